@@ -690,6 +690,19 @@ enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *s
     return status;
 }
 
+enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err)
+{
+    struct line line = {.used = 0};
+    line_add(&line, "{\"corruption\":\"%s\",\"step\":%" PRId64 ",\"rank\":%d,", m->what, m->step, m->rank);
+    line_string(&line, "host", m->host);
+    line_add(&line, ",");
+    if (m->tensor)
+        line_string(&line, "tensor", m->tensor);
+    else
+        line_add(&line, "\"tensor\":null");
+    return line_write(metrics, &line, err);
+}
+
 enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
                                struct error *err)
 {

@@ -131,6 +131,14 @@ struct spike_metrics {
 };
 enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err);
 
+/* Silent corruption that ends the run: what differs on a rank after `step`. */
+struct corruption_metrics {
+    int64_t step;
+    int rank;
+    const char *host, *what, *tensor; /* tensor: or a unit; NULL: of none */
+};
+enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err);
+
 enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                               struct error *err);
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,

@@ -17,6 +17,7 @@
 #include "cmd/train/evaluate.h"
 #include "cmd/train/flight_recorder.h"
 #include "cmd/train/flops_report.h"
+#include "cmd/train/integrity.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/run_samples.h"
 #include "cmd/train/save.h"
@@ -378,10 +379,15 @@ static enum status stop_within_step(struct run *run, struct error *err)
 static enum status train_measured_step(struct run *run, bool *broken_off, struct error *err)
 {
     const bool profiled = flops_report_is_due(run), begins = trace_file_begins(run->trace, run->enqueued + 1);
-    if (profiled || begins)
+    const bool checked = integrity_is_due(run, run->enqueued + 1);
+    if (profiled || begins || checked)
         TRY(collect_steps(run, 0, err));
     if (begins)
         TRY(trace_file_begin(run->trace, &run->trainer, err));
+    const struct stepper_check check = {integrity_verdict, run, run->enqueued + 1};
+    run->stepper.check = checked ? &check : NULL;
+    if (checked)
+        TRY(integrity_begin(run, err));
     run->stepper.eager = trace_file_is_on(run->trace);
     if (profiled)
         flops_report_begin(run);
@@ -430,7 +436,10 @@ enum status run_steps(struct run *run, struct error *err)
             return stop_within_step(run, err);
         struct due due = due_now(run);
         bool pause = due.evaluation || due.epoch_end || due.checkpoint;
-        TRY(collect_steps(run, pause ? 0 : ahead, err));
+        const bool note = integrity_is_due(run, run->enqueued + 1);
+        TRY(collect_steps(run, pause || note ? 0 : ahead, err));
+        if (note)
+            TRY(integrity_note(run, err));
         if (pause)
             TRY(between_steps(run, &due, err));
         TRY(end_trace(run, err));

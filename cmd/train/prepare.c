@@ -4,6 +4,7 @@
 #include "cmd/train/background_save.h"
 #include "cmd/train/flight_recorder.h"
 #include "cmd/train/gpu_test.h"
+#include "cmd/train/integrity.h"
 #include "cmd/train/machine_record.h"
 #include "cmd/train/memory_free.h"
 #include "cmd/train/memory_limit.h"
@@ -268,6 +269,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(trainer_weights_spread(t, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));
+    integrity_start(run);
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     if (!there)
         TRY(open_run_folder(run, err));

@@ -1,6 +1,7 @@
 #include "cmd/train/save.h"
 
 #include "cmd/train/background_save.h"
+#include "cmd/train/integrity.h"
 #include "cmd/train/retry_together.h"
 #include "cmd/train/save_parts.h"
 #include "core/clock.h"
@@ -26,26 +27,6 @@ enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err
     TRY(comm_sum(run->comm, &best, 1, err));
     *due = best > 0;
     return STATUS_OK;
-}
-
-/* A checkpoint takes a slice from each rank: if their copies of the model had drifted apart it would be a mixture. */
-static enum status check_replicas(struct run *run, struct error *err)
-{
-    struct replica_difference d;
-    const struct rank_place *places = run->boot->places;
-    const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
-    TRY(zero_compare_replicas(run->trainer.zero, &d, err));
-    flight_end(entry);
-    if (d.rank < 0)
-        return STATUS_OK;
-    error_set(err, STATUS_DIVERGED,
-              "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of %s "
-              "than rank %d on %s; no checkpoint is written",
-              run->position.step, d.rank, places[d.rank].host, d.what, d.tensor ? d.tensor->name : d.unit->name,
-              d.other, places[d.other].host);
-    error_hint(err, "memory or a processor of one of them computes wrongly; without that node, resume from the last "
-                    "checkpoint");
-    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
 /* One attempt. */
@@ -148,7 +129,7 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     double start = seconds_now();
     flight_phase(FLIGHT_CHECKPOINT);
     TRY(background_save_wait(run, last || run->stop, err));
-    TRY(check_replicas(run, err));
+    TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
     if (run->background && !last && !run->stop)
         return background_save_begin(run, start, err);
     return save_in_foreground(run, last, start, err);

@@ -1,9 +1,12 @@
 #include "cmd/train/stepper.h"
 
 #include "cmd/train/trace_file.h"
+#include "comm/zero/zero_check.h"
 #include "core/clock.h"
+#include "core/data/batch_copy.h"
 #include "core/flight.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -135,6 +138,69 @@ static enum status run_as_data_come(struct stepper *s, struct token_stream *stre
     return stop ? break_off(s, enqueued, err) : finish(s, err);
 }
 
+/* ---- twice --------------------------------------------------------------- */
+
+/* A pass over the step's micro-batches. They are read from the stream and kept in `kept`, or, with stream NULL, taken
+ * from there. *loss: this rank's. */
+static enum status run_pass(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                            struct batch **kept, double *loss, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    bool stop = false, last = false;
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    for (int64_t i = 0; !last; i++) {
+        if (stream) {
+            TRY(next_batch(s, stream, enqueued, err));
+            ASSERT(i < t->spec->gradient_accumulation_steps);
+            kept[i] = batch_copy(&enqueued->last);
+        }
+        last = kept[i]->last_micro;
+        flight_micro(i + 1);
+        TRY(train_micro(t, kept[i], err));
+        if (!last)
+            TRY(look->look(look->context, s, &stop, err));
+        if (stop)
+            return break_off(s, enqueued, err);
+    }
+    stream_copy(t->compute, loss, t->loss_sum, sizeof *loss);
+    stream_sync(t->compute);
+    return STATUS_OK;
+}
+
+static enum status run_passes(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                              struct batch **kept, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    double losses[2];
+    for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
+        TRY(zero_check_pass(t->zero, pass, s->check->step, t->compute, err));
+        TRY(run_pass(s, pass ? NULL : stream, look, kept, &losses[pass], enqueued, err));
+    }
+    if (enqueued->broken_off) {
+        zero_check_drop(t->zero);
+        return STATUS_OK;
+    }
+    TRY(s->check->verdict(s->check->context, losses, err));
+    return finish(s, err);
+}
+
+/* A step that is checked: zero_check.h. */
+static enum status run_twice(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                             struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    const int64_t micros = t->spec->gradient_accumulation_steps;
+    struct batch **kept = memory_zeroed((size_t)micros, sizeof *kept);
+    enqueued->counted = false; /* twice the collectives */
+    enum status status = run_passes(s, stream, look, kept, enqueued, err);
+    if (status != STATUS_OK)
+        stream_sync(t->compute); /* it may still read them */
+    for (int64_t i = 0; i < micros; i++)
+        free(kept[i]);
+    free(kept);
+    return status;
+}
+
 /* ---- as a graph ---------------------------------------------------------- */
 
 static enum status load_all(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
@@ -239,7 +305,9 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
         schedule.rates[i] = rates_of(t->spec, made + 1 + i);
     *enqueued = (struct step_enqueued){.counted = true};
     zero_begin_step(t->zero, &schedule, t->compute);
-    if (s->graphs && s->warm && !s->eager)
+    if (s->check)
+        TRY(run_twice(s, stream, look, enqueued, err));
+    else if (s->graphs && s->warm && !s->eager)
         TRY(run_as_graph(s, stream, enqueued, err));
     else
         TRY(run_as_data_come(s, stream, look, enqueued, err));

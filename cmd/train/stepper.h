@@ -10,16 +10,24 @@
 
 #include "cmd/train/trainer.h"
 
+/* Compares the two passes of a step that is computed twice, before its update, and may end the run. Collective. */
+struct stepper_check {
+    enum status (*verdict)(void *context, const double losses[2], struct error *err); /* this rank's sums of losses */
+    void *context;
+    int64_t step;
+};
+
 struct stepper {
-    struct trainer *trainer;  /* borrowed */
-    bool graphs;              /* steps are launched as graphs */
-    bool warm;                /* a step was enqueued already */
-    struct trace_file *trace; /* borrowed; NULL: none */
-    bool eager;               /* set by the caller: the next step is enqueued op by op all the same */
-    struct graph *graph;      /* owned; NULL: not captured */
-    struct batch *batches;    /* (gradient_accumulation_steps) owned, with graphs: loaded */
-    int64_t tokens, targets;  /* of each captured micro-batch; of the step */
-    struct event *looks[2];   /* owned; where the compute stream was at the last two looks (stepper_look) */
+    struct trainer *trainer;           /* borrowed */
+    bool graphs;                       /* steps are launched as graphs */
+    bool warm;                         /* a step was enqueued already */
+    struct trace_file *trace;          /* borrowed; NULL: none */
+    bool eager;                        /* set by the caller: the next step is enqueued op by op all the same */
+    const struct stepper_check *check; /* set by the caller, borrowed: the next step is computed twice; NULL: once */
+    struct graph *graph;               /* owned; NULL: not captured */
+    struct batch *batches;             /* (gradient_accumulation_steps) owned, with graphs: loaded */
+    int64_t tokens, targets;           /* of each captured micro-batch; of the step */
+    struct event *looks[2];            /* owned; where the compute stream was at the last two looks (stepper_look) */
     int64_t num_looks;
 };
 

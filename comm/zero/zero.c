@@ -198,6 +198,7 @@ void zero_free(struct zero *z)
     free(z->ranges);
     free(z->first_range);
     free(z->segments);
+    free(z->check);
     free(z);
 }
 

@@ -138,6 +138,8 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
     read_ahead(z, next < 0 ? -1 : next_unit(z, next, pass));
     stream_wait(stream, place->gathered);
     *params = place->memory;
+    if (z->watch)
+        TRY(z->watch->gathered(z, unit, place->memory, err));
     TRY(zero_disk_status(z, err));
     return comm_status(z->comm, err);
 }
@@ -204,8 +206,8 @@ static enum status grads(void *self, int unit, struct stream *stream, float **ou
 }
 
 /* Reduces the unit's gradients (in comm_dtype) into the own slice, at stage 0 into all slices, when they are complete
- * on the communication stream. */
-static void reduce_grads(struct zero *z, int unit, const void *send)
+ * on the communication stream. Returns the own slice. */
+static const void *reduce_grads(struct zero *z, int unit, const void *send)
 {
     const enum dtype kept = z->config.grad_dtype;
     const int place = zero_place(z, unit);
@@ -219,7 +221,7 @@ static void reduce_grads(struct zero *z, int unit, const void *send)
         event_record(z->reduced[unit], z->stream);
         if (zero_is_offloaded(z, unit))
             zero_offload_lower(z, unit, slice, z->reduced[unit], NULL);
-        return;
+        return slice;
     }
     struct offload_staging *staging = zero_is_offloaded(z, unit) ? zero_offload_staging(z, unit, z->stream) : NULL;
     void *slice = staging ? staging->memory : zero_grad(z, unit, zero_own(z, unit));
@@ -228,6 +230,7 @@ static void reduce_grads(struct zero *z, int unit, const void *send)
     event_record(z->reduced[unit], z->stream);
     if (staging)
         zero_offload_lower(z, unit, slice, z->reduced[unit], staging->lowered);
+    return slice;
 }
 
 /* Alone, a rank has nothing to reduce: copies an offloaded unit's gradients down. */
@@ -258,6 +261,8 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     const bool leaves = (zero_parallel(z) || zero_is_offloaded(z, unit)) && (z->last_micro || !z->grads_whole);
     struct bucket *bucket = &z->buckets[zero_place(z, unit)];
     const void *send = zero_uses_bucket(z, unit) ? bucket->memory : zero_grad(z, unit, 0);
+    if (z->watch && (z->last_micro || zero_uses_bucket(z, unit)))
+        TRY(z->watch->gradients(z, unit, send, stream, err));
     if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
         zero_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
     if (!leaves)
@@ -267,7 +272,9 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     if (zero_parallel(z)) {
         event_record(z->computed, stream);
         stream_wait(z->stream, z->computed);
-        reduce_grads(z, unit, send);
+        const void *slice = reduce_grads(z, unit, send);
+        if (z->watch)
+            TRY(z->watch->reduced(z, unit, slice, err));
     } else {
         lower_grads(z, unit, stream);
     }

@@ -1,6 +1,7 @@
-/* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies) -> zero.c
+/* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies),
+ * zero_check.c (a step computed twice) -> zero_hash.c -> zero.c
  * (creation, memory, access to slices) -> zero_gather_reduce.c (the four verbs: gathering and reducing) <- zero_step.c
- * (the end of a step: norm, clipping, update); all but the first -> zero_offload.c (the optimizer's state in host
+ * (the end of a step: norm, clipping, update); all but the first two -> zero_offload.c (the optimizer's state in host
  * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
  * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the
  * optimizer Muon) -> zero_gather_reduce.c. zero_snapshot.c (a copy of the slices) calls zero.c. */
@@ -116,6 +117,16 @@ struct written_slice {
     bool sparse; /* zero_is_sparse(): its values go to their places one range after the other */
 };
 
+/* Calls from the verbs while the gradients of a step are checked: zero_check.c. */
+struct zero_watch {
+    /* The unit's gradients (shard_padded elements, of this micro-batch or summed over all) are computed on `stream`. */
+    enum status (*gradients)(struct zero *zero, int unit, const float *grads, struct stream *stream, struct error *err);
+    /* The own slice of their sum over the ranks, in config.grad_dtype, is complete on the communication stream. */
+    enum status (*reduced)(struct zero *zero, int unit, const void *slice, struct error *err);
+    /* The unit (shard_padded elements) is gathered on the communication stream. */
+    enum status (*gathered)(struct zero *zero, int unit, const void *params, struct error *err);
+};
+
 struct zero {
     struct zero_config config;
     struct device *device;
@@ -161,6 +172,9 @@ struct zero {
     struct stopwatch *stopwatch;     /* owned; NULL in a plan */
     struct zero_offload offload;
     struct zero_muon muon;
+
+    struct zero_check *check;       /* owned; NULL: zero_check_enable() was not called */
+    const struct zero_watch *watch; /* NULL: none */
 
     float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory or a disk needs
                           it; aligned for the disk, in host_slice_memory */
@@ -335,6 +349,18 @@ enum status zero_disk_status(const struct zero *zero, struct error *err);
 
 /* For a device with its own memory: copies a written host_slice to its place, and allocates host_slice if necessary. */
 enum status zero_host_buffer(struct zero *zero, struct error *err);
+
+/* Continues *hash over memory, copied from the device unless it is in host memory. Waits for the copies. */
+enum status zero_hash(struct zero *zero, const void *memory, bool in_host, size_t bytes, uint64_t *hash,
+                      struct error *err);
+
+/* The same over those elements of a sparse unit that have a second moment. */
+enum status zero_hash_seconds(struct zero *zero, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                              struct error *err);
+
+/* Whether all ranks have the same hash. If not, fills difference->other, a rank with the most frequent hash (in a tie
+ * the one of the lowest ranks), and difference->rank, the lowest rank with another hash. hashes: (world). */
+bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference);
 
 /* Takes the memory of the wires; room: elements of the largest unit in each place. */
 void zero_wire_layout(struct zero *zero, const int64_t room[PLACES], struct arena *shared);

@@ -80,11 +80,12 @@ struct run_spec {
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
         enum spec_graphs cuda_graphs;
-        bool deterministic;     /* false: a GPU's attention may add in any order */
-        double label_smoothing; /* 0: none */
-        int logits_dtype;       /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
-        double spike_factor;    /* a loss above it times the running mean is reported; 0: off */
-        int64_t memory_limit;   /* bytes of device memory that a rank may take; 0: unset */
+        bool deterministic;           /* false: a GPU's attention may add in any order */
+        double label_smoothing;       /* 0: none */
+        int logits_dtype;             /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
+        int64_t check_interval_steps; /* of these, one step is computed twice; 0: none */
+        double spike_factor;          /* a loss above it times the running mean is reported; 0: off */
+        int64_t memory_limit;         /* bytes of device memory that a rank may take; 0: unset */
         struct early_stop_rules early_stopping;
         struct spec_prompt *samples; /* (num_samples) in the spec's arena: continued at each evaluation */
         int num_samples;             /* 0: none */

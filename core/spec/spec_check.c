@@ -517,6 +517,16 @@ static void check_precision(struct spec_context *ctx, struct spec_full *full, co
                    (long long)full->initial_scale_power, spec->loss_scaler.min_scale);
 }
 
+/* What is computed twice must be able to repeat. */
+static void check_interval(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root)
+{
+    if (full->spec.train.check_interval_steps > 0 && !full->spec.train.deterministic)
+        spec_error(
+            ctx, spec_find(root, "train.check_interval_steps")->pos,
+            "'train.check_interval_steps' compares two computations bit for bit, and train.deterministic is false; "
+            "hint: train.deterministic: true");
+}
+
 /* A factor below 1 would report nearly every step. */
 static void check_spikes(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root)
 {
@@ -785,6 +795,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_scheduler(ctx, full, root);
     check_precision(ctx, full, root);
     check_logits(ctx, full, root);
+    check_interval(ctx, full, root);
     check_spikes(ctx, full, root);
     check_states(ctx, full, root);
     check_reduction(ctx, full, root);

@@ -115,6 +115,8 @@ static const char metrics[] =
     "targets so far) |\n"
     "| the early end of the run (`train.early_stopping`) | `early_stop` (the metric), `step`, `best`, `evaluations` "
     "(since the best one) |\n"
+    "| silent corruption, which ends the run (`train.check_interval_steps`, checkpoints) | `corruption` (what differs: "
+    "gradients, parameters, exp_avg, …), `step`, `rank`, `host`, `tensor` |\n"
     "| a loss that stands out (`train.spike_factor`) | `loss_spike` (the factor), `step`, `epoch`, `spike_loss`, "
     "`mean_loss` (the running mean before it), `spike_grad_norm`, `samples` (the numbers of the step's samples in the "
     "training data, from 0; of a mixture {PATH: numbers}) |\n"

@@ -307,6 +307,13 @@ const struct spec_key spec_keys[] = {
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},
 
+    {USED("train.check_interval_steps", KEY_INT, spec.train.check_interval_steps, "0", SILENT,
+          "look for silent corruption in every step whose number is a multiple of this: its gradients are computed "
+          "twice "
+          "and compared bit for bit, parameters and optimizer state are hashed after the update before it and before "
+          "its own, and the ranks' copies are compared; what differs ends the run with the rank's name; the step takes "
+          "about twice as long, and no result changes; 0: none"),
+     .min = 0, .max = MAX_COUNT},
     {USED(
          "train.spike_factor", KEY_REAL, spec.train.spike_factor, "0", SILENT,
          "report a loss above this times the running mean of the losses (at least 1; 2 or 3 is usual), or a loss that "

@@ -1,0 +1,102 @@
+#include "cmd/train/integrity.h"
+
+#include "comm/zero/zero_check.h"
+#include "core/flight.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+
+void integrity_start(struct run *run)
+{
+    const int64_t interval = run->spec->train.check_interval_steps;
+    if (!interval)
+        return;
+    zero_check_enable(run->trainer.zero);
+    if (run->boot->rank == 0)
+        log_info("each step whose number is a multiple of %" PRId64
+                 " is computed twice and compared (train.check_interval_steps)",
+                 interval);
+}
+
+bool integrity_is_due(const struct run *run, int64_t step)
+{
+    const int64_t interval = run->spec->train.check_interval_steps;
+    return interval && step % interval == 0;
+}
+
+/* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. */
+static void write_line(struct run *run, int64_t step, int rank, const char *what, const char *tensor)
+{
+    const struct corruption_metrics line = {
+        .step = step, .rank = rank, .host = run->boot->places[rank].host, .what = what, .tensor = tensor};
+    struct error ignored;
+    console_break(&run->console);
+    if (run->metrics && metrics_corruption(run->metrics, &line, &ignored) != STATUS_OK)
+        log_warn("%s", ignored.text);
+}
+
+enum status integrity_compare_replicas(struct run *run, struct error *err)
+{
+    struct replica_difference d;
+    const struct rank_place *places = run->boot->places;
+    const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
+    TRY(zero_compare_replicas(run->trainer.zero, &d, err));
+    flight_end(entry);
+    if (d.rank < 0)
+        return STATUS_OK;
+    const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
+    write_line(run, run->position.step, d.rank, d.what, tensor);
+    error_set(err, STATUS_DIVERGED,
+              "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of %s "
+              "than rank %d on %s; no checkpoint is written",
+              run->position.step, d.rank, places[d.rank].host, d.what, tensor, d.other, places[d.other].host);
+    error_hint(err, "memory or a processor of one of them computes wrongly; without that node, resume from the last "
+                    "checkpoint");
+    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
+}
+
+enum status integrity_note(struct run *run, struct error *err)
+{
+    return zero_check_note(run->trainer.zero, err);
+}
+
+enum status integrity_begin(struct run *run, struct error *err)
+{
+    TRY(integrity_compare_replicas(run, err));
+    return zero_check_is_noted(run->trainer.zero) ? STATUS_OK : zero_check_note(run->trainer.zero, err);
+}
+
+/* What has happened, for the message. */
+static const char *explain(enum zero_finding finding)
+{
+    switch (finding) {
+    case FINDING_STATE: return "have changed in memory since the update before, although nothing writes them";
+    case FINDING_GRADIENTS:
+    case FINDING_LOSS: return "differ between two computations of the step";
+    case FINDING_GATHERED: return "differ from those that other ranks have gathered";
+    default: return "differ between two reductions of equal gradients";
+    }
+}
+
+enum status integrity_verdict(void *context, const double losses[2], struct error *err)
+{
+    struct run *run = context;
+    struct zero_verdict v;
+    char others[40] = "", tensor[200] = "";
+    TRY(zero_check_verdict(run->trainer.zero, losses, run->trainer.compute, &v, err));
+    if (v.finding == FINDING_NONE)
+        return STATUS_OK;
+    const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
+    const char *host = run->boot->places[v.rank].host;
+    write_line(run, run->position.step + 1, v.rank, v.what, name);
+    if (v.ranks > 1)
+        snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
+    if (name)
+        snprintf(tensor, sizeof tensor, " of %s", name);
+    error_set(err, STATUS_BROKEN,
+              "rank %d on %s: step %" PRId64 ": silent corruption: its %s%s %s%s; the step is not made, and no "
+              "checkpoint is written",
+              v.rank, host, run->position.step + 1, v.what, tensor, explain(v.finding), others);
+    error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
+    return run_agree(run, STATUS_BROKEN, err); /* all ranks come to the same result */
+}

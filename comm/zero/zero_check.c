@@ -1,0 +1,361 @@
+/* zero_check.c: see zero_check.h. While a pass runs, z->watch has the verbs call the functions below. */
+#include "comm/zero/zero_check.h"
+
+#include "comm/zero/zero_internal.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Arrays that a rank keeps: the parameters in the compute dtype, and the state. */
+enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
+
+struct zero_check {
+    int pass;
+    int64_t step;
+    bool noted, flipped;
+    int64_t bytes;          /* hashed since the note, of parameters and state */
+    double seconds;         /* for which they were hashed */
+    uint64_t *state[2];     /* (ARRAY_COUNT, tensors): before the step; before its update */
+    uint64_t *gradients[2]; /* (tensors): computed here */
+    uint64_t *reduced[2];   /* (units): own slices */
+    uint64_t *gathered;     /* (units) */
+    uint64_t *all;          /* (world): scratch */
+    uint64_t memory[];
+};
+
+/* One rank's finding. */
+struct finding {
+    int32_t kind, array, unit, tensor; /* array of FINDING_STATE; tensor -1: none */
+};
+
+void zero_check_enable(struct zero *z)
+{
+    const size_t units = (size_t)z->units, tensors = (size_t)z->config.table->num_tensors;
+    const size_t words = 2 * (ARRAY_COUNT + 1) * tensors + 3 * units + (size_t)z->world;
+    struct zero_check *c = memory_zeroed(1, sizeof *c + words * sizeof *c->memory);
+    uint64_t *next = c->memory;
+    for (int pass = 0; pass < 2; pass++) {
+        c->state[pass] = next;
+        c->gradients[pass] = next += ARRAY_COUNT * tensors;
+        c->reduced[pass] = next += tensors;
+        next += units;
+    }
+    c->gathered = next;
+    c->all = next + units;
+    ASSERT(!z->check);
+    z->check = c;
+}
+
+/* ---- planted flips ------------------------------------------------------- */
+
+#ifdef ZTRAIN_FAULTS
+/* Test builds: ZTRAIN_FLIP=WHAT:RANK:STEP flips a bit of this rank in the first pass of a step that is checked. WHAT:
+ * gradients, parameters, or a state by its name. memory: of `what`. */
+static void flip(struct zero *z, const char *what, char *memory, bool in_host)
+{
+    struct zero_check *c = z->check;
+    const char *fault = getenv("ZTRAIN_FLIP");
+    char wanted[16];
+    unsigned char byte;
+    long long step;
+    int rank;
+    if (c->flipped || !fault || sscanf(fault, "%15[a-z_]:%d:%lld", wanted, &rank, &step) != 3 ||
+        strcmp(wanted, what) != 0 || rank != z->rank || step != c->step)
+        return;
+    c->flipped = true;
+    if (in_host || z->device->kind == DEVICE_CPU) {
+        *memory ^= 4;
+        return;
+    }
+    stream_copy(z->stream, &byte, memory, sizeof byte);
+    stream_sync(z->stream);
+    byte ^= 4;
+    stream_copy(z->stream, memory, &byte, sizeof byte);
+    stream_sync(z->stream);
+}
+#else
+static void flip(struct zero *z, const char *what, char *memory, bool in_host)
+{
+    (void)z, (void)what, (void)memory, (void)in_host;
+}
+#endif
+
+/* ---- parameters and state ------------------------------------------------ */
+
+/* Waits until updates, gathers and copies are over. */
+static void wait_for_updates(struct zero *z)
+{
+    stream_wait(z->stream, z->updated);
+    stream_sync(z->stream);
+    zero_offload_sync(z);
+    if (zero_offloads_params(z))
+        stream_sync(z->offloaded_params.down);
+}
+
+/* A part of a unit in an array. */
+struct kept {
+    int64_t first, end; /* elements of the unit that are kept here; none: first == end */
+    bool in_host;
+    enum dtype dtype;
+};
+
+static struct kept kept_elements(const struct zero *z, bool whole, int unit)
+{
+    const int64_t own = zero_own(z, unit);
+    struct kept kept = {.first = own, .end = own + z->config.layout->slice[unit]};
+    if (whole)
+        kept = (struct kept){.first = 0, .end = shard_padded(z->config.layout, unit)};
+    return kept;
+}
+
+/* What the rank keeps of a unit in memory, apart from state that is another array's. */
+static struct kept kept_of(const struct zero *z, int array, int unit)
+{
+    const struct kept nothing = {.first = 0};
+    const enum state_kind state = (enum state_kind)(array - ARRAY_STATE);
+    if (array == ARRAY_PARAMS) {
+        struct kept kept = kept_elements(z, z->params_whole, unit);
+        kept.in_host = zero_offloads_params(z);
+        kept.dtype = z->config.dtype;
+        return zero_param_on_disk(z, unit) ? nothing : kept;
+    }
+    const bool offloaded = zero_is_offloaded(z, unit);
+    if ((int)state >= zero_states(z) || !(offloaded ? z->offload.state[state] : z->state[state]))
+        return nothing;
+    if (state == STATE_MASTER && zero_one_copy(z) && (!offloaded || zero_master_is_params(z)))
+        return nothing;
+    struct kept kept = kept_elements(z, !offloaded && z->state_whole[state], unit);
+    kept.in_host = offloaded;
+    kept.dtype = zero_state_dtype(z, state);
+    return kept;
+}
+
+static char *address_of(struct zero *z, int array, int unit, int64_t offset)
+{
+    if (array == ARRAY_PARAMS)
+        return zero_param(z, unit, offset);
+    return zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
+}
+
+static const char *array_name(int array)
+{
+    return array == ARRAY_PARAMS ? "parameters" : state_kind_names[array - ARRAY_STATE];
+}
+
+/* Hashes the part of a tensor that is kept here. */
+static enum status hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor, uint64_t *hash,
+                               struct error *err)
+{
+    const struct kept kept = kept_of(z, array, unit);
+    const int64_t end = tensor->offset + tensor->numel;
+    const int64_t from = tensor->offset > kept.first ? tensor->offset : kept.first;
+    const int64_t count = (end < kept.end ? end : kept.end) - from;
+    *hash = 0;
+    if (count <= 0)
+        return STATUS_OK;
+    if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
+        return zero_hash_seconds(z, unit, from, count, hash, err);
+    const size_t bytes = (size_t)count * dtype_size(kept.dtype);
+    z->check->bytes += (int64_t)bytes;
+    return zero_hash(z, address_of(z, array, unit, from), kept.in_host, bytes, hash, err);
+}
+
+/* hashes: (ARRAY_COUNT, tensors) */
+static enum status hash_state(struct zero *z, uint64_t *hashes, struct error *err)
+{
+    const struct tensor_table *table = z->config.table;
+    const double start = seconds_now();
+    wait_for_updates(z);
+    for (int array = 0; array < ARRAY_COUNT; array++)
+        for (int t = 0; t < table->num_tensors; t++)
+            TRY(hash_tensor(z, array, table->tensors[t].unit, &table->tensors[t],
+                            &hashes[array * table->num_tensors + t], err));
+    z->check->seconds += seconds_now() - start;
+    return STATUS_OK;
+}
+
+static void flip_state(struct zero *z)
+{
+    const int unit = z->units > 2 ? 1 : 0;
+    for (int array = 0; array < ARRAY_COUNT; array++) {
+        const struct kept kept = kept_of(z, array, unit);
+        if (kept.first < kept.end &&
+            (array == ARRAY_PARAMS || !zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit)))
+            flip(z, array_name(array), address_of(z, array, unit, kept.first), kept.in_host);
+    }
+}
+
+enum status zero_check_note(struct zero *z, struct error *err)
+{
+    z->check->bytes = 0;
+    z->check->seconds = 0;
+    TRY(hash_state(z, z->check->state[0], err));
+    z->check->noted = true;
+    return STATUS_OK;
+}
+
+bool zero_check_is_noted(const struct zero *z)
+{
+    return z->check->noted;
+}
+
+/* ---- a pass -------------------------------------------------------------- */
+
+/* Adds a unit's gradients of one or all micro-batches to the hashes of its tensors. */
+static enum status watch_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
+                                   struct error *err)
+{
+    const struct unit_info *info = &z->config.table->units[unit];
+    uint64_t *hashes = z->check->gradients[z->check->pass];
+    stream_sync(stream);
+    if (z->check->pass == 0)
+        flip(z, "gradients", (char *)(uintptr_t)grads, false);
+    for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
+        const struct tensor_info *tensor = &z->config.table->tensors[t];
+        const size_t bytes = (size_t)tensor->numel * sizeof *grads;
+        TRY(zero_hash(z, grads + tensor->offset, false, bytes, &hashes[t], err));
+    }
+    return STATUS_OK;
+}
+
+/* Adds the own slice of a unit's sums to its hash. */
+static enum status watch_reduced(struct zero *z, int unit, const void *slice, struct error *err)
+{
+    const size_t bytes = (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
+    stream_sync(z->stream);
+    return zero_hash(z, slice, false, bytes, &z->check->reduced[z->check->pass][unit], err);
+}
+
+/* Hashes a unit the first time it is gathered. */
+static enum status watch_gathered(struct zero *z, int unit, const void *params, struct error *err)
+{
+    const size_t bytes = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
+    if (!zero_parallel(z) || z->check->gathered[unit])
+        return STATUS_OK;
+    stream_sync(z->stream);
+    return zero_hash(z, params, false, bytes, &z->check->gathered[unit], err);
+}
+
+static const struct zero_watch watch = {watch_gradients, watch_reduced, watch_gathered};
+
+/* Waits for everything that was enqueued. */
+static void wait_for_all(struct zero *z, struct stream *compute)
+{
+    stream_sync(compute);
+    stream_sync(z->stream);
+    zero_offload_sync(z);
+    if (z->offload.first_unit < z->units)
+        stream_sync(z->offload.down);
+}
+
+enum status zero_check_pass(struct zero *z, int pass, int64_t step, struct stream *compute, struct error *err)
+{
+    struct zero_check *c = z->check;
+    ASSERT(c->noted && z->begun == z->ended + 1);
+    c->pass = pass;
+    c->step = step;
+    wait_for_all(z, compute);
+    TRY(comm_status(z->comm, err));
+    TRY(comm_barrier(z->comm, err)); /* peers have read this rank's gradients, so these may change */
+    zero_rewind_step(z);
+    memset(c->gradients[pass], 0, (size_t)z->config.table->num_tensors * sizeof *c->gradients[pass]);
+    memset(c->reduced[pass], 0, (size_t)z->units * sizeof *c->reduced[pass]);
+    if (pass == 0) {
+        memset(c->gathered, 0, (size_t)z->units * sizeof *c->gathered);
+        flip_state(z);
+    }
+    z->watch = &watch;
+    return STATUS_OK;
+}
+
+void zero_check_drop(struct zero *z)
+{
+    z->watch = NULL;
+    z->check->noted = false;
+}
+
+/* ---- the verdict --------------------------------------------------------- */
+
+/* The first element in which the arrays (count) differ; count: none does. */
+static int first_difference(uint64_t *const hashes[2], int count)
+{
+    int i = 0;
+    while (i < count && hashes[0][i] == hashes[1][i])
+        i++;
+    return i;
+}
+
+/* What this rank has found alone. */
+static struct finding find_alone(const struct zero *z, const double losses[2])
+{
+    const struct zero_check *c = z->check;
+    const struct tensor_table *table = z->config.table;
+    const int tensors = table->num_tensors, state = first_difference(c->state, ARRAY_COUNT * tensors);
+    if (state < ARRAY_COUNT * tensors)
+        return (struct finding){FINDING_STATE, state / tensors, table->tensors[state % tensors].unit, state % tensors};
+    const int gradient = first_difference(c->gradients, tensors);
+    if (gradient < tensors)
+        return (struct finding){FINDING_GRADIENTS, 0, table->tensors[gradient].unit, gradient};
+    if (memcmp(&losses[0], &losses[1], sizeof losses[0]) != 0)
+        return (struct finding){FINDING_LOSS, 0, -1, -1};
+    const int unit = first_difference(c->reduced, z->units);
+    if (unit < z->units)
+        return (struct finding){FINDING_REDUCED, 0, unit, -1};
+    return (struct finding){FINDING_NONE, 0, -1, -1};
+}
+
+/* Compares the gathered units over the ranks; `own` becomes a finding on the ranks that differ from most. */
+static enum status compare_gathered(struct zero *z, struct finding *own, struct error *err)
+{
+    struct zero_check *c = z->check;
+    struct replica_difference difference;
+    for (int u = 0; zero_gathers_on_demand(z) && zero_parallel(z) && u < z->units; u++) {
+        TRY(comm_exchange(z->comm, &c->gathered[u], sizeof c->gathered[u], c->all, err));
+        if (zero_same_hashes(c->all, z->world, &difference))
+            continue;
+        if (c->all[z->rank] != c->all[difference.other] && own->kind > FINDING_GATHERED)
+            *own = (struct finding){FINDING_GATHERED, 0, u, -1};
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+static void describe_finding(const struct zero *z, const struct finding *finding, struct zero_verdict *verdict)
+{
+    const struct tensor_table *table = z->config.table;
+    verdict->unit = finding->unit < 0 ? NULL : &table->units[finding->unit];
+    verdict->tensor = finding->tensor < 0 ? NULL : &table->tensors[finding->tensor];
+    verdict->what = finding->kind == FINDING_STATE      ? array_name(finding->array)
+                    : finding->kind == FINDING_GATHERED ? "parameters"
+                    : finding->kind == FINDING_LOSS     ? "loss"
+                                                        : "gradients";
+}
+
+enum status zero_check_verdict(struct zero *z, const double losses[2], struct stream *compute,
+                               struct zero_verdict *verdict, struct error *err)
+{
+    struct zero_check *c = z->check;
+    struct finding own, *all;
+    *verdict = (struct zero_verdict){.finding = FINDING_NONE, .rank = -1};
+    wait_for_all(z, compute);
+    TRY(comm_status(z->comm, err));
+    TRY(hash_state(z, c->state[1], err));
+    zero_check_drop(z);
+    log_debug("%.1f MB of parameters and state were hashed in %.4f s", (double)c->bytes / 1e6, c->seconds);
+    own = find_alone(z, losses);
+    TRY(compare_gathered(z, &own, err));
+    all = memory_alloc((size_t)z->world * sizeof *all);
+    enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
+    for (int r = 0; status == STATUS_OK && r < z->world; r++) {
+        if (all[r].kind < (int32_t)verdict->finding) {
+            *verdict = (struct zero_verdict){.finding = (enum zero_finding)all[r].kind, .rank = r};
+            describe_finding(z, &all[r], verdict);
+        }
+        verdict->ranks += all[r].kind == (int32_t)verdict->finding && verdict->finding != FINDING_NONE;
+    }
+    free(all);
+    return status;
+}

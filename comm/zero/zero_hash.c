@@ -1,0 +1,76 @@
+/* zero_hash.c: hashes of a rank's arrays, by which they are compared: with another rank's, or with themselves later. */
+#include "comm/zero/zero_internal.h"
+#include "core/liveness.h"
+
+#include <xxhash.h>
+
+enum { HASH_PIECE = 1 << 20, HASH_PIECES = 64 /* hashed in parallel */ };
+
+/* Continues `hash` over host memory. */
+static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
+{
+    uint64_t pieces[HASH_PIECES];
+    for (size_t from = 0; from < bytes; from += (size_t)HASH_PIECES * HASH_PIECE) {
+        size_t rest = bytes - from, batch = (size_t)HASH_PIECES * HASH_PIECE;
+        int count = (int)(((rest < batch ? rest : batch) + HASH_PIECE - 1) / HASH_PIECE);
+#pragma omp parallel for schedule(dynamic) if (count > 1)
+        for (int i = 0; i < count; i++) {
+            size_t at = from + (size_t)i * HASH_PIECE, left = bytes - at;
+            pieces[i] = XXH3_64bits(memory + at, left < HASH_PIECE ? left : HASH_PIECE);
+            liveness_tick();
+        }
+        hash = XXH3_64bits_withSeed(pieces, (size_t)count * sizeof *pieces, hash);
+    }
+    return hash;
+}
+
+enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t bytes, uint64_t *hash, struct error *err)
+{
+    if (in_host || z->device->kind == DEVICE_CPU) {
+        *hash = hash_memory(*hash, memory, bytes);
+        return STATUS_OK;
+    }
+    TRY(zero_host_buffer(z, err));
+    for (size_t at = 0; at < bytes; at += z->host_slice_bytes) {
+        size_t n = bytes - at < z->host_slice_bytes ? bytes - at : z->host_slice_bytes;
+        stream_copy(z->stream, z->host_slice, (const char *)memory + at, n);
+        stream_sync(z->stream);
+        *hash = hash_memory(*hash, (const char *)z->host_slice, n);
+    }
+    return device_check(z->device, err);
+}
+
+enum status zero_hash_seconds(struct zero *z, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                              struct error *err)
+{
+    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+        const struct decay_range *range = &z->ranges[i];
+        int64_t from = range->offset > offset ? range->offset : offset, end = range->offset + range->count;
+        end = end < offset + count ? end : offset + count;
+        if (range->matrix || from >= end)
+            continue;
+        const float *values = zero_second_at(z, range) + (from - range->offset);
+        TRY(zero_hash(z, values, false, (size_t)(end - from) * sizeof *values, hash, err));
+    }
+    return STATUS_OK;
+}
+
+bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference)
+{
+    int most = 0;
+    for (int r = 0; r < world; r++) {
+        int same = 0;
+        for (int k = 0; k < world; k++)
+            same += hashes[k] == hashes[r];
+        if (same == world)
+            return true;
+        if (same > most) {
+            most = same;
+            difference->other = r;
+        }
+    }
+    difference->rank = 0;
+    while (hashes[difference->rank] == hashes[difference->other])
+        difference->rank++;
+    return false;
+}
