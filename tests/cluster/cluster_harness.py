@@ -108,6 +108,10 @@ class ClusterFolder(Folder):
             self.train(changes, name=name, ranks=ranks, env={"OMP_WAIT_POLICY": "passive"})
         return self.metrics(name).numbers()
 
+    def why(self):
+        """What `ztrain why` says of the run, in one line."""
+        return " ".join(self.ztrain("why", self.run_folder()).out.split())
+
     def steps_done(self, name="run"):
         """How many steps metrics.jsonl has."""
         try:

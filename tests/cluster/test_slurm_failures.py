@@ -33,6 +33,11 @@ def ends_soon(folder, process, since):
     return done
 
 
+def told_of(rank, words):
+    """The first words of `ztrain why`, a pattern; the process has another number there than here, where a node is a machine."""
+    return rf"Rank {rank} on \S+ \(process \d+\) {words}"
+
+
 def resumes_without_loss(folder, options=TWO_BY_TWO):
     """Resumes to the end; the numbers are those of an uninterrupted run."""
     assert folder.checkpoints(), "no checkpoint to resume from"
@@ -50,6 +55,7 @@ def test_a_rank_is_killed(folder, victim):
     done = ends_soon(folder, process, began)
     assert done.code in (PEER, KILLED), done
     assert blamed(done.err) == {(victim, f"n{victim // 2}")}, done
+    assert re.match(told_of(victim, "was killed"), folder.why()), folder.why()
     resumes_without_loss(folder)
 
 
@@ -61,6 +67,7 @@ def test_a_rank_is_killed_under_the_other_launchers(folder, mpi, victim):
     done = ends_soon(folder, process, began)
     assert done.code in (PEER, KILLED), done
     assert blamed(done.err) == {(victim, f"n{victim // 2}")}, done
+    assert re.match(told_of(victim, "was killed"), folder.why()), folder.why()
 
 
 @pytest.mark.parametrize("mpi, victim", [("pmi2", 0), ("pmi2", 3), ("pmix", 2), ("none", 1)])
@@ -71,6 +78,7 @@ def test_a_rank_stands_still(folder, mpi, victim):
     done = ends_soon(folder, process, began)
     assert done.code == PEER, done
     assert blamed(done.err) == {(victim, f"n{victim // 2}")}, done
+    assert re.match(told_of(victim, "stood still: its process was stopped"), folder.why()), folder.why()
     if mpi == "pmi2" and victim == 3:
         resumes_without_loss(folder)
 
@@ -87,6 +95,7 @@ def test_a_rank_leaves_without_a_word(folder, victim, code):
     done = ends_soon(folder, process, began)
     assert done.code == PEER, done
     assert blamed(done.err) == {(victim, f"n{victim // 2}")}, done
+    assert re.match(told_of(victim, "was killed"), folder.why()), folder.why()
     if (victim, code) == (2, 0):
         resumes_without_loss(folder)
 
@@ -128,6 +137,7 @@ def test_a_node_loses_power(folder):
     wait_for_ranks_end(folder, began)
     names = wait_until(lambda: blamed(folder.said(process).err), PASSED_ON, "the last words")
     assert names <= {(2, "n1"), (3, "n1")}, folder.said(process)
+    assert re.match(r"Rank [23] on n1 ", folder.why()), folder.why()
     folder.cluster.ask("scancel", "--full", *folder.cluster.ask("squeue", "-h", "-o", "%A").split())
     folder.cluster.power_on(1)
     folder.cluster.resume()
