@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 enum { FEWEST_COLUMNS = 40, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };
 
@@ -35,33 +36,52 @@ struct terminal_style terminal_style_of_stdout(void)
     return style;
 }
 
+/* Columns of the character at the beginning of a text in UTF-8: two of a Chinese one, none of an accent that is put on
+ * the one before, by the locale; one in a locale without UTF-8. *bytes: its length. */
+static int character_width(const char *text, int *bytes)
+{
+    mbstate_t state = {0};
+    wchar_t point;
+    *bytes = 1;
+    while (((unsigned char)text[*bytes] & 0xC0) == 0x80)
+        ++*bytes;
+    if (*bytes == 1 || mbrtowc(&point, text, (size_t)*bytes, &state) != (size_t)*bytes)
+        return 1;
+    const int width = wcwidth(point);
+    return width < 0 ? 1 : width;
+}
+
 int terminal_width(const char *text)
 {
     int n = 0;
-    for (; *text; text++)
-        n += ((unsigned char)*text & 0xC0) != 0x80;
+    for (int bytes; *text; text += bytes)
+        n += character_width(text, &bytes);
     return n;
 }
 
-/* Prints `characters` characters of a text; without UTF-8 those that are not ASCII as "?". */
-static void put_characters(FILE *out, bool utf8, const char *text, int characters)
+/* Prints of a text what fits into that many columns; without UTF-8 characters that are not ASCII as "?". Returns the
+ * columns that are left. */
+static int put_characters(FILE *out, bool utf8, const char *text, int columns)
 {
-    for (; *text && characters > 0; characters--) {
-        const bool ascii = !(*text & 0x80);
-        fputc(ascii || utf8 ? *text : '?', out);
-        for (text++; ((unsigned char)*text & 0xC0) == 0x80; text++)
-            if (utf8)
-                fputc(*text, out);
+    for (int bytes, width; *text && (width = character_width(text, &bytes)) <= columns; text += bytes) {
+        if (utf8 || !(*text & 0x80))
+            fwrite(text, 1, (size_t)bytes, out);
+        else
+            fputc('?', out);
+        columns -= width;
     }
+    return columns;
 }
 
 void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text)
 {
     static const char *const codes[] = {"", "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[36m"};
     const int room = abs(columns), width = terminal_width(text), cut = room && width > room;
-    const int blanks = cut || !room ? 0 : room - width;
+    int blanks = cut || !room ? 0 : room - width;
     fprintf(out, "%*s%s", columns < 0 ? blanks : 0, "", style->colour ? codes[ink] : "");
-    put_characters(out, style->utf8, text, cut ? room - 1 : width);
+    const int left = put_characters(out, style->utf8, text, cut ? room - 1 : width);
+    if (cut)
+        blanks = left; /* of a wide character that did not fit */
     fputs(!cut ? "" : style->utf8 ? "…" : "~", out);
     fprintf(out, "%s%*s", style->colour && ink ? "\033[0m" : "", columns > 0 ? blanks : 0, "");
 }

@@ -19,10 +19,10 @@ enum ink { INK_PLAIN, INK_BOLD, INK_DIM, INK_GOOD, INK_BAD, INK_LINE };
  * characters. */
 struct terminal_style terminal_style_of_stdout(void);
 
-/* Characters of a text in UTF-8. */
+/* Columns of a text in UTF-8 on the terminal. */
 int terminal_width(const char *text);
 
-/* Prints a text in a field of |columns| characters (0: as long as it is): to its right end if `columns` is negative,
+/* Prints a text in a field of |columns| columns (0: as long as it is): to its right end if `columns` is negative,
  * else to its left end; cut if it is longer. Without UTF-8, characters that are not ASCII become "?". */
 void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text);
 

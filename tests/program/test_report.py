@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 
@@ -52,15 +53,21 @@ def test_what_the_terminal_can_show(folder, env, blocks):
         assert "\033" not in text and max(map(len, text.splitlines())) <= 90, text
 
 
+def width_of(line):
+    """Columns of a terminal: two for a wide character, none for a combining one."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
 @pytest.mark.parametrize("columns", [40, 52, 60, 71])
 def test_no_line_is_wider_than_a_narrow_terminal(folder, columns):
     """COLUMNS below 40 counts as 40. The values of three runs stand below their keys where there is no room beside."""
     runs = [each.write(folder.at("runs"), 30 if each.name == "wide" else None) for each in demos(60)]
-    append(runs[1], '{"step":60,"sample":1,"prompt":"One\\nline","text":"and\\tanother\\r\\none"}\n')
+    append(runs[1], '{"step":60,"sample":1,"prompt":"One\\nline","text":"and\\tanother\\r\\none"}\n'
+                    '{"step":60,"sample":2,"prompt":"中文","text":"' + "天地玄黄e\u0301" * 20 + '"}\n')
     for arguments in (runs[1:2], runs[:2], runs):
         for wanted in {columns, 7 if columns == 40 else columns}:
             text = folder.ztrain("report", *arguments, env={**UTF8, "COLUMNS": str(wanted)}).out
-            assert max(map(len, text.splitlines())) <= columns, text
+            assert max(map(width_of, text.splitlines())) <= columns, text
             assert "large-lr" in text and "\\x0" not in text
     assert ("\n  large-lr: 0.001\n" in text) == (columns < 60)
     text = folder.ztrain("report", runs[1], env={**UTF8, "COLUMNS": str(columns)}).out
