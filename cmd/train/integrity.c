@@ -87,16 +87,16 @@ enum status integrity_verdict(void *context, const double losses[2], struct erro
     if (v.finding == FINDING_NONE)
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
-    const char *host = run->boot->places[v.rank].host;
     write_line(run, run->position.step + 1, v.rank, v.what, name);
     if (v.ranks > 1)
         snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
     if (name)
         snprintf(tensor, sizeof tensor, " of %s", name);
+    if (v.rank != run->boot->rank) /* it speaks for itself: the error of the job names it */
+        return run_agree(run, STATUS_OK, err);
     error_set(err, STATUS_BROKEN,
-              "rank %d on %s: step %" PRId64 ": silent corruption: its %s%s %s%s; the step is not made, and no "
-              "checkpoint is written",
-              v.rank, host, run->position.step + 1, v.what, tensor, explain(v.finding), others);
+              "step %" PRId64 ": silent corruption: its %s%s %s%s; the step is not made, and no checkpoint is written",
+              run->position.step + 1, v.what, tensor, explain(v.finding), others);
     error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
-    return run_agree(run, STATUS_BROKEN, err); /* all ranks come to the same result */
+    return run_agree(run, STATUS_BROKEN, err);
 }

@@ -161,26 +161,27 @@ def test_srun_does_not_get_ztrain_going(folder, job):
     assert "requeue 17" in calls(folder)
 
 
-def broken(folder, host):
-    """The log of a rank whose GPU has failed, and an older word about another node."""
+def broken(folder, host, words):
+    """The log of a rank whose GPU or memory has failed, and an older word about another node."""
     os.makedirs(os.path.join(folder.run_folder(), "log"), exist_ok=True)
     with open(os.path.join(folder.run_folder(), "log", "rank-00001.log"), "w", encoding="utf-8") as f:
         f.write("2001-01-01T00:00:00.000Z ztrain: error: rank 1 on n3: GPU 0 (H100): a copy: ECC\n"
-                f"2999-01-01T00:00:00.000Z ztrain: error: rank 1 on {host}: GPU 0 (H100): a copy: ECC\n"
+                f"2999-01-01T00:00:00.000Z ztrain: error: rank 1 on {host}: {words}\n"
                 f"2999-01-01T00:00:00.000Z ztrain: error: rank 0 on n1 has another run spec\n")
 
 
 @pytest.mark.parametrize("excluded, nodes, words, update", [
     ("(null)", "n1 mix\nn2 mix\nn3 idle\nn4 drain", "the job stays off n2", "update JobId=17 ExcNodeList=n2\n"),
     ("n4", "n1 mix\nn2 mix\nn3 idle\nn4 idle", "the job stays off n2,n4", "update JobId=17 ExcNodeList=n2,n4\n"),
-    ("(null)", "n2 alloc\nn3 down*", "warning: the job may return to n2, whose GPU failed: only 0 other nodes", ""),
+    ("(null)", "n2 alloc\nn3 down*", "warning: the job may return to n2, whose GPU or memory failed: only 0 other nodes", ""),
 ])
 def test_a_node_whose_gpu_failed(folder, job, excluded, nodes, words, update):
     spec = folder.spec(ONE_EPOCH)
-    broken(folder, "n2.cluster.example")
+    broken(folder, "n2.cluster.example", "step 4: silent corruption: its gradients of wte" if excluded == "n4" else
+           "GPU 0 (H100): a copy: ECC")
     done = job(1, "--config", spec, env={"SRUN_CODE": "8", "SLURM_JOB_NODELIST": "n1,n2", "EXCLUDED": excluded,
                                          "NODES": nodes})
-    assert done.returncode == BROKEN and "a GPU or its driver failed on n2; back into the queue" in done.stdout, done
+    assert done.returncode == BROKEN and "a GPU, its driver or memory failed on n2; back into the queue" in done.stdout, done
     assert words in done.stdout, done.stdout
     assert calls(folder).startswith("requeue 17\n" + update) and calls(folder).count("update") == 3 * bool(update)
 
