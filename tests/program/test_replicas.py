@@ -60,6 +60,8 @@ def test_a_flipped_bit_stops_the_run_before_its_checkpoint(folder, dtype):
     assert done.err.count("drifted apart") == 1
     assert folder.ztrain("why", folder.run_folder()).out.startswith("Rank 1 on ")
     stop = int(re.search(r"step (\d+): the ranks' copies", done.err).group(1))
+    (line,) = folder.metrics().kinds("corruption")
+    assert (line["corruption"], line["step"], line["rank"], line["tensor"]) == (kind, stop, 1, name)
     assert f"step-{stop:08d}" not in folder.checkpoints() and folder.checkpoints()
     folder.ztrain("verify", folder.latest())
     assert not [n for n in os.listdir(os.path.dirname(folder.latest())) if n.startswith(".tmp")]
