@@ -7,7 +7,7 @@
 
 static const double slow_share = 0.75;                /* of all waiting is for a slow rank, */
 static const double slow_time = 0.2;                  /* … and this part of the time, */
-static const double slow_mean = 0.002;                /* … and these seconds in each collective */
+static const double slow_step = 0.002;                /* … and these seconds in each step */
 enum { SLOW_LEAST = 20, CELLS = 4 * FLIGHT_ENTRIES }; /* collectives that are compared, at least */
 
 /* A collective that is over. It ends for all ranks at about the same time, so the rank that came last was in it for the
@@ -46,6 +46,12 @@ static double span_of(const struct flight_record *record)
 {
     const int count = record ? record->count : 0;
     return count ? 1e-9 * (double)(record->entries[count - 1].start - record->entries[0].start) : 0;
+}
+
+static int64_t steps_of(const struct flight_record *record)
+{
+    const int count = record ? record->count : 0;
+    return count ? record->entries[count - 1].step - record->entries[0].step + 1 : 0;
 }
 
 /* What a rank has cost the others. */
@@ -92,5 +98,5 @@ bool flight_find_slow(const struct flight_view *views, int world, struct flight_
     free(cells);
     free(late);
     return compared >= SLOW_LEAST && slow->seconds >= slow_share * all && slow->seconds >= slow_time * slow->span &&
-           slow->seconds >= slow_mean * compared;
+           slow->seconds >= slow_step * (double)steps_of(views[rank].record);
 }

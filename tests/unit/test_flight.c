@@ -524,6 +524,20 @@ static void test_verdict_slow(void **state)
     expect(FLIGHT_FINE, -1, "Nothing stands out");
 }
 
+/* A millisecond in each collective: much where a step has many of them, and little where each is a step of its own. */
+static void test_verdict_slow_by_little(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 30; i++)
+        for (int r = 0; r < WORLD; r++)
+            add(r, FLIGHT_ALL_GATHER, i + 1, 4 * i + (r == 1 ? 3 : 2), 4 * i + 4);
+    expect(FLIGHT_SLOW, 1, "last to come in 30 of 30 collectives");
+    for (int r = 0; r < WORLD; r++)
+        for (int i = 0; i < 30; i++)
+            entries[r][i].step = 20 + i;
+    expect(FLIGHT_FINE, -1, "Nothing stands out");
+}
+
 int main(void)
 {
 #define RECORDING(test) cmocka_unit_test_setup_teardown(test, start, finish)
@@ -550,6 +564,7 @@ int main(void)
         VERDICT(test_verdict_silent),
         VERDICT(test_verdict_different_collectives),
         VERDICT(test_verdict_slow),
+        VERDICT(test_verdict_slow_by_little),
     };
     return cmocka_run_group_tests(tests, make_folder, delete_folder);
 }
