@@ -80,6 +80,34 @@ static void copy_text(char *out, size_t room, const char *text)
     out[n] = 0;
 }
 
+/* The value at `step` of a series that grows, in a bucket that has the step. */
+static double value_at(const struct thin *steps, int bucket, enum step_series series, int64_t step)
+{
+    const struct thin_bucket *b = &steps->buckets[bucket];
+    const struct thin_cell *cell = thin_at(steps, bucket, series);
+    double part = b->last > b->first ? (double)(step - b->first) / (double)(b->last - b->first) : 1;
+    return cell->min + fmax(0, fmin(part, 1)) * (cell->max - cell->min);
+}
+
+/* A checkpoint's line may follow those of later steps (checkpoint.writer.decoupled): the event is placed where its step
+ * was, within a bucket as if the steps were alike. */
+static void place_event(const struct run_history *history, struct history_event *event)
+{
+    const struct thin *steps = &history->steps;
+    int bucket = steps->count - 1;
+    event->tokens = history->tokens;
+    event->seconds = history->seconds;
+    if (event->step >= history->last_step)
+        return;
+    while (bucket > 0 && steps->buckets[bucket].first > event->step)
+        bucket--;
+    if (bucket < 0 || steps->buckets[bucket].first > event->step)
+        return;
+    if (thin_at(steps, bucket, STEP_TOKENS)->count)
+        event->tokens = (int64_t)value_at(steps, bucket, STEP_TOKENS, event->step);
+    event->seconds = value_at(steps, bucket, STEP_TIME, event->step);
+}
+
 static void add_event(struct run_history *history, enum history_event_kind kind, int64_t step, const char *text)
 {
     struct history_events *events = &history->events[kind];
@@ -98,7 +126,8 @@ static void add_event(struct run_history *history, enum history_event_kind kind,
             return;
     }
     struct history_event *event = &events->items[events->count++];
-    *event = (struct history_event){.step = step, .tokens = history->tokens, .seconds = history->seconds};
+    *event = (struct history_event){.step = step};
+    place_event(history, event);
     copy_text(event->text, sizeof event->text, text ? text : "");
 }
 

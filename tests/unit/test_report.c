@@ -213,6 +213,30 @@ static void test_events_and_samples_are_thinned(void **state)
     run_history_release(&h);
 }
 
+/* A checkpoint that was written while training went on stands where its step was, also between merged steps. */
+static void test_a_late_checkpoint_stands_at_its_step(void **state)
+{
+    (void)state;
+    for (int steps = 100; steps <= 10 * HISTORY_BUCKETS; steps += 10 * HISTORY_BUCKETS - 100) {
+        struct run_history h;
+        char text[128];
+        run_history_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+        for (int i = 1; i <= steps; i++) {
+            snprintf(text, sizeof text, "{\"step\":%d,\"epoch\":1,\"loss\":4,\"tokens\":%d,\"seconds\":{\"step\":0.5}}",
+                     i, i * 32);
+            add(&h, text);
+        }
+        const int saved[] = {1, steps / 3, steps - 1, steps};
+        for (int i = 0; i < 4; i++) {
+            snprintf(text, sizeof text, "{\"checkpoint\":\"step-%d\",\"step\":%d}", saved[i], saved[i]);
+            add(&h, text);
+            const struct history_event *event = &h.events[HISTORY_CHECKPOINT].items[i];
+            assert_true(event->step == saved[i] && event->tokens == saved[i] * 32 && event->seconds == 0.5 * saved[i]);
+        }
+        run_history_release(&h);
+    }
+}
+
 static void write_file(const char *path, const char *mode, const char *text)
 {
     FILE *file = fopen(path, mode);
@@ -405,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_the_quick_reader_agrees_with_the_general_one),
         cmocka_unit_test(test_lines_of_all_kinds),
         cmocka_unit_test(test_events_and_samples_are_thinned),
+        cmocka_unit_test(test_a_late_checkpoint_stands_at_its_step),
         cmocka_unit_test(test_a_file_that_grows_and_is_replaced),
         cmocka_unit_test(test_a_spec_as_pairs),
         cmocka_unit_test(test_figures),
