@@ -8,11 +8,13 @@ import time
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, FINISHED, Job, REQUEUE, SLOWNESS, USAGE, wait_for_steps, wait_for_words, wait_until
+from harness import (BadDisk, CHECKPOINT, FINISHED, Job, REQUEUE, SLOWNESS, USAGE, merged, wait_for_steps, wait_for_words,
+                     wait_until)
 
 pytestmark = pytest.mark.long
 
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 4}}
+WAITS = {"checkpoint": {"writer": {"decoupled": False}}}  # training waits for checkpoints; test_background_save.py has the others
 
 
 def several(ranks):
@@ -27,7 +29,7 @@ def leftovers(folder):
                                          (2, "mkdir ESTALE /.tmp-"), (1, "open EIO checkpoints/..")])
 def test_a_checkpoint_is_tried_again(folder, ranks, line):
     """After several attempts the checkpoint is written, and the numbers are those of a run on a good disk."""
-    disk, short = BadDisk(folder), {"train": {"epochs": 2}}
+    disk, short = BadDisk(folder), {**WAITS, "train": {"epochs": 2}}
     folder.ztrain("--config", folder.spec(short, "whole"), *several(ranks))
     disk.fails(line)
     process = folder.start("--config", folder.spec(short), *several(ranks), env=disk.env)
@@ -94,7 +96,7 @@ def test_a_stop_while_a_checkpoint_is_tried_again(folder, ranks):
     """The checkpoint becomes the run's last one, for which the run waits longer."""
     disk = BadDisk(folder)
     disk.fails("write EDQUOT .zst")
-    process = folder.start("--config", folder.spec(LONG), *several(ranks), env=disk.env)
+    process = folder.start("--config", folder.spec(merged(LONG, WAITS)), *several(ranks), env=disk.env)
     wait_for_words(folder, process, "the checkpoint of step 3 is tried again for ")
     process.send_signal(signal.SIGTERM)
     disk.works()

@@ -36,6 +36,13 @@ def test_a_start_that_was_killed_before_its_first_checkpoint(folder):
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3]
 
 
+def has_gained(folder):
+    """Whether there is a checkpoint that the start before this one did not have."""
+    metrics = folder.metrics()
+    before = [row["step"] for row in metrics.kinds("restart")]
+    return any(row["step"] > max(before, default=0) for row in metrics.kinds("checkpoint"))
+
+
 def kill_rank(process, rank=1):
     os.kill(sorted(children(process.pid))[rank], signal.SIGKILL)
 
@@ -50,6 +57,7 @@ def test_the_ranks_are_started_again(folder, more):
     process = folder.start("--config", folder.spec(spec), "--local-gpus", 2, "--max-restarts", 3, *more, env=disk.env)
     for number in (1, 2):
         wait_for_steps(folder, process, 4 * number)
+        wait_until(lambda: has_gained(folder), what="a checkpoint")
         kill_rank(process)
         wait_until(lambda n=number: f"restart {n} of 3 from step " in folder.said(process).out, what="the restart")
         wait_until(lambda n=number: folder.said(process).out.count("resumed from") == n, what="the resume")
