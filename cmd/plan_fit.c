@@ -59,6 +59,8 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
     TRY_END(plan_walk_build(&walk, &p->machine, &copy, true, err));
     c->device = memory_plan_device_bytes(&walk.trainer.plan);
     c->node = memory_plan_node_bytes(&walk.trainer);
+    if (p->node_limit && c->node > (size_t)p->node_limit)
+        c->node -= memory_plan_node_spare(&walk.trainer);
     c->disk = (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(walk.trainer.zero);
     if (timed) {
         TRY_END(plan_walk_step(&walk, 0, &p->machine.link, &times, err));

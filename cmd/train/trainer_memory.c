@@ -57,15 +57,30 @@ static bool snapshot_exceeds_limit(const struct trainer *t)
            memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit;
 }
 
+/* With auto, state that was sent to a disk to leave host memory does not come back there. */
+static bool wants_snapshot(const struct run_spec *spec)
+{
+    const bool on_disk =
+        spec->zero.offload_optimizer.device == OFFLOAD_NVME || spec->zero.offload_param.device == OFFLOAD_NVME;
+    return spec->checkpoint.decoupled == SPEC_DECOUPLED_ON ||
+           (spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && !on_disk);
+}
+
+/* The share of a node's memory that a plan with a snapshot may take with auto: the files that are read and written, and
+ * other processes, take some as well. */
+static const double auto_share = 0.8;
+
 /* Whether the snapshot fits into the host memory of this rank's node: into all that there is and, if the machine is one
  * of the run's, into what is free. */
 static bool snapshot_fits(const struct trainer *t)
 {
+    const double share = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO ? auto_share : 1;
     struct machine_memory machine = {.available = UINT64_MAX};
-    const size_t node = memory_plan_node_bytes(t);
+    const double node = (double)memory_plan_node_bytes(t);
     if (t->comm)
         machine_memory("", &machine);
-    return node <= memory_plan_node_limit(t) && node <= machine.available && !snapshot_exceeds_limit(t);
+    return node <= share * (double)memory_plan_node_limit(t) && node <= share * (double)machine.available &&
+           !snapshot_exceeds_limit(t);
 }
 
 static enum status refuse_snapshot(const struct trainer *t, struct error *err)
@@ -83,9 +98,9 @@ enum status trainer_memory_plan(struct trainer *t, struct error *err)
 {
     const enum spec_decoupled decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
-    zero_keep_snapshot(t->zero, decoupled != SPEC_DECOUPLED_OFF);
+    zero_keep_snapshot(t->zero, wants_snapshot(t->spec));
     fill_plan(t);
-    if (decoupled == SPEC_DECOUPLED_OFF)
+    if (!wants_snapshot(t->spec))
         return STATUS_OK;
     double lacking = snapshot_fits(t) ? 0 : 1;
     if (t->comm)
@@ -113,6 +128,12 @@ size_t memory_plan_node_bytes(const struct trainer *t)
     const struct memory_plan *plan = &t->plan;
     const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
     return ranks_of_node(t) * (plan->host.used + device);
+}
+
+size_t memory_plan_node_spare(const struct trainer *t)
+{
+    const bool optional = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && zero_has_snapshot(t->zero);
+    return optional ? ranks_of_node(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
 }
 
 static bool is_ordinary(const struct offload_settings *offload)

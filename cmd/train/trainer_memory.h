@@ -33,6 +33,9 @@ int64_t memory_plan_cap(const struct trainer *trainer);
  */
 size_t memory_plan_node_bytes(const struct trainer *trainer);
 
+/* The part of it that the run does without where memory is short: copies for checkpoints in the background. */
+size_t memory_plan_node_spare(const struct trainer *trainer);
+
 /* Host memory of this machine, where the plan is for it; else UINT64_MAX. */
 uint64_t memory_plan_node_limit(const struct trainer *trainer);
 

@@ -55,7 +55,8 @@ def test_a_run_may_resume_with_its_inputs_elsewhere(folder):
 
 def test_the_plan_moves_the_inputs(folder):
     """Three inputs stay on the device; the other blocks' are host memory, whatever the ranks."""
-    spec = folder.spec({"model": {"config": DEEP}, "activation_checkpointing": {"policy": "block"}})
+    spec = folder.spec({"model": {"config": DEEP}, "activation_checkpointing": {"policy": "block"},
+                        "checkpoint": {"writer": {"decoupled": False}}})
     plans = [folder.ztrain("plan", "--config", spec, "--world", 2, "--set",
                            f"activation_checkpointing.cpu_checkpointing={value}").out for value in ("false", "true")]
     here, there = (int(re.search(r"\n  activations +(\d+) bytes", plan).group(1)) for plan in plans)

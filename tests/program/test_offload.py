@@ -77,7 +77,7 @@ def planned(folder, changes):
 
 def test_the_plan_counts_host_memory(folder):
     """bf16 at stage 2: 12 bytes a parameter of state and 4 of gradients leave the device."""
-    changes = changes_of(2, "bf16", 1)
+    changes = {**changes_of(2, "bf16", 1), "checkpoint": {"writer": {"decoupled": False}}}
     device, nothing = planned(folder, changes)
     assert not nothing and device["optimizer"] == 3 * device["gradients"] > 0
     changes["zero_optimization"].update(TO_HOST)
