@@ -35,7 +35,7 @@ SPEC = {
     "gradient_clipping": 1.0,
     "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_type": "linear"}},
-    "checkpoint": {"interval_steps": 2, "keep_last": 1, "keep_best": 1},
+    "checkpoint": {"interval_steps": 2, "keep_last": 1, "keep_best": 1, "writer": {"decoupled": False}},
 }
 
 
