@@ -19,13 +19,28 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* MAX_ENTRIES bounds the memory that a file can take; a run has about fifty products. */
+/* MAX_ENTRIES bounds the memory that a file can take; a run has about fifty choices. */
 enum { MAX_ENTRIES = 1 << 16, LINE_SIZE = 1024, PATH_SIZE = 4096, LOCK_POLL_MS = 20 };
 
-static const char magic[] = "ztrain gemm cache 2";
+static const char magic[] = "ztrain gemm cache 3";
+
+/* What is chosen for. */
+enum kind { KIND_GEMM, KIND_ATTENTION, KIND_COUNT };
+static const struct {
+    const char *name;
+    int fields;
+} kinds[KIND_COUNT] = {{"gemm", GEMM_KEY_FIELDS}, {"attention", ATTENTION_KEY_FIELDS}};
+
+enum { MOST_FIELDS = ATTENTION_KEY_FIELDS };
+_Static_assert((int)GEMM_KEY_FIELDS <= (int)MOST_FIELDS, "every key has a place");
+
+/* The fields after those of its kind are 0. */
+struct cache_key {
+    int64_t kind, fields[MOST_FIELDS];
+};
 
 struct entry {
-    struct gemm_key key;
+    struct cache_key key;
     struct gemm_choice choice;
     bool stale; /* not to be found: it is measured again */
 };
@@ -34,8 +49,8 @@ struct gemm_cache {
     char gpu[128];
     size_t version;
     char path[PATH_SIZE], folder[PATH_SIZE];
-    int lock_fd; /* -1: not locked */
-    bool changed, again;
+    int lock_fd;                   /* -1: not locked */
+    bool changed, again, discards; /* discards: what was added is not kept */
     struct timespec opened;
     struct entry *entries; /* owned (count) */
     int count, room;
@@ -94,7 +109,21 @@ const char *gemm_cache_path(const struct gemm_cache *cache)
 
 /* ---- entries ------------------------------------------------------------- */
 
-static struct entry *find(const struct gemm_cache *cache, const struct gemm_key *key)
+static struct cache_key key_of_product(const struct gemm_key *key)
+{
+    struct cache_key whole = {.kind = KIND_GEMM};
+    memcpy(whole.fields, key, sizeof *key);
+    return whole;
+}
+
+static struct cache_key key_of_attention(const struct attention_key *key)
+{
+    struct cache_key whole = {.kind = KIND_ATTENTION};
+    memcpy(whole.fields, key, sizeof *key);
+    return whole;
+}
+
+static struct entry *find(const struct gemm_cache *cache, const struct cache_key *key)
 {
     for (int i = 0; i < cache->count; i++)
         if (memcmp(&cache->entries[i].key, key, sizeof *key) == 0)
@@ -102,12 +131,30 @@ static struct entry *find(const struct gemm_cache *cache, const struct gemm_key 
     return NULL;
 }
 
-bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice)
+static bool find_choice(const struct gemm_cache *cache, const struct cache_key *key, struct gemm_choice *choice)
 {
     const struct entry *entry = cache ? find(cache, key) : NULL;
     if (!entry || entry->stale)
         return false;
     *choice = entry->choice;
+    return true;
+}
+
+bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice)
+{
+    const struct cache_key whole = key_of_product(key);
+    return find_choice(cache, &whole, choice);
+}
+
+bool gemm_cache_find_attention(const struct gemm_cache *cache, const struct attention_key *key,
+                               struct attention_choice *choice)
+{
+    const struct cache_key whole = key_of_attention(key);
+    struct gemm_choice found;
+    if (!find_choice(cache, &whole, &found))
+        return false;
+    const uint64_t *data = found.algorithm.data;
+    *choice = (struct attention_choice){(int64_t)data[0], (int64_t)data[1], (int64_t)data[2], found.microseconds};
     return true;
 }
 
@@ -129,13 +176,28 @@ static void set(struct gemm_cache *cache, const struct entry *entry)
     cache->entries[cache->count++] = *entry;
 }
 
-void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice)
+static void put_entry(struct gemm_cache *cache, const struct entry *entry)
 {
     if (!cache)
         return;
-    struct entry entry = {*key, *choice, false};
-    set(cache, &entry);
+    set(cache, entry);
     cache->changed = true;
+}
+
+void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice)
+{
+    const struct entry entry = {.key = key_of_product(key), .choice = *choice};
+    put_entry(cache, &entry);
+}
+
+void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_key *key,
+                              const struct attention_choice *choice)
+{
+    const struct entry entry = {
+        .key = key_of_attention(key),
+        .choice = {.algorithm = {{(uint64_t)choice->piece, (uint64_t)choice->proposal, (uint64_t)choice->engine}},
+                   .microseconds = choice->microseconds}};
+    put_entry(cache, &entry);
 }
 
 void gemm_cache_measure_again(struct gemm_cache *cache)
@@ -147,7 +209,7 @@ void gemm_cache_measure_again(struct gemm_cache *cache)
 void gemm_cache_do_not_keep(struct gemm_cache *cache)
 {
     if (cache)
-        cache->changed = false;
+        cache->discards = true;
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -155,11 +217,10 @@ void gemm_cache_do_not_keep(struct gemm_cache *cache)
 /* Prints an entry's line without its checksum; returns its length. */
 static int print_entry(const struct entry *entry, char *line, size_t size)
 {
-    int64_t fields[GEMM_KEY_FIELDS];
-    memcpy(fields, &entry->key, sizeof fields);
-    int n = 0;
-    for (int i = 0; i < GEMM_KEY_FIELDS; i++)
-        n += snprintf(line + n, size - (size_t)n, "%" PRId64 " ", fields[i]);
+    const int64_t kind = entry->key.kind;
+    int n = snprintf(line, size, "%s ", kinds[kind].name);
+    for (int i = 0; i < kinds[kind].fields; i++)
+        n += snprintf(line + n, size - (size_t)n, "%" PRId64 " ", entry->key.fields[i]);
     const struct gemm_choice *choice = &entry->choice;
     n += snprintf(line + n, size - (size_t)n, "%d ", (int)choice->way);
     for (size_t i = 0; i < COUNT_OF(choice->algorithm.data); i++)
@@ -184,32 +245,54 @@ static bool parse_hex(const char **text, uint64_t *value)
     return true;
 }
 
+/* Parses the first word and the space after it; KIND_COUNT: another one. */
+static enum kind parse_kind(const char **text)
+{
+    for (int i = 0; i < KIND_COUNT; i++) {
+        const size_t length = strlen(kinds[i].name);
+        if (strncmp(*text, kinds[i].name, length) == 0 && (*text)[length] == ' ') {
+            *text += length + 1;
+            return (enum kind)i;
+        }
+    }
+    return KIND_COUNT;
+}
+
+/* Parses `count` numbers, each with the space after it. */
+static bool parse_numbers(const char **text, int64_t *numbers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        char *end;
+        errno = 0;
+        numbers[i] = strtoll(*text, &end, 10);
+        if (end == *text || *end != ' ' || errno)
+            return false;
+        *text = end + 1;
+    }
+    return true;
+}
+
 /* Parses a line, which comes without its newline. */
 static bool parse_entry(const char *line, struct entry *entry)
 {
-    int64_t fields[GEMM_KEY_FIELDS + 1]; /* and the way */
     uint64_t checksum;
+    int64_t way;
     const char *last = strrchr(line, ' '), *text = last ? last + 1 : NULL;
     if (!last || !parse_hex(&text, &checksum) || *text || XXH64(line, (size_t)(last - line), 0) != checksum)
         return false;
     text = line;
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        char *end;
-        errno = 0;
-        fields[i] = strtoll(text, &end, 10);
-        if (end == text || *end != ' ' || errno)
-            return false;
-        text = end + 1;
-    }
+    const enum kind kind = parse_kind(&text);
+    entry->key = (struct cache_key){.kind = kind};
+    if (kind == KIND_COUNT || !parse_numbers(&text, entry->key.fields, kinds[kind].fields) ||
+        !parse_numbers(&text, &way, 1))
+        return false;
     struct gemm_choice *choice = &entry->choice;
     for (size_t i = 0; i < COUNT_OF(choice->algorithm.data); i++)
         if (!parse_hex(&text, &choice->algorithm.data[i]))
             return false;
     char *end;
-    const int64_t way = fields[GEMM_KEY_FIELDS];
     choice->microseconds = strtod(text, &end);
     choice->way = (enum gemm_way)way;
-    memcpy(&entry->key, fields, sizeof entry->key);
     return end == last && *text == ' ' && choice->microseconds >= 0 && way >= 0 && way < GEMM_WAY_COUNT;
 }
 
@@ -239,14 +322,14 @@ static void read_file(struct gemm_cache *cache)
     FILE *file = memory_fopen(cache->path, "re");
     if (!file) {
         if (errno != ENOENT)
-            log_warn("cannot read the choices of matrix products '%s': %s", cache->path, strerror(errno));
+            log_warn("cannot read the choices of kernels '%s': %s", cache->path, strerror(errno));
         return;
     }
     print_head(cache, expected, sizeof expected);
     for (int i = 0; i < 3 && fgets(line, sizeof line, file); i++)
         strncat(head, line, sizeof head - strlen(head) - 1);
     if (strcmp(head, expected) != 0) {
-        log_warn("'%s' does not hold the choices of matrix products for this GPU; it will be replaced", cache->path);
+        log_warn("'%s' does not hold the choices of kernels for this GPU; it will be replaced", cache->path);
         fclose(file);
         return;
     }
@@ -263,7 +346,7 @@ static void read_file(struct gemm_cache *cache)
     }
     fclose(file);
     if (damaged)
-        log_warn("'%s': %d damaged lines are ignored; those products are measured again", cache->path, damaged);
+        log_warn("'%s': %d damaged lines are ignored; what they had is measured again", cache->path, damaged);
 }
 
 static enum status write_file(const struct gemm_cache *cache, struct error *err)
@@ -321,7 +404,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
     snprintf(name, sizeof name, "%s.lock", cache->path);
     cache->lock_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     if (cache->lock_fd < 0)
-        log_warn("cannot create '%s': %s; each process measures matrix products for itself, and a resumed run may "
+        log_warn("cannot create '%s': %s; each process measures kernels for itself, and a resumed run may "
                  "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
                  name, strerror(errno));
     liveness_slow_end(&slow);
@@ -333,7 +416,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
         nanosleep(&pause, NULL);
         liveness_tick();
     }
-    cache->changed = false;
+    cache->changed = cache->discards = false;
     liveness_slow_begin(&slow, "reading", cache->path, -1);
     read_file(cache);
     liveness_slow_end(&slow);
@@ -346,9 +429,9 @@ void gemm_cache_unlock(struct gemm_cache *cache)
     if (!cache)
         return;
     liveness_slow_begin(&slow, "writing", cache->path, -1);
-    if (cache->changed && write_file(cache, &err) != STATUS_OK)
-        log_warn("%s; matrix products are measured again next time", err.text);
-    cache->changed = false;
+    if (cache->changed && !cache->discards && write_file(cache, &err) != STATUS_OK)
+        log_warn("%s; kernels are measured again next time", err.text);
+    cache->changed = cache->discards = false;
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
     liveness_slow_end(&slow);

@@ -1,15 +1,17 @@
-/* gemm_cache.h: the cublasLt kernel that was the fastest for each matrix product on this model of GPU, kept on disk.
+/* gemm_cache.h: what was the fastest on this model of GPU, kept on disk: cublasLt's kernel for each matrix product, and
+ * cuDNN's engine for each shape of attention.
  *
  * There is one text file for each GPU model and library version, gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, or else
  * in $XDG_CACHE_HOME/ztrain, or else in ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE means no cache and no measuring.
  *
- *     ztrain gemm cache 2
+ *     ztrain gemm cache 3
  *     gpu NVIDIA H200
  *     cublaslt 130100
- *     KEY… WAY ALGORITHM MICROSECONDS CHECKSUM  one line per product: numbers; enum gemm_way; 128 hexadecimal digits;
- *                                               16 of XXH64
+ *     gemm KEY… WAY ALGORITHM MICROSECONDS CHECKSUM      one line per product: numbers; enum gemm_way; 128 hexadecimal
+ *                                                        digits; 16 of XXH64
+ *     attention KEY… 0 ALGORITHM MICROSECONDS CHECKSUM   one line per shape: struct attention_choice is the ALGORITHM
  *
- * Version 1 had no WAY. Its files are replaced, and their products measured again.
+ * Version 1 had no WAY, version 2 no first word. Their files are replaced, and what they had is measured again.
  *
  * Entries are permanent: a choice that another process wrote earlier is used instead of a new measurement, so that all
  * ranks of a machine, and a run that continues tomorrow, compute with the same kernels and get the same bits. Between
@@ -68,6 +70,20 @@ struct gemm_choice {
     double microseconds; /* of the product by this algorithm, when it was measured */
 };
 
+/* What the choice for a shape of attention depends on, the version of cuDNN among it: attention_cudnn_choose.c lists
+ * the numbers. */
+enum { ATTENTION_KEY_FIELDS = 22 };
+struct attention_key {
+    int64_t fields[ATTENTION_KEY_FIELDS];
+};
+
+/* How cuDNN computes it. */
+struct attention_choice {
+    int64_t piece;            /* sequences at a time */
+    int64_t proposal, engine; /* the place among the proposals of the library, and its engine there */
+    double microseconds;      /* of the whole, when it was measured */
+};
+
 struct gemm_cache;
 
 /* Finds the folder of the caches; false: there is none. The second makes it, if it can. */
@@ -92,11 +108,17 @@ bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key,
  * another rank that measures again. Choices of other products stay in the file. */
 void gemm_cache_measure_again(struct gemm_cache *cache);
 
-/* Choices that were added since the lock will not be written, and are measured again next time. */
+/* Choices that are added between the lock and the unlock will not be written, and are measured again next time. */
 void gemm_cache_do_not_keep(struct gemm_cache *cache);
 
 /* Adds a choice, or replaces one that the library no longer accepts. */
 void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice);
+
+/* The same for attention. */
+bool gemm_cache_find_attention(const struct gemm_cache *cache, const struct attention_key *key,
+                               struct attention_choice *choice);
+void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_key *key,
+                              const struct attention_choice *choice);
 
 const char *gemm_cache_path(const struct gemm_cache *cache);
 

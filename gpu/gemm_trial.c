@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { TRIAL_PATH = 4096, TRIAL_LINE = 112, MOST_FAULTY = 1024 };
+enum { TRIAL_PATH = 4096, TRIAL_LINE = 192, MOST_FAULTY = 1024 };
 
 struct gemm_trial {
     char running[TRIAL_PATH], faulty[TRIAL_PATH]; /* the files */
@@ -24,6 +24,13 @@ struct gemm_trial {
 static uint64_t hash_of_trial(const struct gemm_key *key, const struct gemm_algorithm *algorithm)
 {
     return XXH64(algorithm, sizeof *algorithm, XXH64(key, sizeof *key, 0));
+}
+
+/* The time that was measured is none of it. */
+static uint64_t hash_of_attention(const struct attention_key *key, const struct attention_choice *choice)
+{
+    const int64_t how[] = {choice->piece, choice->proposal, choice->engine};
+    return XXH64(how, sizeof how, XXH64(key, sizeof *key, 0));
 }
 
 struct gemm_trial *gemm_trial_open(const char *path)
@@ -51,8 +58,10 @@ void gemm_trial_close(struct gemm_trial *t)
 /* Reads a line; false: it is none, or was written in part. */
 static bool parse_trial(const char *line, uint64_t *hash)
 {
-    int end = 0;
-    return sscanf(line, "%16" SCNx64 " m %n", hash, &end) == 1 && end > 0 && strchr(line, '\n');
+    int of_product = 0, of_attention = 0;
+    return ((sscanf(line, "%16" SCNx64 " m %n", hash, &of_product) == 1 && of_product > 0) ||
+            (sscanf(line, "%16" SCNx64 " attention %n", hash, &of_attention) == 1 && of_attention > 0)) &&
+           strchr(line, '\n');
 }
 
 static void read_faulty(struct gemm_trial *t)
@@ -75,7 +84,7 @@ static void add_faulty(const struct gemm_trial *t, const char *line)
     if (file)
         written = fclose(file) == 0 && written;
     if (!written)
-        log_warn("cannot write '%s': %s; the matrix product will be tried again", t->faulty, strerror(errno));
+        log_warn("cannot write '%s': %s; what is noted there will be tried again", t->faulty, strerror(errno));
 }
 
 void gemm_trial_begin(struct gemm_trial *t)
@@ -89,10 +98,9 @@ void gemm_trial_begin(struct gemm_trial *t)
         const bool running = fgets(line, sizeof line, file) && parse_trial(line, &hash);
         fclose(file);
         if (running) {
-            log_warn(
-                "a process ended while it tried a kernel for the matrix product %.*s: that kernel is left out from "
-                "now on ('%s')",
-                (int)strcspn(line + 17, "\n"), line + 17, t->faulty);
+            const char *words = line + 17;
+            log_warn("a process ended while it tried a kernel for %s%.*s: that kernel is left out from now on ('%s')",
+                     *words == 'm' ? "the matrix product " : "", (int)strcspn(words, "\n"), words, t->faulty);
             add_faulty(t, line);
         }
         unlink(t->running);
@@ -100,18 +108,31 @@ void gemm_trial_begin(struct gemm_trial *t)
     read_faulty(t);
 }
 
-void gemm_trial_note(struct gemm_trial *t, const struct gemm_key *key, const struct gemm_algorithm *algorithm)
+static void note_line(struct gemm_trial *t, uint64_t hash, const char *words)
 {
     char line[TRIAL_LINE];
-    if (!t)
-        return;
     if (t->fd < 0)
         t->fd = open(t->running, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    const int n = snprintf(line, sizeof line, "%016" PRIx64 " m %" PRId64 " n %" PRId64 " k %" PRId64 "\n",
-                           hash_of_trial(key, algorithm), key->m, key->n, key->k);
+    const int n = snprintf(line, sizeof line, "%016" PRIx64 " %.160s\n", hash, words);
     /* best effort: without the note a fault is only not remembered */
     if (t->fd >= 0 && (pwrite(t->fd, line, (size_t)n, 0) != n || ftruncate(t->fd, n) != 0))
         log_debug("cannot write '%s': %s", t->running, strerror(errno));
+}
+
+void gemm_trial_note(struct gemm_trial *t, const struct gemm_key *key, const struct gemm_algorithm *algorithm)
+{
+    char words[96];
+    if (!t)
+        return;
+    snprintf(words, sizeof words, "m %" PRId64 " n %" PRId64 " k %" PRId64, key->m, key->n, key->k);
+    note_line(t, hash_of_trial(key, algorithm), words);
+}
+
+void gemm_trial_note_attention(struct gemm_trial *t, const struct attention_key *key,
+                               const struct attention_choice *choice, const char *words)
+{
+    if (t)
+        note_line(t, hash_of_attention(key, choice), words);
 }
 
 void gemm_trial_done(struct gemm_trial *t)
@@ -123,12 +144,22 @@ void gemm_trial_done(struct gemm_trial *t)
     unlink(t->running);
 }
 
-bool gemm_trial_is_faulty(const struct gemm_trial *t, const struct gemm_key *key,
-                          const struct gemm_algorithm *algorithm)
+static bool is_noted(const struct gemm_trial *t, uint64_t hash)
 {
-    const uint64_t hash = t && t->count > 0 ? hash_of_trial(key, algorithm) : 0;
-    for (int i = 0; t && i < t->count; i++)
+    for (int i = 0; i < t->count; i++)
         if (t->hashes[i] == hash)
             return true;
     return false;
+}
+
+bool gemm_trial_is_faulty(const struct gemm_trial *t, const struct gemm_key *key,
+                          const struct gemm_algorithm *algorithm)
+{
+    return t && t->count > 0 && is_noted(t, hash_of_trial(key, algorithm));
+}
+
+bool gemm_trial_is_faulty_attention(const struct gemm_trial *t, const struct attention_key *key,
+                                    const struct attention_choice *choice)
+{
+    return t && t->count > 0 && is_noted(t, hash_of_attention(key, choice));
 }

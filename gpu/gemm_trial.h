@@ -1,11 +1,13 @@
-/* gemm_trial.h: algorithms of matrix products that are run for the first time, noted on disk before they run.
+/* gemm_trial.h: algorithms of matrix products and engines of attention that are run for the first time, noted on disk
+ * before they run.
  *
  * A kernel that faults ends the process: CUDA's context is lost. The next process finds in PATH.trial which one was
  * running, names it, and appends it to PATH.faulty, whose algorithms no process tries or takes again; PATH is the file
  * of the choices (gpu/gemm_cache.h). To try them again, e.g. with another driver, delete PATH.faulty.
  *
  *     HASH m M n N k K      a line of either file: 16 hexadecimal digits of XXH64 over product and algorithm, and its
- *                           size for people */
+ *                           size for people
+ *     HASH attention …      the same of a shape of attention and its engine */
 #ifndef ZTRAIN_GPU_GEMM_TRIAL_H
 #define ZTRAIN_GPU_GEMM_TRIAL_H
 
@@ -24,6 +26,12 @@ void gemm_trial_begin(struct gemm_trial *trial);
 /* The algorithm runs between these two. If it has failed in a way that ends the process, the second is left out. */
 void gemm_trial_note(struct gemm_trial *trial, const struct gemm_key *key, const struct gemm_algorithm *algorithm);
 void gemm_trial_done(struct gemm_trial *trial);
+
+/* The same for attention. words: what is on trial, for people, at most 160 characters. */
+void gemm_trial_note_attention(struct gemm_trial *trial, const struct attention_key *key,
+                               const struct attention_choice *choice, const char *words);
+bool gemm_trial_is_faulty_attention(const struct gemm_trial *trial, const struct attention_key *key,
+                                    const struct attention_choice *choice);
 
 bool gemm_trial_is_faulty(const struct gemm_trial *trial, const struct gemm_key *key,
                           const struct gemm_algorithm *algorithm);

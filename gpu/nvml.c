@@ -211,6 +211,13 @@ bool nvml_read_throttle(const char *file, const char *id, uint64_t *throttle)
     return known;
 }
 
+uint64_t nvml_throttle_faults(const char *id)
+{
+    uint64_t throttle = 0;
+    nvml_read_throttle(NULL, id, &throttle);
+    return throttle & NVML_THROTTLE_FAULTS;
+}
+
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size)
 {
     /* harmless, so not listed: idle (bit 0), clocks set by the user (1), a group's common clock (4), displays (8) */

@@ -1,18 +1,22 @@
 /* attention_cudnn.c: attention on a GPU through cuDNN: which shapes have a plan, and the ops.
  *
  *     ops_workspace_bytes()  announces a shape -> a plan is made, or refused with a reason       PLANNED or REFUSED
- *     ops_prepare()          each plan runs next to ztrain's kernels on test data                VERIFIED or REFUSED
+ *     ops_prepare()          an engine is chosen: from the cache, or by timing
+ *                            each plan runs next to ztrain's kernels on test data                VERIFIED or REFUSED
  *     an op                  the plan of exactly its shape, or one for ragged sequences that holds it, else ztrain's
  *                            kernels
  *
- * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan depends
- * on the shape, the GPU and the library alone, never on timing: all ranks and a resumed run compute with the same
- * kernels. One thread: the device's. */
+ * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan and the
+ * size of its pieces are those of the cache on disk (attention_cudnn_choose.h): all ranks of a machine and a resumed
+ * run compute with the same kernels. Without a cache they depend on the shape, the GPU and the library alone. One
+ * thread: the device's. */
 #include "gpu/cuda/attention_cudnn.h"
 
+#include "core/clock.h"
 #include "core/env_switch.h"
 #include "core/liveness.h"
 #include "core/log.h"
+#include "gpu/cuda/attention_cudnn_choose.h"
 #include "gpu/cuda/attention_cudnn_verify.h"
 #include "gpu/cuda/device_cuda_error.h"
 
@@ -139,7 +143,9 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     if (status == STATUS_OK)
         status = attention_plan_make(plan, a->cuda->device.memory_bytes, &err);
     liveness_slow_end(&slow);
-    if (status != STATUS_OK)
+    if (status == STATUS_OK)
+        plan->planned = attention_plan_workspace_bytes(plan);
+    else
         attention_plan_refuse(plan, err.text);
     return plan;
 }
@@ -151,7 +157,7 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
     const struct attention_plan *plan = find_shape(a, shape, direction);
     if (!plan)
         plan = new_plan_of(a, shape, M, direction);
-    return plan && plan->cudnn_plan ? attention_plan_workspace_bytes(plan) : 0;
+    return plan && plan->cudnn_plan ? plan->planned : 0;
 }
 
 static size_t announce_fwd(struct attention_cudnn *a, const struct attention_fwd_args *args)
@@ -287,11 +293,23 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
         log_info("%s", text);
 }
 
+enum status attention_cudnn_choose(struct attention_cudnn *a, struct gemm_cache *cache, struct gemm_trial *trial,
+                                   struct error *err)
+{
+    const double start = seconds_now();
+    struct attention_chooser chooser = {.device = &a->cuda->device, .cache = cache, .trial = trial};
+    for (struct attention_plan *plan = a->plans; plan && cache; plan = plan->next)
+        if (plan->state == ATTENTION_PLANNED)
+            TRY(attention_choose(&chooser, plan, err));
+    attention_choose_end(&chooser, seconds_now() - start);
+    return STATUS_OK;
+}
+
 enum status attention_cudnn_prepare(struct attention_cudnn *a, struct error *err)
 {
     for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
         if (plan->state == ATTENTION_PLANNED)
-            TRY(attention_plan_verify(plan, &a->cuda->device, err));
+            TRY(attention_plan_verify(plan, &a->cuda->device, NULL, err));
         log_plan(a, plan);
     }
     if (a->off && !a->logged) {
@@ -356,6 +374,16 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const 
     (void)attention;
     (void)limits;
     return 0;
+}
+
+enum status attention_cudnn_choose(struct attention_cudnn *attention, struct gemm_cache *cache,
+                                   struct gemm_trial *trial, struct error *err)
+{
+    (void)attention;
+    (void)cache;
+    (void)trial;
+    (void)err;
+    return STATUS_OK;
 }
 
 enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct error *err)

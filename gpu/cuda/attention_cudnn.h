@@ -4,6 +4,8 @@
 #define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_H
 
 #include "gpu/cuda/device_cuda.h"
+#include "gpu/gemm_cache.h"
+#include "gpu/gemm_trial.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,8 +19,14 @@ void attention_cudnn_free(struct attention_cudnn *attention); /* may be NULL */
 /* Makes plans for the attention that the limits announce, and returns the workspace that they need. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const struct op_limits *limits);
 
+/* Chooses an engine and the number of pieces for each plan (attention_cudnn_choose.h). The cache is locked; NULL: the
+ * announced plans stay. */
+enum status attention_cudnn_choose(struct attention_cudnn *attention, struct gemm_cache *cache,
+                                   struct gemm_trial *trial, struct error *err);
+
 /* Runs each plan next to ztrain's kernels (attention_cudnn_verify.h), which loads the kernels too: plans whose results
- * differ, or do not repeat bit for bit, are refused. Logs for each shape which of the two will be used, and why. */
+ * differ, or do not repeat bit for bit, are refused. Those that attention_cudnn_choose() has tried are left out. Logs
+ * for each shape which of the two will be used, and why. */
 enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct error *err);
 
 /* Enqueue the op on the stream. False: nothing was enqueued, ztrain's kernels have to compute it. */

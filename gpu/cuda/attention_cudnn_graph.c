@@ -377,9 +377,11 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
 }
 
 enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
-                                 const struct attention_shape *shape, size_t most_workspace, struct cudnn_plan **plan,
-                                 struct error *err)
+                                 const struct attention_shape *shape, const struct cudnn_wish *wish,
+                                 struct cudnn_plan **plan, struct error *err)
 {
+    struct cudnn_wish ordered = *wish;
+    ordered.unordered = shape->unordered != 0;
     *plan = NULL;
     TRY(check_shape(target, shape, err));
     struct cudnn_graph *graph = cudnn_graph_new(target);
@@ -392,7 +394,7 @@ enum status attention_graph_plan(const struct cudnn_target *target, enum attenti
         build_fwd(&builder);
     else
         build_bwd(&builder);
-    return cudnn_plan_new(graph, shape->unordered, most_workspace, plan, err);
+    return cudnn_plan_new(graph, &ordered, plan, err);
 }
 
 #endif

@@ -50,10 +50,10 @@ enum attention_pointer {
 int64_t attention_kept_ld(const struct attention_shape *shape);
 
 /* A plan of cuDNN's for the target. STATUS_DEVICE, with the reason: this version of cuDNN cannot compute the shape, is
- * known to compute it wrongly, or needs more than `most_workspace` bytes. */
+ * known to compute it wrongly, or has no proposal as wished (`unordered` is as the shape says). */
 enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
-                                 const struct attention_shape *shape, size_t most_workspace, struct cudnn_plan **plan,
-                                 struct error *err);
+                                 const struct attention_shape *shape, const struct cudnn_wish *wish,
+                                 struct cudnn_plan **plan, struct error *err);
 
 #endif
 

@@ -72,11 +72,12 @@ void attention_plan_refuse(struct attention_plan *plan, const char *why)
     snprintf(plan->why, sizeof plan->why, "%.*s", (int)sizeof plan->why - 1, why);
 }
 
-static enum status make_cudnn_plan(struct attention_plan *plan, size_t most_workspace, struct error *err)
+static enum status make_cudnn_plan(struct attention_plan *plan, size_t most_workspace, int64_t first, struct error *err)
 {
+    const struct cudnn_wish wish = {.most_workspace = most_workspace, .first = first};
     struct attention_shape piece = plan->shape;
     piece.B = plan->piece;
-    return attention_graph_plan(plan->target, plan->direction, &piece, most_workspace, &plan->cudnn_plan, err);
+    return attention_graph_plan(plan->target, plan->direction, &piece, &wish, &plan->cudnn_plan, err);
 }
 
 static size_t workspace_aligned(size_t bytes)
@@ -120,7 +121,7 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
     const size_t small = memory / 256, large = memory / 16;
     const struct attention_shape *s = &plan->shape;
     plan->piece = s->B;
-    TRY(make_cudnn_plan(plan, SIZE_MAX, err));
+    TRY(make_cudnn_plan(plan, SIZE_MAX, 0, err));
     size_t sequence =
         (cudnn_plan_workspace_bytes(plan->cudnn_plan) + extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
@@ -134,7 +135,27 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
     if (kept > large)
         return error_set(err, STATUS_DEVICE, "dropout of the weights would need %.3f GiB for a sequence",
                          (double)kept / (1 << 30));
-    return make_cudnn_plan(plan, large - kept, err);
+    return make_cudnn_plan(plan, large - kept, 0, err);
+}
+
+int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES])
+{
+    const size_t small = 8 << 20; /* more pieces only cost launches */
+    const struct attention_shape *s = &plan->shape;
+    const size_t bytes = cudnn_plan_workspace_bytes(plan->cudnn_plan) + extra_bytes(s, plan->piece);
+    int count = 0;
+    pieces[count++] = plan->piece;
+    for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
+        const size_t of_last = bytes / (size_t)plan->piece * (size_t)pieces[count - 1];
+        if (2 * piece <= pieces[count - 1] && of_last > small && may_be_piece(s, piece))
+            pieces[count++] = piece;
+    }
+    return count;
+}
+
+bool attention_plan_may_have_piece(const struct attention_plan *plan, int64_t piece)
+{
+    return piece >= 1 && piece <= plan->shape.B && may_be_piece(&plan->shape, piece);
 }
 
 /* ---- workspace ----------------------------------------------------------- */
@@ -163,6 +184,19 @@ size_t attention_plan_workspace_bytes(const struct attention_plan *plan)
 {
     return plan_workspace(plan).cudnn + workspace_aligned(cudnn_plan_workspace_bytes(plan->cudnn_plan)) +
            WORKSPACE_ALIGN;
+}
+
+enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, int64_t first, size_t most,
+                                      struct error *err)
+{
+    cudnn_plan_free(plan->cudnn_plan);
+    plan->cudnn_plan = NULL;
+    plan->piece = piece;
+    const size_t others = plan_workspace(plan).cudnn + WORKSPACE_ALIGN;
+    if (others > most)
+        return error_set(err, STATUS_DEVICE, "%lld sequences at a time need more workspace than is planned",
+                         (long long)piece);
+    return make_cudnn_plan(plan, (most - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN, first, err);
 }
 
 struct attention_workspace {

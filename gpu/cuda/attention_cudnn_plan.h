@@ -37,6 +37,7 @@ struct attention_plan {
     enum attention_plan_state state;
     struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
     int64_t piece;                 /* sequences that cudnn_plan computes at a time; a divisor of B, unless ragged */
+    size_t planned;                /* bytes of workspace that were announced */
     char why[512];                 /* ATTENTION_REFUSED: the reason */
     bool logged;
     struct attention_plan *next; /* in the list of struct attention_cudnn */
@@ -50,6 +51,20 @@ struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args
 /* Has cuDNN make the plan of plan->shape on a GPU of `memory` bytes. Sets cudnn_plan and pieces. STATUS_DEVICE, with
  * the reason: cuDNN cannot compute this shape. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err);
+
+/* Replaces cuDNN's plan by one for `piece` sequences, of the first acceptable proposal from `first` on, with which
+ * attention_plan_workspace_bytes() is at most `most`. STATUS_DEVICE, with the reason: there is none; nor is the old
+ * plan. */
+enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, int64_t first, size_t most,
+                                      struct error *err);
+
+/* The sizes of a piece that are worth a trial, the present one first; returns their number. Smaller ones are those
+ * whose workspace may stay in the GPU's cache; ragged sequences keep theirs. */
+enum { ATTENTION_PIECES = 3 };
+int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES]);
+
+/* Whether the op may go through cuDNN in pieces of this number of sequences. */
+bool attention_plan_may_have_piece(const struct attention_plan *plan, int64_t piece);
 
 /* Frees cuDNN's plan and keeps the reason. */
 void attention_plan_refuse(struct attention_plan *plan, const char *why);

@@ -3,13 +3,15 @@
  * On test tensors, filled with a fixed pattern, the plan runs twice and must give the same bits, unless it is an
  * unordered one; then ztrain's kernels compute the same, and the results must be close. Ragged sequences are one more
  * than a piece has, and of several lengths, so that one is as long as it may be and the second piece has empty places.
- * With dropout, tiles of the tensor of kept weights that have no visible pair are NaN.
+ * With dropout, tiles of the tensor of kept weights that have no visible pair are NaN. A plan that may be used is then
+ * timed on the same tensors, if the caller wants to choose between several.
  *
  * A cuDNN that computes something else than the op is thus noticed before it trains a model. */
 #include "gpu/cuda/attention_cudnn_verify.h"
 
 #if ZTRAIN_HAVE_CUDNN
 
+#include "core/clock.h"
 #include "core/liveness.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/attention_cuda_kernels.h"
@@ -191,12 +193,17 @@ static void use_second(struct trial *t)
 /* ---- running and comparing ----------------------------------------------- */
 
 /* NULL, or the reason of a failure in cuDNN's words. */
-static const char *run_cudnn(struct trial *t)
+static const char *run_plan(struct trial *t)
 {
-    attention_plan_spoil(t->plan, t->stream);
     if (t->plan->direction == ATTENTION_FORWARD)
         return attention_plan_run_fwd(t->plan, t->stream, &t->fwd);
     return attention_plan_run_bwd(t->plan, t->stream, &t->bwd);
+}
+
+static const char *run_cudnn(struct trial *t)
+{
+    attention_plan_spoil(t->plan, t->stream);
+    return run_plan(t);
 }
 
 static void run_own(struct trial *t)
@@ -320,6 +327,42 @@ static const char *try_plan(struct trial *t, char *text, size_t size)
     return NULL;
 }
 
+/* ---- time ---------------------------------------------------------------- */
+
+/* Seconds of `repeats` runs between two timed events. Failures show in device_check(). */
+static double time_runs(struct trial *t, struct event *start, struct event *end, int repeats)
+{
+    double seconds = 0;
+    event_record(start, t->stream);
+    for (int i = 0; i < repeats; i++)
+        run_plan(t);
+    event_record(end, t->stream);
+    event_sync(end);
+    event_elapsed(start, end, &seconds);
+    liveness_tick();
+    return seconds;
+}
+
+/* The least of ROUNDS means, after the GPU has computed for a while: one that was idle has lower clocks. */
+static enum status time_plan(struct trial *t, struct attention_timing *timing, struct error *err)
+{
+    enum { ROUNDS = 3, REPEATS = 4 };
+    const double warm_up_seconds = 0.1, begin = seconds_now();
+    struct event *start, *end;
+    TRY(event_new_timed(t->device, &start, err));
+    enum status status = event_new_timed(t->device, &end, err);
+    if (status == STATUS_OK) {
+        while (!timing->warm && seconds_now() - begin < warm_up_seconds)
+            time_runs(t, start, end, REPEATS);
+        timing->seconds = INFINITY;
+        for (int i = 0; i < ROUNDS; i++)
+            timing->seconds = fmin(timing->seconds, time_runs(t, start, end, REPEATS) / REPEATS);
+        event_free(end);
+    }
+    event_free(start);
+    return status;
+}
+
 /* ---- the trial ----------------------------------------------------------- */
 
 /* Prepares the trial. Its memory stays NULL where the GPU has too little. */
@@ -359,7 +402,8 @@ static void trial_close(struct trial *t)
     free(t->host[0]);
 }
 
-enum status attention_plan_verify(struct attention_plan *plan, struct device *device, struct error *err)
+enum status attention_plan_verify(struct attention_plan *plan, struct device *device, struct attention_timing *timing,
+                                  struct error *err)
 {
     char text[512];
     const char *why = "the GPU has too little memory to verify cuDNN's results";
@@ -368,7 +412,10 @@ enum status attention_plan_verify(struct attention_plan *plan, struct device *de
     if (status == STATUS_OK && t.memory) {
         why = try_plan(&t, text, sizeof text);
         liveness_tick();
-        status = device_check(device, err);
+        if (!why && timing)
+            status = time_plan(&t, timing, err);
+        if (status == STATUS_OK)
+            status = device_check(device, err);
         if (status != STATUS_OK)
             error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");
     }

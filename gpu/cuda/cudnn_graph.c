@@ -30,7 +30,7 @@ struct cudnn_graph {
 struct cudnn_plan {
     struct cudnn_graph *graph; /* owned */
     cudnnBackendDescriptor_t descriptor;
-    int64_t workspace, engine;
+    int64_t workspace, engine, proposal;
     char why[512]; /* of the last execution that failed */
 };
 
@@ -339,22 +339,33 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
     return NULL;
 }
 
+/* The number of the first proposal of a mode. */
+static int64_t first_of_mode(cudnnBackendHeurMode_t mode)
+{
+    return mode == CUDNN_HEUR_MODE_A ? 0 : MAX_CONFIGS;
+}
+
 /* Fills the plan from the heuristics of one mode; false: no engine is acceptable, and `why` gives the reason of the
  * last one. */
 static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
-                          bool unordered, size_t most_workspace)
+                          const struct cudnn_wish *wish)
 {
     struct cudnn_graph *graph = plan->graph;
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
+    if (wish->first >= first_of_mode(mode) + MAX_CONFIGS)
+        return false;
     int count = propose_engines(graph, operations, mode, configs);
     graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may succeed; `why` has the failure of this one */
     for (int i = 0; i < count; i++) {
-        if (!is_deterministic(graph, configs[i], &plan->engine) && !unordered) {
+        plan->proposal = first_of_mode(mode) + i;
+        if (plan->proposal < wish->first)
+            continue;
+        if (!is_deterministic(graph, configs[i], &plan->engine) && !wish->unordered) {
             snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
             continue;
         }
         cudnnBackendDescriptor_t descriptor = try_config(graph, configs[i], &plan->workspace);
-        if (descriptor && plan->workspace >= 0 && (size_t)plan->workspace <= most_workspace) {
+        if (descriptor && plan->workspace >= 0 && (size_t)plan->workspace <= wish->most_workspace) {
             plan->descriptor = descriptor;
             return true;
         }
@@ -367,7 +378,7 @@ static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t oper
     return false;
 }
 
-enum status cudnn_plan_new(struct cudnn_graph *graph, bool unordered, size_t most_workspace, struct cudnn_plan **out,
+enum status cudnn_plan_new(struct cudnn_graph *graph, const struct cudnn_wish *wish, struct cudnn_plan **out,
                            struct error *err)
 {
     static const char what[] = "the graph of operations";
@@ -384,9 +395,8 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, bool unordered, size_t mos
     set_attribute(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                   graph->num_operations, graph->operations, what);
     finalize_descriptor(graph, operations, what);
-    if (graph->status == CUDNN_STATUS_SUCCESS &&
-        (choose_engine(plan, operations, CUDNN_HEUR_MODE_A, unordered, most_workspace) ||
-         choose_engine(plan, operations, CUDNN_HEUR_MODE_FALLBACK, unordered, most_workspace)))
+    if (graph->status == CUDNN_STATUS_SUCCESS && (choose_engine(plan, operations, CUDNN_HEUR_MODE_A, wish) ||
+                                                  choose_engine(plan, operations, CUDNN_HEUR_MODE_FALLBACK, wish)))
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
               graph->target.version / 100 % 100, graph->target.version % 100,
@@ -416,6 +426,11 @@ size_t cudnn_plan_workspace_bytes(const struct cudnn_plan *plan)
 int64_t cudnn_plan_engine(const struct cudnn_plan *plan)
 {
     return plan->engine;
+}
+
+int64_t cudnn_plan_proposal(const struct cudnn_plan *plan)
+{
+    return plan->proposal;
 }
 
 const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, int count, void *workspace)

@@ -79,14 +79,21 @@ void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const st
 struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
                                     const struct cudnn_tensor *offsets);
 
-/* Makes a plan of the first engine whose results repeat bit for bit (`unordered`: whether or not they do) and whose
- * workspace is at most `most_workspace` bytes. Takes the graph over, on failure as well (STATUS_DEVICE: the refusal, in
- * the library's words). */
-enum status cudnn_plan_new(struct cudnn_graph *graph, bool unordered, size_t most_workspace, struct cudnn_plan **plan,
+/* What a plan should be like. The library's proposals are numbered: those of heuristic mode A, then the fallbacks. */
+struct cudnn_wish {
+    bool unordered;        /* its results need not repeat bit for bit */
+    size_t most_workspace; /* bytes */
+    int64_t first;         /* proposals before this one are passed over */
+};
+
+/* Makes a plan of the first proposal that is as wished. Takes the graph over, on failure as well (STATUS_DEVICE: the
+ * refusal, in the library's words). */
+enum status cudnn_plan_new(struct cudnn_graph *graph, const struct cudnn_wish *wish, struct cudnn_plan **plan,
                            struct error *err);
 void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
 size_t cudnn_plan_workspace_bytes(const struct cudnn_plan *plan);
-int64_t cudnn_plan_engine(const struct cudnn_plan *plan); /* its number among the library's, for messages */
+int64_t cudnn_plan_engine(const struct cudnn_plan *plan);   /* its number among the library's */
+int64_t cudnn_plan_proposal(const struct cudnn_plan *plan); /* and among the proposals for this graph */
 
 /* Enqueues the plan on the stream of the target's handle. pointers (id): device memory; the workspace is 256-byte
  * aligned scratch memory. Allocates no device memory and waits for nothing. NULL, or the reason of a failure. */

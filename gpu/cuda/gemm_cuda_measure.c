@@ -4,7 +4,7 @@
  * more, on memory that is freed again, after a tenth of a second of products: a GPU that was idle has lower clocks.
  * Before a proposal runs for the first time it is noted on disk (gpu/gemm_trial.h). A product with an epilogue is then
  * timed as the whole op, with and without the epilogue (gemm_cuda_ways.h). The choice is kept in the cache on
- * disk (gpu/gemm_cache.h), whose lock is held meanwhile: one process of a machine measures, the others wait and read.
+ * disk (gpu/gemm_cache.h), whose lock the caller holds: one process of a machine measures, the others wait and read.
  */
 #include "gpu/cuda/gemm_cuda_measure.h"
 
@@ -142,9 +142,7 @@ static bool try_algorithm(struct bench *bench, const struct gemm_plan *plan, con
 
 static uint64_t read_throttle(const struct bench *bench)
 {
-    uint64_t throttle = 0;
-    nvml_read_throttle(NULL, bench->gemm->cuda->device.id, &throttle);
-    return throttle & NVML_THROTTLE_FAULTS;
+    return nvml_throttle_faults(bench->gemm->cuda->device.id);
 }
 
 /* Before the first time that counts. */
@@ -367,14 +365,11 @@ enum status gemm_cuda_prepare(struct device *device, const struct linear_product
     struct bench bench = {.gemm = cuda->gemm};
     if (!cuda->gemm->cache)
         return STATUS_OK;
-    gemm_cache_lock(cuda->gemm->cache);
-    gemm_trial_begin(cuda->gemm->trial);
     enum status status = bench_open(&bench, device, err);
     if (status == STATUS_OK) {
         bench_run(&bench, products);
         status = device_check(device, err);
     }
     bench_close(&bench, device);
-    gemm_cache_unlock(cuda->gemm->cache);
     return status;
 }

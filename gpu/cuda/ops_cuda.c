@@ -4,8 +4,10 @@
 #include "gpu/cuda/attention_cudnn.h"
 #include "gpu/cuda/gemm_cuda.h"
 #include "gpu/cuda/gemm_cuda_measure.h"
+#include "gpu/cuda/gemm_cuda_plan.h"
 #include "gpu/cuda_workspace.h"
 #include "gpu/device_avoid.h"
+#include "gpu/gemm_trial.h"
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
@@ -21,8 +23,14 @@ size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *l
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
-    TRY(gemm_cuda_prepare(device, products, err));
-    return attention_cudnn_prepare(cuda->attention, err);
+    const struct gemm_cuda *gemm = cuda->gemm;
+    gemm_cache_lock(gemm->cache); /* one process of a machine measures, the others wait and read */
+    gemm_trial_begin(gemm->trial);
+    enum status status = gemm_cuda_prepare(device, products, err);
+    if (status == STATUS_OK)
+        status = attention_cudnn_choose(cuda->attention, gemm->cache, gemm->trial, err);
+    gemm_cache_unlock(gemm->cache);
+    return status == STATUS_OK ? attention_cudnn_prepare(cuda->attention, err) : status;
 }
 
 void ops_cuda_avoid(struct device *device, unsigned parts)

@@ -105,8 +105,9 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
     struct error err;
     struct cudnn_plan *plan;
     struct attention_shape shape = shape_of(c, backward);
-    enum status status = attention_graph_plan(target, backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD, &shape, SIZE_MAX,
-                                              &plan, &err);
+    const struct cudnn_wish wish = {.most_workspace = SIZE_MAX};
+    enum status status =
+        attention_graph_plan(target, backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD, &shape, &wish, &plan, &err);
     bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
            " of keys, window %" PRId64 "%s%s%s%s: ",

@@ -60,14 +60,18 @@ def test_a_wrong_word_is_refused(folder):
 
 UNTIMED, FUSED, UNFUSED = range(3)
 EPILOGUES = BIAS, GELU_AUX_BIAS, DGELU, BGRADA = 1, 3, 4, 5  # of GPT-2's products
-EPILOGUE_FIELD, WAY_FIELD = 11, 18
+EPILOGUE_FIELD, WAY_FIELD = 12, 19
+
+
+def entries(kind, name=""):
+    """The fields of the lines of a kind: products or attention."""
+    return [line.split() for line in cache()[name].splitlines()[3:] if line.startswith(kind + " ")]
 
 
 def ways(name=""):
     """The ways of the products in the cache by their epilogue."""
     found = {}
-    for line in cache()[name].splitlines()[3:]:
-        fields = line.split()
+    for fields in entries("gemm", name):
         found.setdefault(int(fields[EPILOGUE_FIELD]), set()).add(int(fields[WAY_FIELD]))
     assert set(found) == {0, *EPILOGUES} and found[0] == {UNTIMED}, found
     return set.union(*(found[epilogue] for epilogue in EPILOGUES))

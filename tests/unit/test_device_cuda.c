@@ -395,8 +395,8 @@ static void choices_are_kept_on_disk(void **state)
         skip();
     prepare();
     assert_true(read_choices(first, sizeof first) > 0);
-    assert_non_null(strstr(first, "ztrain gemm cache 2\ngpu "));
-    assert_non_null(strstr(first, "\n48 32 64 64 64 48 0 1 0 "));
+    assert_non_null(strstr(first, "ztrain gemm cache 3\ngpu "));
+    assert_non_null(strstr(first, "\ngemm 48 32 64 64 64 48 0 1 0 "));
     reopen();
     prepare(); /* all choices come from the file: nothing is added */
     assert_true(read_choices(second, sizeof second) > 0);
@@ -406,7 +406,7 @@ static void choices_are_kept_on_disk(void **state)
     reopen();
     prepare(); /* the damaged line is measured again */
     assert_true(read_choices(second, sizeof second) > 0);
-    assert_non_null(strstr(second, "\n48 32 64 64 64 48 0 1 0 "));
+    assert_non_null(strstr(second, "\ngemm 48 32 64 64 64 48 0 1 0 "));
     assert_null(strstr(second, " 49 "));
     check_no_error();
 }

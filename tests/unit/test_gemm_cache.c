@@ -210,7 +210,44 @@ static void long_and_binary_lines_are_skipped(void **state)
     close_cache(cache);
 }
 
-/* Files of version 1 had no way: they are replaced, not read. */
+static struct attention_key attention_key_of(int64_t n)
+{
+    struct attention_key key;
+    memset(&key, 0, sizeof key);
+    key.fields[0] = n;
+    key.fields[ATTENTION_KEY_FIELDS - 1] = -n;
+    return key;
+}
+
+static void choices_of_attention_are_found_again(void **state)
+{
+    (void)state;
+    const struct attention_choice choice = {.piece = 4, .proposal = 33, .engine = 7, .microseconds = 2.5};
+    const struct attention_key key = attention_key_of(3), other = attention_key_of(4);
+    struct attention_choice found;
+    struct gemm_cache *cache = open_cache("NVIDIA Attention");
+    put(cache, 3, 1);
+    gemm_cache_put_attention(cache, &key, &choice);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Attention");
+    assert_int_equal(get(cache, 3), 1);
+    assert_true(gemm_cache_find_attention(cache, &key, &found));
+    assert_int_equal(found.piece, 4);
+    assert_int_equal(found.proposal, 33);
+    assert_int_equal(found.engine, 7);
+    assert_true(found.microseconds == 2.5);
+    assert_false(gemm_cache_find_attention(cache, &other, &found));
+    gemm_cache_do_not_keep(cache);
+    gemm_cache_put_attention(cache, &other, &choice);
+    assert_true(gemm_cache_find_attention(cache, &other, &found));
+    close_cache(cache);
+    cache = open_cache("NVIDIA Attention");
+    assert_true(gemm_cache_find_attention(cache, &key, &found));
+    assert_false(gemm_cache_find_attention(cache, &other, &found));
+    close_cache(cache);
+}
+
+/* Files of version 1 had other lines: they are replaced, not read. */
 static void an_older_file_is_measured_again(void **state)
 {
     (void)state;
@@ -223,7 +260,7 @@ static void an_older_file_is_measured_again(void **state)
     FILE *file = fopen(path, "r+");
     assert_non_null(file);
     size_t size = fread(bytes, 1, sizeof bytes - 1, file);
-    char *version = strstr(bytes, "ztrain gemm cache 2\n");
+    char *version = strstr(bytes, "ztrain gemm cache 3\n");
     assert_ptr_equal(version, bytes);
     bytes[strlen("ztrain gemm cache ")] = '1';
     rewind(file);
@@ -323,6 +360,7 @@ int main(void)
         cmocka_unit_test(the_first_writer_wins),
         cmocka_unit_test(damage_is_never_believed),
         cmocka_unit_test(long_and_binary_lines_are_skipped),
+        cmocka_unit_test(choices_of_attention_are_found_again),
         cmocka_unit_test(an_older_file_is_measured_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
         cmocka_unit_test(the_environment_says_where),
