@@ -345,13 +345,14 @@ static void add(int r, enum flight_kind kind, int64_t number, int begin, int end
 {
     struct flight_record *record = &records[r];
     assert_true(record->count < MOST);
-    entries[r][record->count++] = (struct flight_entry){.entry = (uint64_t)record->count,
-                                                        .kind = kind,
-                                                        .unit = -1,
-                                                        .number = number,
-                                                        .step = 20,
-                                                        .start = 100LL * SECOND + begin * 1000000LL,
-                                                        .end = end ? 100LL * SECOND + end * 1000000LL : 0};
+    struct flight_entry *entry = &entries[r][record->count++];
+    *entry = (struct flight_entry){.entry = (uint64_t)record->count,
+                                   .kind = kind,
+                                   .unit = -1,
+                                   .number = number,
+                                   .step = 20,
+                                   .start = 100LL * SECOND + begin * 1000000LL,
+                                   .end = end ? 100LL * SECOND + end * 1000000LL : 0};
 }
 
 static void fail_all(int speaker, int code, const char *text)
