@@ -67,18 +67,29 @@ static bool is_own_name(const char *name, bool *aside)
     return end != NULL;
 }
 
-bool checkpoint_any(const char *dir)
+/* Whether dir has a folder with such a name. course: one that was not moved aside. */
+static bool any_folder(const char *dir, bool course)
 {
-    bool any = false;
+    bool any = false, aside;
     char path[FS_PATH_MAX];
     DIR *folder = io_opendir(dir);
     if (!folder)
         return false;
     for (struct dirent *entry; !any && (entry = io_readdir(folder));)
-        any = resembles_checkpoint(entry->d_name) &&
+        any = (course ? is_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name)) &&
               fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_is_dir(path);
     io_closedir(folder);
     return any;
+}
+
+bool checkpoint_any(const char *dir)
+{
+    return any_folder(dir, false);
+}
+
+bool checkpoint_any_of_course(const char *dir)
+{
+    return any_folder(dir, true);
 }
 
 /* ---- listing ------------------------------------------------------------- */
@@ -149,20 +160,22 @@ static int by_step_newest_first(const void *left, const void *right)
     return strcmp(a->name, b->name); /* X before X.replaced-1 */
 }
 
-static enum status entry_read(struct checkpoint_entry *entry, const char *path, const char *name, struct error *err)
+static enum status entry_read(struct checkpoint_entry *entry, const char *path, const char *name, bool files,
+                              struct error *err)
 {
     struct manifest *manifest;
     struct error damage = {0};
     long long step, epoch;
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
-    enum status status = manifest_load(path, &manifest, &damage);
+    enum status status = manifest_load(path, files, &manifest, &damage);
     if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
         if (err)
             *err = damage;
         return status;
     }
     entry->ok = status == STATUS_OK;
+    entry->settled = files || !entry->ok;
     if (entry->ok) {
         entry->step = manifest->position.step;
         entry->evaluation_due = manifest->position.evaluation_due;
@@ -202,14 +215,14 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity)
 }
 
 /* Reads an entry while a run may delete the folder (*gone) or replace it; the new folder then counts. */
-static enum status entry_read_still(struct checkpoint_entry *entry, const char *path, const char *name, bool *gone,
-                                    struct error *err)
+static enum status entry_read_still(struct checkpoint_entry *entry, const char *path, const char *name, bool files,
+                                    bool *gone, struct error *err)
 {
     struct stat identity;
     *gone = false;
     for (int i = 0;; i++) {
         bool known = checkpoint_identify(path, &identity);
-        TRY(entry_read(entry, path, name, err));
+        TRY(entry_read(entry, path, name, files, err));
         if (entry->ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
             return STATUS_OK;
         if (!fs_exists(path)) {
@@ -231,7 +244,7 @@ static int by_name(const void *left, const void *right)
 
 /* Appends a folder, from `known` (sorted by name) if it is there, else read anew. */
 static enum status list_append(struct checkpoint_list *list, struct checkpoint_list *known, const char *path,
-                               const struct dirent *found, int *room, struct error *err)
+                               const struct dirent *found, bool files, int *room, struct error *err)
 {
     struct checkpoint_entry key = {.ok = false}, *old;
     if (list->count == *room) {
@@ -246,7 +259,7 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
         old->damage = NULL; /* has moved */
     } else {
         bool gone;
-        TRY(entry_read_still(entry, path, found->d_name, &gone, err));
+        TRY(entry_read_still(entry, path, found->d_name, files, &gone, err));
         entry->inode = found->d_ino;
         liveness_tick();
         list->changed |= gone;
@@ -257,8 +270,9 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
     return STATUS_OK;
 }
 
-/* Lists the checkpoints of the course, or those that were moved aside. */
-static enum status list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
+/* Lists the checkpoints of the course, or those that were moved aside. files: looks at each one's files as well. */
+static enum status list_update(struct checkpoint_list *list, const char *dir, bool want_aside, bool files,
+                               struct error *err)
 {
     enum status status = STATUS_OK;
     struct checkpoint_list known = *list;
@@ -280,7 +294,7 @@ static enum status list_update(struct checkpoint_list *list, const char *dir, bo
             continue;
         TRY_END(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
         if (entry->d_type == DT_DIR || fs_is_dir(path))
-            TRY_END(list_append(list, &known, path, entry, &room, err));
+            TRY_END(list_append(list, &known, path, entry, files, &room, err));
     }
     if (errno)
         TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
@@ -297,19 +311,37 @@ end:
 
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
 {
-    return list_update(list, dir, false, err);
+    return list_update(list, dir, false, false, err);
+}
+
+enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    struct checkpoint_entry now;
+    bool gone;
+    if (entry->settled)
+        return STATUS_OK;
+    TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
+    TRY(entry_read_still(&now, path, entry->name, true, &gone, err));
+    now.inode = entry->inode;
+    if (gone) {
+        now.ok = now.unread = false;
+        now.damage = memory_text("it was deleted meanwhile");
+    }
+    *entry = now; /* which was ok, and had no text of its own */
+    return STATUS_OK;
 }
 
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
 {
     memset(list, 0, sizeof *list);
-    return list_update(list, dir, false, err);
+    return list_update(list, dir, false, true, err);
 }
 
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err)
 {
     memset(list, 0, sizeof *list);
-    return list_update(list, dir, true, err);
+    return list_update(list, dir, true, false, err);
 }
 
 void checkpoint_list_release(struct checkpoint_list *list)

@@ -28,7 +28,8 @@ enum { CHECKPOINT_NAME_MAX = 256 };
 /* A checkpoint folder, with the facts from its manifest. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
-    bool ok;                   /* the manifest and the file sizes are right; the contents were not read */
+    bool ok;                   /* the manifest is right and, if settled, the file sizes; contents were not read */
+    bool settled;              /* the files were looked at (checkpoint_entry_settle()), or the entry is not ok */
     bool unread;               /* not ok, because it could not be read (EIO, EACCES), which is not damage */
     int64_t step;              /* from the manifest; if that cannot be read, from a step-N name; else INT64_MAX */
     bool evaluation_due;       /* from the manifest: a checkpoint after the evaluation of this step is newer */
@@ -47,14 +48,21 @@ struct checkpoint_list {
     struct checkpoint_entry *entries; /* owned; newest step first, entries of unknown step before all others */
 };
 
-/* Lists all checkpoint folders in dir, including those that cannot be read. STATUS_CHECKPOINT: dir cannot be read. */
+/* Lists all checkpoint folders in dir, including those that cannot be read; all entries are settled, which takes a
+ * system call for each file of each checkpoint. STATUS_CHECKPOINT: dir cannot be read. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
-/* Brings a list up to date (it may be empty); opens only checkpoints that are new to it or could not be read before. On
- * failure the list is empty. */
+/* Brings a list up to date (it may be empty); opens only the manifests of checkpoints that are new to it or could not
+ * be read before, and looks at no other file. On failure the list is empty. */
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
-/* Lists the checkpoints that were moved aside: X.aside-N and X.damaged-N. */
+/* Settles an entry: looks at the checkpoint's files, of which there is one for each rank, unless that was done. A
+ * missing or short one makes it not ok. An error is a lack of memory. */
+enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
+/* Lists the checkpoints that were moved aside, X.aside-N and X.damaged-N, by their manifests alone. */
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
+
+/* Whether dir has a checkpoint folder, valid or not, that was not moved aside; from the names alone. */
+bool checkpoint_any_of_course(const char *dir);
 
 /* The identity (inode) of the folder that has this name now; false: there is none. */
 bool checkpoint_identify(const char *folder, struct stat *identity);

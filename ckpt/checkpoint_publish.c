@@ -80,7 +80,7 @@ static enum status read_back(const struct checkpoint_saving *save, struct error 
     struct manifest *manifest;
     TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(checkpoint_reads_from_disk(path, err));
-    TRY(manifest_load(save->tmp, &manifest, err));
+    TRY(manifest_load(save->tmp, true, &manifest, err));
     manifest_free(manifest);
     for (int i = save->world; i < save->num_files; i++) {
         const struct manifest_file *file = &save->files[i];

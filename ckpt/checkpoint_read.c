@@ -56,7 +56,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
     checkpoint_identify(folder, &reader->identity); /* if it does not exist, reading the manifest fails */
-    TRY_GOTO(manifest_load(folder, &reader->manifest, err));
+    TRY_GOTO(manifest_load(folder, true, &reader->manifest, err));
     const struct manifest *manifest = reader->manifest;
     TRY_GOTO(checkpoint_files_init(&reader->files, checkpoint->path, manifest, err));
     checkpoint->manifest = manifest->root;
@@ -193,11 +193,11 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
 static enum status open_newest(const char *dir, bool full, struct checkpoint **out, bool *again, struct error *err)
 {
     struct stat identity;
-    struct checkpoint_list list;
+    struct checkpoint_list list = {.count = 0};
     *again = false;
     struct error damage, failure; /* err is touched only if none is found */
     char folder[FS_PATH_MAX];
-    TRY(checkpoint_list_init(&list, dir, err));
+    TRY(checkpoint_list_update(&list, dir, err));
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
     for (int i = 0; i <= list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i], *ok = next_ok(&list, i),

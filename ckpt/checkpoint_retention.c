@@ -66,6 +66,23 @@ const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *lis
     return best;
 }
 
+/* Settles those that would be among the best ones: a checkpoint with a missing file must not take the place of a whole
+ * one. */
+static enum status settle_best(const char *dir, struct checkpoint_list *list, const struct checkpoint_keep *keep,
+                               int64_t newest, struct error *err)
+{
+    for (int i = 0; keep->best && i < list->count; i++) {
+        struct checkpoint_entry *entry = &list->entries[i];
+        double value = score(entry, keep);
+        if (entry->settled || isnan(value) || checkpoint_rank(list, keep, newest, entry->step, value) >= keep->best)
+            continue;
+        TRY(checkpoint_entry_settle(entry, dir, err));
+        if (!entry->ok)
+            i = -1; /* others have moved up */
+    }
+    return STATUS_OK;
+}
+
 bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *dir, const struct checkpoint_keep *keep,
                               const struct train_position *position)
 {
@@ -75,7 +92,8 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
         return false;
     if (!fs_is_dir(dir))
         return true; /* the first checkpoint of the run */
-    if (checkpoint_list_update(&cache->known, dir, &err) != STATUS_OK) {
+    if (checkpoint_list_update(&cache->known, dir, &err) != STATUS_OK ||
+        settle_best(dir, &cache->known, keep, position->step, &err) != STATUS_OK) {
         log_warn("%s; so the checkpoint of step %" PRId64 " is taken for one of the best", err.text, position->step);
         return true;
     }
@@ -106,20 +124,31 @@ void checkpoint_retention_apply(const char *dir, const char *name, int64_t step,
                                 struct checkpoint_list *known)
 {
     struct error err;
-    if (checkpoint_list_update(known, dir, &err) != STATUS_OK) {
+    if (checkpoint_list_update(known, dir, &err) != STATUS_OK ||
+        settle_best(dir, known, keep, step, &err) != STATUS_OK) {
         log_warn("%s", err.text);
         return;
     }
     int64_t kept = 1, last = keep->last ? keep->last : INT64_MAX;
     point_best(dir, known, keep, step);
     for (int i = 0; i < known->count; i++) {
-        const struct checkpoint_entry *entry = &known->entries[i];
-        if (!entry->ok || !strcmp(entry->name, name))
+        struct checkpoint_entry *entry = &known->entries[i];
+        if (!strcmp(entry->name, name)) { /* the save has just seen its files */
+            entry->settled = true;
             continue;
+        }
+        if (!entry->ok)
+            continue;
+        bool later = entry->step > step, replaced = !later && is_replaced(dir, entry->name);
+        bool needless = !later && (replaced || (kept >= last && !is_kept(known, keep, step, entry)));
         enum status status = STATUS_OK;
-        if (entry->step > step)
+        if ((keep->last && kept < last) || later || needless) /* damaged ones do not count, and stay */
+            status = checkpoint_entry_settle(entry, dir, &err);
+        if (status != STATUS_OK || !entry->ok)
+            ;
+        else if (later)
             status = move_later_aside(dir, entry, &err);
-        else if (is_replaced(dir, entry->name) || (kept >= last && !is_kept(known, keep, step, entry)))
+        else if (needless)
             status = checkpoint_delete(dir, entry->name, &err);
         else
             kept++;

@@ -138,8 +138,11 @@ static bool is_ahead(const struct checkpoint_entry *entry, const struct train_po
 }
 
 static enum status plan_moves(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, bool newest,
-                              int64_t branch_step, const struct checkpoint_list *list, struct error *err)
+                              int64_t branch_step, struct checkpoint_list *list, struct error *err)
 {
+    for (int i = 0; i < list->count; i++)
+        if (is_ahead(&list->entries[i], &checkpoint->position, branch_step))
+            TRY(checkpoint_entry_settle(&list->entries[i], rewind->dir, err));
     rewind->moves = memory_zeroed((size_t)list->count + 1, sizeof *rewind->moves);
     for (int valid = 0; valid < 2; valid++) /* damaged ones first, because they are never the newest valid one */
         for (int i = list->count - 1; i >= 0; i--) {
@@ -212,7 +215,7 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
     memset(rewind, 0, sizeof *rewind);
     TRY_END(fs_join(rewind->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
     TRY_END(fs_join(rewind->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
-    TRY_END(checkpoint_list_init(&list, rewind->dir, err));
+    TRY_END(checkpoint_list_update(&list, rewind->dir, err));
     TRY_END(checkpoint_list_aside(&aside, rewind->dir, err));
     TRY_END(plan_name(rewind, checkpoint, &list, &aside, err));
     if (newest)

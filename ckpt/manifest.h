@@ -67,8 +67,8 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **manifest,
                             struct error *err);
 
-/* Reads folder/manifest.json and checks that every file exists and has its size. */
-enum status manifest_load(const char *folder, struct manifest **manifest, struct error *err);
+/* Reads folder/manifest.json; with `files` checks that every file exists and has its size. */
+enum status manifest_load(const char *folder, bool files, struct manifest **manifest, struct error *err);
 
 void manifest_free(struct manifest *manifest);
 

@@ -312,7 +312,7 @@ static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
     char from[FS_PATH_MAX], to[FS_PATH_MAX], *data = NULL;
     size_t bytes;
     enum status status = STATUS_OK;
-    TRY(manifest_load(exporter->checkpoint->path, &manifest, err));
+    TRY(manifest_load(exporter->checkpoint->path, true, &manifest, err));
     for (int i = manifest->world; i < manifest->num_files; i++) {
         const struct manifest_file *file = &manifest->files[i];
         TRY_END(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));

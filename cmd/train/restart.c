@@ -40,10 +40,10 @@ static bool folder_of(const struct run_place *place, char folder[FS_PATH_MAX])
 /* The step of the run's newest checkpoint; -1: it has none. */
 static int64_t newest_step(const struct run_place *place)
 {
-    struct checkpoint_list list;
+    struct checkpoint_list list = {.count = 0};
     char folder[FS_PATH_MAX];
     int64_t step = -1;
-    if (!folder_of(place, folder) || checkpoint_list_init(&list, folder, NULL) != STATUS_OK)
+    if (!folder_of(place, folder) || checkpoint_list_update(&list, folder, NULL) != STATUS_OK)
         return -1;
     for (int i = 0; i < list.count && step < 0; i++)
         if (list.entries[i].ok)

@@ -74,17 +74,6 @@ static bool find_moved(const char *resume, const char *name, char path[FS_PATH_M
     return false;
 }
 
-/* Whether some checkpoint was not moved aside. */
-static bool holds_course(const char *checkpoints)
-{
-    struct checkpoint_list list;
-    if (checkpoint_list_init(&list, checkpoints, NULL) != STATUS_OK)
-        return true;
-    bool holds = list.count > 0;
-    checkpoint_list_release(&list);
-    return holds;
-}
-
 static bool is_auto(const char *resume)
 {
     return resume && !strcmp(resume, RUN_PLACE_AUTO);
@@ -103,7 +92,7 @@ static enum status choose_start(struct run_place *place, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
     TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
-    place->start = checkpoint_any(checkpoints) && holds_course(checkpoints) ? RUN_RESUMED : RUN_NEW;
+    place->start = checkpoint_any_of_course(checkpoints) ? RUN_RESUMED : RUN_NEW;
     return STATUS_OK;
 }
 
@@ -140,7 +129,7 @@ enum status run_place_check(const struct run_place *place, struct error *err)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", place->path,
               place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
-    if (!holds_course(checkpoints))
+    if (!checkpoint_any_of_course(checkpoints))
         return error_hint(err,
                           "all of them were moved aside: ztrain inspect %s lists them and shows how to resume from "
                           "one; or choose another run.name to start anew",

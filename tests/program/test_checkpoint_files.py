@@ -2,12 +2,14 @@
 import json
 import os
 import random
+import shlex
 import shutil
 import struct
+import subprocess
 
 import pytest
 
-from harness import CHECKPOINT, DATA, GPT2, LLAMA, USAGE, read_safetensors
+from harness import CHECKPOINT, DATA, GPT2, LLAMA, SLOWNESS, USAGE, ZTRAIN, read_safetensors
 
 
 def files_of(checkpoint):
@@ -42,6 +44,19 @@ def test_a_whole_checkpoint_is_verified_and_described(folder, checkpoint):
     assert "step 3, end of epoch 1, 3 optimizer steps" in done.out
     done = folder.ztrain("inspect", checkpoint, "--tensors")
     assert "model.layers.2.self_attn.k_proj.weight" in done.out
+
+
+@pytest.mark.long  # an instrumented build has memory of its own
+def test_an_export_holds_a_part_of_the_model(folder):
+    """The weights are 102 MB, the address space of the export 92 MB with program and libraries."""
+    folder.train({"model": {"config": {**GPT2, "vocab_size": 400000, "n_embd": 64, "n_layer": 1, "n_head": 1}},
+                  "train": {"max_steps": 1}, "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+                  "train_batch_size": 1})
+    limited = f"ulimit -v 90000; exec {shlex.quote(ZTRAIN)} export {shlex.quote(folder.run_folder())}"
+    out = folder.at("exported")
+    subprocess.run(["sh", "-c", f"{limited} --out {shlex.quote(out)} --dtype fp32"], check=True, timeout=60 * SLOWNESS,
+                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert os.path.getsize(os.path.join(out, "model.safetensors")) > 100e6
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "rank-00000.zst", "rank-00001.zst"])

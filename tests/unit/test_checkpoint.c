@@ -550,6 +550,90 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     checkpoint_save_cache_free(cache);
 }
 
+/* inotify's events of IN_OPEN and IN_ACCESS in all folders of this run's steps up to `last` during one save. */
+static int opens_during_save(const struct case_save *how, int64_t last)
+{
+    char events[64 * 1024], path[FS_PATH_MAX];
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), count = 0;
+    for (int64_t i = 1; i <= last; i++) {
+        case_path(path, "step-%08d", (int)i);
+        assert_true(inotify_add_watch(watch, path, IN_OPEN) >= 0);
+    }
+    save_here(how);
+    for (ssize_t n; (n = read(watch, events, sizeof events)) > 0;)
+        for (ssize_t at = 0; at < n; count++)
+            at += (ssize_t)(sizeof(struct inotify_event) + ((struct inotify_event *)(void *)(events + at))->len);
+    close(watch);
+    return count;
+}
+
+/* A run that starts where 2 or 50 checkpoints are: its first save reads their manifests, and looks at the files of
+ * those alone that keep_last counts; the others open nothing, however many there are. */
+static void test_saves_do_not_depend_on_the_number_of_checkpoints(void **unused)
+{
+    (void)unused;
+    struct case_save how = {.world = 1, .step = 0};
+    for (int64_t others = 2; others <= 50; others += 48) {
+        struct checkpoint_save_cache *cache;
+        for (how.keep_last = how.keep_every_steps = 0, how.cache = NULL; how.step < others;) {
+            how.step++;
+            save_here(&how);
+        }
+        assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+        how.cache = cache;
+        how.keep_last = 2;
+        how.keep_every_steps = 1; /* nothing is deleted */
+        int64_t before = how.step++;
+        int first = opens_during_save(&how, before);
+        assert_in_range(first, before, before + how.keep_last);
+        before = how.step++;
+        assert_int_equal(opens_during_save(&how, before), 0);
+        checkpoint_save_cache_free(cache);
+    }
+    assert_int_equal(case_count("step-"), 52);
+}
+
+/* Those that an earlier start has left: one without a rank file is damaged, though its manifest is right. */
+static void test_checkpoints_with_a_missing_file_do_not_count(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1};
+    for (how.step = 1; how.step <= 4; how.step++)
+        save_here(&how);
+    case_path(path, "step-00000003/rank-00000.zst");
+    assert_int_equal(unlink(path), 0);
+    how.keep_last = 3; /* 5, 4 and 2, not 3, which stays nevertheless */
+    save_here(&how);
+    assert_int_equal(case_count("step-"), 4);
+    assert_true(case_has("step-00000002") && case_has("step-00000003") && !case_has("step-00000001"));
+    how.keep_last = 1;
+    how.step++;
+    save_here(&how);
+    assert_true(case_has("step-00000006") && case_has("step-00000003"));
+    assert_int_equal(case_count("step-"), 2);
+}
+
+/* The best one has lost a file: the second best is kept in its place. */
+static void test_a_best_checkpoint_with_a_missing_file_does_not_count(void **unused)
+{
+    (void)unused;
+    static const double losses[] = {2, 1, 3};
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1};
+    for (how.step = 1; how.step <= 3; how.step++) {
+        how.eval_loss = losses[how.step - 1];
+        save_here(&how);
+    }
+    case_path(path, "step-00000002/rank-00000.zst");
+    assert_int_equal(unlink(path), 0);
+    how.eval_loss = 4;
+    how.keep_last = how.keep_best = 1;
+    save_here(&how);
+    assert_true(case_has("step-00000001") && case_has("step-00000002") && case_has("step-00000004"));
+    assert_int_equal(case_count("step-"), 3);
+}
+
 /* The folder may be deleted during a run. */
 static void test_tokenizer_files_are_kept_from_the_start(void **unused)
 {
@@ -926,6 +1010,9 @@ int main(void)
         TEST(test_scores_are_read_back),
         TEST(test_names_of_users),
         TEST(test_a_save_opens_no_older_checkpoint),
+        TEST(test_saves_do_not_depend_on_the_number_of_checkpoints),
+        TEST(test_checkpoints_with_a_missing_file_do_not_count),
+        TEST(test_a_best_checkpoint_with_a_missing_file_does_not_count),
         TEST(test_tokenizer_files_are_kept_from_the_start),
         TEST(test_a_rank_of_another_start_is_not_in_the_way),
         TEST(test_what_cannot_be_read_back_replaces_nothing),

@@ -6,12 +6,13 @@
 static void (*meanwhile)(int calls);
 static int loads, exports;
 
-static enum status manifest_load_and_meanwhile(const char *dir, struct manifest **manifest, struct error *err)
+static enum status manifest_load_and_meanwhile(const char *dir, bool files, struct manifest **manifest,
+                                               struct error *err)
 {
     loads++;
     if (meanwhile)
         meanwhile(loads);
-    return manifest_load(dir, manifest, err);
+    return manifest_load(dir, files, manifest, err);
 }
 
 #define manifest_load manifest_load_and_meanwhile
