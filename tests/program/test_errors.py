@@ -275,9 +275,11 @@ def test_a_run_spec_that_cannot_be_read_twice(folder):
     """It is refused, because several ranks read it themselves."""
     path, pipe = folder.spec(), folder.at("pipe")
     os.mkfifo(pipe)
-    with subprocess.Popen(["sh", "-c", f"cat {path} > {pipe}"]) as writer:
-        done = folder.ztrain("--config", pipe, "--local-gpus", 2, expect=USAGE)
-        writer.wait(20)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # so that the spec is in the pipe before it is read
+    with open(path, "rb") as spec, open(pipe, "wb") as writer:
+        writer.write(spec.read())
+    done = folder.ztrain("--config", pipe, "--local-gpus", 2, expect=USAGE)
+    os.close(reader)
     assert "is not a file that can be read again" in done.last_words
 
 
