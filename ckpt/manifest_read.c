@@ -66,7 +66,7 @@ static enum status wrong(const struct place *at, const char *member, struct erro
     if (at->index >= 0)
         snprintf(index, sizeof index, "[%d]", at->index);
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: %s%s%s%s: %s", at->path, at->list, index,
-                     *at->list ? "." : "", member, what);
+                     *at->list && *member ? "." : "", member, what);
 }
 
 static enum status get_integer(const struct place *at, const json_t *object, const char *member, int64_t min,

@@ -11,13 +11,16 @@
 
 enum flip { FLIP_NONE, FLIP_GRADIENT, FLIP_LOSS, FLIP_PARAM, FLIP_MASTER, FLIP_MOMENT, FLIP_KINDS };
 
+/* What a collective got wrong: test_flips_of_collectives(). */
+enum { FLIP_GATHERED = FLIP_KINDS, FLIP_REDUCED };
+
 struct check_case {
     struct setting setting;
-    enum flip flip;
+    int flip; /* enum flip, or of a collective */
     int rank; /* that has it */
 };
 
-static void flip_state(struct run *run, enum flip flip)
+static void flip_state(struct run *run, int flip)
 {
     const int64_t own = zero_own(run->zero, 2);
     unsigned char *byte = (unsigned char *)zero_param(run->zero, 2, own);
@@ -35,6 +38,35 @@ static void flip_gradient(struct run *run, int unit)
     bool accumulate;
     CHECK_OK(run->verbs->grads(run->verbs->self, unit, run->compute, &grads, &accumulate, &error));
     *(unsigned char *)&grads[run->table.tensors[run->table.units[unit].first_tensor + 3].offset + 5] ^= 1;
+}
+
+static const struct zero_watch *real_watch; /* of this rank's process */
+
+static enum status flip_gathered(struct zero *zero, int unit, const void *params, struct error *err)
+{
+    if (unit == 2)
+        *(unsigned char *)(uintptr_t)params ^= 1;
+    return real_watch->gathered(zero, unit, params, err);
+}
+
+static enum status flip_reduced(struct zero *zero, int unit, const void *slice, struct error *err)
+{
+    if (unit == 2)
+        *(unsigned char *)(uintptr_t)slice ^= 1;
+    return real_watch->reduced(zero, unit, slice, err);
+}
+
+/* From now on a collective of unit 2 leaves a wrong bit. */
+static void flip_collective(struct run *run, int flip)
+{
+    static struct zero_watch planted;
+    real_watch = run->zero->watch;
+    planted = *real_watch;
+    if (flip == FLIP_GATHERED)
+        planted.gathered = flip_gathered;
+    else
+        planted.reduced = flip_reduced;
+    run->zero->watch = &planted;
 }
 
 /* A micro-batch that does not compare the parameters with the reference: they may be flipped. */
@@ -71,8 +103,10 @@ static void checked_step(struct run *run, const struct check_case *c, struct zer
     begin_step(run, 2);
     for (int pass = 0; pass < 2; pass++) {
         CHECK_OK(zero_check_pass(run->zero, pass, 2, run->compute, &error));
-        if (here && pass == 0 && c->flip >= FLIP_PARAM)
+        if (here && pass == 0 && c->flip >= FLIP_PARAM && c->flip < FLIP_KINDS)
             flip_state(run, c->flip);
+        if (here && pass == (c->flip == FLIP_REDUCED) && c->flip >= FLIP_KINDS)
+            flip_collective(run, c->flip);
         for (int micro = 0; micro < c->setting.micros; micro++) {
             zero_begin_micro(run->zero, micro == c->setting.micros - 1);
             gradients_only(run, micro, here && pass == 1 && micro == 0 && c->flip == FLIP_GRADIENT);
@@ -90,6 +124,11 @@ static void check_found(const struct run *run, const struct check_case *c, const
     CHECK(v->rank == c->rank && v->ranks == 1);
     if (c->flip == FLIP_LOSS) {
         CHECK(v->finding == FINDING_LOSS && !v->unit && !v->tensor);
+        return;
+    }
+    if (c->flip >= FLIP_KINDS) {
+        CHECK(v->finding == (c->flip == FLIP_GATHERED ? FINDING_GATHERED : FINDING_REDUCED));
+        CHECK(v->unit == &run->table.units[2] && !v->tensor);
         return;
     }
     CHECK(v->unit == &run->table.units[2] && v->tensor);
@@ -127,7 +166,7 @@ static void check_body(struct bootstrap *bootstrap, void *context)
 static void run_case(const struct check_case *c, int world)
 {
     if (!ranks_run(world, NULL, check_body, (void *)(uintptr_t)c))
-        fail_msg("world %d, stage %d, flip %d, dtype %d, micros %d", world, c->setting.stage, (int)c->flip,
+        fail_msg("world %d, stage %d, flip %d, dtype %d, micros %d", world, c->setting.stage, c->flip,
                  (int)c->setting.dtype, c->setting.micros);
 }
 
@@ -144,7 +183,7 @@ static void test_flips_are_found(void **state)
                                           .overlap = true,
                                           .dtype = stage % 2 ? DTYPE_BF16 : DTYPE_F32,
                                           .outcome = outcome},
-                                         .flip = (enum flip)flip,
+                                         .flip = flip,
                                          .rank = world - 1};
             run_case(&c, world);
         }
@@ -157,8 +196,7 @@ static void test_flips_alone_and_with_offload(void **state)
     struct outcome *outcome = ranks_memory(sizeof *outcome);
     for (int flip = FLIP_NONE; flip < FLIP_KINDS; flip++) {
         const struct check_case alone = {
-            {.stage = 1, .micros = 2, .dtype = DTYPE_BF16, .overlap = true, .outcome = outcome},
-            .flip = (enum flip)flip};
+            {.stage = 1, .micros = 2, .dtype = DTYPE_BF16, .overlap = true, .outcome = outcome}, .flip = flip};
         struct check_case offload = {{.stage = 3,
                                       .micros = 2,
                                       .dtype = flip % 2 ? DTYPE_BF16 : DTYPE_F32,
@@ -166,11 +204,27 @@ static void test_flips_alone_and_with_offload(void **state)
                                       .offload_param = OFFLOAD_CPU,
                                       .offload_optimizer = OFFLOAD_CPU,
                                       .outcome = outcome},
-                                     .flip = (enum flip)flip,
+                                     .flip = flip,
                                      .rank = 1};
         run_case(&alone, 1);
         run_case(&offload, 2);
     }
+    munmap(outcome, sizeof *outcome);
+}
+
+/* The rank's gradients agree, and its parameters in memory: it is what came over the wire that differs. */
+static void test_flips_of_collectives(void **state)
+{
+    (void)state;
+    struct outcome *outcome = ranks_memory(sizeof *outcome);
+    for (int stage = 1; stage <= 3; stage++)
+        for (int flip = stage == 3 ? FLIP_GATHERED : FLIP_REDUCED; flip <= FLIP_REDUCED; flip++) {
+            const struct check_case c = {
+                {.stage = stage, .micros = 2, .dtype = DTYPE_BF16, .overlap = true, .outcome = outcome},
+                .flip = flip,
+                .rank = 1};
+            run_case(&c, 3);
+        }
     munmap(outcome, sizeof *outcome);
 }
 
@@ -179,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flips_are_found),
         cmocka_unit_test(test_flips_alone_and_with_offload),
+        cmocka_unit_test(test_flips_of_collectives),
     };
     return cmocka_run_group_tests_name("zero_check", tests, NULL, NULL);
 }
