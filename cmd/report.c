@@ -222,6 +222,7 @@ static enum status show_runs(const struct report_options *options, struct watche
     if (options->out)
         return report_page(options->out, runs, count, 0, err);
     const struct terminal_style style = terminal_style_of_stdout();
+    signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     report_terminal(stdout, &style, runs, count);
     return STATUS_OK;
 }

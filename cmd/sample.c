@@ -3,6 +3,8 @@
 #include "cmd/sample_model.h"
 #include "cmd/sample_output.h"
 #include "cmd/unknown_word.h"
+#include "core/fsutil.h"
+#include "core/log.h"
 #include "core/printable.h"
 #include "core/sampler.h"
 
@@ -218,6 +220,22 @@ static enum status read_text(const struct sample_model *model, const char *text,
     return STATUS_OK;
 }
 
+/* Ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read, so that text
+ * cannot be had. */
+static void note_tokenizer(const char *folder)
+{
+    static const char *const files[] = {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model"};
+    char path[FS_PATH_MAX];
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {.code = STATUS_OK};
+    bool any = false;
+    for (size_t i = 0; i < COUNT_OF(files) && !any; i++)
+        any = fs_join(path, folder, files[i], STATUS_DATA, &err) == STATUS_OK && fs_exists(path);
+    if (any && tokenizer_open(folder, &tokenizer, &err) == STATUS_USAGE)
+        log_warn("%s; the continuation is printed as token ids", err.text);
+    tokenizer_free(tokenizer);
+}
+
 /* Against the model: ids and context. */
 static enum status check_prompt(const struct sample_model *model, const struct task *task, struct error *err)
 {
@@ -301,6 +319,8 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     }
     TRY(status);
     TRY(sampler_new(&task->settings, model->desc.vocab_size, &sampler, err));
+    if (a->prompt_tokens)
+        note_tokenizer(model->folder);
     struct sample_output output = {.tokenizer = task->tokenizer};
     status = continue_prompt(model, task, most, sampler, &output, err);
     sample_output_release(&output);

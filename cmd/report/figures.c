@@ -76,6 +76,9 @@ const char *figure_time(double seconds, char out[FIGURE_MAX])
     const int64_t s = seconds > 0 ? (int64_t)(fmin(seconds, 1e15) + 0.5) : 0;
     if (!isfinite(seconds))
         snprintf(out, FIGURE_MAX, "-");
+    else if (s >= 86400)
+        snprintf(out, FIGURE_MAX, "%" PRId64 " d %d:%02d:%02d", s / 86400, (int)(s / 3600 % 24), (int)(s / 60 % 60),
+                 (int)(s % 60));
     else if (s >= 3600)
         snprintf(out, FIGURE_MAX, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
     else

@@ -154,7 +154,6 @@ static void put_curves(FILE *out, const struct run_history *h)
 static void put_facts(FILE *out, const struct watched_run *run)
 {
     const struct run_history *h = &run->history;
-    const struct thin_cell rate = thin_total(&h->steps, STEP_RATE), mfu = thin_total(&h->steps, STEP_MFU);
     put_text(out, "name", PRINTABLE(run->name));
     put_text(out, "folder", PRINTABLE(run->folder));
     put_text(out, "state", run_state_word(run->state));
@@ -163,8 +162,8 @@ static void put_facts(FILE *out, const struct watched_run *run)
     put_integer(out, "epoch", h->epoch);
     put_integer(out, "trained_tokens", h->tokens);
     put_member(out, "seconds", h->seconds);
-    put_member(out, "rate", thin_mean(&rate));
-    put_member(out, "mfu", thin_mean(&mfu));
+    put_member(out, "rate", timed_mean(&h->rate));
+    put_member(out, "mfu", timed_mean(&h->mfu));
     put_member(out, "loss", h->last[STEP_LOSS]);
     put_text(out, "metric", eval_metric_name(h->metric));
     put_member(out, "best", h->best);

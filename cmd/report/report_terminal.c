@@ -75,11 +75,10 @@ static void put_model(FILE *out, const struct terminal_style *style, const struc
 
 static void put_trained(FILE *out, const struct terminal_style *style, const struct run_history *h)
 {
-    struct thin_cell rate = thin_total(&h->steps, STEP_RATE);
     if (h->step_lines)
         put_fact(out, style, "trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
-                               FIGURE(time, h->seconds), FIGURE(si, thin_mean(&rate))));
+                               FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
 }
 
 static void put_best(FILE *out, const struct terminal_style *style, const struct run_history *h)
@@ -204,14 +203,35 @@ static void put_time(FILE *out, const struct terminal_style *style, const struct
     fputs("\n", out);
 }
 
-/* A text on a line of its own, cut at its end, with blanks for its line ends and tabs. */
-static void put_line(FILE *out, const struct terminal_style *style, int columns, char *text)
+/* A printable copy of a text (owned), with blanks for its line ends and tabs. */
+static char *one_line(const char *text)
 {
-    for (char *c = text; (c = strpbrk(c, "\n\r\t"));)
+    const size_t room = 4 * strlen(text) + 8; /* of \xNN for each byte */
+    char *blank = memory_text(text), *buffer = memory_alloc(room);
+    for (char *c = blank; (c = strpbrk(c, "\n\r\t"));)
         *c = ' ';
-    const char *safe = PRINTABLE(text);
-    terminal_put(out, style, INK_PLAIN, terminal_width(safe) > columns ? columns : 0, safe);
+    char *line = memory_text(printable(blank, buffer, room));
+    free(buffer);
+    free(blank);
+    return line;
+}
+
+/* A prompt and its continuation on one line. Where the line has no room for both, the prompt loses its beginning, of
+ * which at most a half of the line is left, and then the continuation its end. */
+static void put_sample(FILE *out, const struct terminal_style *style, int columns, const struct history_sample *sample)
+{
+    char *prompt = one_line(sample->prompt), *text = one_line(sample->text + (sample->text[0] == ' '));
+    char *after = memory_printf(" %s %s", style->utf8 ? "→" : "->", text);
+    const int left = columns - terminal_width(after), room = left > columns / 2 ? left : columns / 2;
+    const bool cut = terminal_width(prompt) > room;
+    char *line = cut ? memory_printf("%s%s%s", style->utf8 ? "…" : "~", terminal_tail(prompt, room - 1), after)
+                     : memory_printf("%s%s", prompt, after);
+    terminal_put(out, style, INK_PLAIN, terminal_width(line) > columns ? columns : 0, line);
     fputs("\n", out);
+    free(line);
+    free(after);
+    free(text);
+    free(prompt);
 }
 
 /* The samples of the newest evaluation. */
@@ -225,11 +245,8 @@ static void put_samples(FILE *out, const struct terminal_style *style, const str
     for (int i = 0; last && (sample = history_sample_at(h, i)); i++) {
         if (sample->step != last->step)
             continue;
-        char *text = memory_printf("%s %s %s", sample->prompt, style->utf8 ? "→" : "->",
-                                   sample->text + (sample->text[0] == ' '));
         fputs("    ", out);
-        put_line(out, style, style->columns - 4, text);
-        free(text);
+        put_sample(out, style, style->columns - 4, sample);
     }
 }
 
@@ -256,7 +273,6 @@ static const char *const heads[] = {"run",     "state",  "step",     "loss", "be
 static void fill_fields(const struct watched_run *run, char fields[][FIELD_TEXT])
 {
     const struct run_history *h = &run->history;
-    const struct thin_cell rate = thin_total(&h->steps, STEP_RATE), mfu = thin_total(&h->steps, STEP_MFU);
     const char *const texts[] = {
         PRINTABLE(run->name),
         run_state_word(run->state),
@@ -265,8 +281,8 @@ static void fill_fields(const struct watched_run *run, char fields[][FIELD_TEXT]
         FIGURE(plain, h->best),
         h->best_step ? FIGURE(count, h->best_step) : "-",
         FIGURE(si, (double)h->tokens),
-        FIGURE(si, thin_mean(&rate)),
-        FIGURE(percent, thin_mean(&mfu)),
+        FIGURE(si, timed_mean(&h->rate)),
+        FIGURE(percent, timed_mean(&h->mfu)),
         FIGURE(time, h->seconds),
     };
     STATIC_ASSERT(COUNT_OF(texts) == COUNT_OF(heads) && COUNT_OF(heads) <= MOST_FIELDS, "a field for each head");

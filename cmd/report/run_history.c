@@ -131,6 +131,20 @@ static void add_event(struct run_history *history, enum history_event_kind kind,
     copy_text(event->text, sizeof event->text, text ? text : "");
 }
 
+/* Values that no run has, as damaged lines may have them, do not count. */
+static void timed_mean_add(struct timed_mean *mean, double value, double seconds)
+{
+    if (!isfinite(value) || fabs(value * seconds) > MOST_TOKENS || !(seconds > 0 && seconds < MOST_SECONDS))
+        return;
+    mean->sum += value * seconds;
+    mean->seconds += seconds;
+}
+
+double timed_mean(const struct timed_mean *mean)
+{
+    return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
+}
+
 static void take_step(struct run_history *history, struct step_line *line)
 {
     if (line->step <= history->last_step) {
@@ -145,6 +159,8 @@ static void take_step(struct run_history *history, struct step_line *line)
         line->values[STEP_TOKENS] = fmax(0, fmin(line->values[STEP_TOKENS], MOST_TOKENS));
         history->tokens = (int64_t)line->values[STEP_TOKENS];
     }
+    timed_mean_add(&history->rate, line->values[STEP_RATE], line->values[STEP_STEP]);
+    timed_mean_add(&history->mfu, line->values[STEP_MFU], line->values[STEP_STEP]);
     thin_add(&history->steps, line->step, line->values, line->present);
     memcpy(history->last, line->values, sizeof history->last);
     history->step_lines++;

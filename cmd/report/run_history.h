@@ -72,6 +72,11 @@ struct history_sample {
     bool ids;
 };
 
+/* A mean over steps that counts each by its seconds: of rates it gives what all steps did in all of their time. */
+struct timed_mean {
+    double sum, seconds;
+};
+
 struct run_history {
     char *path; /* of metrics.jsonl; owned */
     struct thin steps, evals;
@@ -85,6 +90,7 @@ struct run_history {
 
     int64_t step_lines, last_step, epoch, tokens, epochs_ended, steps_per_epoch;
     double seconds;                 /* of the steps, without evaluations and checkpoints */
+    struct timed_mean rate, mfu;    /* tokens/s, the share of the peak */
     double last[STEP_SERIES_COUNT]; /* of the last step; NAN: it has none */
     double last_eval[EVAL_SERIES_COUNT];
     int64_t last_eval_step; /* 0: none */
@@ -108,6 +114,9 @@ enum status run_history_read(struct run_history *history, bool *changed, struct 
 
 /* Takes one line, without its line end (for tests). */
 void run_history_line(struct run_history *history, const char *text, size_t bytes);
+
+/* NAN: no step has the value and its time. */
+double timed_mean(const struct timed_mean *mean);
 
 const char *history_event_word(enum history_event_kind kind);
 const char *eval_series_name(enum eval_series series);

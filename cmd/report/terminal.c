@@ -59,6 +59,14 @@ int terminal_width(const char *text)
     return n;
 }
 
+const char *terminal_tail(const char *text, int columns)
+{
+    int width = terminal_width(text);
+    for (int bytes; *text && (width > columns || character_width(text, &bytes) == 0); text += bytes)
+        width -= character_width(text, &bytes);
+    return text;
+}
+
 /* Prints of a text what fits into that many columns; without UTF-8 characters that are not ASCII as "?". Returns the
  * columns that are left. */
 static int put_characters(FILE *out, bool utf8, const char *text, int columns)

@@ -22,6 +22,9 @@ struct terminal_style terminal_style_of_stdout(void);
 /* Columns of a text in UTF-8 on the terminal. */
 int terminal_width(const char *text);
 
+/* The longest end of a text that fits into that many columns, from the beginning of a character; a part of `text`. */
+const char *terminal_tail(const char *text, int columns);
+
 /* Prints a text in a field of |columns| columns (0: as long as it is): to its right end if `columns` is negative,
  * else to its left end; cut if it is longer. Without UTF-8, characters that are not ASCII become "?". */
 void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text);

@@ -286,13 +286,17 @@ static enum status report_epoch_part(struct run *run, struct error *err)
 static enum status report_early_stop(struct run *run, struct error *err)
 {
     const struct early_stop *stopping = &run->position.stopping;
+    const double min_delta = run->spec->train.early_stopping.min_delta;
+    char margin[64] = "";
     if (!run->metrics)
         return STATUS_OK;
     TRY(metrics_early_stop(run->metrics, run->position.step, stopping, err));
     console_break(&run->console);
-    log_info("the run ends early, after step %" PRId64 " of %" PRId64 ": %s has not improved on %.4f in %" PRId64
+    if (min_delta > 0) /* the best value may be better, by less */
+        snprintf(margin, sizeof margin, " by more than %g", min_delta);
+    log_info("the run ends early, after step %" PRId64 " of %" PRId64 ": %s has not improved on %.4f%s in %" PRId64
              " evaluations",
-             run->position.step, run->trainer.total_steps, eval_metric_name(stopping->metric), stopping->best,
+             run->position.step, run->trainer.total_steps, eval_metric_name(stopping->metric), stopping->best, margin,
              stopping->evaluations);
     return STATUS_OK;
 }

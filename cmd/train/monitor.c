@@ -25,7 +25,8 @@ static enum status monitor_place(const struct monitor_settings *settings, const 
     if (!settings->output_path) {
         char own[FS_PATH_MAX];
         TRY(fs_join(own, run, name, STATUS_CHECKPOINT, err));
-        return fs_join(folder, own, settings->job_name ? settings->job_name : ".", STATUS_CHECKPOINT, err);
+        return settings->job_name ? fs_join(folder, own, settings->job_name, STATUS_CHECKPOINT, err)
+                                  : fs_join(folder, run, name, STATUS_CHECKPOINT, err);
     }
     return fs_join(folder, settings->output_path, settings->job_name ? settings->job_name : spec->run.name,
                    STATUS_CHECKPOINT, err);

@@ -1,6 +1,7 @@
 """The checkpoints that a run keeps for their evaluations, and a run that ends when these do not improve any more."""
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -139,7 +140,9 @@ def test_export_names_the_checkpoints_that_it_cannot_compare(folder):
 def test_a_resumed_run_goes_on_counting(folder):
     """Stopped on request somewhere, it ends after the same step as a run that was not."""
     patient = eager(folder, {"train": {"early_stopping": {"patience": 4, "min_delta": 0.001}}})
-    folder.train(patient, name="whole")
+    whole = folder.train(patient, name="whole")
+    if folder.metrics("whole").kinds("early_stop"):
+        assert re.search("has not improved on [0-9.]+ by more than 0.001 in 4 evaluations", whole.out), whole
     process = folder.start("--config", folder.spec(patient))
     wait_for_steps(folder, process, 3)
     process.send_signal(signal.SIGTERM)

@@ -77,7 +77,9 @@ def rows_of(folder, name, place="csv_monitor"):
 
 
 def test_events_and_rows_are_the_metrics(folder):
-    folder.train({"train": {"epochs": 2}, **BOTH})
+    done = folder.train({"train": {"epochs": 2}, **BOTH})
+    for words in ("TensorBoard: events are written to {}/tensorboard\n", "csv_monitor: rows are written to {}/csv_monitor\n"):
+        assert words.format(folder.run_folder()) in done.out, done
     metrics, (path,) = folder.metrics(), event_files(folder)
     events = events_of(path)
     assert events[0] == (0, "brain.Event:2") and events[1] == (12, "start")

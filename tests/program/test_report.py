@@ -11,7 +11,7 @@ import unicodedata
 
 import pytest
 
-from harness import CHECKPOINT, FINISHED, INTERRUPTED, ROOT, USAGE, wait_until
+from harness import CHECKPOINT, FINISHED, INTERRUPTED, ROOT, USAGE, ZTRAIN, wait_until
 
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 from demo_runs import Demo, demos  # noqa: E402
@@ -82,6 +82,47 @@ def test_a_table_of_several_runs(folder):
     assert rows["small-lr"][1:3] == ["finished", "60"] and rows["wide"][1:3] == ["stopped", "30"]
     assert rows["optimizer.params.lr"][1:] == ["0.0003", "0.001", "0.0006"] and rows["zero_optimization.stage"][1:] == ["1", "1", "2"]
     assert "run.name" not in text and "train.epochs" not in text
+
+
+def test_averages_are_those_of_all_steps_together(folder):
+    """Tokens by seconds, in which a slow step counts for as long as it took, not the mean of the steps' rates."""
+    runs = []
+    for name, slow in (("uneven", 9.1), ("even", 0.5)):
+        runs.append(folder.at(name))
+        os.mkdir(runs[-1])
+        for step in range(1, 11):
+            took = slow if step == 4 else 0.1
+            append(runs[-1], json.dumps({"step": step, "loss": 2, "tokens": 1000 * step, "tokens_per_s": 1000 / took, "mfu": 0.05 / took,
+                                         "seconds": {"step": took}}) + "\n")
+    assert "10.00 k tokens in 0:10 of steps, 1.00 k tokens/s on average" in folder.ztrain("report", runs[0], env=UTF8).out
+    rows = [line for line in folder.ztrain("report", *runs, env=UTF8).out.splitlines() if " 0:" in line]
+    assert re.search(r" 1.00 k  +5\.0 % ", rows[0]) and re.search(r" 7\.14 k  +35\.7 % ", rows[1]), rows
+    made = page_of(folder, runs[0])[1]["runs"][0]
+    assert made["rate"] == 1000 and made["mfu"] == 0.05
+
+
+def test_a_long_prompt_leaves_room_for_its_continuation(folder):
+    run = demo(folder, steps=20)
+    with open(os.path.join(run, "metrics.jsonl"), "w", encoding="utf-8") as f:
+        f.write('{"step":1,"loss":2}\n' + "".join(json.dumps({"step": 1, "sample": 1, "prompt": prompt, "text": text}) + "\n" for prompt, text in (
+            ("日本語" * 30 + "the end", "goes on and on" * 9), ("a" * 50 + " middle", "short"), ("all of it", "as it is"))))
+    for env, dots in ((UTF8, "…"), ({**UTF8, "LC_ALL": "C"}, "~")):
+        text = folder.ztrain("report", run, env={**env, "COLUMNS": "60"}).out
+        arrow = "→" if dots == "…" else "->"
+        first, second, third = text.split("samples after step 1\n")[1].splitlines()
+        assert first.startswith("    " + dots) and re.search(rf"the end {arrow} goes on and on.*{dots}$", first) and width_of(first) <= 60, text
+        assert width_of(first.split(f" {arrow} ")[0]) <= 4 + 28 + 1
+        assert second.endswith(f"aaa middle {arrow} short") and (dots in second) == (width_of(second) == 60), second
+        assert third == f"    all of it {arrow} as it is"
+
+
+def test_a_reader_that_has_seen_enough(folder):
+    """As `ztrain report | head`: no message."""
+    end, begin = os.pipe()
+    os.close(end)
+    done = subprocess.run([ZTRAIN, "report", demo(folder)], stdout=begin, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(begin)
+    assert done.returncode == -signal.SIGPIPE and not done.stderr, done
 
 
 def test_damaged_lines_are_left_out(folder):
@@ -244,7 +285,7 @@ def test_damaged_lines_with_extreme_values(folder):
     for step, loss in enumerate((-1.7e308, 1.7e308, -1.7e308), start=61):
         append(run, json.dumps({"step": step, "loss": loss, "tokens": 1e300, "seconds": {"step": 1.5e308}}) + "\n")
     text = folder.ztrain("report", run, env=UTF8).out
-    assert "277777777777:46:40" in text and "step 63 of 60" in text
+    assert "11574074074 d 1:46:40" in text and "step 63 of 60" in text
     assert "nan" not in text and page_of(folder, run)[1]["runs"][0]["seconds"] == 1e15
 
 

@@ -1,6 +1,7 @@
 """ztrain sample: what a trained model says next, against transformers' generate (tests/golden/generate.json)."""
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -131,6 +132,9 @@ def test_text_both_ways(folder):
     with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
         json.dump({**byte_tokenizer(), "model": {"type": "WordPiece", "vocab": {}}}, f)
     assert "WordPiece" in folder.ztrain("sample", model, "--prompt", "a", expect=USAGE).last_words
+    done = folder.ztrain("sample", model, "--prompt-tokens", ids, *more, "--seed", 2)
+    assert drawn.out.startswith(done.out.strip()) and not drawn.err, "a tokenizer that is read costs no notice"
+    assert re.fullmatch("ztrain: warning: .*WordPiece.*; the continuation is printed as token ids\n", done.err), done
 
 
 def test_draws_follow_the_settings(folder):

@@ -323,7 +323,9 @@ static void test_figures(void **state)
     assert_string_equal(FIGURE(time, 59.6), "1:00");
     assert_string_equal(FIGURE(time, INFINITY), "-");
     assert_string_equal(FIGURE(time, NAN), "-");
-    assert_string_equal(FIGURE(time, 1.7e308), "277777777777:46:40");
+    assert_string_equal(FIGURE(time, 86399), "23:59:59");
+    assert_string_equal(FIGURE(time, 100000), "1 d 3:46:40");
+    assert_string_equal(FIGURE(time, 1.7e308), "11574074074 d 1:46:40");
 }
 
 static void test_sparklines(void **state)
