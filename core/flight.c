@@ -170,6 +170,7 @@ bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry
 {
     if (words[0] == 0 || words[7] != flight_check(words))
         return false;
+    const int64_t unit = (int64_t)(words[6] >> 32) - 1;
     *entry = (struct flight_entry){.entry = words[0],
                                    .start = (int64_t)words[1],
                                    .end = (int64_t)words[2],
@@ -178,11 +179,11 @@ bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry
                                    .step = (int64_t)words[5],
                                    .kind = (int)(words[6] & 0xffff),
                                    .micro = (int)(words[6] >> 16 & 0xffff),
-                                   .unit = (int)(words[6] >> 32) - 1};
+                                   .unit = unit < INT32_MAX ? (int)unit : -2};
     const int64_t most = INT64_C(1) << 62; /* sums and differences of what is read here do not overflow */
     return entry->start >= 0 && entry->start < most && (entry->end == 0 || entry->end >= entry->start) &&
            entry->end < most && entry->number >= -1 && entry->number < most && entry->bytes >= 0 && entry->step >= 0 &&
-           entry->unit >= -1;
+           entry->step < most && entry->unit >= -1;
 }
 
 static int compare_times(const void *a, const void *b)

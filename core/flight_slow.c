@@ -16,11 +16,22 @@ struct cell {
     int64_t number;
     int seen, last; /* ranks; the last one */
     double shortest, sum;
+    double before; /* from the first entry of the last one to its arrival: nobody is seen to wait for it longer */
 };
+
+/* Nanoseconds of the earliest start; a phase is recorded when it is over. */
+static int64_t first_start(const struct flight_record *record)
+{
+    int64_t first = INT64_MAX;
+    for (int i = 0; record && i < record->count; i++)
+        first = record->entries[i].start < first ? record->entries[i].start : first;
+    return first;
+}
 
 static void add_times(struct cell *cells, const struct flight_record *record)
 {
     int64_t before[2] = {0, 0};
+    const int64_t first = first_start(record);
     for (int i = 0; record && i < record->count; i++) {
         const struct flight_entry *entry = &record->entries[i];
         const int channel = flight_channel(entry->kind);
@@ -37,6 +48,7 @@ static void add_times(struct cell *cells, const struct flight_record *record)
         cell->sum += seconds;
         if (seconds < cell->shortest) {
             cell->shortest = seconds;
+            cell->before = 1e-9 * (double)(entry->start - first);
             cell->last = record->head.rank;
         }
     }
@@ -44,8 +56,10 @@ static void add_times(struct cell *cells, const struct flight_record *record)
 
 static double span_of(const struct flight_record *record)
 {
-    const int count = record ? record->count : 0;
-    return count ? 1e-9 * (double)(record->entries[count - 1].start - record->entries[0].start) : 0;
+    int64_t last = 0;
+    for (int i = 0; record && i < record->count; i++)
+        last = record->entries[i].start > last ? record->entries[i].start : last;
+    return record && record->count ? 1e-9 * (double)(last - first_start(record)) : 0;
 }
 
 static int64_t steps_of(const struct flight_record *record)
@@ -70,7 +84,7 @@ static int add_lateness(const struct cell *cells, int world, struct lateness *la
             continue;
         compared++;
         late[cell->last].times++;
-        late[cell->last].seconds += (cell->sum - cell->shortest) / (world - 1) - cell->shortest;
+        late[cell->last].seconds += fmin((cell->sum - cell->shortest) / (world - 1) - cell->shortest, cell->before);
     }
     return compared;
 }

@@ -136,34 +136,52 @@ static void say_waiting(struct flight_verdict *verdict, const struct flight_view
         flight_time(flight_wall(first->record, first->wait->start), time));
 }
 
-static void say_error(struct flight_verdict *verdict, const struct flight_view *views, int world)
-{
-    for (int r = 0; r < world; r++)
-        if (views[r].record && views[r].record->head.reason == FLIGHT_FAILURE) {
-            say(verdict, " Rank %d ended with exit code %d: \"%s\".", r, views[r].record->head.code,
-                views[r].record->head.error);
-            return;
-        }
-}
-
 /* ---- the job's error ----------------------------------------------------- */
 
-/* The record of a rank that has ended with an error, best one that knows whose error the job's is; or NULL. */
+/* The rank that an error is about in the words of comm/verdict.c, "rank 3 has failed (…)", with which a rank ends that
+ * has no error of its own; -1: it is another error. */
+static int failed_rank(const char *error)
+{
+    int rank = -1, used = 0;
+    return sscanf(error, "rank %9d has failed%n", &rank, &used) == 1 && used ? rank : -1;
+}
+
+/* How much a failure's text says of the culprit: the job's error, an error of the rank's own, or neither. */
+static int worth(const struct flight_head *failure)
+{
+    return failure->speaker >= -1 ? 2 : failed_rank(failure->error) < 0;
+}
+
+/* The record of a rank that has ended with an error, the one that says most of whose error the job's is; or NULL. */
 static const struct flight_head *failure_of(const struct flight_view *views, int world)
 {
     const struct flight_head *found = NULL;
-    for (int r = 0; r < world; r++)
-        if (views[r].record && views[r].record->head.reason == FLIGHT_FAILURE &&
-            (!found || (found->speaker < -1 && views[r].record->head.speaker >= -1)))
-            found = &views[r].record->head;
+    for (int r = 0; r < world; r++) {
+        const struct flight_head *head = views[r].record ? &views[r].record->head : NULL;
+        if (head && head->reason == FLIGHT_FAILURE && (!found || worth(head) > worth(found)))
+            found = head;
+    }
     return found;
 }
 
-/* The rank that the error is about: its own, or the first that the text names as "rank 3 on HOST"; -1: none. */
-static int subject_of(const struct flight_head *failure, int world)
+/* The rank whose own error ended the job; -1: none, or all of them. Ranks that agreed on the failure do not speak, but
+ * those without an error of their own name the lowest that has one. */
+static int speaker_of(const struct flight_view *views, int world)
 {
-    int rank = failure->speaker;
-    for (const char *at = failure->error; rank < 0 && (at = strstr(at, "rank ")); at++) {
+    const struct flight_head *failure = failure_of(views, world);
+    int rank = failure ? failure->speaker : -1;
+    for (int r = 0; r < world && rank < 0; r++)
+        if (views[r].record && views[r].record->head.reason == FLIGHT_FAILURE)
+            rank = failed_rank(views[r].record->head.error);
+    return rank < world ? rank : -1;
+}
+
+/* The rank that the error is about: its own, or the first that the text names as "rank 3 on HOST"; -1: none. */
+static int subject_of(const struct flight_view *views, int world)
+{
+    const struct flight_head *failure = failure_of(views, world);
+    int rank = speaker_of(views, world);
+    for (const char *at = failure ? failure->error : ""; rank < 0 && (at = strstr(at, "rank ")); at++) {
         int used = 0;
         if (sscanf(at, "rank %9d on%n", &rank, &used) != 1 || !used)
             rank = -1;
@@ -171,11 +189,22 @@ static int subject_of(const struct flight_head *failure, int world)
     return rank < world ? rank : -1;
 }
 
+/* The error of the rank that it is about, if it has one of its own; else the one that says most. */
+static void say_error(struct flight_verdict *verdict, const struct flight_view *views, int world)
+{
+    const struct flight_head *failure = failure_of(views, world);
+    const int speaker = speaker_of(views, world);
+    if (speaker >= 0 && views[speaker].record && views[speaker].record->head.reason == FLIGHT_FAILURE)
+        failure = &views[speaker].record->head;
+    if (failure)
+        say(verdict, " Rank %d ended with exit code %d: \"%s\".", failure->rank, failure->code, failure->error);
+}
+
 /* Whether a process that is gone or stopped explains anything. After a failure all processes end, also by force. */
 static bool may_explain(const struct flight_view *views, int world, int rank)
 {
     const struct flight_head *failure = failure_of(views, world);
-    return !failure || (failure->speaker < 0 && subject_of(failure, world) == rank);
+    return !failure || (speaker_of(views, world) < 0 && subject_of(views, world) == rank);
 }
 
 /* ---- findings, the surest first ------------------------------------------ */
@@ -210,7 +239,8 @@ static bool judge_killed(struct flight_verdict *v, const struct flight_view *vie
     say(v, " was killed: its process is gone and left no error of its own; its last sign is of %s.",
         flight_time(views[rank].moved, time));
     if (count > 1)
-        say(v, " %d other processes are gone in the same way; this one fell silent first.", count - 1);
+        say(v, " %d other process%s gone in the same way; this one fell silent first.", count - 1,
+            count > 2 ? "es are" : " is");
     say_place(v, &views[rank]);
     if (count < world)
         say_waiting(v, views, world, rank);
@@ -236,7 +266,8 @@ static bool judge_stopped(struct flight_verdict *v, const struct flight_view *vi
                     : "stuck in the kernel (a file server or a driver that does not answer)",
             flight_time(view->moved, time));
         if (stopped_now > 1)
-            say(v, " So are %d others: the whole job may be suspended.", stopped_now - 1);
+            say(v, " So %s %d other%s: the whole job may be suspended.", stopped_now > 2 ? "are" : "is",
+                stopped_now - 1, stopped_now > 2 ? "s" : "");
         say_place(v, view);
         say_waiting(v, views, world, r);
         say_error(v, views, world);
@@ -254,7 +285,7 @@ static bool judge_non_finite(struct flight_verdict *v, const struct flight_view 
             record = views[r].record;
             head = &record->head;
         }
-    if (!head || (failure && failure->code != STATUS_DIVERGED) || (!failure && head->bad_last + 2 < record->step))
+    if (!head || (failure && failure->code != STATUS_DIVERGED) || head->bad_last + 2 < record->step)
         return false;
     if (head->bad_rank >= 0 && head->bad_rank < world && views[head->bad_rank].record)
         name_rank(v, &views[head->bad_rank]);
@@ -270,9 +301,8 @@ static bool judge_non_finite(struct flight_verdict *v, const struct flight_view 
 
 static bool judge_failure(struct flight_verdict *v, const struct flight_view *views, int world)
 {
-    const struct flight_head *failure = failure_of(views, world);
-    const int rank = failure ? subject_of(failure, world) : -1;
-    const bool own = failure && failure->speaker >= 0;
+    const int rank = subject_of(views, world);
+    const bool own = speaker_of(views, world) >= 0;
     if (rank < 0)
         return false;
     if (views[rank].record)
@@ -401,7 +431,7 @@ static bool judge_different(struct flight_verdict *v, const struct flight_view *
 static bool judge_slow(struct flight_verdict *v, const struct flight_view *views, int world)
 {
     struct flight_slow slow;
-    if (!flight_find_slow(views, world, &slow))
+    if (failure_of(views, world) || !flight_find_slow(views, world, &slow))
         return false;
     name_rank(v, &views[slow.rank]);
     say(v, " is slow: it was the last to come in %d of %d collectives, and the others waited for it %.3g of %.3g s.",

@@ -152,6 +152,27 @@ static void test_any_changed_bit_but_the_end_is_noticed(void **state)
     assert_false(flight_decode(words, &entry));
 }
 
+/* Words with a check that fits, but numbers that no rank writes. */
+static void test_numbers_that_cannot_be_are_left_out(void **state)
+{
+    struct flight_entry entry;
+    uint64_t words[FLIGHT_ENTRY_WORDS];
+    (void)state;
+    flight_end(flight_begin(FLIGHT_ALL_GATHER, 2, 1 << 20, 9));
+    flight_copy(&ring, &image);
+    const uint64_t units[] = {UINT64_C(0x80000000), UINT64_C(0x80000001), UINT64_C(0xffffffff)};
+    for (int i = 0; i < 3; i++) {
+        memcpy(words, image.entries[0], sizeof words);
+        words[6] = (words[6] & UINT64_C(0xffffffff)) | units[i] << 32;
+        words[7] = flight_check(words);
+        assert_false(flight_decode(words, &entry));
+    }
+    memcpy(words, image.entries[0], sizeof words);
+    words[5] = INT64_MAX;
+    words[7] = flight_check(words);
+    assert_false(flight_decode(words, &entry));
+}
+
 enum { WRITERS = 3, EACH = 3000 };
 
 static void *write_many(void *argument)
@@ -470,6 +491,26 @@ static void test_verdict_failed_without_a_culprit(void **state)
     expect(FLIGHT_FAILED, -1, "no space left");
 }
 
+/* As run_agree() ends a job: the ranks without an error of their own name the lowest that has one. */
+static void test_verdict_agreed_failure(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 30; i++)
+        for (int r = 0; r < WORLD; r++) /* rank 2 was slow, which ended nothing */
+            add(r, FLIGHT_ALL_GATHER, i + 1, 100 * i + (r == 2 ? 98 : 48), 100 * i + 100);
+    fail_all(-2, STATUS_BROKEN, "rank 1 has failed (broken)");
+    snprintf(records[1].head.error, sizeof records[1].head.error, "rank 1 on here: step 20: silent corruption");
+    expect(FLIGHT_ERRED, 1, "Rank 1 on here (process 1001) ended the job with an error of its own.");
+    assert_non_null(strstr(verdict.text, "Rank 1 ended with exit code 8: \"rank 1 on here: step 20: silent"));
+    fail_all(-2, STATUS_DATA, "rank 2 has failed (data)");
+    snprintf(records[2].head.error, sizeof records[2].head.error, "'/data/x.bin' ends at byte 7");
+    expect(FLIGHT_ERRED, 2, "'/data/x.bin' ends at byte 7");
+    records[2].entries = NULL;
+    expect(FLIGHT_ERRED, 2, "rank 2 has failed (data)");
+    fail_all(-2, STATUS_DATA, "rank 7 has failed (data)"); /* of a record that is damaged */
+    expect(FLIGHT_FAILED, -1, "rank 7");
+}
+
 static void test_verdict_non_finite(void **state)
 {
     (void)state;
@@ -482,6 +523,10 @@ static void test_verdict_non_finite(void **state)
     expect(FLIGHT_NON_FINITE, 2, "step 18, in the gradient of wte.weight");
     fail_all(-2, STATUS_DIVERGED, "3 steps in a row had non-finite gradients");
     expect(FLIGHT_NON_FINITE, 2, "3 steps in a row");
+    fail_all(-2, STATUS_DIVERGED, "step 30: the ranks' copies of the model have drifted apart: rank 1 on here holds");
+    for (int r = 0; r < WORLD; r++)
+        records[r].step = 30; /* which step 20 does not explain */
+    expect(FLIGHT_NAMED, 1, "drifted apart");
     make_records(NULL);
     records[0].head.bad_first = records[0].head.bad_last = 3; /* long ago */
     expect(FLIGHT_FINE, -1, "Nothing stands out");
@@ -525,6 +570,17 @@ static void test_verdict_slow(void **state)
     expect(FLIGHT_FINE, -1, "Nothing stands out");
 }
 
+/* Ranks 0 and 1 waited for a minute before the first entry of rank 2, which its time does not have. */
+static void test_verdict_waits_before_the_first_entry(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 30; i++)
+        for (int r = 0; r < WORLD; r++)
+            add(r, FLIGHT_ALL_GATHER, i + 1, 60000 + 100 * i + (r == 2 ? 98 : 97) - (i == 0 && r < 2 ? 60000 : 0),
+                60000 + 100 * i + 100);
+    expect(FLIGHT_FINE, -1, "Nothing stands out");
+}
+
 /* A millisecond in each collective: much where a step has many of them, and little where each is a step of its own. */
 static void test_verdict_slow_by_little(void **state)
 {
@@ -549,6 +605,7 @@ int main(void)
         RECORDING(test_the_ring_keeps_the_last_entries),
         RECORDING(test_phases_become_entries_and_steps_are_timed),
         RECORDING(test_any_changed_bit_but_the_end_is_noticed),
+        RECORDING(test_numbers_that_cannot_be_are_left_out),
         RECORDING(test_several_threads_write_while_one_reads),
         RECORDING(test_a_file_gives_back_what_was_written),
         RECORDING(test_what_is_damaged_is_left_out),
@@ -561,10 +618,12 @@ int main(void)
         VERDICT(test_verdict_own_error),
         VERDICT(test_verdict_of_a_rank_without_record),
         VERDICT(test_verdict_failed_without_a_culprit),
+        VERDICT(test_verdict_agreed_failure),
         VERDICT(test_verdict_non_finite),
         VERDICT(test_verdict_silent),
         VERDICT(test_verdict_different_collectives),
         VERDICT(test_verdict_slow),
+        VERDICT(test_verdict_waits_before_the_first_entry),
         VERDICT(test_verdict_slow_by_little),
     };
     return cmocka_run_group_tests(tests, make_folder, delete_folder);
