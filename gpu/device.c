@@ -4,6 +4,7 @@
 #include "core/env_switch.h"
 #include "gpu/device_avoid.h"
 #include "gpu/device_backend.h"
+#include "gpu/device_choices.h"
 
 enum status device_cuda_wants_tf32(bool *wants, struct error *err)
 {
@@ -64,6 +65,19 @@ enum status device_check(struct device *device, struct error *err)
 const char *device_part_name(unsigned part)
 {
     return part == DEVICE_EPILOGUES ? "fused epilogues of matrix products" : "CUDA graphs";
+}
+
+char *device_choices(struct device *device)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->choices ? backend->choices(device) : NULL;
+}
+
+void device_take_choices(struct device *device, const char *text)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    if (backend->take_choices)
+        backend->take_choices(device, text);
 }
 
 void device_avoid(struct device *device, unsigned parts)

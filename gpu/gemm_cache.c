@@ -43,6 +43,12 @@ struct entry {
     struct cache_key key;
     struct gemm_choice choice;
     bool stale; /* not to be found: it is measured again */
+    bool used;  /* found or made by this process */
+};
+
+struct entries {
+    struct entry *all; /* owned (count) */
+    int count, room;
 };
 
 struct gemm_cache {
@@ -52,8 +58,7 @@ struct gemm_cache {
     int lock_fd;                   /* -1: not locked */
     bool changed, again, discards; /* discards: what was added is not kept */
     struct timespec opened;
-    struct entry *entries; /* owned (count) */
-    int count, room;
+    struct entries file, imported;
 };
 
 /* ---- where it is --------------------------------------------------------- */
@@ -98,7 +103,8 @@ void gemm_cache_close(struct gemm_cache *cache)
         return;
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
-    free(cache->entries);
+    free(cache->file.all);
+    free(cache->imported.all);
     free(cache);
 }
 
@@ -123,19 +129,22 @@ static struct cache_key key_of_attention(const struct attention_key *key)
     return whole;
 }
 
-static struct entry *find(const struct gemm_cache *cache, const struct cache_key *key)
+static struct entry *find(const struct entries *entries, const struct cache_key *key)
 {
-    for (int i = 0; i < cache->count; i++)
-        if (memcmp(&cache->entries[i].key, key, sizeof *key) == 0)
-            return &cache->entries[i];
+    for (int i = 0; i < entries->count; i++)
+        if (memcmp(&entries->all[i].key, key, sizeof *key) == 0)
+            return &entries->all[i];
     return NULL;
 }
 
 static bool find_choice(const struct gemm_cache *cache, const struct cache_key *key, struct gemm_choice *choice)
 {
-    const struct entry *entry = cache ? find(cache, key) : NULL;
+    struct entry *entry = cache ? find(&cache->imported, key) : NULL;
+    if (cache && !entry)
+        entry = find(&cache->file, key);
     if (!entry || entry->stale)
         return false;
+    entry->used = true;
     *choice = entry->choice;
     return true;
 }
@@ -158,35 +167,38 @@ bool gemm_cache_find_attention(const struct gemm_cache *cache, const struct atte
     return true;
 }
 
-static void set(struct gemm_cache *cache, const struct entry *entry)
+static void set(struct entries *entries, const struct entry *entry)
 {
-    struct entry *at = find(cache, &entry->key);
+    struct entry *at = find(entries, &entry->key);
     if (at) {
         *at = *entry;
         return;
     }
-    if (cache->count == cache->room) {
-        int room = cache->room ? 2 * cache->room : 64;
-        struct entry *entries = room <= MAX_ENTRIES ? realloc(cache->entries, (size_t)room * sizeof *entries) : NULL;
-        if (!entries)
+    if (entries->count == entries->room) {
+        int room = entries->room ? 2 * entries->room : 64;
+        struct entry *all = room <= MAX_ENTRIES ? realloc(entries->all, (size_t)room * sizeof *all) : NULL;
+        if (!all)
             return; /* the choice will be made again */
-        cache->entries = entries;
-        cache->room = room;
+        entries->all = all;
+        entries->room = room;
     }
-    cache->entries[cache->count++] = *entry;
+    entries->all[entries->count++] = *entry;
 }
 
 static void put_entry(struct gemm_cache *cache, const struct entry *entry)
 {
+    struct entry *imported = cache ? find(&cache->imported, &entry->key) : NULL;
     if (!cache)
         return;
-    set(cache, entry);
+    if (imported) /* of no use here, or it would have been found and taken */
+        imported->choice = entry->choice;
+    set(&cache->file, entry);
     cache->changed = true;
 }
 
 void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice)
 {
-    const struct entry entry = {.key = key_of_product(key), .choice = *choice};
+    const struct entry entry = {.key = key_of_product(key), .choice = *choice, .used = true};
     put_entry(cache, &entry);
 }
 
@@ -196,7 +208,8 @@ void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_k
     const struct entry entry = {
         .key = key_of_attention(key),
         .choice = {.algorithm = {{(uint64_t)choice->piece, (uint64_t)choice->proposal, (uint64_t)choice->engine}},
-                   .microseconds = choice->microseconds}};
+                   .microseconds = choice->microseconds},
+        .used = true};
     put_entry(cache, &entry);
 }
 
@@ -318,7 +331,7 @@ static void read_file(struct gemm_cache *cache)
 {
     char line[LINE_SIZE], expected[LINE_SIZE], head[LINE_SIZE] = "";
     int damaged = 0;
-    cache->count = 0;
+    cache->file.count = 0;
     FILE *file = memory_fopen(cache->path, "re");
     if (!file) {
         if (errno != ENOENT)
@@ -340,13 +353,20 @@ static void read_file(struct gemm_cache *cache)
         bool whole = line[length] == '\n';
         line[length] = '\0';
         if (whole && parse_entry(line, &entry))
-            set(cache, &entry);
+            set(&cache->file, &entry);
         else
             damaged++;
     }
     fclose(file);
     if (damaged)
         log_warn("'%s': %d damaged lines are ignored; what they had is measured again", cache->path, damaged);
+}
+
+static bool write_entry(FILE *file, const struct entry *entry)
+{
+    char line[LINE_SIZE];
+    const int n = print_entry(entry, line, sizeof line);
+    return fprintf(file, "%s %016" PRIx64 "\n", line, (uint64_t)XXH64(line, (size_t)n, 0)) > 0;
 }
 
 static enum status write_file(const struct gemm_cache *cache, struct error *err)
@@ -358,10 +378,8 @@ static enum status write_file(const struct gemm_cache *cache, struct error *err)
         return error_set(err, STATUS_DEVICE, "cannot create '%s': %s", temporary, strerror(errno));
     print_head(cache, line, sizeof line);
     bool written = fputs(line, file) >= 0;
-    for (int i = 0; written && i < cache->count; i++) {
-        int n = print_entry(&cache->entries[i], line, sizeof line);
-        written = fprintf(file, "%s %016" PRIx64 "\n", line, (uint64_t)XXH64(line, (size_t)n, 0)) > 0;
-    }
+    for (int i = 0; written && i < cache->file.count; i++)
+        written = write_entry(file, &cache->file.all[i]);
     written = fflush(file) == 0 && fsync(fileno(file)) == 0 && written;
     int code = errno;
     written = fclose(file) == 0 && written;
@@ -370,6 +388,47 @@ static enum status write_file(const struct gemm_cache *cache, struct error *err)
     code = written ? errno : code;
     unlink(temporary);
     return error_set(err, STATUS_DEVICE, "cannot write '%s': %s", cache->path, strerror(code));
+}
+
+/* ---- choices of another process ------------------------------------------ */
+
+char *gemm_cache_export(const struct gemm_cache *cache)
+{
+    char head[LINE_SIZE], *text = NULL;
+    size_t size;
+    FILE *file = cache ? open_memstream(&text, &size) : NULL;
+    if (!file)
+        return NULL;
+    print_head(cache, head, sizeof head);
+    bool written = fputs(head, file) >= 0;
+    for (int i = 0; written && i < cache->file.count; i++)
+        if (cache->file.all[i].used)
+            written = write_entry(file, &cache->file.all[i]);
+    written = fclose(file) == 0 && written;
+    if (written)
+        return text;
+    free(text);
+    return NULL;
+}
+
+void gemm_cache_import(struct gemm_cache *cache, const char *text)
+{
+    char line[LINE_SIZE];
+    if (!cache)
+        return;
+    print_head(cache, line, sizeof line);
+    if (strncmp(text, line, strlen(line)) != 0)
+        return;
+    for (text += strlen(line); *text; text += strcspn(text, "\n") + 1) {
+        struct entry entry = {.stale = false};
+        const size_t length = strcspn(text, "\n");
+        if (length >= sizeof line || !text[length])
+            return;
+        memcpy(line, text, length);
+        line[length] = '\0';
+        if (parse_entry(line, &entry))
+            set(&cache->imported, &entry);
+    }
 }
 
 /* Makes the folder and those above it. */

@@ -120,6 +120,14 @@ bool gemm_cache_find_attention(const struct gemm_cache *cache, const struct atte
 void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_key *key,
                               const struct attention_choice *choice);
 
+/* The choices that this process has found or made, as a text, for the ranks on other machines. Owned by the caller;
+ * NULL: there are none, or no memory. */
+char *gemm_cache_export(const struct gemm_cache *cache);
+
+/* From now on the choices of such a text count more than those of the file, in which they are not written. A text of
+ * another GPU model or library version is ignored. */
+void gemm_cache_import(struct gemm_cache *cache, const char *text);
+
 const char *gemm_cache_path(const struct gemm_cache *cache);
 
 #endif

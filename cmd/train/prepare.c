@@ -14,11 +14,14 @@
 #include "cmd/train/trainer_weights.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/version.h"
+#include "gpu/device_choices.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const double checkpoint_bytes = 12; /* of a parameter */
@@ -247,6 +250,42 @@ static enum status open_outputs(struct run *run, const struct checkpoint *checkp
     return STATUS_OK;
 }
 
+/* ---- kernels ------------------------------------------------------------- */
+
+/* Gives rank 0's choices of kernels to the other ranks; status: of rank 0's preparation. */
+static enum status share_choices(struct run *run, enum status status, struct error *err)
+{
+    struct device *device = run->trainer.device;
+    const bool is_first = run->boot->rank == 0;
+    char *choices = is_first && status == STATUS_OK ? device_choices(device) : NULL;
+    uint64_t bytes = choices ? strlen(choices) + 1 : 0;
+    enum status shared = comm_broadcast(run->comm, &bytes, sizeof bytes, 0, err);
+    if (!is_first && shared == STATUS_OK && bytes)
+        choices = memory_alloc(bytes);
+    if (shared == STATUS_OK && bytes)
+        shared = comm_broadcast(run->comm, choices, bytes, 0, err);
+    if (!is_first && shared == STATUS_OK && bytes)
+        device_take_choices(device, choices);
+    free(choices);
+    return shared;
+}
+
+/* Rank 0 chooses kernels first, then the others take what it has chosen: a step's bits do not depend on the machine
+ * that a sample was given to. */
+static enum status choose_kernels(struct run *run, struct error *err)
+{
+    struct error failure;
+    const bool is_first = run->boot->rank == 0;
+    enum status status = is_first ? trainer_memory_prepare(&run->trainer, &failure) : STATUS_OK;
+    if (run->boot->world > 1)
+        TRY(share_choices(run, status, err));
+    if (status != STATUS_OK)
+        *err = failure;
+    if (!is_first)
+        status = trainer_memory_prepare(&run->trainer, err);
+    return run_agree(run, status, err);
+}
+
 /* ---- in this order ------------------------------------------------------- */
 
 /* The rest of the preparation. checkpoint: to resume from, or NULL; there: the run folder existed and is open. */
@@ -260,7 +299,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
-    TRY(run_agree(run, trainer_memory_prepare(t, err), err));
+    TRY(choose_kernels(run, err));
     attention_price_warn(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(trainer_memory_allocate(t, err));

@@ -33,6 +33,18 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
     return status == STATUS_OK ? attention_cudnn_prepare(cuda->attention, err) : status;
 }
 
+char *ops_cuda_choices(struct device *device)
+{
+    const struct cuda_device *cuda = device->private_;
+    return gemm_cache_export(cuda->gemm->cache);
+}
+
+void ops_cuda_take_choices(struct device *device, const char *text)
+{
+    const struct cuda_device *cuda = device->private_;
+    gemm_cache_import(cuda->gemm->cache, text);
+}
+
 void ops_cuda_avoid(struct device *device, unsigned parts)
 {
     const struct cuda_device *cuda = device->private_;

@@ -19,10 +19,12 @@ OPS_LIST(OPS_CUDA_LAUNCHER)
 #undef OPS_CUDA_LAUNCHER
 
 /* The table, the workspace that every op within the limits can run with (gpu/cuda_workspace.h, or cuDNN's),
- * ops_prepare() and ops_describe(). */
+ * ops_prepare(), ops_describe(), and the choices of gpu/device_choices.h. */
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
+char *ops_cuda_choices(struct device *device);
+void ops_cuda_take_choices(struct device *device, const char *text);
 const char *ops_cuda_attention_obstacle(struct device *device);
 void ops_cuda_avoid(struct device *device, unsigned parts);
 void ops_cuda_describe(struct device *device, char *text, size_t size);

@@ -3,19 +3,19 @@ workspace is left out; so is the number of pieces of a micro-batch chosen."""
 import os
 import re
 
-from harness import GPT2
+from harness import GPT2, Job
 import test_gemm_trial
-from test_gemm_trial import cache, entries
+from test_gemm_trial import FUSED, cache, entries, ways
 
 emulated = test_gemm_trial.emulated  # the fixture: this GPU, and a folder for the choices
 ORDINARY, SECOND = 3, 4  # engines of the emulated cuDNN
 PIECE, ENGINE = 0, 2     # words of a choice
+MODEL = {**GPT2, "n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 8}
 
 
 def trained(folder, name, engine, code=0, **env):
     """What one step in bf16 computed, and what it said. engine: of ZTRAIN_EMULATION_ENGINE."""
-    model = {**GPT2, "n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 8}
-    spec = folder.spec({"model": {"config": model}, "data": {"validation": None, "seq_length": 8}, "bf16": {"enabled": True},
+    spec = folder.spec({"model": {"config": MODEL}, "data": {"validation": None, "seq_length": 8}, "bf16": {"enabled": True},
                         "train_batch_size": 2, "train_micro_batch_size_per_gpu": 2,
                         "train": {"epochs": None, "max_steps": 1, "device": "cuda"}}, name)
     done = folder.ztrain("--config", spec, expect=code,
@@ -94,3 +94,15 @@ def test_a_throttled_gpu_keeps_no_engine(folder):
     done = trained(folder, "hot", "fast", ZTRAIN_EMULATION_NVML="throttle=32")[1]
     assert "the GPU is throttled (hot (driver)): the engines chosen for 2 shapes of attention are not kept" in done.err, done
     assert engines_of(done) == {SECOND} and "" not in cache(), os.listdir(os.environ["ZTRAIN_GEMM_CACHE"])
+
+
+def test_ranks_take_the_choices_of_rank_0(folder, tmp_path):
+    """Also where they have folders of their own, as on other machines; there they measure nothing."""
+    spec = folder.spec({"model": {"config": MODEL}, "data": {"validation": None, "seq_length": 8}, "bf16": {"enabled": True},
+                        "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+                        "train": {"epochs": None, "max_steps": 1, "device": "cuda"}}, "ranks")
+    own = {0: {"ZTRAIN_EMULATION_ENGINE": "fast", "ZTRAIN_EMULATION_EPILOGUES": "fast"},
+           1: {"ZTRAIN_EMULATION_ENGINE": "slow", "ZTRAIN_EMULATION_EPILOGUES": "slow", "ZTRAIN_GEMM_CACHE": str(tmp_path / "other")}}
+    Job(folder, "--config", spec, nodes=[0, 0], env={"ZTRAIN_GPU_TEST": "never", "ZTRAIN_EMULATION_GPUS": "2"}, env_of=own).train()
+    assert [choice[ENGINE] for choice in choices()] == [SECOND, SECOND] and ways() == {FUSED}
+    assert not [name for name in os.listdir(tmp_path / "other") if name.endswith(".txt")]

@@ -353,6 +353,45 @@ static void choices_are_measured_again(void **state)
     close_cache(cache);
 }
 
+/* What one machine has used goes to another, where it counts more than the file and is not written into it. */
+static void choices_go_from_rank_to_rank(void **state)
+{
+    (void)state;
+    struct gemm_cache *first = open_cache("Sender"), *foreign = open_cache("Another"), *second;
+    assert_null(gemm_cache_export(NULL));
+    put(first, 1, 11);
+    put(first, 2, 12);
+    close_cache(first);
+    first = open_cache("Sender");
+    assert_int_equal(get(first, 2), 12); /* 1 is in the file, but this run has no such product */
+    char *text = gemm_cache_export(first);
+    assert_non_null(text);
+    gemm_cache_import(foreign, text);
+    assert_int_equal(get(foreign, 2), 0);
+    close_cache(foreign);
+    put(first, 1, 21);
+    put(first, 2, 22);
+    close_cache(first);
+    second = open_cache("Sender");
+    gemm_cache_import(second, text);
+    assert_int_equal(get(second, 1), 21);
+    assert_int_equal(get(second, 2), 12);
+    close_cache(second);
+    second = open_cache("Sender");
+    assert_int_equal(get(second, 2), 22);
+    for (size_t cut = 0; cut < strlen(text); cut++) { /* damaged on its way */
+        char *damaged = strdup(text);
+        damaged[cut] ^= 1;
+        gemm_cache_import(second, damaged);
+        damaged[cut] = '\0';
+        gemm_cache_import(second, damaged);
+        free(damaged);
+    }
+    assert_int_equal(get(second, 2), 22);
+    close_cache(second);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +404,7 @@ int main(void)
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
         cmocka_unit_test(the_environment_says_where),
         cmocka_unit_test(choices_are_measured_again),
+        cmocka_unit_test(choices_go_from_rank_to_rank),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
