@@ -67,11 +67,12 @@ function seconds(value) {
   return Number(value.toPrecision(3)) + ' s';
 }
 
-function duration(value) {
+/* digits: of the fraction of a second. */
+function duration(value, digits = 0) {
   if (!known(value)) return '–';
-  const s = Math.round(value), days = Math.floor(s / 86400), two = n => String(n).padStart(2, '0');
+  const unit = Math.pow(10, digits), all = Math.round(value * unit), s = Math.floor(all / unit), days = Math.floor(s / 86400), two = n => String(n).padStart(2, '0');
   const clock = s >= 3600 ? Math.floor(s % 86400 / 3600) + ':' + two(Math.floor(s / 60) % 60) + ':' + two(s % 60) : Math.floor(s / 60) + ':' + two(s % 60);
-  return days ? days + ' d ' + clock : clock;
+  return (days ? days + ' d ' + clock : clock) + (digits ? '.' + String(all % unit).padStart(digits, '0') : '');
 }
 
 const FORMATS = {
@@ -80,14 +81,22 @@ const FORMATS = {
   bytes: value => prefixed(value, 'B'),
 };
 
-/* Round values from low to high, about `wanted` of them, at least `least` apart; none if the two are alike. */
-function ticks(low, high, wanted, base = 10, least = 0) {
+/* Round values from low to high, about `wanted` of them, `whole` numbers if so asked; none if the two are alike. */
+function ticks(low, high, wanted, base = 10, whole = false) {
   if (!(high > low) || alike(low, high)) return {step: 1, found: []};
   const raw = (high - low) / Math.max(1, wanted), power = Math.pow(base, Math.floor(Math.log(raw) / Math.log(base)));
   const factors = base === 10 ? [1, 2, 2.5, 5, 10] : [1, 2, 5, 10, 15, 30, 60];
-  const step = Math.max(least, power * factors.find(f => f * power >= raw * 0.999)), found = [];
+  const steps = factors.map(f => whole ? Math.max(1, f * power) : f * power);
+  const step = steps.find(s => s >= raw * 0.999 && (!whole || s % 1 === 0)), found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9 && found.length < 100; i++) found.push(i * step || 0);
   return {step, found};
+}
+
+/* The same for an axis: more of them where that many would leave a single one. */
+function axisTicks(low, high, wanted, base, whole) {
+  let made = ticks(low, high, wanted, base, whole);
+  for (let more = wanted + 1; made.found.length < 2 && more <= 4 * wanted; more++) made = ticks(low, high, more, base, whole);
+  return made;
 }
 
 /* The decimals that a step of the ticks needs. */
@@ -101,7 +110,7 @@ function decimals(step) {
 function tickLabels(found, step, format) {
   const largest = Math.max(...found.map(Math.abs), 0);
   if (format === 'percent') return found.map(v => (100 * v).toFixed(decimals(100 * step)) + ' %');
-  if (format === 'duration') return found.map(duration);
+  if (format === 'duration') return found.map(v => duration(v, decimals(step)));
   if (format === 'count' && largest < 1e5) return found.map(count);
   let scale = 1, unit = '';
   if (format === 'seconds') [scale, unit] = largest < 1e-3 ? [1e-6, ' µs'] : largest < 1 ? [1e-3, ' ms'] : [1, ' s'];
@@ -142,8 +151,22 @@ function keepView() {
 
 /* ---- curves -------------------------------------------------------------- */
 
+/* Where a step of the i-th bucket lies on an axis: between the bucket's end and that of the one before it. */
+function along(curves, axis, i, step) {
+  const ends = curves.ends[axis], {first, last} = curves;
+  if (axis === 'step') return step;
+  const before = i ? last[i - 1] : first[0] - 1;
+  const start = i ? ends[i - 1] : last.length > 1 ? Math.max(0, ends[0] - (ends[1] - ends[0]) * (last[0] - before) / (last[1] - last[0])) : 0;
+  return known(ends[i]) && known(start) && last[i] > before ? start + (ends[i] - start) * (step - before) / (last[i] - before) : ends[i];
+}
+
+/* A bucket's mean stands in its middle. */
 for (const run of runs)
-  for (const curves of [run.steps, run.evals]) curves.step = curves.last;
+  for (const curves of [run.steps, run.evals]) {
+    curves.ends = {step: curves.last, tokens: curves.tokens, time: curves.time};
+    for (const axis of ['step', 'tokens', 'time'])
+      curves[axis] = curves.per > 1 ? curves.last.map((last, i) => along(curves, axis, i, (curves.first[i] + last) / 2)) : curves.ends[axis];
+  }
 
 /* The exponential mean of the values, freed of its start at zero. */
 function smooth(values, weight) {
@@ -167,6 +190,8 @@ function search(xs, x) {
   }
   return low;
 }
+
+const median = values => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 function nearest(xs, x) {
   const i = search(xs, x);
@@ -241,17 +266,43 @@ class Panel {
 
   listen() {
     const svg = this.svg;
+    this.fingers = new Map(); /* pointer → pixels */
     svg.addEventListener('pointermove', event => this.move(event));
-    svg.addEventListener('pointerleave', () => { if (!this.drag) hover(null); });
+    svg.addEventListener('pointerleave', event => { if (!this.drag && event.pointerType !== 'touch') hover(null); });
     svg.addEventListener('pointerdown', event => {
-      if (event.button) return;
-      this.drag = {from: this.place(event).x};
+      if (event.button || !this.frame) return;
+      if (event.pointerType === 'touch') this.press(event);
+      else this.drag = {from: this.place(event).x};
       if (event.pointerType === 'mouse') svg.setPointerCapture(event.pointerId);
       this.move(event);
     });
-    svg.addEventListener('pointerup', event => this.drop(event));
-    svg.addEventListener('pointercancel', () => { this.drag = null; this.showSelection(); hover(null); });
+    svg.addEventListener('pointerup', event => {
+      if (event.pointerType !== 'touch' || this.lift(event)) this.drop(event);
+    });
+    svg.addEventListener('pointercancel', event => { /* the page scrolls instead */
+      this.drag = null;
+      this.fingers.clear();
+      this.showSelection();
+      hover(event.pointerType === 'touch' ? this.before : null);
+    });
     svg.addEventListener('dblclick', () => zoomTo(null));
+  }
+
+  /* A finger reads the values, which stay when it is lifted; two fingers zoom to the part between them. */
+  press(event) {
+    const {x} = this.place(event);
+    if (!this.fingers.size) [this.pressed, this.before] = [x, hovered];
+    this.fingers.set(event.pointerId, x);
+    if (this.fingers.size === 2) this.drag = {};
+  }
+
+  /* Whether two fingers have chosen a part. A tap at the values that a tap has left hides them. */
+  lift(event) {
+    const x = this.fingers.get(event.pointerId), {before} = this;
+    if (x === undefined) return false;
+    this.fingers.clear();
+    if (!this.drag && Math.abs(x - this.pressed) < 8 && before && before.panel === this && Math.abs(this.x(before.value) - x) < 16) hover(null);
+    return Boolean(this.drag);
   }
 
   /* Where the pointer is: in pixels, and on the axis. */
@@ -263,8 +314,11 @@ class Panel {
 
   move(event) {
     if (!this.frame) return;
-    const at = this.place(event);
-    if (this.drag) this.drag.to = at.x;
+    const at = this.place(event), touch = event.pointerType === 'touch';
+    if (touch && !this.fingers.has(event.pointerId)) return;
+    if (touch) this.fingers.set(event.pointerId, at.x);
+    if (this.drag && touch) [this.drag.from, this.drag.to] = this.fingers.values();
+    else if (this.drag) this.drag.to = at.x;
     this.showSelection();
     hover({panel: this, value: at.value});
   }
@@ -327,7 +381,7 @@ class Panel {
     return this.visible().map(line => {
       const xs = line.curves[view.axis], weight = line.points || this.exact ? 0 : view.smoothing;
       const [from, to] = this.window(xs);
-      return {...line, xs, from, to, ys: smooth(line.series.mean, weight), raw: weight > 0 ? line.series.mean : null};
+      return {...line, xs, from, to, end: line.curves.ends[view.axis][xs.length - 1], ys: smooth(line.series.mean, weight), raw: weight > 0 ? line.series.mean : null};
     });
   }
 
@@ -407,7 +461,7 @@ class Panel {
         shape('text', {class: 'tick', x: left - 6, y: Number(y) + 4, 'text-anchor': 'end'}, label));
     }
     const format = AXES[view.axis].format, minutes = format === 'duration' && this.domain[1] - this.domain[0] > 60;
-    const {step, found} = ticks(this.domain[0], this.domain[1], Math.max(2, Math.floor((right - left) / 76)), minutes ? 60 : 10, 1); /* whole steps, tokens, seconds */
+    const {step, found} = axisTicks(Math.max(0, this.domain[0]), this.domain[1], Math.max(2, Math.floor((right - left) / 76)), minutes ? 60 : 10, format !== 'duration'); /* whole steps, tokens */
     const labels = tickLabels(found, step, format);
     found.forEach((value, i) => {
       const x = this.x(value), anchor = x - left < 14 ? 'start' : right - x < 22 ? 'end' : 'middle';
@@ -446,33 +500,38 @@ class Panel {
     return text;
   }
 
+  /* Where an extreme of the i-th bucket stands: at its own step. side: 'low' or 'high'. */
+  placeOf(line, side, i) {
+    return this.x(along(line.curves, view.axis, i, line.curves.first[i] + line.series[side + '_at'][i]));
+  }
+
   /* The area between the extremes of buckets that hold several steps. */
   band(line) {
     let there = '', back = '';
     for (let i = line.from; i < line.to; i++) {
       const low = line.series.low[i], high = line.series.high[i];
       if (!known(low) || !known(high) || (this.logarithmic && low <= 0)) continue;
-      const x = this.x(line.xs[i]).toFixed(1);
-      there += (there ? 'L' : 'M') + x + ' ' + this.y(high).toFixed(1);
-      back = 'L' + x + ' ' + this.y(low).toFixed(1) + back;
+      there += (there ? 'L' : 'M') + this.placeOf(line, 'high', i).toFixed(1) + ' ' + this.y(high).toFixed(1);
+      back = 'L' + this.placeOf(line, 'low', i).toFixed(1) + ' ' + this.y(low).toFixed(1) + back;
     }
     return there && there + back + 'Z';
   }
 
-  /* Vertical lines from the curve to extremes that stand out from their neighbours'. In the area or the pale line of
-   * single values such a spike is less than a pixel wide. */
+  /* Vertical lines from the curve to extremes that stand out from those of the buckets around. Where buckets are about
+   * a pixel wide, such a spike hardly shows in the area. */
   spikes(line) {
-    const shown = v => known(v) && !(this.logarithmic && v <= 0), {low = line.raw, high = line.raw} = line.series;
-    if (!low) return '';
-    const reach = [low, high].map(ends => ends.map((end, i) => shown(end) && shown(line.ys[i]) ? Math.abs(this.y(end) - this.y(line.ys[i])) : 0));
+    const shown = v => known(v) && !(this.logarithmic && v <= 0), {from, to} = line;
+    if (!line.series.low || to - from < 3 || this.x(line.xs[to - 1]) - this.x(line.xs[from]) > 3 * (to - from)) return '';
     let text = '';
-    for (let i = line.from; i < line.to; i++)
-      for (const [side, ends] of [low, high].entries()) {
-        const around = reach[side].slice(Math.max(line.from, i - 8), Math.min(line.to, i + 9)).sort((a, b) => a - b);
-        if (reach[side][i] <= Math.max(4, 3 * around[around.length >> 1])) continue;
-        const x = this.x(line.xs[i]).toFixed(1);
-        text += `M${x} ${this.y(line.ys[i]).toFixed(1)}L${x} ${this.y(ends[i]).toFixed(1)}`;
+    for (const [side, up] of [['low', -1], ['high', 1]]) {
+      const heights = line.series[side].map(v => shown(v) ? -up * this.y(v) : NaN); /* pixels; the larger, the farther out */
+      for (let i = Math.max(1, from); i < Math.min(to, heights.length - 1); i++) {
+        if (!shown(line.ys[i]) || !(heights[i] > -up * this.y(line.ys[i]) + 4 && heights[i] >= heights[i - 1] && heights[i] >= heights[i + 1])) continue;
+        const around = heights.slice(Math.max(0, i - 32), i + 33).filter(known), usual = median(around);
+        if (heights[i] - usual <= Math.max(4, 6 * median(around.map(h => Math.abs(h - usual))))) continue;
+        text += `M${this.placeOf(line, side, i).toFixed(1)} ${this.y(line.ys[i]).toFixed(1)}V${this.y(line.series[side][i]).toFixed(1)}`;
       }
+    }
     return text;
   }
 
@@ -486,9 +545,17 @@ class Panel {
     for (const line of this.values) {
       this.plot.append(shape('path', {class: 'curve', d: this.path(line.xs, line.ys, line.from, line.to), fill: 'none', stroke: line.colour,
         'stroke-width': 1.7, 'stroke-linejoin': 'round', 'stroke-dasharray': line.dash}));
+      this.drawLone(line);
       if (line.points) this.drawPoints(line);
       this.drawBad(line);
     }
+  }
+
+  /* Dots for values without a neighbour, of which the path draws nothing. */
+  drawLone(line) {
+    const shown = i => i >= 0 && i < line.ys.length && known(line.ys[i]) && !(this.logarithmic && line.ys[i] <= 0);
+    for (let i = line.from; i < line.to; i++)
+      if (shown(i) && !shown(i - 1) && !shown(i + 1) && line.xs[i] >= this.domain[0] && line.xs[i] <= this.domain[1]) this.signs.append(shape('circle', {class: 'lone', cx: this.x(line.xs[i]).toFixed(1), cy: this.y(line.ys[i]).toFixed(1), r: 2.5, fill: line.colour}));
   }
 
   /* Not cut at the edges, where the first and the last evaluation are. */
@@ -525,9 +592,9 @@ class Panel {
 
   /* The value of a legend's entry at x, or its last one. */
   valueAt(entry, x) {
-    const {xs, ys, series} = entry.line;
+    const {xs, ys, series, end} = entry.line;
     const i = x === null ? ys.findLastIndex(known) : nearest(xs, x);
-    if (i < 0 || (x !== null && (x > xs[xs.length - 1] + (this.domain[1] - this.domain[0]) * 0.02))) return {text: '–', i: -1};
+    if (i < 0 || (x !== null && x > end + (this.domain[1] - this.domain[0]) * 0.02)) return {text: '–', i: -1};
     const bad = series.bad.find(([at]) => at === i);
     return {text: known(ys[i]) ? FORMATS[this.format](ys[i]) : bad ? 'not finite' : '–', i, bad};
   }
@@ -598,7 +665,7 @@ class StackPanel extends Panel {
     return used.map(p => {
       const single = PARTS[p] === 'checkpoint' ? this.seconds[p] : smooth(this.seconds[p], view.smoothing), under = below;
       below = below.map((v, i) => v + (single[i] || 0));
-      return {run: this.runs[0], part: p, xs, from, to, ys: single, under, over: below, series: {bad: []}, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
+      return {run: this.runs[0], part: p, xs, from, to, end: run.steps.ends[view.axis][xs.length - 1], ys: single, under, over: below, series: {bad: []}, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
     });
   }
 
@@ -648,10 +715,14 @@ class StackPanel extends Panel {
   drawCurves() {
     for (const part of this.values) {
       let there = '', back = '';
-      for (let i = part.from; i < part.to; i++) {
-        const x = this.x(part.xs[i]).toFixed(1);
-        there += (there ? 'L' : 'M') + x + ' ' + this.y(part.over[i]).toFixed(1);
-        back = 'L' + x + ' ' + this.y(part.under[i]).toFixed(1) + back;
+      const put = (x, i) => {
+        there += (there ? 'L' : 'M') + x.toFixed(1) + ' ' + this.y(part.over[i]).toFixed(1);
+        back = 'L' + x.toFixed(1) + ' ' + this.y(part.under[i]).toFixed(1) + back;
+      };
+      for (let i = part.from; i < part.to; i++) put(this.x(part.xs[i]), i);
+      if (part.xs.length === 1) { /* a bar */
+        there = back = '';
+        for (const side of [-8, 8]) put(this.x(part.xs[0]) + side, 0);
       }
       this.plot.append(shape('path', {class: 'curve', d: there && there + back + 'Z', fill: part.colour, stroke: 'var(--card)', 'stroke-width': 0.4}));
     }
@@ -704,10 +775,10 @@ function swatch(entry) {
 function domainOfAxis() {
   let low = Infinity, high = -Infinity;
   runs.forEach((run, r) => {
-    const xs = run.steps[view.axis].length ? run.steps[view.axis] : run.evals[view.axis];
-    if (view.off.has(r) || !xs.length) return;
-    low = Math.min(low, xs[0]);
-    high = Math.max(high, xs[xs.length - 1]);
+    const curves = run.steps.last.length ? run.steps : run.evals, ends = curves.ends[view.axis];
+    if (view.off.has(r) || !ends.length) return;
+    low = Math.min(low, along(curves, view.axis, 0, curves.first[0]));
+    high = Math.max(high, ends[ends.length - 1]);
   });
   if (!(low <= high)) return [0, 1];
   if (low - 0 < (high - low) * 0.05) low = 0;
@@ -720,12 +791,12 @@ function domainOfAxis() {
 /* The pointer's place on all axes, by the first run that is shown. */
 function whereText(at) {
   const texts = [];
-  const r = runs.findIndex((run, i) => !view.off.has(i) && run.steps.step.length && run.steps[view.axis][run.steps.step.length - 1] >= at);
+  const r = runs.findIndex((run, i) => !view.off.has(i) && run.steps.step.length && run.steps.ends[view.axis][run.steps.step.length - 1] >= at);
   if (r < 0) return FORMATS[AXES[view.axis].format](at);
   const curves = runs[r].steps, i = nearest(curves[view.axis], at);
   texts.push(curves.first[i] === curves.last[i] ? 'step ' + count(curves.last[i]) : `steps ${count(curves.first[i])} to ${count(curves.last[i])}`);
-  if (known(curves.tokens[i])) texts.push(prefixed(curves.tokens[i], '') + ' tokens');
-  if (curves.time[i] > 0) texts.push(duration(curves.time[i]));
+  if (known(curves.ends.tokens[i])) texts.push(prefixed(curves.ends.tokens[i], '') + ' tokens');
+  if (curves.ends.time[i] > 0) texts.push(duration(curves.ends.time[i]));
   return texts.join(' · ');
 }
 
@@ -733,8 +804,10 @@ function eventsNear(at, reach, only) {
   const texts = [];
   runs.forEach((run, r) => {
     if (!view.marks || view.off.has(r) || (only && !only.includes(r))) return;
+    const {first, last, ends} = run.steps, i = nearest(run.steps[view.axis], at); /* of these steps are the values */
+    const [from, to] = i < last.length && at <= ends[view.axis][last.length - 1] + reach ? [first[i], last[i]] : [1, 0];
     for (const event of run.events)
-      if (Math.abs(event[view.axis] - at) <= reach && texts.length < 6)
+      if ((Math.abs(event[view.axis] - at) <= reach || (event.step >= from && event.step <= to)) && texts.length < 6)
         texts.push((several ? run.name + ': ' : '') + `${event.kind} at step ${count(event.step)}` + (event.text ? ` (${event.text})` : ''));
   });
   return texts;
@@ -891,7 +964,12 @@ function makePanels() {
     if (parts) panels.push(new StackPanel({id: 'time-' + r, title: 'Time of a step', unit: several ? run.name : 'and of its checkpoint', wide: !several && !odd, format: 'seconds', runs: [r], all: [{run: r}], seconds: parts}));
   });
   byId('panels').append(...panels.map(panel => panel.root));
-  if (!panels.length) byId('panels').append(element('p', {class: 'note'}, 'There is no step yet.'));
+  if (panels.length) return;
+  byId('panels').append(element('p', {class: 'note'}, 'There is no step yet.'));
+  for (const run of runs) {
+    const failure = run.events.findLast(event => event.kind === 'failure' || event.kind === 'restart');
+    if (failure) byId('panels').append(element('p', {class: 'note'}, (several ? run.name + ': ' : '') + `${failure.kind}: ${failure.text}`));
+  }
 }
 
 function makeDifferences() {
@@ -938,7 +1016,7 @@ function makeSamples() {
 function reloadLater() {
   if (!data.reload) return;
   setTimeout(function again() {
-    if (document.hidden || panels.some(panel => panel.drag)) setTimeout(again, 500);
+    if (document.hidden || panels.some(panel => panel.drag || panel.fingers.size)) setTimeout(again, 500);
     else location.reload();
   }, data.reload * 1000);
 }
@@ -961,5 +1039,6 @@ new ResizeObserver(() => {
   soon(draw);
 }).observe(byId('panels'));
 addEventListener('hashchange', () => location.reload());
+addEventListener('pointerup', event => { if (event.pointerType === 'touch' && hovered && !event.target.closest('.panel > svg')) hover(null); });
 reloadLater();
 })();

@@ -83,6 +83,22 @@ static void put_array(FILE *out, const char *name, const struct thin *thin, int 
     fputs("],", out);
 }
 
+/* "low_at":[…],"high_at":[…]: how many steps after its bucket's first one each extreme has its step. */
+static void put_places(FILE *out, const struct thin *thin, int series)
+{
+    fputs("\"low_at\":[", out);
+    for (int b = 0; b < thin->count; b++) {
+        const struct thin_cell *cell = thin_at(thin, b, series);
+        fprintf(out, "%s%" PRId64, b ? "," : "", cell->count ? cell->min_step - thin->buckets[b].first : 0);
+    }
+    fputs("],\"high_at\":[", out);
+    for (int b = 0; b < thin->count; b++) {
+        const struct thin_cell *cell = thin_at(thin, b, series);
+        fprintf(out, "%s%" PRId64, b ? "," : "", cell->count ? cell->max_step - thin->buckets[b].first : 0);
+    }
+    fputs("],", out);
+}
+
 /* "bad":[[bucket,count],…], the values that are not finite. */
 static void put_bad(FILE *out, const struct thin *thin, int series)
 {
@@ -98,8 +114,8 @@ static void put_bad(FILE *out, const struct thin *thin, int series)
     fputs("]", out);
 }
 
-/* A series: its means, and where buckets hold several rows also the extremes. */
-static void put_series(FILE *out, const char *name, const struct thin *thin, int series)
+/* A series: its means, and where buckets hold several rows also the extremes, with their places if they are drawn. */
+static void put_series(FILE *out, const char *name, const struct thin *thin, int series, bool places)
 {
     const struct thin_cell all = thin_total(thin, series);
     if (!all.count && !all.bad)
@@ -109,6 +125,8 @@ static void put_series(FILE *out, const char *name, const struct thin *thin, int
     if (thin->per > 1) {
         put_array(out, "low", thin, series, cell_min);
         put_array(out, "high", thin, series, cell_max);
+        if (places)
+            put_places(out, thin, series);
     }
     put_bad(out, thin, series);
     fputs("},", out);
@@ -139,12 +157,12 @@ static void put_curves(FILE *out, const struct run_history *h)
     fputs("\"steps\":{", out);
     put_axis(out, &h->steps, STEP_TOKENS, STEP_TIME);
     for (int s = STEP_LOSS; s < STEP_SERIES_COUNT; s++)
-        put_series(out, step_series_name((enum step_series)s), &h->steps, s);
+        put_series(out, step_series_name((enum step_series)s), &h->steps, s, s < STEP_STEP);
     put_end(out);
     fputs("},\"evals\":{", out);
     put_axis(out, &h->evals, EVAL_TOKENS, EVAL_TIME);
     for (int s = EVAL_LOSS; s < EVAL_SERIES_COUNT; s++)
-        put_series(out, eval_series_name((enum eval_series)s), &h->evals, s);
+        put_series(out, eval_series_name((enum eval_series)s), &h->evals, s, true);
     put_end(out);
     fputs("},", out);
 }

@@ -28,10 +28,14 @@ static struct thin_cell *cells_of(const struct thin *thin, int bucket)
 
 void thin_join(struct thin_cell *into, const struct thin_cell *from)
 {
-    if (from->count && (!into->count || from->min < into->min))
+    if (from->count && (!into->count || from->min < into->min)) {
         into->min = from->min;
-    if (from->count && (!into->count || from->max > into->max))
+        into->min_step = from->min_step;
+    }
+    if (from->count && (!into->count || from->max > into->max)) {
         into->max = from->max;
+        into->max_step = from->max_step;
+    }
     into->sum += from->sum;
     into->count += from->count;
     into->bad += from->bad;
@@ -86,8 +90,9 @@ void thin_add(struct thin *thin, int64_t step, const double *values, uint64_t pr
     bucket->rows++;
     for (int s = 0; s < thin->num_series; s++) {
         const double x = values[s];
-        const struct thin_cell one =
-            isfinite(x) ? (struct thin_cell){.min = x, .max = x, .sum = x, .count = 1} : (struct thin_cell){.bad = 1};
+        struct thin_cell one = {.bad = 1};
+        if (isfinite(x))
+            one = (struct thin_cell){.min = x, .max = x, .sum = x, .min_step = step, .max_step = step, .count = 1};
         if (present >> s & 1)
             thin_join(&cells_of(thin, thin->count - 1)[s], &one);
     }

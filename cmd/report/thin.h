@@ -5,8 +5,8 @@
  *     per 1   | 1 | 2 | 3 | 4 |      capacity 4
  *     per 2   | 1 2 | 3 4 | 5 6 | …
  *
- * A bucket keeps the lowest, the highest and the mean finite value of each series and counts those that were not
- * finite, so that no spike and no NaN is lost, however many rows a bucket holds. */
+ * A bucket keeps the lowest, the highest (with their steps) and the mean finite value of each series and counts those
+ * that were not finite, so that no spike and no NaN is lost, however many rows a bucket holds. */
 #ifndef ZTRAIN_CMD_REPORT_THIN_H
 #define ZTRAIN_CMD_REPORT_THIN_H
 
@@ -15,8 +15,9 @@
 
 /* The values of one series in one bucket. */
 struct thin_cell {
-    double min, max, sum; /* of the finite values */
-    int64_t count, bad;   /* finite values; values that are not finite */
+    double min, max, sum;       /* of the finite values */
+    int64_t min_step, max_step; /* the first steps that have the extremes */
+    int64_t count, bad;         /* finite values; values that are not finite */
 };
 
 struct thin_bucket {

@@ -25,7 +25,7 @@ addEventListener('load', () => setTimeout(async () => {
   const paths = id => all('path.curve', panel(id)).map(path => path.getAttribute('d'));
   const point = (id, type, share, more) => {
     const svg = panel(id).querySelector(':scope > svg'), box = svg.getBoundingClientRect();
-    svg.dispatchEvent(new PointerEvent(type, {clientX: box.left + box.width * share, clientY: box.top + 60, bubbles: true, pointerType: 'touch', ...more}));
+    svg.dispatchEvent(new PointerEvent(type, {clientX: box.left + box.width * share, clientY: box.top + 60, bubbles: true, pointerType: 'pen', ...more}));
   };
   const shown = () => all('.panel').filter(p => !p.hidden).map(p => p.id.slice(6));
   const ticks = id => all('text.tick', panel(id)).map(text => text.textContent);
@@ -201,10 +201,69 @@ def test_a_short_run_with_a_slow_checkpoint(folder, pages):
 def test_a_run_without_a_step(folder, pages):
     run = folder.at("young")
     os.mkdir(run)
-    with open(os.path.join(run, "metrics.jsonl"), "w", encoding="utf-8"):
-        pass
+    with open(os.path.join(run, "metrics.jsonl"), "w", encoding="utf-8") as f:
+        f.write('{"gave_up":1,"step":0,"exit_code":6,"cause":"rank 0 was killed"}\n')
     seen, _ = look(pages(run), "seen.text = document.getElementById('panels').textContent;")
-    assert "no step yet" in seen["text"]
+    assert "no step yet" in seen["text"] and "failure: exit code 6: rank 0 was killed" in seen["text"]
+
+
+def test_spikes_stand_at_their_steps(folder, pages):
+    """Lines are drawn for thinned runs only, each at the step of its extreme; a value without neighbours is a dot."""
+    spike = 3300
+    thinned = write_losses(folder, "thinned", [9.0 if step == spike else 2 + (step * 37 % 11) / 100 for step in range(1, 8001)])
+    single = write_losses(folder, "single", [4 + (step % 3) if step != 30 else 12 for step in range(1, 41)])
+    seen, _ = look(pages(thinned), """
+      const svg = panel('loss').querySelector(':scope > svg'), d = all('path.spike', panel('loss')).map(path => path.getAttribute('d'));
+      const axis = all('line.axis', svg).at(-1), [left, right] = ['x1', 'x2'].map(name => Number(axis.getAttribute(name)));
+      seen.lines = d.join('').split('M').length - 1; seen.share = (Number(d.join('').slice(1).split(' ')[0]) - left) / (right - left);
+    """, "#smoothing=0")
+    assert seen["lines"] == 1 and abs(seen["share"] * 8000 - spike) < 8, seen
+    seen, _ = look(pages(single, write_losses(folder, "one", [2.5])), """
+      seen.lines = all('path.spike').length; seen.dots = all('circle.lone', panel('loss')).length;
+    """)
+    assert seen["lines"] == 0 and seen["dots"] == 1, seen
+
+
+def test_the_axis_of_a_short_run(folder, pages):
+    """Whole steps on a phone too; at least two times. The box has the mark of the step whose values it shows."""
+    run = write_losses(folder, "short", [3.0] * 12)
+    with open(os.path.join(run, "metrics.jsonl"), "r+", encoding="utf-8") as f:
+        text = f.read().replace('"step": 1.0}', '"step": 0.15}')
+        f.seek(0)
+        f.write(text + "".join(json.dumps({"step": step, "checkpoint": f"step-{step:08}", "bytes": 1}) + "\n" for step in range(1, 13)))
+        f.truncate()
+    seen, _ = look(pages(run), """
+      const below = () => all('text.tick', panel('lr')).filter(text => text.getAttribute('y') === '190').map(text => text.textContent);
+      seen.steps = below();
+      seen.tips = [];
+      for (const share of [0.5, 0.52, 0.54, 0.56]) {
+        point('loss', 'pointermove', share); await frame();
+        seen.tips.push(panel('loss').querySelector('.tip').textContent);
+      }
+      document.querySelector('[data-axis=time]').click(); await frame();
+      seen.times = below();
+    """, "", "390,900")
+    assert all(re.fullmatch("[0-9]+", text) for text in seen["steps"]) and len(seen["steps"]) >= 2, seen
+    assert len(set(seen["times"])) == len(seen["times"]) >= 2 and all(re.match(r"0:0\d", text) for text in seen["times"]), seen
+    assert all(f"checkpoint at step {re.match('step ([0-9]+)', tip).group(1)} " in tip for tip in seen["tips"]), seen
+
+
+def test_fingers_read_and_zoom(pages):
+    """A tap or a slide leaves the values; a second tap there, or one elsewhere, hides them; two fingers zoom."""
+    seen, _ = look(pages(Demo("one", 60, 0.001, 3.0, 400_000, 3)), """
+      const touch = (type, share, id) => point('loss', type, share, {pointerType: 'touch', pointerId: id || 1, button: 0});
+      const tip = () => { const box = panel('loss').querySelector('.tip'); return box.hidden ? '' : box.firstChild.textContent; };
+      const tap = async (from, to) => { touch('pointerdown', from); if (to) touch('pointermove', to); touch('pointerup', to || from); touch('pointerleave', to || from); await frame(); return tip(); };
+      seen.tap = await tap(0.3); seen.again = await tap(0.3); seen.slide = await tap(0.3, 0.8); seen.hash = location.hash;
+      document.body.dispatchEvent(new PointerEvent('pointerup', {bubbles: true, pointerType: 'touch'})); await frame();
+      seen.elsewhere = tip();
+      seen.before = await tap(0.5);
+      touch('pointerdown', 0.2); touch('pointermove', 0.2); touch('pointercancel', 0.2); await frame(); seen.scrolled = tip();
+      touch('pointerdown', 0.3, 1); touch('pointerdown', 0.5, 2); touch('pointermove', 0.7, 2); touch('pointerup', 0.7, 2); touch('pointerup', 0.3, 1); await frame();
+      seen.zoom = location.hash;
+    """)
+    assert seen["tap"].startswith("step 1") and seen["again"] == "" and seen["slide"].startswith("step 4") and "zoom" not in seen["hash"], seen
+    assert seen["elsewhere"] == "" and seen["before"] == seen["scrolled"] != "" and re.search(r"zoom=1\d.*(~|%7E)4\d", seen["zoom"]), seen
 
 
 def test_a_page_that_loads_itself_again_keeps_the_view(pages):

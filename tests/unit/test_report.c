@@ -41,12 +41,15 @@ static void test_a_million_rows_keep_their_spikes(void **state)
         assert_int_equal(cell->max == 50, bucket->first <= UP && UP <= bucket->last);
         assert_int_equal(cell->min == -50, bucket->first <= DOWN && DOWN <= bucket->last);
         assert_int_equal(cell->bad, bucket->first <= BAD && BAD <= bucket->last);
+        assert_int_equal(cell->max_step, cell->max == 50 ? UP : bucket->first);
+        assert_int_equal(cell->min_step, cell->min == -50 ? DOWN : bucket->first == BAD ? BAD + 1 : bucket->first);
         next = bucket->last + 1;
         rows += bucket->rows;
     }
     assert_true(next == ROWS + 1 && rows == ROWS);
     thin_reduce(&thin, 5);
     const struct thin_cell fewer = thin_total(&thin, 0);
+    assert_true(fewer.max_step == UP && fewer.min_step == DOWN);
     assert_true(thin.count <= 5 && fewer.max == 50 && fewer.min == -50 && fewer.bad == 1 && fewer.sum == all.sum);
     thin_release(&thin);
 }
