@@ -10,6 +10,7 @@
 #include "cmd/options.h"
 #include "cmd/plan.h"
 #include "cmd/train/early_error.h"
+#include "cmd/train/flight_recorder.h"
 #include "cmd/train/rank_main.h"
 #include "cmd/train/restart.h"
 #include "cmd/train/resume.h"
@@ -224,6 +225,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     struct run_spec *spec = NULL;
     struct error lost = {.code = STATUS_OK};
     stop_signal_install(); /* a supervisor sets its own later */
+    flight_recorder_take_quits();
     if (bootstrap_init(&boot, &lost) != STATUS_OK) {
         if (status == STATUS_OK)
             *err = lost;

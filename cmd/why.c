@@ -20,6 +20,8 @@
 #include <unistd.h>
 
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40 };
+static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
+#define FIELDS_6 " %*s %*s %*s %*s %*s %*s"
 
 static const char *const OPTIONS[] = {"start", "rank", "help"};
 static const char USAGE[] =
@@ -139,9 +141,25 @@ static enum status read_records(struct flight_records *all, struct error *err)
     return all->count ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "%s", damage.text);
 }
 
+static double wall_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Seconds since 1970. */
+static double started_at(unsigned long long ticks)
+{
+    struct timespec up;
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    return wall_now() - (double)up.tv_sec - 1e-9 * (double)up.tv_nsec + (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
 /* The state of the process of a record, if it can be seen from here and has not ended with a word. */
 static char state_now(const struct flight_head *head)
 {
+    unsigned long long started = 0; /* in clock ticks after the machine's */
     char host[64] = "", path[64], text[512] = "";
     gethostname(host, sizeof host - 1);
     if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
@@ -154,6 +172,9 @@ static char state_now(const struct flight_head *head)
     fclose(file);
     const char *end = strrchr(text, ')');
     const char state = end && end[1] ? end[2] : '?';
+    if (end && sscanf(end + 1, " %*s" FIELDS_6 FIELDS_6 FIELDS_6 " %llu", &started) == 1 &&
+        started_at(started) > 1e-9 * (double)head->wall + other_process)
+        return 'X'; /* another process has the number */
     return state == 'Z' ? 'X' : state == 't' ? 'T' : state;
 }
 
@@ -168,13 +189,6 @@ static void make_views(struct flight_records *all)
 
 /* ---- printing ------------------------------------------------------------ */
 
-static double wall_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* "3.2 s", "5 min" */
 static const char *age_text(double seconds, char out[32])
 {
@@ -188,7 +202,7 @@ static const char *age_text(double seconds, char out[32])
 }
 
 /* Who wrote a record last, and why. */
-static const char *source_text(const struct flight_view *view, char out[96])
+static const char *source_text(const struct flight_view *view, double now, char out[96])
 {
     static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
                                           [FLIGHT_FAILURE] = "failed",
@@ -202,6 +216,9 @@ static const char *source_text(const struct flight_view *view, char out[96])
         snprintf(out, 96, "%s; written by rank %d", process, head->witness);
     else if (view->process == 'X' || view->process == 'T')
         snprintf(out, 96, "%s", process);
+    else if (head->reason != FLIGHT_FAILURE && head->reason != FLIGHT_ENDED &&
+             flight_is_overdue(view->record, 1e-9 * (double)head->wall, now))
+        snprintf(out, 96, "not renewed");
     else
         snprintf(out, 96, "%s", reasons[head->reason]);
     return out;
@@ -225,7 +242,7 @@ static void print_row(const struct flight_view *view, int rank, double now, bool
     }
     printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-44s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
            PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], place, since,
-           age_text(now - view->moved, age), source_text(view, source));
+           age_text(now - view->moved, age), source_text(view, now, source));
 }
 
 static void print_table(const struct flight_records *all, const struct flight_verdict *verdict)
@@ -298,7 +315,8 @@ static enum status answer(const struct question *question, struct flight_records
         TRY(newest_start(flight, all->folder, err));
     TRY(read_records(all, err));
     make_views(all);
-    flight_judge(all->views, all->world, &verdict);
+    flight_compare_clocks(all->views, all->world);
+    flight_judge(all->views, all->world, wall_now(), &verdict);
     print_paragraph(PRINTABLE(verdict.text));
     print_table(all, &verdict);
     return question->rank >= 0 ? print_rank(all, question->rank, err) : STATUS_OK;

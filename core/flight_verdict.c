@@ -13,43 +13,6 @@
 static const double renewals_missed = 5; /* intervals without a new record: the rank is silent */
 static const double late_seconds = 2;    /* after the others began to wait, a rank is missing */
 
-/* ---- one rank ------------------------------------------------------------ */
-
-void flight_view_init(struct flight_view *view, const struct flight_record *record, char process)
-{
-    int64_t moved = 0;
-    *view = (struct flight_view){.record = record, .process = process};
-    for (int i = 0; record && i < record->count; i++) {
-        const struct flight_entry *entry = &record->entries[i];
-        const int channel = flight_channel(entry->kind);
-        const int64_t sign = entry->end ? entry->end : entry->start;
-        moved = sign > moved ? sign : moved;
-        if (entry->end) {
-            if (!view->last || entry->end >= view->last->end)
-                view->last = entry;
-        } else {
-            if (!view->now || entry->start >= view->now->start)
-                view->now = entry;
-            if (channel < 0 && (!view->work || entry->start >= view->work->start))
-                view->work = entry;
-            if (channel >= 0 && (!view->wait || entry->start >= view->wait->start))
-                view->wait = entry;
-        }
-        if (channel < 0)
-            continue;
-        if (entry->number > view->begun[channel])
-            view->begun[channel] = entry->number;
-        if (entry->end && entry->number > view->done[channel])
-            view->done[channel] = entry->number;
-    }
-    if (!record)
-        return;
-    if (record->head.witness >= 0)
-        view->process = record->head.process;
-    moved = record->phase_since > moved ? record->phase_since : moved;
-    view->moved = flight_wall(record, moved);
-}
-
 /* ---- words --------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void say(struct flight_verdict *verdict, const char *format, ...)
@@ -223,6 +186,17 @@ static bool ended_mute(const struct flight_view *view)
            view->record->head.reason != FLIGHT_ENDED;
 }
 
+/* A time of the rank by the first rank's clock. */
+static double common(const struct flight_view *view, double wall)
+{
+    return wall - view->ahead;
+}
+
+static double written(const struct flight_view *view)
+{
+    return common(view, 1e-9 * (double)view->record->head.wall);
+}
+
 static bool judge_killed(struct flight_verdict *v, const struct flight_view *views, int world)
 {
     int rank = -1, count = 0;
@@ -230,7 +204,7 @@ static bool judge_killed(struct flight_verdict *v, const struct flight_view *vie
     for (int r = 0; r < world; r++)
         if (ended_mute(&views[r]) && may_explain(views, world, r)) {
             count++;
-            if (rank < 0 || views[r].moved < views[rank].moved)
+            if (rank < 0 || common(&views[r], views[r].moved) < common(&views[rank], views[rank].moved))
                 rank = r;
         }
     if (rank < 0)
@@ -317,9 +291,9 @@ static bool judge_failure(struct flight_verdict *v, const struct flight_view *vi
     return find(v, own ? FLIGHT_ERRED : FLIGHT_NAMED, rank);
 }
 
-static double written(const struct flight_view *view)
+bool flight_is_overdue(const struct flight_record *record, double wall, double now)
 {
-    return 1e-9 * (double)view->record->head.wall;
+    return now - wall >= fmax(renewals_missed * record->head.interval, renewals_missed);
 }
 
 static bool judge_silent(struct flight_verdict *v, const struct flight_view *views, int world)
@@ -335,16 +309,38 @@ static bool judge_silent(struct flight_verdict *v, const struct flight_view *vie
             rank = r;
     }
     if (rank < 0 || views[rank].record->head.reason == FLIGHT_ENDED ||
-        newest - written(&views[rank]) < fmax(renewals_missed * views[rank].record->head.interval, renewals_missed))
+        !flight_is_overdue(views[rank].record, written(&views[rank]), newest))
         return false;
     name_rank(v, &views[rank]);
     say(v,
         " has not renewed its record since %s, and others have: its process or its machine stands still, or cannot "
         "write to the run folder.",
-        flight_time(written(&views[rank]), time));
+        flight_time(1e-9 * (double)views[rank].record->head.wall, time));
     say_place(v, &views[rank]);
     say_waiting(v, views, world, rank);
     return find(v, FLIGHT_SILENT, rank);
+}
+
+/* The job is over without a word, or none of its ranks can write. */
+static bool judge_lost(struct flight_verdict *v, const struct flight_view *views, int world, double now)
+{
+    double newest = 0; /* at least one rank has a record */
+    char time[32];
+    for (int r = 0; r < world; r++) {
+        const struct flight_record *record = views[r].record;
+        if (!record)
+            continue;
+        newest = fmax(newest, 1e-9 * (double)record->head.wall);
+        if (record->head.reason == FLIGHT_FAILURE || record->head.reason == FLIGHT_ENDED ||
+            !flight_is_overdue(record, newest, now))
+            return false;
+    }
+    say(v,
+        "No rank has renewed its record since %s, by this machine's clock %.0f s ago: all processes have ended without "
+        "a word, with their machines or by force, or none of them can write to the run folder.",
+        flight_time(newest, time), now - newest);
+    say_waiting(v, views, world, -1);
+    return find(v, FLIGHT_SILENT, -1);
 }
 
 /* Whether `late` had not reached `wait` of `view` at a time when that rank had waited for some seconds. */
@@ -353,7 +349,7 @@ static bool has_not_reached(const struct flight_view *late, const struct flight_
     const int channel = flight_channel(view->wait->kind);
     if (!late->record || late->begun[channel] >= view->wait->number)
         return false;
-    const double waits = flight_wall(view->record, view->wait->start);
+    const double waits = common(view, flight_wall(view->record, view->wait->start));
     const bool failed = late->record->head.reason == FLIGHT_FAILURE || view->record->head.reason == FLIGHT_FAILURE;
     return failed || written(late) - waits >= late_seconds;
 }
@@ -363,7 +359,8 @@ static bool judge_missing(struct flight_verdict *v, const struct flight_view *vi
     int rank = -1;
     for (int w = 0; w < world; w++)
         for (int r = 0; r < world && views[w].wait; r++)
-            if (has_not_reached(&views[r], &views[w]) && (rank < 0 || views[r].moved < views[rank].moved))
+            if (has_not_reached(&views[r], &views[w]) &&
+                (rank < 0 || common(&views[r], views[r].moved) < common(&views[rank], views[rank].moved)))
                 rank = r;
     if (rank < 0)
         return false;
@@ -375,6 +372,29 @@ static bool judge_missing(struct flight_verdict *v, const struct flight_view *vi
     say_place(v, &views[rank]);
     say_waiting(v, views, world, rank);
     say_error(v, views, world);
+    return find(v, FLIGHT_MISSING, rank);
+}
+
+/* Ranks wait for some seconds, and others have no record that would show where they are. */
+static bool judge_unrecorded(struct flight_verdict *v, const struct flight_view *views, int world)
+{
+    int rank = -1, others = -1;
+    bool waits = false;
+    for (int r = world - 1; r >= 0; r--)
+        if (!views[r].record) {
+            rank = r;
+            others++;
+        } else if (views[r].wait) {
+            waits |= written(&views[r]) - common(&views[r], flight_wall(views[r].record, views[r].wait->start)) >=
+                     late_seconds;
+        }
+    if (rank < 0 || !waits || failure_of(views, world))
+        return false;
+    say(v, "Rank %d", rank);
+    if (others > 0)
+        say(v, " and %d other%s", others, others == 1 ? "" : "s");
+    say(v, " left no record, and the others wait in a collective, probably for %s.", others > 0 ? "them" : "it");
+    say_waiting(v, views, world, rank);
     return find(v, FLIGHT_MISSING, rank);
 }
 
@@ -466,13 +486,14 @@ static void say_nothing_found(struct flight_verdict *v, const struct flight_view
         say(v, "in steps %" PRId64 " to %" PRId64 ".", least, most);
 }
 
-void flight_judge(const struct flight_view *views, int world, struct flight_verdict *verdict)
+void flight_judge(const struct flight_view *views, int world, double now, struct flight_verdict *verdict)
 {
     verdict->text[0] = 0;
     if (judge_killed(verdict, views, world) || judge_stopped(verdict, views, world) ||
         judge_non_finite(verdict, views, world) || judge_different(verdict, views, world) ||
         judge_failure(verdict, views, world) || judge_silent(verdict, views, world) ||
-        judge_missing(verdict, views, world) || judge_slow(verdict, views, world))
+        judge_missing(verdict, views, world) || judge_unrecorded(verdict, views, world) ||
+        judge_lost(verdict, views, world, now) || judge_slow(verdict, views, world))
         return;
     say_nothing_found(verdict, views, world);
 }

@@ -328,19 +328,23 @@ static enum status name_start(const struct run *run, struct error *err)
     return comm_broadcast(run->comm, recorder.start, sizeof recorder.start, 0, err);
 }
 
-enum status flight_recorder_start(struct run *run, struct error *err)
+void flight_recorder_take_quits(void)
 {
     const struct sigaction action = {.sa_handler = take_quit, .sa_flags = SA_RESTART};
     sigset_t quit;
+    sigaction(SIGQUIT, &action, NULL);
+    sigemptyset(&quit);
+    sigaddset(&quit, SIGQUIT);
+    pthread_sigmask(SIG_UNBLOCK, &quit, NULL); /* a supervisor starts its ranks with it blocked */
+}
+
+enum status flight_recorder_start(struct run *run, struct error *err)
+{
     ASSERT(!recorder.runs);
     TRY(name_start(run, err));
     describe_rank(run);
     flight_use(recorder.ring);
     flight_phase(FLIGHT_PREPARE);
-    sigaction(SIGQUIT, &action, NULL);
-    sigemptyset(&quit);
-    sigaddset(&quit, SIGQUIT);
-    pthread_sigmask(SIG_UNBLOCK, &quit, NULL);
     condition_init(&recorder.changed);
     int error = thread_start(&recorder.thread, 0, recorder_loop, NULL);
     recorder.runs = error == 0;

@@ -15,7 +15,10 @@
 
 #include "cmd/train/run_state.h"
 
-/* Collective, once the run folder is open. Also installs the handler of SIGQUIT. Only a peer's failure is an error. */
+/* From now on SIGQUIT does not end the process: the recorder writes the record, once it runs. */
+void flight_recorder_take_quits(void);
+
+/* Collective, once the run folder is open. Only a peer's failure is an error. */
 enum status flight_recorder_start(struct run *run, struct error *err);
 
 /* The job has failed: writes this rank's record, and those of neighbours whose processes are gone or stopped. Waits two

@@ -21,7 +21,8 @@ void integrity_start(struct run *run)
 bool integrity_is_due(const struct run *run, int64_t step)
 {
     const int64_t interval = run->spec->train.check_interval_steps;
-    return interval && step % interval == 0;
+    const bool profiled = run->spec->flops_profiler.enabled && step == run->spec->flops_profiler.profile_step;
+    return interval && step % interval == 0 && !profiled; /* whose table is of one computation */
 }
 
 /* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. */
@@ -78,6 +79,20 @@ static const char *explain(enum zero_finding finding)
     }
 }
 
+/* Ranks have gathered different parameters, and no more than half of them the same: none of them is accused. */
+static enum status end_undecided(struct run *run, const struct zero_verdict *v, struct error *err)
+{
+    const struct rank_place *places = run->boot->places;
+    error_set(err, STATUS_DIVERGED,
+              "step %" PRId64
+              ": the ranks' copies of the model differ: rank %d on %s has gathered other parameters of %s "
+              "than rank %d on %s; the step is not made, and no checkpoint is written",
+              run->position.step + 1, v->rank, places[v->rank].host, v->unit->name, v->other, places[v->other].host);
+    error_hint(err, "memory, a processor or the network of one of them is faulty, and nobody knows which; resume from "
+                    "the last checkpoint, on other nodes if it recurs");
+    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
+}
+
 enum status integrity_verdict(void *context, const double losses[2], struct error *err)
 {
     struct run *run = context;
@@ -88,6 +103,8 @@ enum status integrity_verdict(void *context, const double losses[2], struct erro
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
     write_line(run, run->position.step + 1, v.rank, v.what, name);
+    if (v.finding == FINDING_SPLIT)
+        return end_undecided(run, &v, err);
     if (v.ranks > 1)
         snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
     if (name)

@@ -23,6 +23,8 @@ enum status spike_report_step(struct run *run, const struct step_metrics *m, str
 {
     const struct trainer *t = &run->trainer;
     const double mean = run->position.mean_loss.mean;
+    if (!m->targets) /* a step that learns from nothing has no loss */
+        return STATUS_OK;
     if (!loss_mean_take(&run->position.mean_loss, run->spec->train.spike_factor, m->loss) || !run->metrics)
         return STATUS_OK;
     const size_t count = (size_t)t->train_config.batch_size;

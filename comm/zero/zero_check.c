@@ -307,17 +307,28 @@ static struct finding find_alone(const struct zero *z, const double losses[2])
     return (struct finding){FINDING_NONE, 0, -1, -1};
 }
 
-/* Compares the gathered units over the ranks; `own` becomes a finding on the ranks that differ from most. */
-static enum status compare_gathered(struct zero *z, struct finding *own, struct error *err)
+/* Whether more than half of the ranks have the value of difference->other. */
+static bool has_majority(const struct zero *z, const struct replica_difference *difference)
+{
+    int same = 0;
+    for (int r = 0; r < z->world; r++)
+        same += z->check->all[r] == z->check->all[difference->other];
+    return 2 * same > z->world;
+}
+
+/* Compares the gathered units over the ranks; `own` becomes a finding on the ranks that differ from most, or on all if
+ * there are no such. *difference: of the first unit that differs, the same on all ranks. */
+static enum status compare_gathered(struct zero *z, struct finding *own, struct replica_difference *difference,
+                                    struct error *err)
 {
     struct zero_check *c = z->check;
-    struct replica_difference difference;
     for (int u = 0; zero_gathers_on_demand(z) && zero_parallel(z) && u < z->units; u++) {
         TRY(comm_exchange(z->comm, &c->gathered[u], sizeof c->gathered[u], c->all, err));
-        if (zero_same_hashes(c->all, z->world, &difference))
+        if (zero_same_hashes(c->all, z->world, difference))
             continue;
-        if (c->all[z->rank] != c->all[difference.other] && own->kind > FINDING_GATHERED)
-            *own = (struct finding){FINDING_GATHERED, 0, u, -1};
+        const bool split = !has_majority(z, difference);
+        if ((split || c->all[z->rank] != c->all[difference->other]) && own->kind > FINDING_GATHERED)
+            *own = (struct finding){split ? FINDING_SPLIT : FINDING_GATHERED, 0, u, -1};
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -328,10 +339,11 @@ static void describe_finding(const struct zero *z, const struct finding *finding
     const struct tensor_table *table = z->config.table;
     verdict->unit = finding->unit < 0 ? NULL : &table->units[finding->unit];
     verdict->tensor = finding->tensor < 0 ? NULL : &table->tensors[finding->tensor];
-    verdict->what = finding->kind == FINDING_STATE      ? array_name(finding->array)
-                    : finding->kind == FINDING_GATHERED ? "parameters"
-                    : finding->kind == FINDING_LOSS     ? "loss"
-                                                        : "gradients";
+    const bool gathered = finding->kind == FINDING_GATHERED || finding->kind == FINDING_SPLIT;
+    verdict->what = finding->kind == FINDING_STATE  ? array_name(finding->array)
+                    : gathered                      ? "parameters"
+                    : finding->kind == FINDING_LOSS ? "loss"
+                                                    : "gradients";
 }
 
 enum status zero_check_verdict(struct zero *z, const double losses[2], struct stream *compute,
@@ -339,22 +351,27 @@ enum status zero_check_verdict(struct zero *z, const double losses[2], struct st
 {
     struct zero_check *c = z->check;
     struct finding own, *all;
-    *verdict = (struct zero_verdict){.finding = FINDING_NONE, .rank = -1};
+    struct replica_difference difference = {.rank = -1, .other = -1};
+    *verdict = (struct zero_verdict){.finding = FINDING_NONE, .rank = -1, .other = -1};
     wait_for_all(z, compute);
     TRY(comm_status(z->comm, err));
     TRY(hash_state(z, c->state[1], err));
     zero_check_drop(z);
     log_debug("%.1f MB of parameters and state were hashed in %.4f s", (double)c->bytes / 1e6, c->seconds);
     own = find_alone(z, losses);
-    TRY(compare_gathered(z, &own, err));
+    TRY(compare_gathered(z, &own, &difference, err));
     all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++) {
         if (all[r].kind < (int32_t)verdict->finding) {
-            *verdict = (struct zero_verdict){.finding = (enum zero_finding)all[r].kind, .rank = r};
+            *verdict = (struct zero_verdict){.finding = (enum zero_finding)all[r].kind, .rank = r, .other = -1};
             describe_finding(z, &all[r], verdict);
         }
         verdict->ranks += all[r].kind == (int32_t)verdict->finding && verdict->finding != FINDING_NONE;
+    }
+    if (verdict->finding == FINDING_SPLIT) {
+        verdict->rank = difference.rank;
+        verdict->other = difference.other;
     }
     free(all);
     return status;

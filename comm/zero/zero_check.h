@@ -24,7 +24,8 @@ enum zero_finding {
     FINDING_STATE,     /* parameters or state of the rank have changed although nothing writes them */
     FINDING_GRADIENTS, /* the rank has computed two different gradients */
     FINDING_LOSS,      /* or losses */
-    FINDING_GATHERED,  /* a unit that the rank has gathered is not that of the others */
+    FINDING_GATHERED,  /* a unit that the rank has gathered is not that of most ranks */
+    FINDING_SPLIT,     /* ranks have gathered different units, and no more than half of them the same one */
     FINDING_REDUCED,   /* all gradients agree, but not the rank's slice of their sum */
     FINDING_NONE,
 };
@@ -33,6 +34,7 @@ enum zero_finding {
 struct zero_verdict {
     enum zero_finding finding;
     int rank, ranks;                  /* the lowest rank that it concerns, and how many */
+    int other;                        /* FINDING_SPLIT: a rank that differs from `rank`; nobody knows which is right */
     const char *what;                 /* "parameters", "exp_avg", …, "gradients" */
     const struct unit_info *unit;     /* the rank's first that differs; NULL: FINDING_LOSS */
     const struct tensor_info *tensor; /* in it; NULL: of no single tensor */

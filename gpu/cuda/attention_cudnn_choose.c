@@ -151,7 +151,7 @@ static enum status try_candidate(struct attention_chooser *c, struct attention_p
         return status;
     }
     gemm_trial_done(c->trial);
-    c->warm |= time;
+    c->warm |= time && plan->state == ATTENTION_VERIFIED; /* one that is refused may not have run for long */
     candidate->choice.microseconds = 1e6 * timing.seconds;
     if (plan->state == ATTENTION_VERIFIED) {
         candidate->made = plan->cudnn_plan;

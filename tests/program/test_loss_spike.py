@@ -3,7 +3,7 @@ import json
 import os
 import random
 
-from harness import SEQUENCE, USAGE, VOCABULARY, write_megatron
+from harness import SEQUENCE, USAGE, VOCABULARY, write_mask, write_megatron
 
 STRANGE = 17  # the step whose two samples are noise
 CHANGES = {"train": {"epochs": 1, "max_steps": 19, "spike_factor": 2.0}, "train_batch_size": 2, "data": {"shuffle": False},
@@ -40,6 +40,15 @@ def test_a_step_of_noise(folder):
     folder.train(CHANGES, more=["--resume", resumed])
     assert lines(folder, "run") == [line]
     folder.ztrain("report", folder.run_folder())
+
+
+def test_a_step_without_targets_is_no_spike(folder):
+    folder.spec()
+    write_mask(folder.at("train"), 40 * SEQUENCE + 1, lambda i: not 22 * SEQUENCE <= i <= 24 * SEQUENCE)
+    done = folder.train(CHANGES)
+    (empty,) = [row for row in folder.metrics().steps if row["targets"] == 0]
+    assert empty["step"] == 12 and not lines(folder, "run"), done
+    assert "finite" not in done.err + done.out
 
 
 def test_a_factor_below_one_is_refused(folder):

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from harness import (BadDisk, CHECKPOINT, DIVERGED, FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, children, wait_for_steps, wait_for_words,
-                     wait_until)
+from harness import (BadDisk, CHECKPOINT, DIVERGED, FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, children, free_port, wait_for_steps,
+                     wait_for_words, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 HOST = os.uname().nodename
@@ -109,6 +109,21 @@ def test_sigquit_writes_the_records_and_the_run_goes_on(folder):
     assert folder.wait(process, 20).code == REQUEUE
     assert len(records(folder)) == 2  # they were asked for
     assert "ended in order" in why(folder)[1][0]
+
+
+def test_sigquit_before_the_ranks_have_met_ends_nothing(folder):
+    env = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+           "MASTER_PORT": str(free_port()), "ZTRAIN_JOB_SECRET": "5a" * 32}
+    process = folder.start("--config", folder.spec(), env=env)
+
+    def catches():
+        with open(f"/proc/{process.pid}/status", encoding="ascii") as f:
+            return int(re.search(r"SigCgt:\s+(\w+)", f.read()).group(1), 16) >> (signal.SIGQUIT - 1) & 1
+
+    wait_until(catches, what="the handler")
+    process.send_signal(signal.SIGQUIT)
+    process.terminate()
+    assert folder.wait(process, 20).code not in (-signal.SIGQUIT, FINISHED)
 
 
 def test_divergence_is_told_with_its_first_step(folder):

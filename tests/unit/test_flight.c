@@ -337,11 +337,13 @@ static struct flight_entry entries[WORLD][MOST];
 static struct flight_view views[WORLD];
 static char processes[WORLD];
 static struct flight_verdict verdict;
+static double now; /* seconds since 1970 */
 
 /* All ranks are in step 20 since second 100, and their records are of second 110. */
 static int make_records(void **state)
 {
     (void)state;
+    now = 112;
     for (int r = 0; r < WORLD; r++) {
         records[r] = (struct flight_record){.phase = FLIGHT_STEP, .phase_since = 100LL * SECOND, .step = 20};
         records[r].entries = entries[r];
@@ -391,7 +393,8 @@ static void expect(enum flight_finding finding, int rank, const char *word)
 {
     for (int r = 0; r < WORLD; r++)
         flight_view_init(&views[r], records[r].entries ? &records[r] : NULL, processes[r]);
-    flight_judge(views, WORLD, &verdict);
+    flight_compare_clocks(views, WORLD);
+    flight_judge(views, WORLD, now, &verdict);
     assert_int_equal(verdict.finding, finding);
     assert_int_equal(verdict.rank, rank);
     if (!strstr(verdict.text, word))
@@ -540,6 +543,38 @@ static void test_verdict_silent(void **state)
     records[2].head.wall -= 30LL * SECOND;
     records[2].head.written -= 30LL * SECOND;
     expect(FLIGHT_SILENT, 2, "has not renewed its record");
+    for (int i = 0; i < 4; i++) /* its clock is behind by 30 seconds, as the ends of barriers show */
+        for (int r = 0; r < WORLD; r++)
+            add(r, FLIGHT_BARRIER, i + 1, 1000 * i, 1000 * i + 10);
+    records[2].head.written += 30LL * SECOND;
+    expect(FLIGHT_FINE, -1, "Nothing stands out");
+    records[2].head.wall -= 20LL * SECOND; /* and its record is old */
+    records[2].head.written -= 20LL * SECOND;
+    expect(FLIGHT_SILENT, 2, "has not renewed its record");
+}
+
+static void test_verdict_all_are_silent(void **state)
+{
+    (void)state;
+    now = 114;
+    expect(FLIGHT_FINE, -1, "Nothing stands out");
+    now = 3600;
+    add(0, FLIGHT_ALL_GATHER, 5, 9500, 0);
+    expect(FLIGHT_SILENT, -1, "Rank 0 waited in the all-gather 5");
+    assert_non_null(strstr(verdict.text, "No rank has renewed its record since "));
+    for (int r = 0; r < WORLD; r++)
+        records[r].head.reason = FLIGHT_ENDED;
+    expect(FLIGHT_FINE, -1, "Nothing stands out");
+}
+
+static void test_verdict_waits_for_a_rank_without_record(void **state)
+{
+    (void)state;
+    records[1].entries = NULL;
+    add(0, FLIGHT_ALL_GATHER, 5, 9000, 0);
+    expect(FLIGHT_FINE, -1, "2 of 3 ranks have a record");
+    add(2, FLIGHT_ALL_GATHER, 5, 7000, 0);
+    expect(FLIGHT_MISSING, 1, "Rank 1 left no record, and the others wait in a collective");
 }
 
 static void test_verdict_different_collectives(void **state)
@@ -621,6 +656,8 @@ int main(void)
         VERDICT(test_verdict_agreed_failure),
         VERDICT(test_verdict_non_finite),
         VERDICT(test_verdict_silent),
+        VERDICT(test_verdict_all_are_silent),
+        VERDICT(test_verdict_waits_for_a_rank_without_record),
         VERDICT(test_verdict_different_collectives),
         VERDICT(test_verdict_slow),
         VERDICT(test_verdict_waits_before_the_first_entry),
