@@ -217,7 +217,7 @@ static const char *source_text(const struct flight_view *view, double now, char 
     else if (view->process == 'X' || view->process == 'T')
         snprintf(out, 96, "%s", process);
     else if (head->reason != FLIGHT_FAILURE && head->reason != FLIGHT_ENDED &&
-             flight_is_overdue(view->record, 1e-9 * (double)head->wall, now))
+             flight_is_overdue(view->record, 1e-9 * (double)head->wall - view->ahead, now))
         snprintf(out, 96, "not renewed");
     else
         snprintf(out, 96, "%s", reasons[head->reason]);
