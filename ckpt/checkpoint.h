@@ -185,7 +185,8 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
-/* Whether `dir` (<run>/checkpoints) holds a checkpoint folder, valid or not. */
-bool checkpoint_any(const char *dir);
+/* Whether `dir` (<run>/checkpoints) holds a checkpoint folder, valid or not. STATUS_CHECKPOINT: it exists, and cannot
+ * be listed. */
+enum status checkpoint_any(const char *dir, bool *any, struct error *err);
 
 #endif

@@ -67,33 +67,6 @@ static bool is_own_name(const char *name, bool *aside)
     return end != NULL;
 }
 
-/* Whether dir has a folder with such a name. course: one that was not moved aside. */
-static bool any_folder(const char *dir, bool course)
-{
-    bool any = false, aside;
-    char path[FS_PATH_MAX];
-    DIR *folder = io_opendir(dir);
-    if (!folder)
-        return false;
-    for (struct dirent *entry; !any && (entry = io_readdir(folder));)
-        any = (course ? is_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name)) &&
-              fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_is_dir(path);
-    io_closedir(folder);
-    return any;
-}
-
-bool checkpoint_any(const char *dir)
-{
-    return any_folder(dir, false);
-}
-
-bool checkpoint_any_of_course(const char *dir)
-{
-    return any_folder(dir, true);
-}
-
-/* ---- listing ------------------------------------------------------------- */
-
 /* Whether anything has this name; it is an error if the file system does not answer. */
 static enum status look_for(const char *path, bool *there, struct error *err)
 {
@@ -103,6 +76,52 @@ static enum status look_for(const char *path, bool *there, struct error *err)
         return STATUS_OK;
     return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
 }
+
+/* Whether an entry of dir is a folder with such a name. course: one that was not moved aside. */
+static enum status is_such_folder(const char *dir, const struct dirent *entry, bool course, bool *such,
+                                  struct error *err)
+{
+    bool aside, there;
+    char path[FS_PATH_MAX];
+    *such = course ? is_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name);
+    if (!*such || entry->d_type == DT_DIR)
+        return STATUS_OK;
+    TRY(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
+    TRY(look_for(path, &there, err));
+    *such = there && fs_is_dir(path);
+    return STATUS_OK;
+}
+
+/* Whether dir has such a folder. Only a dir that does not exist has none: one that cannot be listed is an error, or a
+ * run would begin anew over its own checkpoints. */
+static enum status any_folder(const char *dir, bool course, bool *any, struct error *err)
+{
+    enum status status = STATUS_OK;
+    const struct dirent *entry;
+    DIR *folder = io_opendir(dir);
+    *any = false;
+    if (!folder && (errno == ENOENT || errno == ENOTDIR))
+        return STATUS_OK;
+    while (folder && status == STATUS_OK && !*any && (entry = io_readdir(folder)))
+        status = is_such_folder(dir, entry, course, any, err);
+    if (status == STATUS_OK && !*any && errno) /* of io_opendir() or io_readdir() */
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot list the checkpoints in '%s'", dir);
+    if (folder)
+        io_closedir(folder);
+    return status;
+}
+
+enum status checkpoint_any(const char *dir, bool *any, struct error *err)
+{
+    return any_folder(dir, false, any, err);
+}
+
+enum status checkpoint_any_of_course(const char *dir, bool *any, struct error *err)
+{
+    return any_folder(dir, true, any, err);
+}
+
+/* ---- listing ------------------------------------------------------------- */
 
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err)
 {
@@ -134,7 +153,8 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
         strcpy(folder, path);
         return STATUS_OK;
     }
-    if (checkpoint_any(dir))
+    TRY(checkpoint_any(dir, &there, err));
+    if (there)
         return STATUS_OK;
     TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run without a checkpoint so far */
     if (fs_exists(path)) {

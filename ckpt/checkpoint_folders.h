@@ -61,8 +61,8 @@ enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 
-/* Whether dir has a checkpoint folder, valid or not, that was not moved aside; from the names alone. */
-bool checkpoint_any_of_course(const char *dir);
+/* The same as checkpoint_any() of checkpoint folders that were not moved aside; from the names alone. */
+enum status checkpoint_any_of_course(const char *dir, bool *any, struct error *err);
 
 /* The identity (inode) of the folder that has this name now; false: there is none. */
 bool checkpoint_identify(const char *folder, struct stat *identity);

@@ -24,15 +24,20 @@ static const char USAGE[] =
 enum verify_outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
 /* Verifies one folder and prints its line, except for damage, which is left in err. A failure while the folder is
- * deleted or replaced is not damage, and neither is a disk that cannot be read. */
-static enum verify_outcome verify_one(const char *folder, struct error *err)
+ * deleted or replaced is not damage, and neither is a disk that cannot be read. listed: among the checkpoints of a run,
+ * where a folder with others in it is damage. */
+static enum verify_outcome verify_one(const char *folder, bool listed, struct error *err)
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
         struct stat before;
         struct checkpoint *checkpoint;
         if (!checkpoint_identify(folder, &before))
             break;
-        if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
+        bool is_checkpoint;
+        char place[FS_PATH_MAX];
+        if (listed && checkpoint_locate(folder, &is_checkpoint, place, err) == STATUS_OK && !is_checkpoint)
+            error_set(err, STATUS_CHECKPOINT, "'%s' has a checkpoint's name, and is a folder of checkpoints", folder);
+        else if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
             printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
                    checkpoint->position.step, checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
             checkpoint_close(checkpoint);
@@ -58,7 +63,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
     for (int i = 0; i < list->count; i++) {
         struct error fault = {.code = STATUS_OK};
         TRY(fs_join(folder, dir, list->entries[i].name, STATUS_CHECKPOINT, err));
-        switch (verify_one(folder, &fault)) {
+        switch (verify_one(folder, true, &fault)) {
         case OUTCOME_OK: tally->ok++; break;
         case OUTCOME_GONE:
             printf("gone     %s: deleted or replaced while it was read\n", PRINTABLE(folder));
@@ -144,5 +149,5 @@ enum status cmd_verify(int argc, char **argv, struct error *err)
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
     if (!is_checkpoint)
         return verify_all(folder, err);
-    return verify_one(folder, err) == OUTCOME_OK ? STATUS_OK : err->code;
+    return verify_one(folder, false, err) == OUTCOME_OK ? STATUS_OK : err->code;
 }

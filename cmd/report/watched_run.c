@@ -41,9 +41,11 @@ static void read_model(struct watched_run *run)
 {
     struct checkpoint *checkpoint;
     char folder[FS_PATH_MAX];
+    bool any;
     const int64_t events = run->history.events[HISTORY_CHECKPOINT].total;
     if ((run->model.known && run->model.events == events) ||
-        fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK || !checkpoint_any(folder) ||
+        fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK ||
+        checkpoint_any(folder, &any, NULL) != STATUS_OK || !any ||
         checkpoint_open(run->folder, false, &checkpoint, NULL) != STATUS_OK)
         return;
     const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));

@@ -45,11 +45,14 @@ struct background_save {
     /* The main thread's; `state` is the same on all ranks. */
     enum state state;
     struct train_position position;
-    struct error failure;                       /* of the last attempt */
-    bool last;                                  /* the run ends: no other attempt */
-    bool waiting;                               /* training waits in background_save_wait(), which the caller counts */
-    int attempt;                                /* from 1 */
-    double began, stalled, next_attempt, pause; /* seconds */
+    struct error failure; /* of the last attempt */
+    bool last;            /* the run ends: no other attempt */
+    bool waiting;         /* training waits in background_save_wait(), which the caller counts */
+    int attempt;          /* from 1 */
+    double asked;         /* seconds_now() when training began to wait for it, maybe for the one before it first */
+    double began;         /* when the first attempt did */
+    double attempt_began, next_attempt;
+    double copied, stalled, pause; /* seconds */
 };
 
 /* ---- the writer's thread ------------------------------------------------- */
@@ -124,7 +127,7 @@ enum status background_save_start(struct run *run, struct error *err)
         return STATUS_OK;
     struct background_save *b = memory_zeroed(1, sizeof *b);
     pthread_mutex_init(&b->mutex, NULL);
-    pthread_cond_init(&b->changed, NULL);
+    condition_init(&b->changed);
     b->threads = device->kind == DEVICE_CPU ? 1 : device->threads; /* the CPU device trains on all of them */
     int code = thread_start(&b->thread, 0, write_in_background, b);
     if (code) {
@@ -140,13 +143,7 @@ enum status background_save_start(struct run *run, struct error *err)
 /* Waits until the thread has no job. false: it still has one after `seconds`. */
 static bool await_idle(struct background_save *b, double seconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    double whole = floor(seconds);
-    until.tv_sec += (time_t)whole;
-    until.tv_nsec += (long)((seconds - whole) * 1e9);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const struct timespec until = time_after(seconds);
     pthread_mutex_lock(&b->mutex);
     while (b->job != JOB_NONE && pthread_cond_timedwait(&b->changed, &b->mutex, &until) != ETIMEDOUT)
         continue;
@@ -179,6 +176,7 @@ static void begin_attempt(struct run *run)
     struct background_save *b = run->background;
     checkpoint_saving_new(&b->writer, &b->position, zero_snapshot(run->trainer.zero), &b->saving);
     b->attempt++;
+    b->attempt_began = seconds_now();
     b->state = SAVE_WRITING;
     give_job(b, JOB_WORK);
 }
@@ -199,12 +197,14 @@ enum status background_save_begin(struct run *run, double since, struct error *e
     ASSERT(b->state == SAVE_NONE && !run->position.evaluation_due);
     double start = seconds_now();
     TRY(run_agree(run, zero_take_snapshot(run->trainer.zero, err), err));
-    deadline_waited(&run->deadline, seconds_now() - start);
+    b->copied = seconds_now() - start;
+    deadline_waited(&run->deadline, b->copied);
     b->writer = save_writer_of(run);
     b->position = run->position;
     b->flush = run->metrics != NULL;
     b->metrics_path = run->folder.metrics;
-    b->began = since;
+    b->asked = since;
+    b->began = start;
     b->attempt = 0;
     b->last = false;
     b->pause = first_pause;
@@ -233,9 +233,9 @@ static enum status complete_save(struct run *run, double since, struct error *er
     if (b->attempt > 1 && run->boot->rank == 0)
         log_info("attempt %d wrote the checkpoint", b->attempt);
     end_save(run);
-    deadline_measured(&run->deadline, seconds_now() - b->began);
+    deadline_measured(&run->deadline, b->copied + seconds_now() - b->attempt_began);
     note_stall(run, since);
-    const struct saved saved = {name, b->position.step, bytes, b->stalled, seconds_now() - b->began};
+    const struct saved saved = {name, b->position.step, bytes, b->stalled, seconds_now() - b->asked};
     return save_report(run, &saved, err);
 }
 

@@ -46,7 +46,7 @@ static int64_t newest_step(const struct run_place *place)
     if (!folder_of(place, folder) || checkpoint_list_update(&list, folder, NULL) != STATUS_OK)
         return -1;
     for (int i = 0; i < list.count && step < 0; i++)
-        if (list.entries[i].ok)
+        if (checkpoint_entry_settle(&list.entries[i], folder, NULL) == STATUS_OK && list.entries[i].ok)
             step = list.entries[i].step;
     checkpoint_list_release(&list);
     return step;

@@ -91,8 +91,10 @@ const char *run_place_resume(const struct run_place *place, const char *resume)
 static enum status choose_start(struct run_place *place, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
+    bool any;
     TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
-    place->start = checkpoint_any_of_course(checkpoints) ? RUN_RESUMED : RUN_NEW;
+    TRY(checkpoint_any_of_course(checkpoints, &any, err));
+    place->start = any ? RUN_RESUMED : RUN_NEW;
     return STATUS_OK;
 }
 
@@ -124,12 +126,17 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
 enum status run_place_check(const struct run_place *place, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
-    TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
-    if (place->start == RUN_RESUMED || !checkpoint_any(checkpoints))
+    bool any, of_course;
+    if (place->start == RUN_RESUMED)
         return STATUS_OK;
+    TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
+    TRY(checkpoint_any(checkpoints, &any, err));
+    if (!any)
+        return STATUS_OK;
+    TRY(checkpoint_any_of_course(checkpoints, &of_course, err));
     error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", place->path,
               place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
-    if (!checkpoint_any_of_course(checkpoints))
+    if (!of_course)
         return error_hint(err,
                           "all of them were moved aside: ztrain inspect %s lists them and shows how to resume from "
                           "one; or choose another run.name to start anew",

@@ -2,12 +2,13 @@
  *
  * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:
  *
- *   CALL ERRNO PART    CALL is write, fsync, pread, pwrite, fallocate, open, stat, access or mkdir: those of a file whose path has PART in
- *                      it fail with that errno; of a write of more than one byte the first byte is written, and the
+ *   CALL ERRNO PART    CALL is write, fsync, pread, pwrite, fallocate, open, opendir, stat, access or mkdir: those of a file whose path
+ *                      has PART in it fail with that errno; of a write of more than one byte the first byte is written, and the
  *                      next write to the file fails, as on a disk that fills up
  *   CALL hold PART     they wait until the file has no such line any more
  *   CALL slow PART     they take 15 ms */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -139,6 +140,15 @@ int access(const char *path, int mode)
         return REAL(int (*)(const char *, int), "access")(path, mode);
     errno = code;
     return -1;
+}
+
+DIR *opendir(const char *path)
+{
+    int code = verdict("opendir", path);
+    if (!code)
+        return REAL(DIR *(*)(const char *), "opendir")(path);
+    errno = code;
+    return NULL;
 }
 
 int mkdir(const char *path, mode_t mode)

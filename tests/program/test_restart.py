@@ -36,6 +36,23 @@ def test_a_start_that_was_killed_before_its_first_checkpoint(folder):
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3]
 
 
+def test_checkpoints_that_cannot_be_listed_are_not_none(folder):
+    """A run must not begin anew over them; nor may `ztrain verify` take a folder of checkpoints for one."""
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 1}})
+    disk.fails("opendir EACCES checkpoints")
+    for more in ((), ("--resume", "auto")):
+        done = folder.train({"train": {"epochs": 2}}, more=more, env=disk.env, expect=CHECKPOINT)
+        assert "cannot list the checkpoints in" in done.last_words, done
+    disk.works()
+    os.symlink(".", os.path.join(folder.run_folder(), "checkpoints", "step-00000090"))
+    done = folder.ztrain("verify", folder.run_folder(), expect=CHECKPOINT)
+    assert "step-00000090: '" in done.out and "is a folder of checkpoints" in done.out, done
+    os.unlink(os.path.join(folder.run_folder(), "checkpoints", "step-00000090"))
+    folder.train({"train": {"epochs": 2}}, more=("--resume", "auto"), env=disk.env)
+    assert [row["step"] for row in folder.metrics().kinds("resumed_from")] == [3]
+
+
 def has_gained(folder):
     """Whether there is a checkpoint that the start before this one did not have."""
     metrics = folder.metrics()
