@@ -5,7 +5,7 @@ import signal
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from harness import wait_for_steps
+from harness import wait_for_steps, wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -44,7 +44,8 @@ def test_a_resume_drops_what_it_repeats(folder):
             "tensorboard": {"enabled": True}}
     process = folder.start("--config", folder.spec(spec))
     wait_for_steps(folder, process, 6)
+    wait_until(lambda: folder.metrics().kinds("checkpoint"), what="a checkpoint")
     process.send_signal(signal.SIGKILL)
     folder.wait(process)
-    folder.train({**spec, "train": {"epochs": 40}}, more=("--resume", folder.run_folder()))
+    folder.train({**spec, "train": {"epochs": 200}, "checkpoint": {"interval_steps": 300}}, more=("--resume", folder.run_folder()))
     check(read(folder), folder.metrics())
