@@ -225,7 +225,10 @@ enum status attention_choose(struct attention_chooser *c, struct attention_plan 
     if (count == 0)
         attention_plan_refuse(plan,
                               "cuDNN's engines for it have faulted when they were tried (the choices' file .faulty)");
+    struct slow_call slow;
+    liveness_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
     const enum status status = try_candidates(c, plan, candidates, count, err);
+    liveness_slow_end(&slow);
     for (int i = 0; i < count; i++)
         cudnn_plan_free(candidates[i].made);
     return status;

@@ -274,7 +274,7 @@ static void choose_way(struct bench *bench, struct gemm_plan *plan, const struct
 
 /* Chooses for the op's product; for the product without its epilogue where it may be computed in this way; then
  * between the two. */
-static void choose_for(struct bench *bench, const struct gemm_op *op)
+static void choose_ways(struct bench *bench, const struct gemm_op *op)
 {
     struct gemm_cuda *g = bench->gemm;
     const struct gemm_product p = gemm_op_product(g, op), plain = gemm_product_without_epilogue(&p);
@@ -289,6 +289,15 @@ static void choose_for(struct bench *bench, const struct gemm_op *op)
     choose_algorithm(bench, &plain);
     if (plan->supported && plan->way == GEMM_WAY_UNTIMED)
         choose_way(bench, plan, op);
+}
+
+/* Other ranks may wait for rank 0's choices. */
+static void choose_for(struct bench *bench, const struct gemm_op *op)
+{
+    struct slow_call slow;
+    liveness_slow_begin(&slow, "measuring matrix products", NULL, -1);
+    choose_ways(bench, op);
+    liveness_slow_end(&slow);
 }
 
 static void choose_all(struct bench *bench, const struct linear_products *products)
