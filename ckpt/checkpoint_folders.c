@@ -81,7 +81,7 @@ static enum status look_for(const char *path, bool *there, struct error *err)
 static enum status is_such_folder(const char *dir, const struct dirent *entry, bool course, bool *such,
                                   struct error *err)
 {
-    bool aside, there;
+    bool aside = false, there;
     char path[FS_PATH_MAX];
     *such = course ? is_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name);
     if (!*such || entry->d_type == DT_DIR)
