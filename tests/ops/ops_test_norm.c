@@ -1,11 +1,11 @@
-/* ops_test_norm.c: drivers of embedding, norms. See ops_test.h for the terms. */
+/* ops_test_norm.c: drivers of the embedding and of norms. See ops_test.h for the terms. */
 #include "tests/ops/ops_test_drivers.h"
 
 /* ---- embedding: K is the vocabulary -------------------------------------- */
 
 enum { TYPE_COUNT = 3 };
 
-static void embedding_fwd_setup(struct harness *h)
+static void embedding_inputs(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->limits.C = c->N;
@@ -16,6 +16,12 @@ static void embedding_fwd_setup(struct harness *h)
     h->b = has(h, WPE) ? weight(h, "wpe", c->P * c->N) : NULL;
     h->types = has(h, TYPES) ? weight(h, "wse", TYPE_COUNT * c->N) : NULL;
     h->index_c = has(h, TYPES) ? random_ints(h, c->M, TYPE_COUNT) : NULL;
+}
+
+static void embedding_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    embedding_inputs(h);
     h->y = tensor_out(h, "out", h->dtype, c->M * c->N, false);
     h->args.embedding_fwd = (struct embedding_fwd_args){h->dtype,
                                                         c->M,
@@ -48,14 +54,7 @@ static void embedding_fwd_reference(struct harness *h)
 static void embedding_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    h->limits.C = c->N;
-    h->limits.V = c->K;
-    h->index_a = random_ints(h, c->M, c->K);
-    h->index_b = random_ints(h, c->M, c->P);
-    h->w = weight(h, "wte", c->K * c->N);
-    h->b = has(h, WPE) ? weight(h, "wpe", c->P * c->N) : NULL;
-    h->types = has(h, TYPES) ? weight(h, "wse", TYPE_COUNT * c->N) : NULL;
-    h->index_c = has(h, TYPES) ? random_ints(h, c->M, TYPE_COUNT) : NULL;
+    embedding_inputs(h);
     h->dout = input(h, "dout", c->M * c->N);
     h->dw = output(h, "dwte", DTYPE_F32, c->K * c->N);
     h->db = has(h, WPE) ? output(h, "dwpe", DTYPE_F32, c->P * c->N) : NULL;
