@@ -33,7 +33,7 @@
  * X.aside-1 as well, because a resume of the run folder would take them for the newest.
  *
  * A save is an object (struct checkpoint_saving). checkpoint_saving_work() does a rank's share of a part and uses no
- * communicator, so it may run in a thread beside the training; checkpoint_saving_agree() is the exchange after it, in
+ * communicator, so a background thread may run it; checkpoint_saving_agree() is the exchange after it, in
  * the thread that communicates. checkpoint_save() calls both in turn; cmd/train/background_save.h has them apart.
  * Steps 3 to 7 are in checkpoint_publish.c.
  *

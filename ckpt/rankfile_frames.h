@@ -67,7 +67,7 @@ static inline uint64_t get_u64(const uint8_t *p)
     return v;
 }
 
-/* How many frames a slice of so many elements has. */
+/* The number of frames that hold a slice of that many elements. */
 static inline int64_t frames_of(int64_t elements)
 {
     return elements / RANKFILE_FRAME_ELEMENTS + (elements % RANKFILE_FRAME_ELEMENTS != 0);

@@ -1,4 +1,4 @@
-/* background_save.h: checkpoints that are written while training goes on (checkpoint.writer.decoupled).
+/* background_save.h: checkpoints that are written while training continues (checkpoint.writer.decoupled).
  *
  *     main threads     step 8 | copy | step 9     vote  | step 10    vote   | step 11    vote | step 12
  *                              8's slices          |                  |                  |

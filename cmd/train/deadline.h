@@ -16,7 +16,7 @@ struct deadline {
     double checkpoint; /* seconds for one: expected, then measured */
     double looked;     /* CLOCK_MONOTONIC seconds; time of the last look; 0: none yet */
     double saved;      /* seconds in checkpoints since the last look */
-    bool under_way;    /* one is being written beside the training, for which a stop waits */
+    bool under_way;    /* one is being written in the background, for which a stop waits */
     double longest;    /* seconds between two looks, without checkpoints */
     char job[32];
     struct squeue *squeue; /* owned; NULL: not in a Slurm job */
@@ -41,7 +41,7 @@ double deadline_latest(const struct deadline *deadline);
 /* Seconds that were spent waiting for a disk do not count as a step's. */
 void deadline_waited(struct deadline *deadline, double seconds);
 
-/* Whether a checkpoint is being written beside the training; and how many seconds that took in the end. */
+/* Whether a checkpoint is being written in the background; and how many seconds that took in the end. */
 void deadline_expect(struct deadline *deadline, bool under_way);
 void deadline_measured(struct deadline *deadline, double seconds);
 

@@ -5,7 +5,7 @@
 
 #include "cmd/train/run_state.h"
 
-/* Collective, with no step under way: writes a checkpoint of run->position, or begins to write it beside the training
+/* Collective, with no step under way: writes a checkpoint of run->position, or begins to write it in the background
  * (background_save.h) unless the run ends with it. last: the run ends with it, so that failing
  * to write it is an error; any other checkpoint may be lost (a warning). STATUS_DIVERGED: the ranks' copies of the
  * model have drifted apart. */

@@ -5,8 +5,8 @@
 
 #include "cmd/train/run_state.h"
 
-/* Collective: sets run->stop if some rank was asked to stop, or the job's end is near. A checkpoint that is written
- * beside the training goes on by these votes as well: background_save.h. */
+/* Collective: sets run->stop if some rank was asked to stop, or the job's end is near. The same votes move a
+ * background checkpoint from one part to the next: background_save.h. */
 enum status stop_vote(struct run *run, struct error *err);
 
 /* The stepper's look between two micro-batches of a step (struct stepper_look; context: the run): votes about once a

@@ -40,7 +40,7 @@ size_t memory_plan_node_spare(const struct trainer *trainer);
 uint64_t memory_plan_node_limit(const struct trainer *trainer);
 
 /* Fills trainer->plan; the device, ZeRO and the transformer exist. trainer_build() calls it. Decides whether there is a
- * snapshot for checkpoints beside the training (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there
+ * snapshot for checkpoints in the background (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there
  * has to be one, and it does not fit. */
 enum status trainer_memory_plan(struct trainer *trainer, struct error *err);
 

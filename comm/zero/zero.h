@@ -107,7 +107,7 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host);
 /* Between steps: copies the slices, and returns when all of them are copied. Not collective. */
 enum status zero_take_snapshot(struct zero *zero, struct error *err);
 
-/* The slices as they were copied last, to be read by one thread at a time: a thread beside the training may do it,
+/* The slices as they were copied last, to be read by one thread at a time: a background thread may do it,
  * until the next zero_take_snapshot(). */
 struct state_slices zero_snapshot(struct zero *zero);
 

@@ -37,7 +37,7 @@ enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
 /* The unit of a mixture's amounts. NONE: data.train is not a mixture, and its shards form one stream. */
 enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
-/* checkpoint.writer.decoupled: training goes on while a checkpoint is written; AUTO: where host memory allows it. */
+/* checkpoint.writer.decoupled: training continues while a checkpoint is written; AUTO: where host memory allows it. */
 enum spec_decoupled { SPEC_DECOUPLED_OFF, SPEC_DECOUPLED_ON, SPEC_DECOUPLED_AUTO };
 enum spec_document_mask { SPEC_DOCUMENT_MASK_OFF, SPEC_DOCUMENT_MASK_ON, SPEC_DOCUMENT_MASK_AUTO };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
