@@ -314,11 +314,10 @@ const struct spec_key spec_keys[] = {
           "its own, and the ranks' copies are compared; what differs ends the run with the rank's name; the step takes "
           "about twice as long, and no result changes; 0: none"),
      .min = 0, .max = MAX_COUNT},
-    {USED(
-         "train.spike_factor", KEY_REAL, spec.train.spike_factor, "0", SILENT,
-         "report a loss above this times the running mean of the losses (at least 1; 2 or 3 is usual), or a loss that "
-         "is not finite: a line of metrics.jsonl with the samples of that step, and a warning in the log; the run goes "
-         "on; 0: off"),
+    {USED("train.spike_factor", KEY_REAL, spec.train.spike_factor, "0", SILENT,
+          "report a loss above this times the running mean of the losses (at least 1; 2 or 3 is usual), or a loss that "
+          "is not finite: a line of metrics.jsonl with the samples of that step, and a warning in the log; the run "
+          "continues; 0: off"),
      .min = 0, .max = MAX_COUNT},
 
     {USED("train.samples", KEY_PROMPTS, spec.train.samples, NULL, SILENT,
