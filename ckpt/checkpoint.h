@@ -158,6 +158,11 @@ struct checkpoint {
  * the manifest and the file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT names the file
  * and, if there is one, the offset. */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
+/* The same with full verification by the caller's function, which is called with each checkpoint that would be taken
+ * and judges as checkpoint_verify() does: STATUS_CHECKPOINT without a cause (error_is_unreadable()) is damage. */
+typedef enum status checkpoint_verifier(void *context, const struct checkpoint *checkpoint, struct error *err);
+enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
+                                     struct checkpoint **checkpoint, struct error *err);
 /* Opens the checkpoint of a run folder with the best evaluation, by the checkpoint.metric and checkpoint.mode of the
  * run's newest one; of equal ones the earliest. STATUS_CHECKPOINT: none was written after an evaluation, or the best
  * one is damaged. STATUS_USAGE: dir is one checkpoint. */
@@ -168,6 +173,10 @@ void checkpoint_close(struct checkpoint *checkpoint);
 
 /* Verifies every byte; err names the file and offset of the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
+/* The same of one of `parts` shares (from 0) of about the same size, which follow each other in the files' order: of
+ * several shares with a fault, the lowest has the first. With as many shares as ranks wrote the checkpoint, share r is
+ * the file of rank r; the last one has the tokenizer's files as well. */
+enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err);
 
 /* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
  * of the writer. Only the frames that cover the range are read; each is verified. A failing disk is retried by the

@@ -94,12 +94,18 @@ void checkpoint_close(struct checkpoint *checkpoint)
     free(checkpoint);
 }
 
+/* How the contents of a checkpoint are verified before it is taken; no function: they are not. */
+struct verifier {
+    checkpoint_verifier *verify;
+    void *context;
+};
+
 /* Opens a folder and, if asked, verifies it. */
-static enum status open_one(const char *folder, bool full, struct checkpoint **out, struct error *err)
+static enum status open_one(const char *folder, struct verifier full, struct checkpoint **out, struct error *err)
 {
     struct checkpoint *checkpoint;
     TRY(open_folder(folder, &checkpoint, err));
-    enum status status = full ? checkpoint_verify(checkpoint, err) : STATUS_OK;
+    enum status status = full.verify ? full.verify(full.context, checkpoint, err) : STATUS_OK;
     if (status == STATUS_OK)
         *out = checkpoint;
     else
@@ -190,7 +196,8 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
 
 /* Opens the newest valid checkpoint of a folder, and warns about newer ones that are damaged. One that cannot be read
  * is passed over only if its name shows that it is older. *again: a checkpoint was deleted or replaced meanwhile. */
-static enum status open_newest(const char *dir, bool full, struct checkpoint **out, bool *again, struct error *err)
+static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
+                               struct error *err)
 {
     struct stat identity;
     struct checkpoint_list list = {.count = 0};
@@ -247,7 +254,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
     return status;
 }
 
-enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
+static enum status open_dir(const char *dir, struct verifier full, struct checkpoint **checkpoint, struct error *err)
 {
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
@@ -259,6 +266,23 @@ enum status checkpoint_open(const char *dir, bool full, struct checkpoint **chec
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
         status = open_newest(folder, full, checkpoint, &again, err);
     return status;
+}
+
+static enum status verify_all(void *context, const struct checkpoint *checkpoint, struct error *err)
+{
+    (void)context;
+    return checkpoint_verify(checkpoint, err);
+}
+
+enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
+{
+    return open_dir(dir, (struct verifier){full ? verify_all : NULL, NULL}, checkpoint, err);
+}
+
+enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
+                                     struct checkpoint **checkpoint, struct error *err)
+{
+    return open_dir(dir, (struct verifier){verify, context}, checkpoint, err);
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -310,18 +334,22 @@ end:
     return status;
 }
 
-enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err)
+enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
 {
     struct reader *reader = reader_of(checkpoint);
     const struct manifest *manifest = reader->manifest;
-    const struct retry never = {.limit = 0};
     struct checkpoint_stream *stream;
-    TRY(checkpoint_stream_new(&reader->files, &never, NULL, 0, &stream, err));
+    TRY(checkpoint_stream_new_part(&reader->files, part, parts, &stream, err));
     enum status status = checkpoint_stream_verify(stream, err);
     checkpoint_stream_free(stream);
-    for (int i = manifest->world; i < manifest->num_files && status == STATUS_OK; i++)
+    for (int i = manifest->world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++)
         status = verify_whole(checkpoint, &manifest->files[i], err);
     return status;
+}
+
+enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err)
+{
+    return checkpoint_verify_part(checkpoint, 0, 1, err);
 }
 
 /* ---- loading ------------------------------------------------------------- */

@@ -16,8 +16,9 @@ struct span {
 struct checkpoint_stream {
     struct checkpoint_files *files;
     struct retry retry;
-    const struct checkpoint_range *ranges; /* NULL: all frames of all files */
+    const struct checkpoint_range *ranges; /* NULL: frames of the files in their order */
     int count, taken;                      /* ranges in all; that the caller has */
+    int64_t in_share;                      /* without ranges: frames to verify */
     struct rankfile_stream *frames;        /* NULL: there are none */
     /* of the thread that reads */
     int range;    /* that `span` belongs to */
@@ -156,12 +157,16 @@ static int64_t frames_of_range(const struct manifest *manifest, const struct che
     return frames;
 }
 
-static int64_t frames_of_files(const struct manifest *manifest)
+/* Begins to read `frames` frames. Takes the stream over, also on failure. */
+static enum status begin(struct checkpoint_stream *stream, int64_t frames, struct checkpoint_stream **out,
+                         struct error *err)
 {
-    int64_t frames = 0;
-    for (int rank = 0; rank < manifest->world; rank++)
-        frames += manifest->files[rank].num_frames;
-    return frames;
+    enum status status = frames ? rankfile_stream_new(stream, fetch_frame, frames, &stream->frames, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        *out = stream;
+    else
+        free(stream);
+    return status;
 }
 
 enum status checkpoint_stream_new(struct checkpoint_files *files, const struct retry *retry,
@@ -172,17 +177,26 @@ enum status checkpoint_stream_new(struct checkpoint_files *files, const struct r
     if (!stream)
         return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", files->folder);
     *stream = (struct checkpoint_stream){.files = files, .retry = *retry, .ranges = ranges, .count = count};
-    int64_t frames = ranges ? 0 : frames_of_files(files->manifest);
-    if (!ranges)
-        stream->span.end = files->manifest->files[0].num_frames;
+    int64_t frames = 0;
     for (int i = 0; i < count; i++)
         frames += frames_of_range(files->manifest, &ranges[i]);
-    enum status status = frames ? rankfile_stream_new(stream, fetch_frame, frames, &stream->frames, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        *out = stream;
-    else
-        free(stream);
-    return status;
+    return begin(stream, frames, out, err);
+}
+
+enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part, int parts,
+                                       struct checkpoint_stream **out, struct error *err)
+{
+    ASSERT(part >= 0 && part < parts);
+    const int64_t each = files->manifest->files[0].num_frames, all = each * files->manifest->world;
+    const int64_t share = all / parts, longer = all % parts; /* the first `longer` shares have one frame more */
+    const int64_t first = share * part + (part < longer ? part : longer);
+    struct checkpoint_stream *stream = calloc(1, sizeof *stream);
+    if (!stream)
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", files->folder);
+    stream->files = files;
+    stream->in_share = share + (part < longer);
+    stream->span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
+    return begin(stream, stream->in_share, out, err);
 }
 
 enum status checkpoint_stream_next(struct checkpoint_stream *stream, float *out, struct error *err)
@@ -195,7 +209,7 @@ enum status checkpoint_stream_next(struct checkpoint_stream *stream, float *out,
 enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err)
 {
     ASSERT(!stream->ranges);
-    return rankfile_stream_next(stream->frames, frames_of_files(stream->files->manifest), NULL, err);
+    return stream->in_share ? rankfile_stream_next(stream->frames, stream->in_share, NULL, err) : STATUS_OK;
 }
 
 void checkpoint_stream_free(struct checkpoint_stream *stream)

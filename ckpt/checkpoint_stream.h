@@ -35,13 +35,17 @@ struct checkpoint_range {
 struct checkpoint_stream;
 
 /* Begins to read `count` ranges (borrowed until checkpoint_stream_free()). A failing disk is retried by the rules of
- * `retry`, separately for each frame. NULL instead of ranges: every frame of every file, which are only verified. */
+ * `retry`, separately for each frame. */
 enum status checkpoint_stream_new(struct checkpoint_files *files, const struct retry *retry,
                                   const struct checkpoint_range *ranges, int count, struct checkpoint_stream **stream,
                                   struct error *err);
 /* The next range into `out`, which has room for all of its elements. An error ends the stream. */
 enum status checkpoint_stream_next(struct checkpoint_stream *stream, float *out, struct error *err);
-/* Verifies every frame of a stream without ranges. */
+/* Begins to verify share `part` of `parts`: the frames of all files in their order, divided into runs of equal length.
+ * The disk is not retried. */
+enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part, int parts,
+                                       struct checkpoint_stream **stream, struct error *err);
+/* Verifies every frame of such a share. */
 enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err);
 void checkpoint_stream_free(struct checkpoint_stream *stream); /* NULL is allowed */
 

@@ -9,6 +9,7 @@
 #include "cmd/train/memory_free.h"
 #include "cmd/train/memory_limit.h"
 #include "cmd/train/resume.h"
+#include "cmd/train/resume_together.h"
 #include "cmd/train/retry_together.h"
 #include "cmd/train/stop_signal.h"
 #include "cmd/train/trainer_weights.h"
@@ -86,24 +87,14 @@ static enum status open_run_folder(struct run *run, struct error *err)
 
 /* ---- the checkpoint to resume from --------------------------------------- */
 
-/* Opens the checkpoint to resume from: rank 0 finds it, the others open the same. All check that the run may resume. */
+/* Opens the checkpoint to resume from on all ranks, which check that the run may resume. */
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
     const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
                                 .stopped = stop_signal_pending};
-    char path[4096] = "";
-    enum status status = STATUS_OK;
-    if (boot->rank == 0)
-        status = resume_open(run->resume, &retry, checkpoint, err);
-    TRY(run_agree(run, status, err));
-    if (boot->rank == 0)
-        snprintf(path, sizeof path, "%s", (*checkpoint)->path);
-    TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
-    if (boot->rank != 0)
-        status = resume_open(path, &retry, checkpoint, err);
-    if (status == STATUS_OK)
-        status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
+    TRY(run_agree(run, resume_open_together(run->comm, boot->host, run->resume, &retry, checkpoint, err), err));
+    enum status status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
     return run_agree(run, status, err);
 }
 

@@ -21,13 +21,13 @@ static bool names_run_folder(const char *resume)
     return io_access(manifest, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,
-                        struct error *err)
+enum status resume_open(const char *resume, const struct retry *retry, checkpoint_verifier *verify, void *context,
+                        struct checkpoint **checkpoint, struct error *err)
 {
     struct retry again = *retry;
     enum status status;
     do
-        status = checkpoint_open(resume, names_run_folder(resume), checkpoint, err);
+        status = checkpoint_open_verified(resume, names_run_folder(resume) ? verify : NULL, context, checkpoint, err);
     while (retry_again(&again, &status, err));
     if (status == STATUS_OK)
         (*checkpoint)->retry = *retry;
@@ -149,13 +149,19 @@ static void log_rewind(const struct checkpoint_rewind *rewind)
                      rewind->moves[i].name, rewind->number);
 }
 
+static enum status verify_alone(void *context, const struct checkpoint *checkpoint, struct error *err)
+{
+    (void)context;
+    return checkpoint_verify(checkpoint, err);
+}
+
 enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
                        const char *source, struct error *err)
 {
     enum status status;
     struct checkpoint *checkpoint;
     struct checkpoint_rewind rewind = {.count = 0};
-    TRY(resume_open(resume, &(struct retry){.limit = 0}, &checkpoint, err));
+    TRY(resume_open(resume, &(struct retry){.limit = 0}, verify_alone, NULL, &checkpoint, err));
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
     TRY_END(resume_plan_rewind(resume, place, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);

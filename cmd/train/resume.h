@@ -8,11 +8,12 @@
 #include "core/retry.h"
 #include "core/spec/spec.h"
 
-/* Opens the checkpoint; in a run folder the newest valid one. A file that exists but cannot be read is read again
- * within the limits of `retry`, now and when the checkpoint is loaded, and then is an error (STATUS_CHECKPOINT, with
- * the cause): it is not damaged, so no older checkpoint is taken. STATUS_REQUEUE: asked to stop meanwhile. */
-enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,
-                        struct error *err);
+/* Opens the checkpoint; in a run folder the newest valid one, whose contents are verified by `verify`. A file that
+ * exists but cannot be read is read again within the limits of `retry`, now and when the checkpoint is loaded, and then
+ * is an error (STATUS_CHECKPOINT, with the cause): it is not damaged, so no older checkpoint is taken. STATUS_REQUEUE:
+ * asked to stop meanwhile. */
+enum status resume_open(const char *resume, const struct retry *retry, checkpoint_verifier *verify, void *context,
+                        struct checkpoint **checkpoint, struct error *err);
 
 /* Checks that a run on `world` ranks may continue from it: STATUS_USAGE for a difference that would silently change the
  * run. Fills in the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; print:

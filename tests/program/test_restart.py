@@ -27,6 +27,27 @@ def test_one_command_to_start_and_to_continue(folder):
     assert "epoch-0002' is not used" in done.err and "resumed from" in done.out and len(folder.metrics().steps) == 6
 
 
+def test_ranks_share_the_verification(folder):
+    """A fault that another rank than the first finds in the newest checkpoint counts as one that rank 0 finds."""
+    disk, run = BadDisk(folder), folder.run_folder()
+    spec = {"train": {"epochs": 3}, "checkpoint": {"retry_seconds": 0.3}}
+    folder.train({"train": {"epochs": 2}}, ranks=2)
+    disk.fails("pread EIO epoch-0002/rank-00001.zst")
+    done = folder.train(spec, ranks=2, more=("--resume", run), env=disk.env, expect=CHECKPOINT)
+    assert "rank 1 on " in done.last_words and "epoch-0002/rank-00001.zst' at offset 0: " in done.last_words, done
+    assert "make '" in done.last_words and "is not used" not in done.err, done
+    disk.works()
+    with open(os.path.join(folder.latest(), "rank-00001.zst"), "r+b") as f:
+        f.seek(os.path.getsize(f.name) // 2)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 1]))
+    done = folder.train(spec, ranks=4, more=("--resume", run))
+    assert done.err.count("epoch-0002' is not used: '") == 1 and "/rank-00001.zst' is damaged at offset " in done.err, done
+    assert [row["step"] for row in folder.metrics().kinds("resumed_from")] == [3]
+    assert "epoch-0002.damaged-1" in os.listdir(os.path.join(run, "checkpoints"))
+
+
 def test_a_start_that_was_killed_before_its_first_checkpoint(folder):
     process = folder.start("--config", folder.spec(LONG), "--resume", "auto", "--set", "checkpoint.interval_steps=0")
     wait_for_steps(folder, process, 3)

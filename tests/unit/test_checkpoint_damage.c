@@ -66,6 +66,38 @@ static void test_every_flipped_byte(void **unused)
     }
 }
 
+/* The lowest of several shares that finds a fault has the message of a verification as a whole. */
+static void test_shares_find_what_the_whole_finds(void **unused)
+{
+    (void)unused;
+    static const int parts[] = {2, 3, 5, 64};
+    char path[FS_PATH_MAX], file[FS_PATH_MAX];
+    make_checkpoint(0, path);
+    for (size_t f = 0; f < 2 * 3 + 1; f++) { /* at three places of each rank's file, and in the tokenizer's */
+        size_t bytes;
+        assert_int_equal(fs_join(file, path, files[f / 3], STATUS_BUG, NULL), STATUS_OK);
+        char *data = case_read(file, &bytes);
+        size_t at = f == 6 ? bytes / 2 : f % 3 == 0 ? 100 : f % 3 == 1 ? bytes / 2 : bytes - 1;
+        struct checkpoint *checkpoint;
+        struct error whole, share;
+        data[at] ^= 1;
+        case_write(file, data, bytes);
+        assert_int_equal(checkpoint_open(path, false, &checkpoint, &whole), STATUS_OK);
+        assert_int_equal(checkpoint_verify(checkpoint, &whole), STATUS_CHECKPOINT);
+        for (size_t i = 0; i < COUNT_OF(parts); i++) {
+            enum status status = STATUS_OK;
+            for (int part = 0; part < parts[i] && status == STATUS_OK; part++)
+                status = checkpoint_verify_part(checkpoint, part, parts[i], &share);
+            if (status != STATUS_CHECKPOINT || strcmp(share.text, whole.text) != 0)
+                fail_msg("%d shares: %s; as a whole: %s", parts[i], status ? share.text : "nothing", whole.text);
+        }
+        checkpoint_close(checkpoint);
+        data[at] ^= 1;
+        case_write(file, data, bytes);
+        free(data);
+    }
+}
+
 static void test_cut_zeroed_grown_missing(void **unused)
 {
     (void)unused;
@@ -394,9 +426,13 @@ int main(void)
 #endif
 #define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_every_flipped_byte), TEST(test_cut_zeroed_grown_missing),
-        TEST(test_files_of_others),    TEST(test_damage_is_found_while_loading),
-        TEST(test_forged_manifests),   TEST(test_forged_rank_files),
+        TEST(test_every_flipped_byte),
+        TEST(test_shares_find_what_the_whole_finds),
+        TEST(test_cut_zeroed_grown_missing),
+        TEST(test_files_of_others),
+        TEST(test_damage_is_found_while_loading),
+        TEST(test_forged_manifests),
+        TEST(test_forged_rank_files),
         TEST(test_forged_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
