@@ -103,7 +103,7 @@ int flight_file_create(struct flight_file *file, const char *path, const struct 
                        const struct flight_image *image)
 {
     char temporary[FS_PATH_MAX + 32];
-    snprintf(temporary, sizeof temporary, "%s.tmp-%d", path, (int)getpid());
+    snprintf(temporary, sizeof temporary, "%s" FLIGHT_FILE_TORN "%d", path, (int)getpid());
     file->count = 0;
     file->fd = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file->fd < 0)

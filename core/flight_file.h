@@ -48,6 +48,9 @@ struct flight_file {
     struct flight_image last; /* as the file has it */
 };
 
+/* In the name of a file that is not whole: a rank that is killed while it makes its file leaves one for ever. */
+#define FLIGHT_FILE_TORN ".tmp-"
+
 /* Makes the file anew, whole, under a temporary name first; then it is open. Returns 0 or an errno. */
 int flight_file_create(struct flight_file *file, const char *path, const struct flight_head *head,
                        const struct flight_image *image);

@@ -186,7 +186,10 @@ static int is_start(const struct dirent *entry)
     return entry->d_name[0] >= '0' && entry->d_name[0] <= '9';
 }
 
-static void delete_start(const char *name)
+/* Deletes a start's records, or only the files that flight_file_create() leaves where a rank is killed in it; then the
+ * folder, if it is empty. The run is locked, so nobody writes there but a rank of another node that is slow to die, and
+ * it merely makes its record again. */
+static void sweep_start(const char *name, bool records)
 {
     char path[PATH_BYTES + 300];
     snprintf(path, sizeof path, "%s/%s", recorder.folder, name);
@@ -194,20 +197,20 @@ static void delete_start(const char *name)
     if (!entries)
         return;
     for (struct dirent *entry; (entry = readdir(entries));)
-        if (!strncmp(entry->d_name, "rank-", 5))
+        if (!strncmp(entry->d_name, "rank-", 5) && (records || strstr(entry->d_name, FLIGHT_FILE_TORN)))
             unlinkat(dirfd(entries), entry->d_name, 0);
     closedir(entries);
     rmdir(path);
 }
 
 /* Rank 0: the records of the newest starts stay. */
-static void delete_old_starts(void)
+static void sweep_old_starts(void)
 {
     struct dirent **names;
     int count = scandir(recorder.folder, &names, is_start, newest_first);
     for (int i = 0; i < count; i++) {
-        if (i >= KEPT_STARTS)
-            delete_start(names[i]->d_name);
+        if (strcmp(names[i]->d_name, recorder.start) != 0) /* where other ranks are at work already */
+            sweep_start(names[i]->d_name, i >= KEPT_STARTS);
         free(names[i]);
     }
     if (count >= 0)
@@ -270,7 +273,7 @@ static void *recorder_loop(void *unused)
     (void)unused;
     pthread_setname_np(pthread_self(), "ztrain-flight");
     if (recorder.head.rank == 0)
-        delete_old_starts();
+        sweep_old_starts();
     pthread_mutex_lock(&recorder.mutex);
     while (!recorder.stop) {
         look();

@@ -407,6 +407,12 @@ def wait_for_words(folder, process, words):
     wait_until(said, what=f"'{words}'")
 
 
+def state_of(pid):
+    """The state of a process or thread, as in proc(5)."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        return f.read().rpartition(")")[2].split()[0]
+
+
 def children(pid):
     """Process ids of the direct children, in the order they were started."""
     try:

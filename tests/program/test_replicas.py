@@ -2,35 +2,65 @@
 import glob
 import os
 import re
+import signal
 import struct
+import time
 
 import pytest
 
-from harness import DIVERGED, children, read_safetensors, wait_for_steps
+from harness import DIVERGED, children, read_safetensors, state_of, wait_for_steps, wait_until
 
 UNMOVED = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-30, "weight_decay": 0.0}}}  # weights stay as they began
 
 
-def flip_a_bit(pid, pattern, instead=None):
-    """Flips a bit at the first place in the process's private memory that holds the pattern, or writes bytes there."""
-    with open(f"/proc/{pid}/maps", encoding="ascii") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+def places(pid, memory, pattern):
+    """Addresses in the process's private memory that hold the pattern."""
+    with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
         for line in maps:
             begin, end, rights, inode = re.match(r"(\w+)-(\w+) (\S+) \S+ \S+ (\d+)", line).groups()
-            if not rights.startswith("rw") or inode != "0":
+            begin, size = int(begin, 16), int(end, 16) - int(begin, 16)
+            if not rights.startswith("rw") or inode != "0" or size > 1 << 30:  # the last is a sanitizer's shadow
                 continue
-            size = int(end, 16) - int(begin, 16)
-            if size > 1 << 30:  # a sanitizer's shadow
-                continue
-            memory.seek(int(begin, 16))
+            memory.seek(begin)
             try:
-                at = memory.read(size).find(pattern)
+                content = memory.read(size)
             except OSError:
                 continue
-            if at >= 0:
-                memory.seek(int(begin, 16) + at)
-                memory.write(instead or bytes([pattern[0] ^ 1]))
-                return True
-    return False
+            at = content.find(pattern)
+            while at >= 0:
+                yield begin + at
+                at = content.find(pattern, at + len(pattern))
+
+
+def stop_between_saves(folder, pid):
+    """Stops the process at a moment when no checkpoint is being written: what is flipped in memory then is not on its way to
+    a file between the computation of its checksum and the write."""
+    checkpoints = os.path.join(folder.run_folder(), "checkpoints")
+
+    def stopped():
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: {state_of(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")} == {"T"},
+                   what="the stop of all threads")
+        if not os.path.isdir(checkpoints) or not [n for n in os.listdir(checkpoints) if n.startswith(".tmp")]:
+            return True
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.02)
+        return False
+
+    wait_until(stopped, what="a moment without a save")
+
+
+def flip_a_bit(folder, pid, pattern, instead=None):
+    """Flips a bit at each place in the process's private memory that holds the pattern, or writes bytes there: one of them is
+    the parameters, others may be copies for a checkpoint, which would go unnoticed."""
+    stop_between_saves(folder, pid)
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        found = list(places(pid, memory, pattern))
+        for place in found:
+            memory.seek(place)
+            memory.write(instead or bytes([pattern[0] ^ 1]))
+    os.kill(pid, signal.SIGCONT)
+    return len(found)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -51,7 +81,7 @@ def test_a_flipped_bit_stops_the_run_before_its_checkpoint(folder, dtype):
     assert kept
     victim = next(pid for pid in children(process.pid) if b"ZTRAIN_LOCAL_RANK=1\0" in
                   open(f"/proc/{pid}/environ", "rb").read() + b"\0")
-    assert flip_a_bit(victim, pattern)
+    assert flip_a_bit(folder, victim, pattern)
     done = folder.wait(process)
     assert done.code == DIVERGED, done
     kind = "master" if dtype == "bf16" else "parameters"
@@ -80,7 +110,7 @@ def test_the_rank_with_the_first_non_finite_value_is_named(folder):
     wait_for_steps(folder, process, 3)
     victim = next(pid for pid in children(process.pid) if b"ZTRAIN_LOCAL_RANK=1\0" in
                   open(f"/proc/{pid}/environ", "rb").read() + b"\0")
-    assert flip_a_bit(victim, pattern, struct.pack("<f", float("nan")))
+    assert flip_a_bit(folder, victim, pattern, struct.pack("<f", float("nan")))
     done = folder.wait(process)
     assert done.code == DIVERGED, done
     said = " ".join(folder.ztrain("why", folder.run_folder()).out.split())

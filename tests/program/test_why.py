@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from harness import (BadDisk, CHECKPOINT, DIVERGED, FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, children, free_port, wait_for_steps,
-                     wait_for_words, wait_until)
+from harness import (BadDisk, CHECKPOINT, DIVERGED, FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, children, free_port, state_of,
+                     wait_for_steps, wait_for_words, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 HOST = os.uname().nodename
@@ -26,12 +26,6 @@ def records(folder):
     top = os.path.join(folder.run_folder(), "flight")
     return sorted(os.path.relpath(os.path.join(where, name), top) for where, _, names in os.walk(top) for name in names
                   if name.endswith(".ring"))
-
-
-def state_of(pid):
-    """As in proc(5)."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
-        return f.read().rpartition(")")[2].split()[0]
 
 
 def begun(folder, *options, env=None, changes=None, steps=4):
@@ -154,6 +148,20 @@ def test_an_earlier_start_keeps_its_records(folder):
     os.makedirs(os.path.join(folder.run_folder(), "flight", "99991231-235959-000"))  # left by a start that wrote nothing
     assert f"records of the start {starts[1]}" in why(folder)[2].out
     assert why(folder, "--start", starts[0])[0].startswith("Rank 1 on")
+
+
+def test_what_a_kill_left_half_made_is_ignored_and_deleted_by_the_next_start(folder):
+    top = os.path.join(folder.run_folder(), "flight")
+    for name in ["20200101-000000-000/rank-00001.ring.tmp-9472", "20200102-000000-000/rank-00000.ring.tmp-7",
+                 "20200102-000000-000/rank-00000.ring"]:
+        os.makedirs(os.path.dirname(os.path.join(top, name)), exist_ok=True)
+        with open(os.path.join(top, name), "wb") as f:
+            f.write(b"ztrain-flight")
+        if name.endswith("9472"):
+            assert "there are no flight records" in why(folder, expect=CHECKPOINT)[2].err
+    folder.train({"train": {"epochs": None, "max_steps": 1}})
+    assert os.listdir(top) == ["20200102-000000-000"]
+    assert os.listdir(os.path.join(top, "20200102-000000-000")) == ["rank-00000.ring"]
 
 
 def test_a_full_disk_is_a_warning(folder):
