@@ -272,8 +272,9 @@ struct swiglu_bwd_args {
 /* *loss_sum += the sum over rows with target >= 0 of the cross-entropy of softmax(z) and of the row's wanted
  * distribution q = (1 - smoothing) · onehot(target) + smoothing / V (torch's cross_entropy with label_smoothing), in
  * row order, in double. z is logit_scale · logits, with softcap softcap · tanh of that / softcap. With dlogits: dlogits
- * = scale · *loss_scale · (softmax - q) · dz/dlogits, 0 in rows without a target. dlogits (dt) may lie over the logits,
- * at the same address and with the same bytes between rows, even if it is narrower (from fp32 to bf16). */
+ * = scale · *step_scale · *loss_scale · (softmax - q) · dz/dlogits, 0 in rows without a target. dlogits (dt) may lie
+ * over the logits, at the same address and with the same bytes between rows, even if it is narrower (from fp32 to
+ * bf16). */
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
@@ -285,7 +286,8 @@ struct cross_entropy_args {
     float softcap; /* 0: none */
     float scale;
     float smoothing;         /* of the labels, 0 … 1 */
-    const float *loss_scale; /* device scalar that multiplies `scale`; NULL: 1 */
+    const float *step_scale; /* device scalars that multiply `scale`, in this order; NULL: 1 */
+    const float *loss_scale;
     double *loss_sum;
 };
 

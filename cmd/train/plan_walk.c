@@ -187,12 +187,12 @@ static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct 
                           .max_seq = (int32_t)t->spec->data.seq_length};
     struct zero_result result;
     batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
+    const struct loss_factor factor = {.value = 1, .scaler = zero_loss_scale(t->zero)};
     zero_begin_step(t->zero, &schedule, t->compute);
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t micro = 0; micro < micro_batches; micro++) {
         zero_begin_micro(t->zero, micro + 1 == micro_batches);
-        TRY(transformer_train(t->transformer, &batch, 1, zero_loss_scale(t->zero), zero_verbs(t->zero), t->compute,
-                              t->loss_sum, err));
+        TRY(transformer_train(t->transformer, &batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err));
     }
     TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
     TRY(zero_end_step(t->zero, t->compute, err));

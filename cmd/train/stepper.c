@@ -86,14 +86,21 @@ static void fault_in_step(int rank, int64_t step)
 }
 #endif
 
-/* Forward and backward; adds up this rank's losses on the device. */
-static enum status train_micro(struct trainer *t, const struct batch *batch, struct error *err)
+/* The factor of the losses in the step of this micro-batch, whose loss is the mean over its targets. */
+static float scale_of(const struct batch *batch)
 {
-    float scale = batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
+    return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
+}
+
+/* Forward and backward; adds up this rank's losses on the device. loaded: load_all() has the scale in memory. */
+static enum status train_micro(struct trainer *t, const struct batch *batch, bool loaded, struct error *err)
+{
+    const struct loss_factor factor = {.value = loaded ? 1 : scale_of(batch),
+                                       .step = loaded ? t->grad_scale : NULL,
+                                       .scaler = zero_loss_scale(t->zero)};
     fault_in_step(t->rank, batch->step);
     zero_begin_micro(t->zero, batch->last_micro);
-    return transformer_train(t->transformer, batch, scale, zero_loss_scale(t->zero), zero_verbs(t->zero), t->compute,
-                             t->loss_sum, err);
+    return transformer_train(t->transformer, batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err);
 }
 
 static enum status finish(struct stepper *s, struct error *err)
@@ -131,7 +138,7 @@ static enum status run_as_data_come(struct stepper *s, struct token_stream *stre
     do {
         flight_micro(++micro);
         TRY(next_batch(s, stream, enqueued, err));
-        TRY(train_micro(t, &enqueued->last, err));
+        TRY(train_micro(t, &enqueued->last, false, err));
         if (!enqueued->last.last_micro)
             TRY(look->look(look->context, s, &stop, err));
     } while (!enqueued->last.last_micro && !stop);
@@ -156,7 +163,7 @@ static enum status run_pass(struct stepper *s, struct token_stream *stream, cons
         }
         last = kept[i]->last_micro;
         flight_micro(i + 1);
-        TRY(train_micro(t, kept[i], err));
+        TRY(train_micro(t, kept[i], false, err));
         if (!last)
             TRY(look->look(look->context, s, &stop, err));
         if (stop)
@@ -214,9 +221,11 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
         s->batches[i] = enqueued->last;
         transformer_load(t->transformer, i, &s->batches[i], t->compute);
         if (s->graph) /* packed steps are alike */
-            ASSERT(s->batches[i].num_tokens == s->tokens && s->batches[i].step_targets == s->targets);
+            ASSERT(s->batches[i].num_tokens == s->tokens);
         i++;
     } while (!enqueued->last.last_micro);
+    const float scale = scale_of(&enqueued->last);
+    stream_copy(t->compute, t->grad_scale, &scale, sizeof scale);
     return STATUS_OK;
 }
 
@@ -226,7 +235,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++) {
         flight_micro(i + 1);
-        TRY(train_micro(t, &s->batches[i], err));
+        TRY(train_micro(t, &s->batches[i], true, err));
     }
     return finish(s, err);
 }
@@ -246,7 +255,6 @@ static enum status capture(struct stepper *s, struct error *err)
     }
     TRY(all_say(t->comm, s->graph != NULL, &all, err));
     s->tokens = s->batches[0].num_tokens;
-    s->targets = s->batches[0].step_targets;
     if (all)
         return STATUS_OK;
     graph_free(s->graph);

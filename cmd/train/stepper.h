@@ -3,8 +3,8 @@
  * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
  * (train.cuda_graphs): where launching a kernel takes longer than the kernel itself, the GPU would wait for the host.
  * The bits are the same. The first step of a process is never a graph: it loads kernels, and libraries choose
- * algorithms in it. Three things stay outside a graph: the tokens (loaded for all micro-batches first), the schedule's
- * learning rates, and the host's reads of the step's results. */
+ * algorithms in it. Outside a graph stay: the tokens (loaded for all micro-batches first) and the number of targets, by
+ * which the losses are divided; the schedule's learning rates; the host's reads of the step's results. */
 #ifndef ZTRAIN_CMD_TRAIN_STEPPER_H
 #define ZTRAIN_CMD_TRAIN_STEPPER_H
 
@@ -26,7 +26,7 @@ struct stepper {
     const struct stepper_check *check; /* set by the caller, borrowed: the next step is computed twice; NULL: once */
     struct graph *graph;               /* owned; NULL: not captured */
     struct batch *batches;             /* (gradient_accumulation_steps) owned, with graphs: loaded */
-    int64_t tokens, targets;           /* of each captured micro-batch; of the step */
+    int64_t tokens;                    /* of each captured micro-batch */
     struct event *looks[2];            /* owned; where the compute stream was at the last two looks (stepper_look) */
     int64_t num_looks;
 };

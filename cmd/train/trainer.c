@@ -312,22 +312,6 @@ static enum status check_schedule(const struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-/* With a loss mask each step has a divisor of its own, and a graph would have that of the step it was captured from. */
-static enum status check_graphs(struct trainer *t, struct error *err)
-{
-    if (!t->graphs || !train_sources_have_mask(&t->sources))
-        return STATUS_OK;
-    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_ON)
-        return error_set(
-            err, STATUS_USAGE,
-            "train.cuda_graphs is true, but steps cannot be graphs: data.train has a loss mask, and no two "
-            "steps have the same number of targets; hint: auto takes graphs where they are possible");
-    t->graphs = false;
-    if (t->rank == 0 && !t->quiet)
-        log_info("CUDA graphs: none: data.train has a loss mask");
-    return STATUS_OK;
-}
-
 /* data.packing first_fit: packs the documents of a token set, which `key` names in the log. */
 static enum status pack_documents(const struct trainer *t, const char *key, const struct token_set *set,
                                   struct first_fit **fit, struct error *err)
@@ -376,7 +360,6 @@ static enum status open_training_data(struct trainer *t, struct error *err)
     const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
     TRY(train_sources_open(spec, t->desc.vocab_size, &t->sources, err));
     TRY(check_masks(t, err));
-    TRY(check_graphs(t, err));
     for (int i = 0; i < t->sources.count; i++) {
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
         TRY(pack_documents(t, name, t->sources.sets[i], &t->sources.fits[i], err));

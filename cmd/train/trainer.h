@@ -52,6 +52,7 @@ struct trainer {
     void *host_memory;            /* plan.host.used bytes; NULL without offload */
     bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
     double *loss_sum;             /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
+    float *grad_scale;            /* in the arena: the factor of the losses of a step that is a graph */
     struct train_sources sources; /* data.train */
     struct mixture mixture;       /* of the sources, if data.train is one: order.count 0: it is none */
     struct token_set *validation_set;    /* NULL: no validation data */

@@ -25,7 +25,8 @@ static void lay_out(struct trainer *t, struct arena *local, struct arena *shared
     transformer_layout(t->transformer, local);
     if (t->samples)
         generator_layout(t->samples->generator, local);
-    t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum);
+    t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum + sizeof *t->grad_scale);
+    t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + 1) : NULL;
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
     if (local->base)
         stream_set_workspace(t->compute, workspace, t->plan.workspace);

@@ -63,7 +63,8 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         wanted += smoothing * mean_logit(a, logits, highest, logits_dtype, capped);
     double loss = log(total) + (double)highest - wanted;
     if (dlogits) {
-        double scale = (double)a->scale * (a->loss_scale ? (double)*a->loss_scale : 1);
+        double of_step = (double)a->scale * (a->step_scale ? (double)*a->step_scale : 1);
+        double scale = of_step * (a->loss_scale ? (double)*a->loss_scale : 1);
         float factor = (float)(scale / total), shift = (float)(scale * uniform);
         double p = exp((double)logit - (double)highest) / total;
         for (int64_t j = 0; j < a->V; j += VF) {

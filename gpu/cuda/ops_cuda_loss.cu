@@ -245,7 +245,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
-    const float scale = a.loss_scale ? a.scale * *a.loss_scale : a.scale;
+    const float of_step = a.step_scale ? a.scale * *a.step_scale : a.scale;
+    const float scale = a.loss_scale ? of_step * *a.loss_scale : of_step;
     struct row_gradient row = {{a.logit_scale, a.softcap}, 0, 0, scale * a.smoothing / static_cast<float>(columns)};
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;

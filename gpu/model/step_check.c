@@ -205,7 +205,8 @@ static enum status enqueue_step(struct small_model *s, struct error *err)
 {
     const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, small_grads_ready};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
-    TRY(transformer_train(s->transformer, &s->batch, 1.0f / TOKENS, NULL, &verbs, s->stream, s->loss, err));
+    const struct loss_factor factor = {.value = 1.0f / TOKENS};
+    TRY(transformer_train(s->transformer, &s->batch, &factor, &verbs, s->stream, s->loss, err));
     for (int u = 0; u < s->table.num_units; u++)
         s->device->ops->adam(s->stream, &(struct adam_args){.n = s->table.units[u].numel,
                                                             .master = s->master[u],

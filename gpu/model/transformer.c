@@ -247,9 +247,9 @@ static enum status body_backward(const struct pass *pass)
     return STATUS_OK;
 }
 
-enum status transformer_train(struct transformer *t, const struct batch *batch, float grad_scale,
-                              const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
-                              double *loss_sum, struct error *err)
+enum status transformer_train(struct transformer *t, const struct batch *batch, const struct loss_factor *factor,
+                              const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
+                              struct error *err)
 {
     ASSERT(t->config.training);
     struct pass pass = {.transformer = t,
@@ -257,8 +257,7 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                         .stream = stream,
                         .err = err,
                         .training = true,
-                        .grad_scale = grad_scale,
-                        .loss_scale = loss_scale,
+                        .factor = factor ? *factor : (struct loss_factor){.value = 1},
                         .loss_sum = loss_sum};
     stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
     trace_begin(stream, TRACE_FORWARD, TRACE_WHOLE);

@@ -57,12 +57,20 @@ enum status transformer_start(struct transformer *transformer, struct stream *st
  * `input` (0 … config.inputs - 1). */
 void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream);
 
+/* The factor of the loss whose gradients are computed: value · *step · *scaler, where the last two are device scalars,
+ * or NULL for 1. A graph that is launched again has the value of its capture, so what differs from step to step is
+ * *step there. */
+struct loss_factor {
+    float value;
+    const float *step, *scaler;
+};
+
 /* Forward and backward of one micro-batch. *loss_sum (device scalar) += the sum of the losses of its targets. The
- * gradients of grad_scale · *loss_scale · that sum go to the memory that the verbs return (loss_scale: device scalar,
- * or NULL for 1). A batch that transformer_load() has not loaded is loaded as input 0. With num_tokens 0, the verbs are
- * called in the same order, and gradients that would be overwritten become 0. */
-enum status transformer_train(struct transformer *transformer, const struct batch *batch, float grad_scale,
-                              const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
+ * gradients of the factor times that sum go to the memory that the verbs return (factor NULL: 1). A batch that
+ * transformer_load() has not loaded is loaded as input 0. With num_tokens 0, the verbs are called in the same order,
+ * and gradients that would be overwritten become 0. */
+enum status transformer_train(struct transformer *transformer, const struct batch *batch,
+                              const struct loss_factor *factor, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)

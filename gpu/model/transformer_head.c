@@ -153,9 +153,10 @@ static const void *chunk_forward(const struct pass *pass, const struct unit *uni
         .targets = pass->batch.targets + first,
         .logit_scale = (float)t->config.desc->logit_multiplier,
         .softcap = (float)t->config.desc->logit_softcap,
-        .scale = pass->grad_scale,
+        .scale = pass->factor.value,
         .smoothing = t->config.label_smoothing,
-        .loss_scale = pass->loss_scale,
+        .step_scale = pass->factor.step,
+        .loss_scale = pass->factor.scaler,
         .loss_sum = pass->loss_sum,
     };
     t->device->ops->cross_entropy(pass->stream, &loss);

@@ -13,9 +13,8 @@ struct pass {
     const struct param_verbs *verbs;
     struct stream *stream;
     struct error *err;
-    float grad_scale;
-    const float *loss_scale; /* device scalar, or NULL for 1 */
-    double *loss_sum;        /* device scalar */
+    struct loss_factor factor; /* training */
+    double *loss_sum;          /* device scalar */
     /* evaluation of a classifier: the batch's targets, and where the logits of rows with a target go; else NULL */
     const int32_t *host_targets;
     float *host_logits;

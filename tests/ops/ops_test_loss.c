@@ -16,13 +16,15 @@ static double cross_entropy_wanted(const struct harness *h, int64_t i, int64_t j
     return (1 - smoothing) * (j == h->index_a[i]) + smoothing / (double)h->c->N;
 }
 
-/* The factor of dlogits; WIDE_OUT: without a loss scale. */
+/* The factor of dlogits; WIDE_OUT: without a loss scale; IN_PLACE: with a step's scale. */
 static const float cross_entropy_scale = 0.125f;
 static const float cross_entropy_loss_scale = 2;
+static const float cross_entropy_step_scale = 1.5f;
 
 static double cross_entropy_factor(const struct harness *h)
 {
-    return (double)cross_entropy_scale * (has(h, WIDE_OUT) ? 1 : (double)cross_entropy_loss_scale);
+    const double of_step = has(h, IN_PLACE) ? (double)cross_entropy_step_scale : 1;
+    return (double)cross_entropy_scale * of_step * (has(h, WIDE_OUT) ? 1 : (double)cross_entropy_loss_scale);
 }
 
 static void cross_entropy_setup(struct harness *h)
@@ -36,9 +38,12 @@ static void cross_entropy_setup(struct harness *h)
         h->index_a[i] = -1;
     h->x = tensor_in(h, "logits", wide_dtype(h), c->M * ld, has(h, EXTREME) ? 80 : 4);
     h->loss = tensor_double(h, "loss_sum", 0.5);
-    h->k = tensor_in(h, "loss_scale", DTYPE_F32, 1, 1);
-    if (!h->timing)
+    h->k = tensor_in(h, "loss_scale, step_scale", DTYPE_F32, 2, 1);
+    if (!h->timing) {
         tensor_set(h->k, 0, cross_entropy_loss_scale);
+        tensor_set(h->k, 1, cross_entropy_step_scale);
+    }
+    const float *scales = h->k->device;
     h->dx = NULL;
     if (!has(h, LOSS_ONLY)) {
         h->dx = tensor_out(h, "dlogits", h->dtype, c->M * ld_dlogits, false);
@@ -62,7 +67,8 @@ static void cross_entropy_setup(struct harness *h)
                                                         .softcap = (float)c->cap,
                                                         .scale = cross_entropy_scale,
                                                         .smoothing = (float)cross_entropy_smoothing(h),
-                                                        .loss_scale = has(h, WIDE_OUT) ? NULL : h->k->device,
+                                                        .step_scale = has(h, IN_PLACE) ? scales + 1 : NULL,
+                                                        .loss_scale = has(h, WIDE_OUT) ? NULL : scales,
                                                         .loss_sum = h->loss->device};
 }
 
