@@ -85,7 +85,7 @@ enum status rankfile_verify(struct rankfile *file, struct error *err);
 /* ---- streams of frames --------------------------------------------------- */
 
 /* Frames of one or more files in an order that the caller chooses: a thread reads them ahead, in that order, while
- * those before them are verified and decompressed. Memory: 1 MiB for each frame that is read ahead (READ_AHEAD), and 2
+ * those before them are verified and decompressed. Memory: 2 MiB for each frame that is read ahead (READ_AHEAD), and 4
  * MiB for each OpenMP thread. */
 struct rankfile_stream;
 
@@ -93,6 +93,7 @@ struct rankfile_stream;
 struct rankfile_piece {
     struct rankfile *file; /* an owner of it */
     int64_t index;         /* of the frame in the file */
+    const uint8_t *stored; /* its bytes in the piece's buffer */
     int64_t from, count;   /* the frame's elements that are wanted; count 0: it is only verified */
     int64_t at;            /* the place of the first of them in the output */
 };

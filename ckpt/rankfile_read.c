@@ -5,6 +5,7 @@
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/liveness.h"
+#include "core/storage/uncached_read.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -29,7 +30,8 @@ struct rankfile {
     char *path;        /* owned */
     atomic_int owners; /* rankfile_retain() */
     int fd;
-    struct rankfile_shape shape; /* its arrays are borrowed */
+    struct uncached_file contents; /* of fd */
+    struct rankfile_shape shape;   /* its arrays are borrowed */
     int64_t num_frames;
     struct frame *frames; /* [num_frames] owned; checked */
     int64_t *first_frame; /* [num_units] owned: first frame of the unit's slice of state 0; one state has
@@ -145,6 +147,7 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     int64_t bytes;
     TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
     TRY_GOTO(index_load(file, bytes, facts, err));
+    uncached_file_init(&file->contents, file->fd, file->path);
     *out = file;
     return STATUS_OK;
 fail:
@@ -220,9 +223,10 @@ void rankfile_stream_free(struct rankfile_stream *stream)
 enum status rankfile_fetch(struct rankfile *file, int64_t index, struct read_ahead_piece *piece, struct error *err)
 {
     const struct frame *frame = &file->frames[index];
-    TRY(fs_pread(file->fd, file->path, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT, err));
+    const uint8_t *stored;
+    TRY(uncached_read(&file->contents, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT, &stored, err));
     struct rankfile_piece *place = piece->place;
-    *place = (struct rankfile_piece){.file = rankfile_retain(file), .index = index};
+    *place = (struct rankfile_piece){.file = rankfile_retain(file), .index = index, .stored = stored};
     return STATUS_OK;
 }
 
@@ -271,7 +275,7 @@ static void unpack_next(struct rankfile_stream *stream, float *out, struct frame
     } else if (frame_outcome_open(outcome, piece->number)) {
         const struct frame *frame = &place->file->frames[place->index];
         struct error bad;
-        enum status status = frame_unpack(place->file, scratch, frame, piece->bytes, &bad);
+        enum status status = frame_unpack(place->file, scratch, frame, place->stored, &bad);
         if (status != STATUS_OK)
             frame_outcome_note(outcome, piece->number, status, &bad);
         else if (place->count)

@@ -2,6 +2,7 @@
 #include "ckpt/read_ahead.h"
 
 #include "core/clock.h"
+#include "core/storage/uncached_read.h"
 #include "core/thread.h"
 
 #include <pthread.h>
@@ -12,7 +13,8 @@ struct read_ahead {
     struct read_ahead_source source;
     int64_t pieces;
     int slots;
-    struct read_ahead_piece *ring; /* [slots] owned, with their buffers */
+    struct read_ahead_piece *ring; /* [slots] owned, with their places */
+    uint8_t *buffers;              /* owned; of all slots */
     pthread_mutex_t mutex;
     pthread_cond_t filled, emptied;
     int64_t fetched, taken; /* pieces so far; the failed one counts */
@@ -51,14 +53,18 @@ static void *fetch_all(void *argument)
 
 static enum status ring_new(struct read_ahead *ahead, struct error *err)
 {
+    size_t stride;
+    bool enough = true;
     ahead->ring = calloc((size_t)ahead->slots, sizeof *ahead->ring);
-    for (int i = 0; ahead->ring && i < ahead->slots; i++) {
-        ahead->ring[i].bytes = malloc(ahead->source.buffer_bytes);
+    ahead->buffers = uncached_memory(ahead->source.buffer_bytes, (size_t)ahead->slots, &stride);
+    for (int i = 0; ahead->ring && ahead->buffers && i < ahead->slots; i++) {
+        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
         ahead->ring[i].place = calloc(1, ahead->source.place_bytes);
-        if (!ahead->ring[i].bytes || !ahead->ring[i].place)
-            return error_set(err, STATUS_DEVICE, "out of memory for reading ahead");
+        enough &= ahead->ring[i].place != NULL;
     }
-    return ahead->ring ? STATUS_OK : error_set(err, STATUS_DEVICE, "out of memory for reading ahead");
+    if (!ahead->ring || !ahead->buffers || !enough)
+        return error_set(err, STATUS_DEVICE, "out of memory for reading ahead");
+    return STATUS_OK;
 }
 
 enum status read_ahead_new(const struct read_ahead_source *source, int64_t pieces, int users, struct read_ahead **out,
@@ -134,10 +140,10 @@ void read_ahead_free(struct read_ahead *ahead)
     for (int i = 0; ahead->ring && i < ahead->slots; i++) {
         if (ahead->ring[i].full)
             drop(ahead, &ahead->ring[i]);
-        free(ahead->ring[i].bytes);
         free(ahead->ring[i].place);
     }
     free(ahead->ring);
+    free(ahead->buffers);
     pthread_cond_destroy(&ahead->filled);
     pthread_cond_destroy(&ahead->emptied);
     pthread_mutex_destroy(&ahead->mutex);

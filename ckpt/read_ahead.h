@@ -24,7 +24,7 @@ enum { READ_AHEAD = 4 }; /* pieces that are read or being read, and wait to be t
 
 struct read_ahead_piece {
     int64_t number; /* from 0 */
-    uint8_t *bytes; /* [buffer_bytes] the buffer, owned by the read_ahead */
+    uint8_t *bytes; /* [uncached_room(buffer_bytes)] the buffer, owned by the read_ahead; for uncached_read() */
     void *place;    /* [place_bytes] where it comes from and belongs to, in the words of fetch(); likewise */
     enum status status;
     struct error err; /* of fetch() */

@@ -1,0 +1,44 @@
+/* uncached_read.h: reads large parts of a file from front to back, past the page cache where that is faster.
+ *
+ * A read through the page cache first has to find memory for the cache and then copies out of it, which costs more CPU
+ * time than the disk needs for the bytes (docs/performance.md, "Reading a checkpoint"). On file systems of local disks
+ * a part that is not in the cache is therefore read with O_DIRECT into the caller's memory; the disk is given few,
+ * large segments if that memory consists of huge pages, which uncached_memory() asks for. Parts that the cache holds,
+ * small ones and all other file systems are read through the cache, as is a part whose direct read fails. */
+#ifndef ZTRAIN_CORE_STORAGE_UNCACHED_READ_H
+#define ZTRAIN_CORE_STORAGE_UNCACHED_READ_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    UNCACHED_ALIGN = 4096,
+    UNCACHED_LEAST = 256 << 10 /* bytes of a part; smaller ones are read through the cache */
+};
+
+/* A file that is open for reading. */
+struct uncached_file {
+    const char *path; /* borrowed; for messages */
+    int fd;           /* borrowed; its O_DIRECT is switched on and off, so one thread at a time reads */
+    bool able;        /* its file system takes direct reads */
+    bool direct;      /* O_DIRECT is on now */
+};
+
+void uncached_file_init(struct uncached_file *file, int fd, const char *path);
+
+/* The room that uncached_read() needs for parts of at most `bytes`. */
+size_t uncached_room(size_t bytes);
+
+/* Memory for `count` buffers of uncached_room(bytes) each, at a stride that is a multiple of UNCACHED_ALIGN; in huge
+ * pages where the kernel has them. NULL: there is no memory. Freed with free(). */
+uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride);
+
+/* Reads `bytes` bytes at `offset` into `buffer`, aligned to UNCACHED_ALIGN, and sets *data to the first of them; they
+ * need not begin where the buffer does. Errors are those of fs_pread(), with `code`. */
+enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,
+                          const uint8_t **data, struct error *err);
+
+#endif
