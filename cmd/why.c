@@ -3,6 +3,7 @@
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
 #include "core/clock.h"
+#include "core/flight_ended.h"
 #include "core/flight_verdict.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -12,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +32,7 @@ static const char USAGE[] =
     "Names the rank of a run that was killed, stood still, was slow or diverged, with what it did last, from the "
     "flight\n"
     "records of all ranks in RUN/flight. Works while the run lasts, too; SIGQUIT makes the ranks write them at once.\n"
+    "Says so if the run has ended in order since.\n"
     "\n"
     "  RUN             a run folder\n"
     "  --start NAME    an earlier start of the run, by its folder in RUN/flight; default: the newest\n"
@@ -94,26 +97,45 @@ static enum status list_folder(const char *folder, int (*wanted)(const struct di
     return STATUS_OK;
 }
 
-/* The folder of the newest start that has records; the one before it is mentioned. */
-static enum status newest_start(const char *flight, char folder[FS_PATH_MAX], struct error *err)
+/* Which starts of a run there are, by their names; "": there is none. */
+struct starts {
+    char newest[NAME_MAX + 1]; /* that has a folder */
+    char chosen[NAME_MAX + 1]; /* that has records, the newest */
+    char before[NAME_MAX + 1]; /* the one before that that has records */
+    struct flight_end end;     /* the last that ended in order; "": it is not known, or earlier than the chosen one */
+};
+
+static enum status has_records(const char *flight, const char *start, bool *found, struct error *err)
 {
-    struct dirent **names, **records;
-    int count, found = 0;
+    char folder[FS_PATH_MAX];
+    struct dirent **records;
+    int count;
+    TRY(fs_join(folder, flight, start, STATUS_CHECKPOINT, err));
+    TRY(list_folder(folder, is_record, &records, &count, err));
+    free_names(records, count);
+    *found = count > 0;
+    return STATUS_OK;
+}
+
+static enum status find_starts(const char *flight, struct starts *starts, struct error *err)
+{
+    struct dirent **names;
+    int count;
     enum status status = STATUS_OK;
+    *starts = (struct starts){.newest = ""};
     TRY(list_folder(flight, is_start, &names, &count, err));
-    int start = count;
-    while (status == STATUS_OK && !found && start-- > 0) {
-        status = fs_join(folder, flight, names[start]->d_name, STATUS_CHECKPOINT, err);
-        if (status == STATUS_OK)
-            status = list_folder(folder, is_record, &records, &found, err);
-        if (status == STATUS_OK)
-            free_names(records, found);
+    if (count)
+        snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
+    for (int i = count - 1; i >= 0 && status == STATUS_OK && !*starts->before; i--) {
+        bool found = false;
+        status = has_records(flight, names[i]->d_name, &found, err);
+        if (found)
+            snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
     }
-    if (status == STATUS_OK && found && start > 0)
-        printf("records of the start %s; of the one before it: --start %s\n\n", PRINTABLE(names[start]->d_name),
-               PRINTABLE(names[start - 1]->d_name));
     free_names(names, count);
-    return status != STATUS_OK || found ? status : no_records(flight, err);
+    if (!flight_ended_read(flight, &starts->end) || strcmp(starts->end.start, starts->chosen) <= 0)
+        starts->end.start[0] = 0;
+    return status;
 }
 
 /* Reads all records that can be read. */
@@ -302,24 +324,97 @@ static void print_paragraph(const char *text)
     putchar('\n');
 }
 
+/* "2026-11-23 14:30:50", local time */
+static const char *date_text(int64_t wall, char out[32])
+{
+    const time_t seconds = (time_t)wall;
+    struct tm local;
+    if (!localtime_r(&seconds, &local) || !strftime(out, 32, "%Y-%m-%d %H:%M:%S", &local))
+        snprintf(out, 32, "?");
+    return out;
+}
+
+/* The run has ended in order since the newest records. */
+static void tell_end(const struct starts *starts)
+{
+    char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
+    if (strcmp(starts->newest, starts->end.start) > 0)
+        snprintf(newer, sizeof newer, " A newer start, %s, has left no records.", starts->newest);
+    if (*starts->chosen)
+        snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
+                 starts->chosen);
+    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s", date_text(starts->end.wall, date),
+             starts->end.start, newer, records);
+    print_paragraph(PRINTABLE(text));
+}
+
+/* Of which start the records are, where there is more than one. */
+static void print_starts(const struct starts *starts)
+{
+    const bool newer = strcmp(starts->newest, starts->chosen) != 0;
+    if (!newer && !*starts->before)
+        return;
+    printf("records of the start %s", PRINTABLE(starts->chosen));
+    if (newer)
+        printf("; the newer start %s has left none", PRINTABLE(starts->newest));
+    if (*starts->before)
+        printf("; of the one before it: --start %s", PRINTABLE(starts->before));
+    printf("\n\n");
+}
+
+/* Prints that the run ended in order, if that is what all of its records say. */
+static void print_end(const struct flight_records *all)
+{
+    int64_t wall = 0;
+    char date[32];
+    for (int i = 0; i < all->count; i++) {
+        const struct flight_head *head = &all->records[i].head;
+        if (head->reason != FLIGHT_ENDED)
+            return;
+        wall = head->wall > wall ? head->wall : wall;
+    }
+    printf("The run ended in order at %s.\n", date_text(wall / 1000000000, date));
+}
+
 /* ---- the command --------------------------------------------------------- */
 
-static enum status answer(const struct question *question, struct flight_records *all, struct error *err)
+/* Reads and judges the records in all->folder. */
+static enum status tell_records(struct flight_records *all, long rank, struct error *err)
 {
-    char flight[FS_PATH_MAX];
     struct flight_verdict verdict;
-    TRY(fs_join(flight, question->run, "flight", STATUS_CHECKPOINT, err));
-    if (question->start)
-        TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
-    else
-        TRY(newest_start(flight, all->folder, err));
     TRY(read_records(all, err));
     make_views(all);
     flight_compare_clocks(all->views, all->world);
     flight_judge(all->views, all->world, wall_now(), &verdict);
+    print_end(all);
     print_paragraph(PRINTABLE(verdict.text));
     print_table(all, &verdict);
-    return question->rank >= 0 ? print_rank(all, question->rank, err) : STATUS_OK;
+    return rank >= 0 ? print_rank(all, rank, err) : STATUS_OK;
+}
+
+static enum status answer(const struct question *question, struct flight_records *all, struct error *err)
+{
+    char flight[FS_PATH_MAX];
+    struct starts starts;
+    TRY(fs_join(flight, question->run, "flight", STATUS_CHECKPOINT, err));
+    if (question->start) {
+        TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
+        return tell_records(all, question->rank, err);
+    }
+    TRY(find_starts(flight, &starts, err));
+    if (*starts.end.start) {
+        tell_end(&starts);
+        return question->rank < 0 ? STATUS_OK
+                                  : error_set(err, STATUS_USAGE,
+                                              "--rank %ld: there is no record of this rank in the "
+                                              "newest start; add --start NAME",
+                                              question->rank);
+    }
+    if (!*starts.chosen)
+        return no_records(flight, err);
+    print_starts(&starts);
+    TRY(fs_join(all->folder, flight, starts.chosen, STATUS_CHECKPOINT, err));
+    return tell_records(all, question->rank, err);
 }
 
 /* Takes the option at argv[*i], with its value. */

@@ -4,6 +4,7 @@
 
 #include "comm/comm_flight.h"
 #include "core/clock.h"
+#include "core/flight_ended.h"
 #include "core/flight_file.h"
 #include "core/fsutil.h"
 #include "core/liveness.h"
@@ -217,6 +218,33 @@ static void sweep_old_starts(void)
         free(names);
 }
 
+/* Whether there are records of other starts. */
+static bool others_have_records(void)
+{
+    struct dirent **names;
+    bool others = false;
+    int count = scandir(recorder.folder, &names, is_start, newest_first);
+    for (int i = 0; i < count; i++) {
+        others |= strcmp(names[i]->d_name, recorder.start) != 0; /* sweep_old_starts() has deleted empty ones */
+        free(names[i]);
+    }
+    if (count >= 0)
+        free(names);
+    return others;
+}
+
+/* Rank 0: the run ends in order. Notes it where an earlier start's records would look like the run's end. */
+static void note_end(void)
+{
+    struct flight_end end = {.wall = (int64_t)time(NULL)};
+    snprintf(end.start, sizeof end.start, "%s", recorder.start);
+    const int reason =
+        others_have_records() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
+    if (reason && !recorder.warned)
+        log_warn("'%s/ended' cannot be written, which tells ztrain why that the run ended in order: %s",
+                 recorder.folder, strerror(reason));
+}
+
 /* ---- the thread ---------------------------------------------------------- */
 
 /* Whether the step takes much longer than those before it; told once. */
@@ -283,6 +311,8 @@ static void *recorder_loop(void *unused)
     }
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);
+    if (recorder.copy.reason != FLIGHT_FAILURE && recorder.copy.rank == 0)
+        note_end();
     if (recorder.copy.reason == FLIGHT_RUNNING) {
         delete_own();
     } else if (recorder.copy.reason != FLIGHT_FAILURE) {

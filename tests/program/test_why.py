@@ -103,6 +103,7 @@ def test_sigquit_writes_the_records_and_the_run_goes_on(folder):
     assert folder.wait(process, 20).code == REQUEUE
     assert len(records(folder)) == 2  # they were asked for
     assert "ended in order" in why(folder)[1][0]
+    assert why(folder)[0].startswith("The run ended in order at ")
 
 
 def test_sigquit_before_the_ranks_have_met_ends_nothing(folder):
@@ -146,7 +147,8 @@ def test_an_earlier_start_keeps_its_records(folder):
     assert len(starts) == 2
     assert f"records of the start {starts[1]}; of the one before it: --start {starts[0]}\n" in why(folder)[2].out
     os.makedirs(os.path.join(folder.run_folder(), "flight", "99991231-235959-000"))  # left by a start that wrote nothing
-    assert f"records of the start {starts[1]}" in why(folder)[2].out
+    assert (f"records of the start {starts[1]}; the newer start 99991231-235959-000 has left none; of the one before it: "
+            f"--start {starts[0]}\n") in why(folder)[2].out
     assert why(folder, "--start", starts[0])[0].startswith("Rank 1 on")
 
 
@@ -160,8 +162,32 @@ def test_what_a_kill_left_half_made_is_ignored_and_deleted_by_the_next_start(fol
         if name.endswith("9472"):
             assert "there are no flight records" in why(folder, expect=CHECKPOINT)[2].err
     folder.train({"train": {"epochs": None, "max_steps": 1}})
-    assert os.listdir(top) == ["20200102-000000-000"]
+    assert sorted(os.listdir(top)) == ["20200102-000000-000", "ended"]
     assert os.listdir(os.path.join(top, "20200102-000000-000")) == ["rank-00000.ring"]
+
+
+def test_a_run_that_has_ended_in_order_since_it_failed_says_so(folder):
+    process = begun(folder)
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    assert folder.wait(process, 20).code == PEER
+    top = os.path.join(folder.run_folder(), "flight")
+    (failed,) = os.listdir(top)
+    os.rename(os.path.join(top, failed), os.path.join(top, "20200101-000000-000"))
+    folder.train({"train": {"epochs": None, "max_steps": 1}}, name="run", more=("--resume", "auto"))
+    assert sorted(os.listdir(top)) == ["20200101-000000-000", "ended"]
+    with open(os.path.join(top, "ended"), encoding="utf-8") as f:
+        start = f.read().split()[0]
+    paragraph, rows, _ = why(folder)
+    assert re.match(rf"The run ended in order at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d \(start {start}\)\. ", paragraph), paragraph
+    assert paragraph.endswith("The records are of a start before it: --start 20200101-000000-000 reads them.") and not rows
+    assert "add --start NAME" in why(folder, "--rank", 1, expect=USAGE)[2].err
+    assert why(folder, "--start", "20200101-000000-000", "--rank", 1)[0].startswith("Rank 1 on")
+    os.makedirs(os.path.join(top, "99991231-235959-000"))  # a start that has begun
+    assert "A newer start, 99991231-235959-000, has left no records." in why(folder)[0]
+    for torn in ("", start, f"{start} 17"):
+        with open(os.path.join(top, "ended"), "w", encoding="utf-8") as f:
+            f.write(torn)
+        assert why(folder)[0].startswith("Rank 1 on")
 
 
 def test_a_full_disk_is_a_warning(folder):
