@@ -58,10 +58,16 @@ static size_t column_sums_most(int64_t M, int64_t N)
     return (size_t)(by_rows < by_blocks ? by_rows : by_blocks) * sizeof(float);
 }
 
-static size_t linear_bytes(const struct op_limits *limits)
+size_t cuda_gemm_workspace(size_t memory)
+{
+    const size_t large_gpu = (size_t)40 << 30; /* the A100 of 40 GB reports less */
+    return memory < large_gpu ? (size_t)64 << 20 : (size_t)256 << 20;
+}
+
+static size_t linear_bytes(const struct op_limits *limits, size_t memory)
 {
     const int64_t widest = limits->max_linear_n > limits->max_linear_k ? limits->max_linear_n : limits->max_linear_k;
-    return CUDA_GEMM_WORKSPACE + column_sums_most(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
+    return cuda_gemm_workspace(memory) + column_sums_most(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
 }
 
 /* A float for each row of each head: the sum of out * dout. */
@@ -72,10 +78,10 @@ static size_t attention_bytes(const struct op_limits *limits)
 
 _Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_WORKSPACE, "the sums have room");
 
-size_t cuda_workspace_bytes(const struct op_limits *limits)
+size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
 {
     const size_t sizes[] = {embedding_bytes(limits), norm_bytes(limits),
-                            loss_bytes(limits),      linear_bytes(limits),
+                            loss_bytes(limits),      linear_bytes(limits, memory),
                             attention_bytes(limits), cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)

@@ -12,18 +12,17 @@ extern "C" {
 #endif
 
 enum {
-    CUDA_SCRATCH_ALIGN = 256,       /* bytes: every piece of scratch memory starts at a multiple of it */
-    CUDA_SORT_BITS = 9,             /* of a digit: two passes for vocabularies up to 262144 */
-    CUDA_SORT_ITEMS = 1024,         /* tokens that a block sorts */
-    CUDA_TILE_ROWS = 16,            /* sorted rows of the embedding's gradient that a block adds up */
-    CUDA_NORM_PARTS = 512,          /* partial sums of a norm's gradients: about four for each multiprocessor */
-    CUDA_NORM_WIDE = 4096,          /* in longer rows half as many, */
-    CUDA_NORM_SUMS = 3,             /* each of at most three sums */
-    CUDA_SUM_PARTS = 1024,          /* partial results of sumsq and find_nonfinite */
-    CUDA_COLUMN_BLOCKS = 1024,      /* of column sums: about eight for each multiprocessor, */
-    CUDA_COLUMN_WIDTH = 256,        /* columns of each block */
-    CUDA_COLUMN_ROWS = 64,          /* rows of each block, at least */
-    CUDA_GEMM_WORKSPACE = 64 << 20, /* bytes that cublasLt's kernels may ask for, to add up parts of a split k */
+    CUDA_SCRATCH_ALIGN = 256,  /* bytes: every piece of scratch memory starts at a multiple of it */
+    CUDA_SORT_BITS = 9,        /* of a digit: two passes for vocabularies up to 262144 */
+    CUDA_SORT_ITEMS = 1024,    /* tokens that a block sorts */
+    CUDA_TILE_ROWS = 16,       /* sorted rows of the embedding's gradient that a block adds up */
+    CUDA_NORM_PARTS = 512,     /* partial sums of a norm's gradients: about four for each multiprocessor */
+    CUDA_NORM_WIDE = 4096,     /* in longer rows half as many, */
+    CUDA_NORM_SUMS = 3,        /* each of at most three sums */
+    CUDA_SUM_PARTS = 1024,     /* partial results of sumsq and find_nonfinite */
+    CUDA_COLUMN_BLOCKS = 1024, /* of column sums: about eight for each multiprocessor, */
+    CUDA_COLUMN_WIDTH = 256,   /* columns of each block */
+    CUDA_COLUMN_ROWS = 64,     /* rows of each block, at least */
 };
 
 /* Bytes of a piece of scratch memory, rounded up to where the next one starts. */
@@ -32,6 +31,10 @@ static inline size_t cuda_scratch_size(size_t bytes)
     return (bytes + CUDA_SCRATCH_ALIGN - 1) / CUDA_SCRATCH_ALIGN * CUDA_SCRATCH_ALIGN;
 }
 
+/* Bytes that cublasLt's kernels may ask for, to add up the parts of a split k: of products on a GPU with `memory`
+ * bytes, on which alone they depend, so that all ranks and resumed runs choose among the same kernels. */
+size_t cuda_gemm_workspace(size_t memory);
+
 /* Parts at most that the rows of a norm of C columns are summed in. */
 int64_t cuda_norm_parts(int64_t C);
 
@@ -39,9 +42,9 @@ int64_t cuda_norm_parts(int64_t C);
 int64_t cuda_column_ranges(int64_t M, int64_t N);
 size_t cuda_column_sums_bytes(int64_t M, int64_t N);
 
-/* Bytes that a stream needs for every op within the limits, with ztrain's own kernels for attention. cuDNN's plans may
- * need more, which is known only on the GPU itself. */
-size_t cuda_workspace_bytes(const struct op_limits *limits);
+/* Bytes that a stream of a GPU with `memory` bytes needs for every op within the limits, with ztrain's own kernels for
+ * attention. cuDNN's plans may need more, which is known only on the GPU itself. */
+size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory);
 
 #ifdef __cplusplus
 }

@@ -29,8 +29,9 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
         return error_set(err, STATUS_DEVICE, "cannot open cublasLt: out of memory");
     g->cuda = cuda;
     g->lt = cuda->cublaslt;
+    g->rules.workspace = cuda_gemm_workspace(cuda->device.memory_bytes);
     enum status status;
-    TRY_GOTO(device_cuda_wants_tf32(&g->tf32, err));
+    TRY_GOTO(device_cuda_wants_tf32(&g->rules.tf32, err));
     static const char *const words[] = {"again"}, *const ways[] = {"fused", "unfused"};
     int again, way;
     TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
@@ -56,7 +57,7 @@ fail:
 
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
 {
-    return g->tf32;
+    return g->rules.tf32;
 }
 
 void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
@@ -89,8 +90,8 @@ static void *gemm_workspace_of(struct stream *stream, size_t bytes)
 /* Where the partial sums of the columns of (M, N) go. */
 static float *sums_scratch_of(struct stream *stream, int64_t M, int64_t N)
 {
-    const size_t bytes = cuda_column_sums_bytes(M, N);
-    return (float *)((char *)gemm_workspace_of(stream, GEMM_WORKSPACE + bytes) + GEMM_WORKSPACE);
+    const size_t products = cuda_device_of(stream)->gemm->rules.workspace, sums = cuda_column_sums_bytes(M, N);
+    return (float *)((char *)gemm_workspace_of(stream, products + sums) + products);
 }
 
 /* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it.
@@ -108,10 +109,11 @@ static bool run_product(struct stream *stream, const struct gemm_product *p, con
     }
     if (!gemm_plan_is_taken(g, plan))
         return false;
-    cublasStatus_t code = gemm_plan_set_pointers(g, plan, p->vector, p->aux)
-                              ? gemm_plan_run(g, plan, &plan->algorithm, p, gemm_workspace_of(stream, GEMM_WORKSPACE),
-                                              cuda_stream_of(stream)->handle)
-                              : CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t code =
+        gemm_plan_set_pointers(g, plan, p->vector, p->aux)
+            ? gemm_plan_run(g, plan, &plan->algorithm, p, gemm_workspace_of(stream, g->rules.workspace),
+                            cuda_stream_of(stream)->handle)
+            : CUBLAS_STATUS_INVALID_VALUE;
     if (code != CUBLAS_STATUS_SUCCESS)
         cuda_fail(cuda, "%s: cublasLtMatmul: %s", op, g->lt->cublasLtGetStatusName(code));
     return true;
@@ -131,7 +133,7 @@ void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (a->M == 0 || a->N == 0)
         return;
-    struct gemm_product p = gemm_product_fwd(g->tf32, a);
+    struct gemm_product p = gemm_product_fwd(&g->rules, a);
     const void *bias = a->bias; /* that is still to be added */
     void *aux = a->gelu ? a->aux : NULL;
     if (run_product(stream, &p, "linear_fwd")) {
@@ -166,7 +168,7 @@ void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_
             stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
         return;
     }
-    struct gemm_product p = gemm_product_bwd_input(g->tf32, a);
+    struct gemm_product p = gemm_product_bwd_input(&g->rules, a);
     const void *aux = a->gelu_aux; /* whose slopes dx is still to be multiplied by */
     if (run_product(stream, &p, "linear_bwd_input")) {
         aux = a->gelu_erf ? aux : NULL;
@@ -193,7 +195,7 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     }
     float *scratch = a->dbias ? sums_scratch_of(stream, a->M, a->N) : NULL;
     float *sums = a->dbias && a->accumulate ? scratch : a->dbias;
-    struct gemm_product p = gemm_product_bwd_weight(g->tf32, a, sums);
+    struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
     if (run_product(stream, &p, "linear_bwd_weight")) {
         if (sums != a->dbias)
             cuda_add_f32(stream, a->N, a->dbias, sums);

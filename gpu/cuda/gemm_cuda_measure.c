@@ -61,7 +61,7 @@ static void part_sizes(const struct gemm_key *key, size_t *sizes)
 static bool bench_place(struct bench *bench, const struct gemm_plan *plan)
 {
     enum { PARTS = 5 };
-    size_t sizes[PARTS], total = GEMM_WORKSPACE;
+    size_t sizes[PARTS], workspace = bench->gemm->rules.workspace, total = workspace;
     struct error ignored;
     part_sizes(&plan->key, sizes);
     for (int i = 0; i < PARTS; i++)
@@ -73,9 +73,9 @@ static bool bench_place(struct bench *bench, const struct gemm_plan *plan)
         if (device_alloc(device, total, (void **)&bench->memory, &ignored) != STATUS_OK)
             return false;
         bench->bytes = total;
-        cuda_fill_random(bench->stream, bench->memory + GEMM_WORKSPACE, total - GEMM_WORKSPACE, 1);
+        cuda_fill_random(bench->stream, bench->memory + workspace, total - workspace, 1);
     }
-    char *at = bench->memory + GEMM_WORKSPACE;
+    char *at = bench->memory + workspace;
     void *parts[PARTS];
     for (int i = 0; i < PARTS; at += sizes[i++])
         parts[i] = at;
@@ -322,7 +322,7 @@ static void measure_ceiling(struct bench *bench, enum dtype dtype)
     struct linear_fwd_args args = {.dtype = dtype, .y_dtype = dtype, .M = side, .N = side, .K = side};
     if (device->memory_bytes < least_memory)
         return;
-    struct gemm_product p = gemm_product_fwd(g->tf32, &args);
+    struct gemm_product p = gemm_product_fwd(&g->rules, &args);
     choose_algorithm(bench, &p);
     if (gemm_cache_find(g->cache, &p.key, &known) && known.microseconds > 0)
         device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * known.microseconds);

@@ -87,7 +87,7 @@ static bool is_acceptable(const struct gemm_cuda *g, const cublasLtMatmulHeurist
 {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE;
     size_t written = 0;
-    if (result->state != CUBLAS_STATUS_SUCCESS || result->workspaceSize > GEMM_WORKSPACE)
+    if (result->state != CUBLAS_STATUS_SUCCESS || result->workspaceSize > g->rules.workspace)
         return false;
     if (g->lt->cublasLtMatmulAlgoConfigGetAttribute(&result->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                     sizeof scheme, &written) != CUBLAS_STATUS_SUCCESS)
@@ -106,7 +106,7 @@ static int ask_heuristics(const struct gemm_cuda *g, const struct gemm_plan *pla
                           cublasLtMatmulHeuristicResult_t *results)
 {
     const struct gemm_key *key = &plan->key;
-    uint64_t workspace = GEMM_WORKSPACE;
+    uint64_t workspace = g->rules.workspace;
     uint32_t schemes = split ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
     uint32_t align_a = (uint32_t)key->align_a, align_b = (uint32_t)key->align_b, align_d = (uint32_t)key->align_d;
     cublasLtMatmulPreference_t preference = NULL;
@@ -254,5 +254,5 @@ cublasStatus_t gemm_plan_run(const struct gemm_cuda *g, const struct gemm_plan *
     const float one = 1, zero = 0;
     return g->lt->cublasLtMatmul(g->handle, plan->operation, &one, p->a, plan->a, p->b, plan->b,
                                  p->key.accumulate ? &one : &zero, p->d, plan->d, p->d, plan->d, algorithm, workspace,
-                                 GEMM_WORKSPACE, stream);
+                                 g->rules.workspace, stream);
 }

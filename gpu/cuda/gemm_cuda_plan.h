@@ -9,10 +9,8 @@
 
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/gemm_cuda_product.h"
-#include "gpu/cuda_workspace.h"
 
 enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
-#define GEMM_WORKSPACE ((size_t)CUDA_GEMM_WORKSPACE)
 
 struct gemm_plan {
     struct gemm_key key;
@@ -30,7 +28,7 @@ struct gemm_cuda {
     cublasLtHandle_t handle;
     struct gemm_cache *cache; /* owned; NULL: there is none, and nothing is measured */
     struct gemm_trial *trial; /* owned; may be NULL */
-    bool tf32;
+    struct gemm_rules rules;
     enum gemm_way forced;                       /* of every product with an epilogue; untimed: as timed, or usual */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
@@ -62,7 +60,7 @@ int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan
 /* Puts the pointers of the epilogue, which differ from call to call, into the descriptor. */
 bool gemm_plan_set_pointers(const struct gemm_cuda *gemm, const struct gemm_plan *plan, void *vector, void *aux);
 
-/* Enqueues the product by the algorithm. workspace: GEMM_WORKSPACE bytes. */
+/* Enqueues the product by the algorithm. workspace: gemm->rules.workspace bytes. */
 cublasStatus_t gemm_plan_run(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
                              const cublasLtMatmulAlgo_t *algorithm, const struct gemm_product *product, void *workspace,
                              cudaStream_t stream);

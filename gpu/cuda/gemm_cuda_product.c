@@ -15,7 +15,7 @@ static void set_alignments(struct gemm_product *p)
     p->key.align_extra = alignment((void *)((uintptr_t)p->vector | (uintptr_t)p->aux));
 }
 
-struct gemm_product gemm_product_fwd(bool tf32, const struct linear_fwd_args *a)
+struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struct linear_fwd_args *a)
 {
     const bool gelu = a->gelu && !a->gelu_erf;
     struct gemm_product p = {
@@ -30,13 +30,14 @@ struct gemm_product gemm_product_fwd(bool tf32, const struct linear_fwd_args *a)
                               .transpose_a = !a->weights_in_out,
                               .input = a->dtype,
                               .output = a->y_dtype,
-                              .tf32 = tf32 && a->dtype == DTYPE_F32};
+                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
+                              .workspace = (int64_t)rules->workspace};
     p.key.epilogue = gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
     set_alignments(&p);
     return p;
 }
 
-struct gemm_product gemm_product_bwd_input(bool tf32, const struct linear_bwd_input_args *a)
+struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const struct linear_bwd_input_args *a)
 {
     const void *aux = a->gelu_erf ? NULL : a->gelu_aux;
     struct gemm_product p = {.a = a->w, .b = a->dy, .d = a->dx, .aux = (void *)(uintptr_t)aux};
@@ -52,12 +53,14 @@ struct gemm_product gemm_product_bwd_input(bool tf32, const struct linear_bwd_in
                               .output = a->dtype,
                               .epilogue = aux ? GEMM_DGELU : GEMM_PLAIN,
                               .accumulate = a->accumulate,
-                              .tf32 = tf32 && a->dtype == DTYPE_F32};
+                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
+                              .workspace = (int64_t)rules->workspace};
     set_alignments(&p);
     return p;
 }
 
-struct gemm_product gemm_product_bwd_weight(bool tf32, const struct linear_bwd_weight_args *a, float *sums)
+struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, const struct linear_bwd_weight_args *a,
+                                            float *sums)
 {
     int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N;
     struct gemm_product p = {
@@ -72,7 +75,8 @@ struct gemm_product gemm_product_bwd_weight(bool tf32, const struct linear_bwd_w
                               .input = a->dtype,
                               .output = DTYPE_F32,
                               .accumulate = a->accumulate,
-                              .tf32 = tf32 && a->dtype == DTYPE_F32};
+                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
+                              .workspace = (int64_t)rules->workspace};
     p.key.epilogue = !sums ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
     set_alignments(&p);
     return p;

@@ -22,10 +22,17 @@ struct gemm_product {
     void *aux;    /* GELU's input, written or read; else NULL */
 };
 
-/* `tf32`: products of fp32 use TF32. `sums`: where the bias' gradient goes, or NULL. */
-struct gemm_product gemm_product_fwd(bool tf32, const struct linear_fwd_args *args);
-struct gemm_product gemm_product_bwd_input(bool tf32, const struct linear_bwd_input_args *args);
-struct gemm_product gemm_product_bwd_weight(bool tf32, const struct linear_bwd_weight_args *args, float *sums);
+/* What all products have in common. */
+struct gemm_rules {
+    bool tf32;        /* products of fp32 use TF32 */
+    size_t workspace; /* bytes that a kernel may use */
+};
+
+/* `sums`: where the bias' gradient goes, or NULL. */
+struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struct linear_fwd_args *args);
+struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const struct linear_bwd_input_args *args);
+struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, const struct linear_bwd_weight_args *args,
+                                            float *sums);
 
 /* The same product without its epilogue. */
 struct gemm_product gemm_product_without_epilogue(const struct gemm_product *product);

@@ -10,6 +10,7 @@
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
+#include "gpu/cuda_workspace.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -43,12 +44,12 @@ struct trial {
 struct gemm_product gemm_op_product(const struct gemm_cuda *g, const struct gemm_op *op)
 {
     if (op->fwd)
-        return gemm_product_fwd(g->tf32, op->fwd);
+        return gemm_product_fwd(&g->rules, op->fwd);
     if (op->bwd_input)
-        return gemm_product_bwd_input(g->tf32, op->bwd_input);
+        return gemm_product_bwd_input(&g->rules, op->bwd_input);
     const struct linear_bwd_weight_args *a = op->bwd_weight;
     float *scratch = a->dbias ? (float *)(uintptr_t)CUDA_SCRATCH_ALIGN : NULL;
-    return gemm_product_bwd_weight(g->tf32, a, a->accumulate ? scratch : a->dbias);
+    return gemm_product_bwd_weight(&g->rules, a, a->accumulate ? scratch : a->dbias);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -147,7 +148,7 @@ static bool trial_open(struct trial *t, struct gemm_cuda *g, const struct gemm_c
         add_bwd_input(t, op->bwd_input);
     else
         add_bwd_weight(t, op->bwd_weight);
-    t->workspace = (size_t)round_up((int64_t)(t->workspace + GEMM_WORKSPACE), CUDA_SCRATCH_ALIGN);
+    t->workspace = (size_t)round_up((int64_t)(t->workspace + g->rules.workspace), CUDA_SCRATCH_ALIGN);
     size_t bytes = t->workspace;
     for (int i = 0; i < t->count; i++)
         bytes += room_of(&t->buffers[i]);

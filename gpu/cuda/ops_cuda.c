@@ -15,7 +15,7 @@ const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits)
 {
     const struct cuda_device *cuda = device->private_;
-    const size_t own = cuda_workspace_bytes(limits);
+    const size_t own = cuda_workspace_bytes(limits, device->memory_bytes);
     const size_t cudnn = cuda->attention ? attention_cudnn_workspace_bytes(cuda->attention, limits) : 0;
     return own > cudnn ? own : cudnn;
 }

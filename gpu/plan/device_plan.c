@@ -92,8 +92,7 @@ static void plan_close(struct device *device)
 
 static size_t plan_workspace_bytes(struct device *device, const struct op_limits *limits)
 {
-    (void)device;
-    return cuda_workspace_bytes(limits);
+    return cuda_workspace_bytes(limits, device->memory_bytes);
 }
 
 static enum status plan_check(struct device *device, struct error *err)

@@ -27,7 +27,6 @@ static const double boost = 1.082; /* relative to the peak's clock: the clock of
 static const double store_share = 0.511; /* of the memory's bandwidth, while tiles are stored */
 static const double copy_share = 0.9;    /* the same for a plain copy */
 static const double measured = 1.04;
-static const double split_bytes = CUDA_GEMM_WORKSPACE; /* that split-K may use */
 enum { SPLIT_MAX = 8 };
 
 static double tile_estimate(const struct gpu_model *gpu, double flops, const struct tile *tile, int64_t M, int64_t N,
@@ -50,6 +49,7 @@ double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, i
 {
     const double flops = gpu->flops[dtype], work = 2 * (double)M * (double)N * (double)K;
     double best = INFINITY;
+    const double split_bytes = (double)cuda_gemm_workspace((size_t)(gpu->memory_gib * (double)(1 << 30)));
     if (work == 0)
         return 0;
     for (size_t i = 0; i < COUNT_OF(tiles); i++) {

@@ -19,13 +19,28 @@ static void a_plan_knows_the_workspace(void **state)
     assert_int_equal(device_plan_open(NULL, &device, &err), STATUS_OK);
     assert_int_equal(device->kind, DEVICE_CUDA);
     struct op_limits limits = {.max_tokens = 1000, .C = 64, .D = 16, .H = 4, .max_linear_n = 100};
-    /* cublasLt's 64 MiB, and the column sums of 16 ranges of 64 rows */
-    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 16 * 100 * 4 + 256);
+    /* cublasLt's 256 MiB, and the column sums of 16 ranges of 64 rows */
+    assert_int_equal(ops_workspace_bytes(device, &limits), (256 << 20) + 16 * 100 * 4 + 256);
     limits.max_linear_k = 200; /* the matrix that GELU's gradient is in may be the wider one */
-    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 16 * 200 * 4 + 256);
-    limits.max_tokens = 1 << 22; /* the embedding's: sort 4 x 16 MiB, counts of 4096 blocks, 262144 tiles of C floats */
-    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 4096 * 512 * 4 + 512 * 4 + 262144 * 64 * 4);
+    assert_int_equal(ops_workspace_bytes(device, &limits), (256 << 20) + 16 * 200 * 4 + 256);
+    limits.max_tokens = 1 << 24; /* the embedding's: sort 4 x 64 MiB, counts of 16384 blocks, 2^20 tiles of C floats */
+    assert_int_equal(ops_workspace_bytes(device, &limits),
+                     (256 << 20) + 16384 * 512 * 4 + 512 * 4 + (1 << 20) * 64 * 4);
     device_close(device);
+}
+
+/* A GPU of 24 GB, and one of 40 GB as its driver counts, keep cublasLt's smaller workspace. */
+static void small_gpus_have_a_small_workspace(void **state)
+{
+    (void)state;
+    struct error err;
+    struct device *device;
+    const struct op_limits limits = {.max_tokens = 1000, .C = 64, .D = 16, .H = 4, .max_linear_n = 100};
+    assert_int_equal(device_plan_open("rtx4090", &device, &err), STATUS_OK);
+    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 16 * 100 * 4 + 256);
+    device_close(device);
+    assert_int_equal(cuda_gemm_workspace((size_t)42297786368), 64 << 20);
+    assert_int_equal(cuda_gemm_workspace((size_t)44 << 30), 256 << 20);
 }
 
 static struct device *open_h100(struct gpu_model *gpu)
@@ -50,7 +65,7 @@ static void column_sums_have_ranges_for_a_whole_gpu(void **state)
     struct gpu_model gpu;
     struct device *device = open_h100(&gpu);
     struct op_limits limits = {.max_tokens = 1 << 14, .C = 64, .D = 16, .H = 4, .max_linear_n = 50304};
-    size_t room = ops_workspace_bytes(device, &limits) - CUDA_GEMM_WORKSPACE;
+    size_t room = ops_workspace_bytes(device, &limits) - cuda_gemm_workspace(device->memory_bytes);
     for (int64_t N = 1; N <= limits.max_linear_n; N++)
         assert_true(cuda_column_sums_bytes(limits.max_tokens, N) <= room);
     device_close(device);
@@ -222,6 +237,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_knows_the_workspace),
+        cmocka_unit_test(small_gpus_have_a_small_workspace),
         cmocka_unit_test(a_stream_that_waits_is_set_forward),
         cmocka_unit_test(copies_and_the_host_take_time),
         cmocka_unit_test(a_disk_does_one_transfer_after_the_other),
