@@ -36,10 +36,28 @@ static void write_line(struct run *run, int64_t step, int rank, const char *what
         log_warn("%s", ignored.text);
 }
 
+/* The error names the culprit as "rank 1 on host" only where most ranks agree against it: ztrain why looks for that. */
+static void describe_difference(const struct run *run, const struct replica_difference *d, const char *tensor,
+                                struct error *err)
+{
+    const char *host = run->boot->places[d->rank].host, *other = run->boot->places[d->other].host;
+    if (d->majority)
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64
+                  ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of "
+                  "%s than rank %d on %s; no checkpoint is written",
+                  run->position.step, d->rank, host, d->what, tensor, d->other, other);
+    else
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64
+                  ": the ranks' copies of the model have drifted apart: ranks %d (on %s) and %d (on %s) "
+                  "hold different %s of %s, and nobody knows which of them is right; no checkpoint is written",
+                  run->position.step, d->other, other, d->rank, host, d->what, tensor);
+}
+
 enum status integrity_compare_replicas(struct run *run, struct error *err)
 {
     struct replica_difference d;
-    const struct rank_place *places = run->boot->places;
     const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
     TRY(zero_compare_replicas(run->trainer.zero, &d, err));
     flight_end(entry);
@@ -47,10 +65,7 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
         return STATUS_OK;
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
     write_line(run, run->position.step, d.rank, d.what, tensor);
-    error_set(err, STATUS_DIVERGED,
-              "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of %s "
-              "than rank %d on %s; no checkpoint is written",
-              run->position.step, d.rank, places[d.rank].host, d.what, tensor, d.other, places[d.other].host);
+    describe_difference(run, &d, tensor, err);
     error_hint(err, "memory or a processor of one of them computes wrongly; without that node, resume from the last "
                     "checkpoint");
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
@@ -85,10 +100,10 @@ static enum status end_undecided(struct run *run, const struct zero_verdict *v, 
     const struct rank_place *places = run->boot->places;
     error_set(err, STATUS_DIVERGED,
               "step %" PRId64
-              ": the ranks' copies of the model differ: rank %d on %s has gathered other parameters of %s "
-              "than rank %d on %s; the step is not made, and no checkpoint is written",
-              run->position.step + 1, v->rank, places[v->rank].host, v->unit->name, v->other, places[v->other].host);
-    error_hint(err, "memory, a processor or the network of one of them is faulty, and nobody knows which; resume from "
+              ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered different "
+              "parameters of %s, and nobody knows which are right; the step is not made, and no checkpoint is written",
+              run->position.step + 1, v->other, places[v->other].host, v->rank, places[v->rank].host, v->unit->name);
+    error_hint(err, "memory, a processor or the network of one of them is faulty; resume from "
                     "the last checkpoint, on other nodes if it recurs");
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }

@@ -119,6 +119,7 @@ enum status zero_params_changed(struct zero *zero, struct stream *compute, struc
 struct replica_difference {
     int rank;                         /* a rank whose value differs from that of most ranks; -1: no difference */
     int other;                        /* a rank with the value of most ranks */
+    bool majority;                    /* more than half of the ranks have that value; else nobody knows who is right */
     const char *what;                 /* "parameters", "exp_avg", … */
     const struct unit_info *unit;     /* the first unit that differs */
     const struct tensor_info *tensor; /* its first tensor that differs; NULL: the difference is between tensors */

@@ -307,15 +307,6 @@ static struct finding find_alone(const struct zero *z, const double losses[2])
     return (struct finding){FINDING_NONE, 0, -1, -1};
 }
 
-/* Whether more than half of the ranks have the value of difference->other. */
-static bool has_majority(const struct zero *z, const struct replica_difference *difference)
-{
-    int same = 0;
-    for (int r = 0; r < z->world; r++)
-        same += z->check->all[r] == z->check->all[difference->other];
-    return 2 * same > z->world;
-}
-
 /* Compares the gathered units over the ranks; `own` becomes a finding on the ranks that differ from most, or on all if
  * there are no such. *difference: of the first unit that differs, the same on all ranks. */
 static enum status compare_gathered(struct zero *z, struct finding *own, struct replica_difference *difference,
@@ -326,7 +317,7 @@ static enum status compare_gathered(struct zero *z, struct finding *own, struct 
         TRY(comm_exchange(z->comm, &c->gathered[u], sizeof c->gathered[u], c->all, err));
         if (zero_same_hashes(c->all, z->world, difference))
             continue;
-        const bool split = !has_majority(z, difference);
+        const bool split = !difference->majority;
         if ((split || c->all[z->rank] != c->all[difference->other]) && own->kind > FINDING_GATHERED)
             *own = (struct finding){split ? FINDING_SPLIT : FINDING_GATHERED, 0, u, -1};
         return STATUS_OK;

@@ -69,6 +69,7 @@ bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_differen
             difference->other = r;
         }
     }
+    difference->majority = 2 * most > world;
     difference->rank = 0;
     while (hashes[difference->rank] == hashes[difference->other])
         difference->rank++;

@@ -359,7 +359,8 @@ enum status zero_hash_seconds(struct zero *zero, int unit, int64_t offset, int64
                               struct error *err);
 
 /* Whether all ranks have the same hash. If not, fills difference->other, a rank with the most frequent hash (in a tie
- * the one of the lowest ranks), and difference->rank, the lowest rank with another hash. hashes: (world). */
+ * the one of the lowest ranks), difference->majority, and difference->rank, the lowest rank with another hash. hashes:
+ * (world). */
 bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference);
 
 /* Takes the memory of the wires; room: elements of the largest unit in each place. */

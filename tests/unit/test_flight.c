@@ -530,6 +530,8 @@ static void test_verdict_non_finite(void **state)
     for (int r = 0; r < WORLD; r++)
         records[r].step = 30; /* which step 20 does not explain */
     expect(FLIGHT_NAMED, 1, "drifted apart");
+    fail_all(-2, STATUS_DIVERGED, "step 30: ranks 0 (on here) and 1 (on here) hold different parameters of wte.weight");
+    expect(FLIGHT_FAILED, -1, "no rank stands out");
     make_records(NULL);
     records[0].head.bad_first = records[0].head.bad_last = 3; /* long ago */
     expect(FLIGHT_FINE, -1, "Nothing stands out");
