@@ -28,6 +28,15 @@ static void print_head(const struct plan_walk *p)
             printf("assumed: %s (without: %s)\n", plan_assumption_words[i], plan_assumption_overheads[i]);
 }
 
+static void print_enqueued(enum graph_mode graphs, const struct plan_times *times)
+{
+    if (graphs == GRAPHS_BY_STEP)
+        printf("  %-24s %12s %12d (CUDA graphs by step)\n", "launches by the host", "", 1);
+    else
+        printf("  %-24s %12s %12" PRId64 " (%s)\n", "launches by the host", "", times->enqueued,
+               graphs == GRAPHS_BY_BLOCK ? "CUDA graphs by block" : "no CUDA graphs");
+}
+
 static void print_kinds(const struct plan_walk *p, const struct plan_times *times)
 {
     double ceiling = 0;
@@ -42,6 +51,7 @@ static void print_kinds(const struct plan_walk *p, const struct plan_times *time
     }
     printf("  %-24s %12.3f %12.3f\n", "total", 1e3 * ceiling, 1e3 * times->seconds);
     printf("  %-24s %12s %12" PRId64 "\n", "launches", "", launches);
+    print_enqueued(p->trainer.graphs, times);
     if (times->disk > 0)
         printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", plan_walk_mfu(p, ceiling), plan_walk_mfu(p, times->seconds));

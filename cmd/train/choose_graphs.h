@@ -1,4 +1,6 @@
-/* choose_graphs.h: whether the steps of a run are launched as CUDA graphs (stepper.h), by train.cuda_graphs. */
+/* choose_graphs.h: whether the steps of a run, or the blocks in them, are launched as CUDA graphs, by
+ * train.cuda_graphs.
+ */
 #ifndef ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
 #define ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
 
@@ -6,6 +8,9 @@
 #include "core/model_config.h"
 #include "core/spec/spec.h"
 #include "gpu/device.h"
+
+/* BY_BLOCK: gpu/model/block_graphs.h. BY_STEP: stepper.h. */
+enum graph_mode { GRAPHS_NONE, GRAPHS_BY_BLOCK, GRAPHS_BY_STEP };
 
 struct graph_question {
     const struct run_spec *spec;
@@ -16,8 +21,10 @@ struct graph_question {
     bool log_choice;
 };
 
-/* With auto, graphs are used if they are possible and if the host takes about as long to launch a micro-batch as the
- * GPU takes to compute it. STATUS_USAGE: train.cuda_graphs is true, but graphs are not possible. */
-enum status choose_graphs(const struct graph_question *question, bool *graphs, struct error *err);
+/* By step where that is possible, else by block. With auto, graphs are used only if the host takes about as long to
+ * launch a micro-batch as the GPU takes to compute it. STATUS_USAGE: train.cuda_graphs is true, but neither is
+ * possible.
+ */
+enum status choose_graphs(const struct graph_question *question, enum graph_mode *graphs, struct error *err);
 
 #endif

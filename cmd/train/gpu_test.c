@@ -155,7 +155,7 @@ static enum status apply(struct trainer *t, unsigned avoid, struct error *err)
             log_warn("the self-test of %s found wrong results with %s: the run does without, and is slower",
                      t->device->name, device_part_name(part));
     if (avoid & DEVICE_GRAPHS)
-        t->graphs = false;
+        t->graphs = GRAPHS_NONE;
     device_avoid(t->device, avoid);
     return STATUS_OK;
 }

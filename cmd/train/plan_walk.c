@@ -173,6 +173,7 @@ static enum status start_walk(struct plan_walk *w, struct error *err)
         return STATUS_OK;
     TRY(trainer_memory_allocate(&w->trainer, err));
     zero_set_position(w->trainer.zero, 0, &(struct loss_scaler){.scale = 1}, w->trainer.compute);
+    transformer_replay(w->trainer.transformer, w->trainer.graphs == GRAPHS_BY_BLOCK);
     w->started = true;
     return STATUS_OK;
 }
@@ -230,6 +231,7 @@ static enum status walk_long_step(struct plan_walk *w, struct plan_times *times,
         times->kinds[k].expected += more * (times->kinds[k].expected - few.kinds[k].expected);
         times->kinds[k].launches += llround(more * (double)(times->kinds[k].launches - few.kinds[k].launches));
     }
+    times->enqueued += llround(more * (double)(times->enqueued - few.enqueued));
     times->communication += more * (times->communication - few.communication);
     times->disk += more * (times->disk - few.disk);
     times->seconds += more * (times->seconds - few.seconds);

@@ -27,7 +27,7 @@ static enum status all_say(struct comm *comm, bool own, bool *all, struct error 
 enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
-    *s = (struct stepper){.trainer = t, .graphs = t->graphs};
+    *s = (struct stepper){.trainer = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
     TRY(all_say(t->comm, s->graphs, &s->graphs, err));
@@ -312,6 +312,7 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     for (int i = 0; i < STEP_RATES; i++)
         schedule.rates[i] = rates_of(t->spec, made + 1 + i);
     *enqueued = (struct step_enqueued){.counted = true};
+    transformer_replay(t->transformer, s->blocks && !s->eager && !s->check);
     zero_begin_step(t->zero, &schedule, t->compute);
     if (s->check)
         TRY(run_twice(s, stream, look, enqueued, err));

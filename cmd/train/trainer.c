@@ -1,7 +1,6 @@
 #include "cmd/train/trainer.h"
 
 #include "cmd/train/choose_device.h"
-#include "cmd/train/choose_graphs.h"
 #include "cmd/train/choose_kernels.h"
 #include "cmd/train/trainer_labels.h"
 #include "cmd/train/trainer_memory.h"
@@ -179,7 +178,9 @@ static struct transformer_config configure_transformer(const struct trainer *t)
         .logits_dtype = logits_dtype(t),
         .ragged = !t->train_config.packing || t->train_config.document_mask || t->train_config.classification,
         .unordered_attention = !spec->train.deterministic,
-        .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
+        .graphs_by_block = t->graphs == GRAPHS_BY_BLOCK,
+        .graphs_demanded = spec->train.cuda_graphs == SPEC_GRAPHS_ON,
+        .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
     token_stream_limits(&t->train_config, &config.max_tokens, &config.max_seqs);
     if (t->activations)

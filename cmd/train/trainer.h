@@ -8,6 +8,7 @@
 #define ZTRAIN_CMD_TRAIN_TRAINER_H
 
 #include "ckpt/checkpoint.h"
+#include "cmd/train/choose_graphs.h"
 #include "cmd/train/train_sources.h"
 #include "cmd/train/trainer_memory.h"
 #include "cmd/train/trainer_samples.h"
@@ -45,7 +46,7 @@ struct trainer {
     struct activation_store *activations; /* NULL unless cpu_checkpointing */
     struct transformer *transformer;
     struct trainer_samples *samples; /* NULL: train.samples has none */
-    bool graphs;                     /* steps are launched as graphs: stepper.h */
+    enum graph_mode graphs;
     struct memory_plan plan;
 
     void *memory;                 /* the arena: plan.local.used bytes */

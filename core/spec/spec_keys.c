@@ -277,10 +277,10 @@ const struct spec_key spec_keys[] = {
           "auto: CUDA if the machine has a GPU, else the CPU"),
      .choices = device_choices},
     {USED("train.cuda_graphs", KEY_CHOICE, spec.train.cuda_graphs, "auto", SILENT,
-          "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; auto: "
-          "do so if launching the kernels takes about as long as running them (small models); true is refused on the "
-          "CPU device, with data.packing other than true, with --profile or comms_logger, with offload, and where "
-          "ranks share a GPU"),
+          "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; with "
+          "offload, cpu_checkpointing, comms_logger and where ranks share a GPU, a graph for each block's forward and "
+          "backward; auto: do so if launching the kernels takes about as long as running them (small models); true is "
+          "refused on the CPU device, with data.packing other than true, data.document_mask and --profile"),
      .choices = graph_choices},
     {USED(
         "train.deterministic", KEY_BOOL, spec.train.deterministic, "true", NOTICE,
@@ -867,10 +867,10 @@ const struct spec_key spec_keys[] = {
     NOTICE("timers.throughput.enabled", BOOL, "true", "metrics.jsonl always has tokens per second"),
     NOTICE("timers.throughput.synchronized", BOOL, "true", "the time of a step is taken when the step ends"),
     SECTION("comms_logger", "what the collectives cost"),
-    {USED(
-        "comms_logger.enabled", KEY_BOOL, spec.comms_logger.enabled, "false", SILENT,
-        "at the end, log the calls, bytes, time and bandwidth of the collectives by purpose and unit, and the rank "
-        "that the others wait for, and write them to comms.json in the run's folder; steps are not CUDA graphs then")},
+    {USED("comms_logger.enabled", KEY_BOOL, spec.comms_logger.enabled, "false", SILENT,
+          "at the end, log the calls, bytes, time and bandwidth of the collectives by purpose and unit, and the rank "
+          "that the others wait for, and write them to comms.json in the run's folder; blocks, but not steps, are CUDA "
+          "graphs then")},
     {USED("comms_logger.verbose", KEY_BOOL, spec.comms_logger.verbose, "false", SILENT,
           "also log each collective of rank 0, after its step")},
     {USED("comms_logger.prof_all", KEY_BOOL, spec.comms_logger.prof_all, "true", SILENT,

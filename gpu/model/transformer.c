@@ -8,6 +8,7 @@
  * because other ranks wait for these collectives. Every op is enqueued on the caller's stream; nothing is allocated in
  * a micro-batch. */
 #include "gpu/model/transformer.h"
+#include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_block.h"
 #include "gpu/model/transformer_embedding.h"
 #include "gpu/model/transformer_head.h"
@@ -152,7 +153,8 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     find_tensors(t);
     find_summed_biases(t);
     pad_vocabulary(t);
-    if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK) {
+    if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK ||
+        (config->graphs_by_block && block_graphs_new(t->L, &t->graphs, err) != STATUS_OK)) {
         transformer_free(t);
         return STATUS_DEVICE;
     }
@@ -164,10 +166,17 @@ void transformer_free(struct transformer *t)
 {
     if (!t)
         return;
+    block_graphs_free(t->graphs);
     stopwatch_free(t->stopwatch);
     free(t->blocks);
     free(t->inputs);
     free(t);
+}
+
+void transformer_replay(struct transformer *t, bool on)
+{
+    ASSERT(t->graphs || !on);
+    t->replays = on;
 }
 
 void transformer_times(struct transformer *t, double *forward, double *backward)

@@ -24,6 +24,8 @@ struct transformer_config {
     enum recompute recompute; /* the activations that are not kept: backward computes them again */
     /* where the blocks' inputs are from forward to backward; borrowed; NULL: each block's has memory of its own */
     const struct activation_verbs *activations;
+    bool graphs_by_block;         /* training may launch the work of blocks as graphs: transformer_replay() */
+    bool graphs_demanded;         /* then work that cannot be captured is an error */
     int32_t inputs;               /* micro-batches that transformer_load() holds at a time; 0: one */
     struct dropout_rates dropout; /* in training */
     uint64_t dropout_seed;
@@ -37,6 +39,7 @@ struct transformer;
 /* Creates a transformer: small host structures, no device memory. */
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err);
+/* Before the stream on which it trained. */
 void transformer_free(struct transformer *transformer);
 
 /* Takes its buffers from the arena: called with a dry arena for the plan, then with the real one (arena.h). */
@@ -72,6 +75,11 @@ struct loss_factor {
 enum status transformer_train(struct transformer *transformer, const struct batch *batch,
                               const struct loss_factor *factor, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);
+
+/* From now on training launches the work of each block that was enqueued before, with the same sizes and addresses, as
+ * a graph (block_graphs.h), or op by op. Off at first; needs config.graphs_by_block, which must not be set for a stream
+ * that is captured as a whole. */
+void transformer_replay(struct transformer *transformer, bool on);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
  * for the logits (config.logits_dtype must be DTYPE_F32) of the rows with a target, in their order, valid after

@@ -19,6 +19,7 @@
  * of recomputation does not keep, except for the last block, whose buffers are still filled. */
 #include "gpu/model/transformer_block.h"
 
+#include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_cache.h"
 #include "gpu/model/transformer_layers.h"
 
@@ -492,55 +493,85 @@ static size_t input_bytes(const struct pass *pass)
     return (size_t)pass->M * (size_t)t->C * dtype_size(t->dtype);
 }
 
-enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind)
+/* From the block's input to hidden: the last read of the input. */
+static void forward_until_kept(const struct pass *pass, const struct unit *unit, int64_t block)
+{
+    block_start(pass, unit, block);
+    block_inside(pass, unit, &pass->transformer->blocks[block]);
+}
+
+/* From hidden on. With norms after the residual the next block's input may lie where one was that leaves. */
+static void forward_after_kept(const struct pass *pass, const struct unit *unit, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
-    const struct activation_verbs *verbs = t->config.activations;
+    if (t->post_norm) {
+        post_norm_end(pass, unit, b, stream_after(t, b));
+    } else {
+        block_end(pass, unit, b);
+        drop(pass, DROPOUT_MLP_OUTPUT, unit->index, t->delta, t->delta);
+    }
+}
+
+static void forward_whole(const struct pass *pass, const struct unit *unit, int64_t block)
+{
+    forward_until_kept(pass, unit, block);
+    forward_after_kept(pass, unit, block);
+}
+
+/* Forward, with the verb between its two parts. */
+static enum status forward_and_keep(const struct pass *pass, const struct unit *unit, int64_t block)
+{
+    const struct activation_verbs *verbs = pass->transformer->config.activations;
+    TRY(block_run(pass, unit, block, BLOCK_FORWARD, forward_until_kept));
+    verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, input_bytes(pass), pass->stream);
+    return block_run(pass, unit, block, BLOCK_FORWARD_END, forward_after_kept);
+}
+
+enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind)
+{
+    const bool keeps = pass->transformer->config.activations && kind == PASS_FORWARD;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, kind));
-    if (pass->M > 0) {
-        block_start(pass, &unit, block);
-        block_inside(pass, &unit, b);
-        if (verbs && kind == PASS_FORWARD)
-            verbs->keep(verbs->self, block, b->res1, input_bytes(pass), pass->stream);
-        if (t->post_norm) { /* after keep: the next block's input may lie where one was that leaves */
-            post_norm_end(pass, &unit, b, stream_after(t, b));
-        } else {
-            block_end(pass, &unit, b);
-            drop(pass, DROPOUT_MLP_OUTPUT, unit.index, t->delta, t->delta);
-        }
-    }
+    if (pass->M > 0 && keeps)
+        TRY(forward_and_keep(pass, &unit, block));
+    else if (pass->M > 0)
+        TRY(block_run(pass, &unit, block, BLOCK_FORWARD, forward_whole));
     unit_release(pass, &unit);
     return STATUS_OK;
+}
+
+/* From dres, the gradient of the block's output, to that of its input. */
+static void backward_whole(const struct pass *pass, const struct unit *unit, int64_t block)
+{
+    const struct transformer *t = pass->transformer;
+    const struct block_buffers *b = &t->blocks[block];
+    if (block != t->L - 1)
+        compute_again(pass, unit, b);
+    const struct row_sums none = {0}, of_o = t->norms_after ? none : bias_sums(t, unit, LINEAR_O);
+    const struct row_sums of_down_before = {.to = block > 0 ? t->dres_sums : NULL};
+    if (t->dres_sums)
+        take_row_sums(pass, unit);
+    mlp_backward(pass, unit, b, branch_gradient(pass, unit, second_post_norm(t, b), LINEAR_DOWN, t->delta), t->delta);
+    add_input_gradient(pass, unit, second_norm(b), of_o);
+    const void *dout = branch_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
+    linear_backward(pass, unit, LINEAR_O, t->delta, dout, b->att, NULL);
+    attention_backward(pass, unit, b, t->delta, t->wide);
+    linear_backward(pass, unit, LINEAR_QKV, t->delta, t->wide, attention_input(t, b), NULL);
+    add_input_gradient(pass, unit, first_norm(b), of_down_before);
 }
 
 enum status block_backward(const struct pass *pass, int64_t block)
 {
     const struct transformer *t = pass->transformer;
-    const struct block_buffers *b = &t->blocks[block];
     const struct activation_verbs *verbs = t->config.activations;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, PASS_BACKWARD));
     TRY(unit_grads(pass, &unit));
-    if (pass->M > 0) {
-        if (verbs)
-            verbs->fetch(verbs->self, block, b->res1, input_bytes(pass), pass->stream);
-        if (block != t->L - 1)
-            compute_again(pass, &unit, b);
-        const struct row_sums none = {0}, of_o = t->norms_after ? none : bias_sums(t, &unit, LINEAR_O);
-        const struct row_sums of_down_before = {.to = block > 0 ? t->dres_sums : NULL};
-        if (t->dres_sums)
-            take_row_sums(pass, &unit);
-        mlp_backward(pass, &unit, b, branch_gradient(pass, &unit, second_post_norm(t, b), LINEAR_DOWN, t->delta),
-                     t->delta);
-        add_input_gradient(pass, &unit, second_norm(b), of_o);
-        const void *dout = branch_gradient(pass, &unit, first_post_norm(t, b), LINEAR_O, t->wide);
-        linear_backward(pass, &unit, LINEAR_O, t->delta, dout, b->att, NULL);
-        attention_backward(pass, &unit, b, t->delta, t->wide);
-        linear_backward(pass, &unit, LINEAR_QKV, t->delta, t->wide, attention_input(t, b), NULL);
-        add_input_gradient(pass, &unit, first_norm(b), of_down_before);
-    }
+    if (pass->M > 0 && verbs)
+        verbs->fetch(verbs->self, block, t->blocks[block].res1, input_bytes(pass), pass->stream);
+    if (pass->M > 0)
+        TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, backward_whole));
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);
 }

@@ -5,6 +5,7 @@
  *   transformer_layout.c     where activations lie in memory (with a picture), RoPE tables, limits
  *   transformer_prepare.c    announces the matrix products of a step to the device
  *   transformer_embedding.c  unit 0: embeddings of tokens, positions and types
+ *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_cache.c      attention over the keys and values of the tokens before
@@ -111,6 +112,8 @@ struct transformer {
     int num_inputs;
 
     struct stopwatch *stopwatch; /* owned */
+    struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
+    bool replays;                /* transformer_replay() */
 };
 
 /* Whether the MLP has a gate. */

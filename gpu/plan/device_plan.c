@@ -7,6 +7,7 @@
  * all clocks correctly. */
 #include "gpu/plan/device_plan.h"
 
+#include "core/memory.h"
 #include "gpu/cuda_workspace.h"
 #include "gpu/device_backend.h"
 #include "gpu/op_cost.h"
@@ -28,13 +29,22 @@ struct plan_device {
     struct plan_settings settings; /* gpu NULL: a memory plan */
     struct plan_times times;
     struct paper_disk disk;
-    double disk_clock; /* when the disk has done what was submitted so far */
+    double disk_clock;                        /* when the disk has done what was submitted so far */
+    struct plan_graph *capturing, *launching; /* NULL: none is */
 };
 
 struct plan_stream {
     struct stream base; /* first */
     enum stream_kind kind;
     double clock;
+};
+
+/* Ops of one stream. */
+struct plan_graph {
+    struct graph base; /* first */
+    struct stream *stream;
+    struct op_estimate *ops; /* owned */
+    size_t count, room;
 };
 
 struct plan_event {
@@ -56,16 +66,30 @@ static void count_time(struct plan_device *plan, enum plan_kind kind, int launch
     plan->times.kinds[kind].expected += expected;
 }
 
+static void keep_estimate(struct plan_graph *graph, const struct op_estimate *estimate)
+{
+    if (graph->count == graph->room) {
+        graph->room = 2 * graph->room + 16;
+        graph->ops = memory_resize(graph->ops, graph->room * sizeof *graph->ops);
+    }
+    graph->ops[graph->count++] = *estimate;
+}
+
 static void run_estimate(struct stream *stream, const struct op_estimate *estimate)
 {
     struct plan_device *plan = plan_device_of(stream->device);
     struct plan_stream *s = (struct plan_stream *)stream;
+    if (plan->capturing) {
+        keep_estimate(plan->capturing, estimate);
+        return;
+    }
     for (int i = 0; i < estimate->count; i++) {
         const struct op_part *part = &estimate->parts[i];
         double gaps = part->launches * launch_gap_estimate(&plan->settings);
         if (s->kind == STREAM_COMPUTE) { /* else a wait counts what is not hidden */
             count_time(plan, part->kind, part->launches, part->ceiling, part->expected);
             count_time(plan, PLAN_GAPS, 0, 0, gaps);
+            plan->times.enqueued += plan->launching ? 0 : part->launches;
         }
         s->clock += part->expected + gaps;
     }
@@ -290,11 +314,47 @@ static bool plan_event_elapsed(struct event *from, struct event *to, double *sec
     return true;
 }
 
-/* A GPU has graphs; a plan captures none. */
+/* Graphs of a block; those of a step have several streams and are not captured for a plan. */
 static enum status plan_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
 {
-    (void)count, (void)graph;
-    return error_set(err, STATUS_DEVICE, "%s runs no graphs", streams[0]->device->name);
+    struct plan_device *plan = plan_device_of(streams[0]->device);
+    struct plan_graph *g = count == 1 ? calloc(1, sizeof *g) : NULL;
+    if (!g)
+        return error_set(err, STATUS_DEVICE, "%s: no graph: %s", streams[0]->device->name,
+                         count == 1 ? "out of memory" : "it has several streams");
+    *g = (struct plan_graph){.base = {.device = &plan->device}, .stream = streams[0]};
+    plan->capturing = g;
+    *graph = &g->base;
+    return STATUS_OK;
+}
+
+static bool plan_is_capturing(const struct device *device)
+{
+    return ((const struct plan_device *)device->private_)->capturing != NULL;
+}
+
+static enum status plan_graph_end(struct graph *graph, struct error *err)
+{
+    (void)err;
+    plan_device_of(graph->device)->capturing = NULL;
+    return STATUS_OK;
+}
+
+static void plan_graph_launch(struct graph *graph)
+{
+    struct plan_graph *g = (struct plan_graph *)graph;
+    struct plan_device *plan = plan_device_of(graph->device);
+    plan->launching = g;
+    for (size_t i = 0; i < g->count; i++)
+        run_estimate(g->stream, &g->ops[i]);
+    plan->launching = NULL;
+    plan->times.enqueued++;
+}
+
+static void plan_graph_free(struct graph *graph)
+{
+    free(((struct plan_graph *)graph)->ops);
+    free(graph);
 }
 
 void device_plan_communicate(struct stream *stream, double seconds)
@@ -348,7 +408,11 @@ static const struct device_backend plan_backend = {
     .event_record = plan_event_record,
     .event_wait = plan_event_wait,
     .event_sync = plan_event_sync,
+    .is_capturing = plan_is_capturing,
     .graph_begin = plan_graph_begin,
+    .graph_end = plan_graph_end,
+    .graph_launch = plan_graph_launch,
+    .graph_free = plan_graph_free,
 };
 
 static enum status open_plan(const struct plan_settings *settings, double gib, struct device **device,

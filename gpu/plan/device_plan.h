@@ -4,7 +4,7 @@
  * For a memory plan it answers how much workspace the ops need. For a plan of speed it counts: what a step enqueues is
  * walked through, every stream has a clock that each op advances by its estimated time (op_estimate.h), and an event
  * keeps the clock of the stream that recorded it, so that a stream that waits for it is set forward. Memory has
- * addresses, which must not be dereferenced. */
+ * addresses, which must not be dereferenced. A graph keeps the estimates of its ops, which a launch adds up. */
 #ifndef ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
 #define ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
 
@@ -26,6 +26,7 @@ struct plan_times {
         int64_t launches;
         double ceiling, expected;
     } kinds[PLAN_KIND_COUNT];
+    int64_t enqueued;     /* launches by the host: a graph is one, whatever it contains */
     double communication; /* of the communication stream, hidden or not */
     double disk;          /* of the disk, hidden or not */
 };

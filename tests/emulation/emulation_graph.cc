@@ -7,9 +7,10 @@
  * allocating, leaving work on a stream that was not joined. With ZTRAIN_EMULATION_NO_CAPTURE in the environment no
  * capture succeeds.
  *
- * A launch queues the nodes on streams that belong to the graph, one for each parallel branch, ordered by the graph's
- * dependencies alone: so the order of execution is as adversarial as elsewhere, and the vector clocks check accesses in
- * the graph. The captured streams do not matter any more. */
+ * A launch queues the nodes on streams that belong to the graph, one for each parallel branch (a graph without parallel
+ * branches runs on the stream of its launch), ordered by the graph's dependencies alone: so the order of execution is as
+ * adversarial as elsewhere, and the vector clocks check accesses in the graph. The captured streams do not matter any
+ * more. */
 #include "emulation_queue.h"
 
 #include <algorithm>
@@ -43,7 +44,8 @@ struct graph {
 struct executable {
     std::vector<graph_node> nodes;
     std::vector<int> branch; /* of each node */
-    std::vector<stream_state *> branches;
+    std::vector<stream_state *> branches; /* none: there is one, which runs on the stream of the launch */
+    clock_vector last;                    /* after the last launch */
 };
 
 void add(std::vector<int> &to, const std::vector<int> &from)
@@ -78,15 +80,17 @@ void find_branches(executable *e)
         size_t branch = 0;
         while (branch < last.size() && std::find(after.begin(), after.end(), last[branch]) == after.end())
             branch++;
-        if (branch == last.size()) {
+        if (branch == last.size())
             last.push_back(-1);
-            e->branches.push_back(stream_make(false, 0));
-        }
         last[branch] = static_cast<int>(i);
         e->branch.push_back(static_cast<int>(branch));
     }
+    for (size_t i = 0; last.size() > 1 && i < last.size(); i++)
+        e->branches.push_back(stream_make(false, 0));
 }
 } // namespace
+
+uint64_t graphs_launched, operations_in_graphs;
 
 cudaError_t capture_spoil(graph_capture *c, cudaError_t code)
 {
@@ -201,7 +205,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *result, cudaGraph_t captured, 
     ENTER("cudaGraphInstantiate");
     if (!captured || flags)
         return fail(cudaErrorInvalidValue);
-    executable *e = new executable{reinterpret_cast<graph *>(captured)->nodes, {}, {}};
+    executable *e = new executable{reinterpret_cast<graph *>(captured)->nodes, {}, {}, {}};
     find_branches(e);
     *result = reinterpret_cast<cudaGraphExec_t>(e);
     return cudaSuccess;
@@ -218,10 +222,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t launched)
 {
     ENTER("cudaGraphExecDestroy");
     executable *e = reinterpret_cast<executable *>(launched);
-    for (stream_state *branch : e->branches) {
-        run_until(lock, after_of(branch));
+    run_until(lock, e->last);
+    for (stream_state *branch : e->branches)
         branch->open = false;
-    }
     delete e;
     return cudaSuccess;
 }
@@ -233,14 +236,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t launched, cudaStream_t stream)
     stream_state *s = stream_of(stream);
     if (s->capture)
         return fail(capture_spoil(s->capture, cudaErrorStreamCaptureUnsupported)); /* CUDA allows it */
+    graphs_launched++;
+    operations_in_graphs += e->nodes.size();
     clock_vector begin = after_of(s);
-    for (stream_state *branch : e->branches)
-        begin.join(branch->after); /* launches of one graph run one after the other */
+    begin.join(e->last); /* launches of one graph run one after the other */
     std::vector<clock_vector> ends(e->nodes.size());
     const char *lost = getenv("ZTRAIN_EMULATION_GRAPH_LOSES"); /* a planted fault: the first node of this name */
     for (size_t i = 0; i < e->nodes.size(); i++) {
         const graph_node &node = e->nodes[i];
-        stream_state *branch = e->branches[static_cast<size_t>(e->branch[i])];
+        stream_state *branch = e->branches.empty() ? s : e->branches[static_cast<size_t>(e->branch[i])];
         branch->after.join(begin);
         for (int before : node.after)
             branch->after.join(ends[static_cast<size_t>(before)]);
@@ -254,6 +258,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t launched, cudaStream_t stream)
     }
     for (stream_state *branch : e->branches)
         s->after.join(branch->after);
+    e->last = s->after;
     return cudaSuccess;
 }
 }

@@ -9,7 +9,7 @@
  * closed: to every access if the copy writes them, to writing if it reads them. The copies themselves use a second mapping.
  * Two copies of the same bytes, of which one writes, must be ordered by events. Memory that is not pinned is checked by
  * the copy itself (emulation_cudart.cc). */
-#include "emulation.h"
+#include "emulation_queue.h"
 
 #include <algorithm>
 #include <errno.h>
@@ -128,11 +128,12 @@ void on_end(int status, void *)
     if (getenv("ZTRAIN_EMULATION_STATS"))
         fprintf(stderr,
                 "emulation: %llu kernels, %llu copies and fills, %llu products, %llu collectives, %llu host functions, "
-                "%llu waits, %llu accesses checked\n",
+                "%llu waits, %llu accesses checked, %llu graphs of %llu operations\n",
                 static_cast<unsigned long long>(stats.kernels), static_cast<unsigned long long>(stats.copies),
                 static_cast<unsigned long long>(stats.products), static_cast<unsigned long long>(stats.collectives),
                 static_cast<unsigned long long>(stats.host_functions), static_cast<unsigned long long>(stats.waits),
-                static_cast<unsigned long long>(stats.checked));
+                static_cast<unsigned long long>(stats.checked), static_cast<unsigned long long>(graphs_launched),
+                static_cast<unsigned long long>(operations_in_graphs));
 }
 
 void open_memory(void)

@@ -69,6 +69,7 @@ cudaError_t capture_forbids(void); /* a call that a capturing thread may not mak
 void capture_operation(stream_state *s, operation &&op);
 cudaError_t capture_record(event_state *e, stream_state *s);
 cudaError_t capture_wait(stream_state *s, event_state *e);
+extern uint64_t graphs_launched, operations_in_graphs; /* counts */
 
 /* emulation_cudart.cc: leaves the code for cudaGetLastError() and returns it. */
 cudaError_t fail(cudaError_t code);

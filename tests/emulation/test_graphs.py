@@ -126,10 +126,11 @@ def test_where_graphs_cannot_be(tmp_path, monkeypatch):
     assert "with data.packing other than true" in short_run(tmp_path, wanted, "data.packing=false", status=2)
     assert "--profile times each op" in short_run(tmp_path, wanted, arguments=["--profile"], status=2)
     monkeypatch.setenv("ZTRAIN_SHARE_GPUS", "1")
-    assert "ranks that share a GPU" in short_run(tmp_path, wanted, arguments=["--local-gpus", "2"], status=2)
+    said = short_run(tmp_path, wanted, "train_micro_batch_size_per_gpu=3", "run.name=shared", arguments=["--local-gpus", "2"])
+    assert "CUDA graphs: by block: " in said and "ranks that share a GPU" in said
     assert "the CPU device has none" in short_run(tmp_path, wanted, "train.device=cpu", status=2)
     said = short_run(tmp_path, "wall_clock_breakdown=true")
-    assert "CUDA graphs: none: wall_clock_breakdown" in said and "forward" in said
+    assert "CUDA graphs: by block: " in said and "wall_clock_breakdown" in said and "forward" in said
 
 
 def test_a_capture_that_fails(tmp_path, monkeypatch):

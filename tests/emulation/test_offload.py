@@ -8,7 +8,6 @@ import os
 
 import pytest
 
-import harness
 import offload_case
 from harness import Folder, merged
 from offload_case import away, changes_of, environment, weights
@@ -86,9 +85,3 @@ def test_states_in_bf16_and_pieces(folder, order, ranks, stage, precision, place
         folder.train(merged(changes, more), name=name, ranks=ranks, env=environment(ranks, order))
     assert folder.metrics("away").numbers() == folder.metrics("here").numbers()
     assert weights(folder, "away") == weights(folder, "here")
-
-
-def test_graphs_are_refused(folder):
-    done = folder.train(merged(away(folder, "cpu"), {"zero_optimization": {"stage": 1},
-                                                     "train": {"device": "cuda", "cuda_graphs": True}}), expect=harness.USAGE)
-    assert "train.cuda_graphs is true, but steps cannot be graphs" in done.err and "offload_optimizer" in done.err

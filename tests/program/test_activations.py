@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from harness import LLAMA, SEQUENCE, USAGE
+from harness import LLAMA, SEQUENCE
 
 DEEP = {**LLAMA, "num_hidden_layers": 7}    # more blocks than the three whose inputs stay on the device
 
@@ -63,9 +63,3 @@ def test_the_plan_moves_the_inputs(folder):
     host = int(re.search(r"host memory: activations +(\d+) bytes", plans[1]).group(1))
     assert "host memory" not in plans[0]
     assert here - there == host == 4 * 6 * SEQUENCE * DEEP["hidden_size"] * 4     # 4 blocks, a micro-batch of 6 samples
-
-
-def test_graphs_are_refused(folder):
-    spec = folder.spec({"model": {"config": DEEP}, **away(), "train": {"device": "cuda", "cuda_graphs": "true"}})
-    done = folder.ztrain("plan", "--config", spec, expect=USAGE)
-    assert "cpu_checkpointing" in done.err and "cuda_graphs" in done.err
