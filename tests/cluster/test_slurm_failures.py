@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cluster_harness import LONG, PAUSE, TWO_BY_TWO, blamed
+from cluster_harness import ENDLESS, LONG, PAUSE, TWO_BY_TWO, blamed
 from harness import DATA, FINISHED, PEER, REQUEUE, SLOWNESS, ZTRAIN, wait_until
 
 SECRET = {"ZTRAIN_JOB_SECRET": "a7" * 32}
@@ -81,6 +81,15 @@ def test_a_rank_stands_still(folder, mpi, victim):
     assert re.match(told_of(victim, "stood still: its process was stopped"), folder.why()), folder.why()
     if mpi == "pmi2" and victim == 3:
         resumes_without_loss(folder)
+
+
+def test_a_slow_rank_is_named(folder):
+    """Rank 0 rests in each step, and the others wait for it, also those of the other node."""
+    process = folder.srun(TWO_BY_TWO, "--config", folder.spec(ENDLESS), env={"ZTRAIN_TEST_PAUSE": "400"})
+    folder.wait_for_step(4, process=process)
+    wait_until(lambda: re.match(told_of(0, "is slow: it was the last to come in "), folder.why()), what="the slow rank's name")
+    os.kill(folder.cluster.target(process), signal.SIGUSR1)
+    assert folder.wait(process, 20).code == REQUEUE
 
 
 @pytest.mark.parametrize("victim, code", [(1, 0), (2, 0), (3, 3), (0, 3)])
