@@ -46,9 +46,7 @@ static const char *number_end(const char *text, size_t width)
     return digits == width || (digits > width && *text != '0') ? text + digits : NULL;
 }
 
-/* Whether ztrain writes this name: step-%08d or epoch-%04d, with the suffixes of folders that were moved out of the
- * way. *aside: it was moved aside, or is damaged. */
-static bool is_own_name(const char *name, bool *aside)
+bool checkpoint_own_name(const char *name, bool *aside)
 {
     static const char *const suffixes[] = {".replaced-", ".damaged-", ".aside-"};
     const char *end = begins(name, "step-")    ? number_end(name + strlen("step-"), 8)
@@ -83,7 +81,7 @@ static enum status is_such_folder(const char *dir, const struct dirent *entry, b
 {
     bool aside = false, there;
     char path[FS_PATH_MAX];
-    *such = course ? is_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name);
+    *such = course ? checkpoint_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name);
     if (!*such || entry->d_type == DT_DIR)
         return STATUS_OK;
     TRY(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
@@ -121,7 +119,7 @@ enum status checkpoint_any_of_course(const char *dir, bool *any, struct error *e
     return any_folder(dir, true, any, err);
 }
 
-/* ---- listing ------------------------------------------------------------- */
+/* ---- finding ------------------------------------------------------------- */
 
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err)
 {
@@ -168,61 +166,6 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     return STATUS_CHECKPOINT;
 }
 
-static int by_step_newest_first(const void *left, const void *right)
-{
-    const struct checkpoint_entry *a = left, *b = right;
-    if (a->step != b->step)
-        return a->step < b->step ? 1 : -1;
-    if (a->evaluation_due != b->evaluation_due)
-        return a->evaluation_due ? 1 : -1;
-    if (a->epoch_end != b->epoch_end) /* the same step; the end of the epoch was processed as well */
-        return a->epoch_end ? -1 : 1;
-    return strcmp(a->name, b->name); /* X before X.replaced-1 */
-}
-
-static enum status entry_read(struct checkpoint_entry *entry, const char *path, const char *name, bool files,
-                              struct error *err)
-{
-    struct manifest *manifest;
-    struct error damage = {0};
-    long long step, epoch;
-    memset(entry, 0, sizeof *entry);
-    snprintf(entry->name, sizeof entry->name, "%s", name);
-    enum status status = manifest_load(path, files, &manifest, &damage);
-    if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
-        if (err)
-            *err = damage;
-        return status;
-    }
-    entry->ok = status == STATUS_OK;
-    entry->settled = files || !entry->ok;
-    if (entry->ok) {
-        entry->step = manifest->position.step;
-        entry->evaluation_due = manifest->position.evaluation_due;
-        entry->epoch_end = manifest->position.epoch_end;
-        entry->epoch = manifest->position.epoch;
-        entry->bytes = manifest->bytes;
-        entry->scores = manifest->position.scores;
-        manifest_free(manifest);
-        return STATUS_OK;
-    }
-    entry->step = sscanf(name, "step-%lld", &step) == 1 && step >= 0 ? step : INT64_MAX;
-    entry->epoch_end = sscanf(name, "epoch-%lld", &epoch) == 1 && epoch > 0;
-    entry->epoch = entry->epoch_end ? epoch : 0;
-    entry->damage = memory_text(damage.text);
-    entry->unread = error_is_unreadable(&damage);
-    entry->cause = entry->unread ? damage.cause : 0;
-    return STATUS_OK;
-}
-
-bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position)
-{
-    if (unread->step != INT64_MAX)
-        return unread->step > position->step || (unread->step == position->step && position->evaluation_due);
-    return !unread->epoch_end || unread->epoch > position->epoch ||
-           (unread->epoch == position->epoch && !position->epoch_end);
-}
-
 bool checkpoint_identify(const char *folder, struct stat *identity)
 {
     return io_stat(folder, identity) == 0 && S_ISDIR(identity->st_mode);
@@ -232,144 +175,6 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity)
 {
     struct stat now;
     return checkpoint_identify(folder, &now) && now.st_ino == identity->st_ino && now.st_dev == identity->st_dev;
-}
-
-/* Reads an entry while a run may delete the folder (*gone) or replace it; the new folder then counts. */
-static enum status entry_read_still(struct checkpoint_entry *entry, const char *path, const char *name, bool files,
-                                    bool *gone, struct error *err)
-{
-    struct stat identity;
-    *gone = false;
-    for (int i = 0;; i++) {
-        bool known = checkpoint_identify(path, &identity);
-        TRY(entry_read(entry, path, name, files, err));
-        if (entry->ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
-            return STATUS_OK;
-        if (!fs_exists(path)) {
-            free(entry->damage);
-            *gone = true;
-            return STATUS_OK;
-        }
-        if (!known) /* the disk does not answer */
-            return STATUS_OK;
-        free(entry->damage);
-    }
-}
-
-static int by_name(const void *left, const void *right)
-{
-    const struct checkpoint_entry *a = left, *b = right;
-    return strcmp(a->name, b->name);
-}
-
-/* Appends a folder, from `known` (sorted by name) if it is there, else read anew. */
-static enum status list_append(struct checkpoint_list *list, struct checkpoint_list *known, const char *path,
-                               const struct dirent *found, bool files, int *room, struct error *err)
-{
-    struct checkpoint_entry key = {.ok = false}, *old;
-    if (list->count == *room) {
-        *room = *room ? 2 * *room : 16;
-        list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);
-    }
-    struct checkpoint_entry *entry = &list->entries[list->count];
-    snprintf(key.name, sizeof key.name, "%s", found->d_name);
-    old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, by_name) : NULL;
-    if (old && old->inode == found->d_ino && !old->unread) {
-        *entry = *old;
-        old->damage = NULL; /* has moved */
-    } else {
-        bool gone;
-        TRY(entry_read_still(entry, path, found->d_name, files, &gone, err));
-        entry->inode = found->d_ino;
-        liveness_tick();
-        list->changed |= gone;
-        if (gone)
-            return STATUS_OK;
-    }
-    list->count++;
-    return STATUS_OK;
-}
-
-/* Lists the checkpoints of the course, or those that were moved aside. files: looks at each one's files as well. */
-static enum status list_update(struct checkpoint_list *list, const char *dir, bool want_aside, bool files,
-                               struct error *err)
-{
-    enum status status = STATUS_OK;
-    struct checkpoint_list known = *list;
-    char path[FS_PATH_MAX];
-    int room = 0;
-    bool aside;
-    memset(list, 0, sizeof *list);
-    if (known.count)
-        qsort(known.entries, (size_t)known.count, sizeof *known.entries, by_name);
-    DIR *folder = io_opendir(dir);
-    if (!folder)
-        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
-    for (;;) {
-        errno = 0;
-        struct dirent *entry = io_readdir(folder);
-        if (!entry)
-            break;
-        if (!is_own_name(entry->d_name, &aside) || aside != want_aside)
-            continue;
-        TRY_END(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
-        if (entry->d_type == DT_DIR || fs_is_dir(path))
-            TRY_END(list_append(list, &known, path, entry, files, &room, err));
-    }
-    if (errno)
-        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
-    if (list->count)
-        qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
-end:
-    if (folder)
-        io_closedir(folder);
-    if (status != STATUS_OK)
-        checkpoint_list_release(list);
-    checkpoint_list_release(&known);
-    return status;
-}
-
-enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    return list_update(list, dir, false, false, err);
-}
-
-enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err)
-{
-    char path[FS_PATH_MAX];
-    struct checkpoint_entry now;
-    bool gone;
-    if (entry->settled)
-        return STATUS_OK;
-    TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
-    TRY(entry_read_still(&now, path, entry->name, true, &gone, err));
-    now.inode = entry->inode;
-    if (gone) {
-        now.ok = now.unread = false;
-        now.damage = memory_text("it was deleted meanwhile");
-    }
-    *entry = now; /* which was ok, and had no text of its own */
-    return STATUS_OK;
-}
-
-enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    memset(list, 0, sizeof *list);
-    return list_update(list, dir, false, true, err);
-}
-
-enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    memset(list, 0, sizeof *list);
-    return list_update(list, dir, true, false, err);
-}
-
-void checkpoint_list_release(struct checkpoint_list *list)
-{
-    for (int i = 0; i < list->count; i++)
-        free(list->entries[i].damage);
-    free(list->entries);
-    memset(list, 0, sizeof *list);
 }
 
 /* ---- moving and deleting ------------------------------------------------- */

@@ -173,7 +173,7 @@ static void tidy(const struct checkpoint_saving *save)
     struct error err;
     if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
         log_warn("%s", err.text);
-    checkpoint_retention_apply(writer->dir, save->name, save->position.step, &writer->keep, &writer->cache->known);
+    checkpoint_retention_apply(writer->dir, save->name, &save->position, &writer->keep, &writer->cache->known);
 }
 
 enum status checkpoint_publish(struct checkpoint_saving *save, struct error *err)

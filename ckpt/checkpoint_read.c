@@ -2,14 +2,16 @@
  *
  * Every frame is compared with its checksum before its contents are used, and the manifest covers the checksums. So a
  * checkpoint can be opened by its manifest and file sizes alone (full: false), and its contents are verified as they
- * are read. The checkpoints of a run folder are ordered by the steps in their manifests, newest first; `latest` is not
- * used, because it may be stale or dangling after a crash.
+ * are read. The checkpoints of a run folder are ordered by the steps in their manifests, newest first; those alone are
+ * read that may be the newest by their names (checkpoint_list.h). `latest` is not used, because it may be stale or
+ * dangling after a crash.
  *
  * Contents come from a stream (checkpoint_stream.h): a thread reads frames while those before them are verified and
  * decompressed. One thread at a time may read from a checkpoint. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 #include "ckpt/checkpoint_stream.h"
 #include "ckpt/manifest.h"
 #include "core/fsutil.h"
@@ -136,12 +138,28 @@ static void hint_aside(const char *dir, bool damaged, struct error *err)
     checkpoint_list_release(&aside);
 }
 
-/* The first entry from `at` on that is not known to be damaged or unreadable; NULL: none is left. */
-static const struct checkpoint_entry *next_ok(const struct checkpoint_list *list, int at)
+/* Orders the list as far as the first entry from `at` on that is not known to be damaged or unreadable (*ok). NULL:
+ * none is left. */
+static enum status next_ok(struct checkpoint_list *list, const char *dir, int at, const struct checkpoint_entry **ok,
+                           struct error *err)
 {
-    while (at < list->count && !list->entries[at].ok)
-        at++;
-    return at < list->count ? &list->entries[at] : NULL;
+    *ok = NULL;
+    for (;; at++) {
+        TRY(checkpoint_list_order(list, dir, at + 1, err));
+        if (at >= list->count)
+            return STATUS_OK;
+        if (list->entries[at].ok) {
+            *ok = &list->entries[at];
+            return STATUS_OK;
+        }
+    }
+}
+
+/* For a hint: the next one that can be read after entry `at`, or NULL. */
+static const struct checkpoint_entry *older_than(struct checkpoint_list *list, const char *dir, int at)
+{
+    const struct checkpoint_entry *older;
+    return next_ok(list, dir, at + 1, &older, NULL) == STATUS_OK ? older : NULL;
 }
 
 /* The first entry that could not be read and may be newer than `entry` (which may be NULL). NULL: there is none. */
@@ -178,7 +196,8 @@ static enum status fail_unread(const char *dir, const struct checkpoint_entry *u
     return hint_unread(dir, unread->name, older, err);
 }
 
-/* Warns, once a checkpoint is taken, about those that could not be read; all of them are older. */
+/* Warns, once a checkpoint is taken, about those that could not be read while it was looked for; all of them are
+ * older. */
 static void say_unread(const struct checkpoint_list *list, const char *dir)
 {
     const struct checkpoint_entry *first = NULL;
@@ -206,14 +225,20 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     char folder[FS_PATH_MAX];
     TRY(checkpoint_list_update(&list, dir, err));
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
-    for (int i = 0; i <= list.count; i++) {
-        const struct checkpoint_entry *entry = &list.entries[i], *ok = next_ok(&list, i),
-                                      *hidden = hidden_before(&list, ok);
+    for (int i = 0;; i++) {
+        const struct checkpoint_entry *ok;
+        enum status listed = next_ok(&list, dir, i, &ok, &damage);
+        const struct checkpoint_entry *entry = &list.entries[i], *hidden = hidden_before(&list, ok);
+        if (listed != STATUS_OK) {
+            status = listed;
+            failure = damage;
+            break;
+        }
         if (hidden) {
             status = fail_unread(dir, hidden, ok, &failure);
             break;
         }
-        if (i == list.count)
+        if (i >= list.count)
             break;
         if (entry->unread)
             continue;
@@ -234,7 +259,7 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
             /* a lack of memory or a failing disk does not justify an older checkpoint */
             if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
                 if (status == STATUS_CHECKPOINT)
-                    hint_unread(dir, entry->name, next_ok(&list, i + 1), &damage);
+                    hint_unread(dir, entry->name, older_than(&list, dir, i), &damage);
                 failure = damage;
                 break;
             }

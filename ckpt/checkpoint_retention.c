@@ -93,6 +93,7 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
     if (!fs_is_dir(dir))
         return true; /* the first checkpoint of the run */
     if (checkpoint_list_update(&cache->known, dir, &err) != STATUS_OK ||
+        checkpoint_list_read_later(&cache->known, dir, NULL, &err) != STATUS_OK ||
         settle_best(dir, &cache->known, keep, position->step, &err) != STATUS_OK) {
         log_warn("%s; so the checkpoint of step %" PRId64 " is taken for one of the best", err.text, position->step);
         return true;
@@ -120,39 +121,82 @@ static void point_best(const char *dir, const struct checkpoint_list *list, cons
         checkpoint_unpoint(dir, "best", true);
 }
 
-void checkpoint_retention_apply(const char *dir, const char *name, int64_t step, const struct checkpoint_keep *keep,
-                                struct checkpoint_list *known)
+/* A save's limit at work. */
+struct retention {
+    const char *dir, *name; /* of the new checkpoint */
+    int64_t step;           /* its step */
+    const struct checkpoint_keep *keep;
+    struct checkpoint_list *known;
+    int64_t kept; /* the newest ones that stay so far, with the new one; not above keep->last, unless that is 0 */
+};
+
+/* Whether an entry that the newest ones do not include stays: by its name where that tells. */
+static enum status stays(const struct retention *now, struct checkpoint_entry *entry, bool *stay, struct error *err)
 {
+    const struct checkpoint_keep *keep = now->keep;
+    if (keep->every_steps && entry->step == INT64_MAX) /* of an epoch; its step counts */
+        TRY(checkpoint_entry_read(entry, now->dir, err));
+    *stay = !is_replaced(now->dir, entry->name) && (!keep->last || is_kept(now->known, keep, now->step, entry));
+    return STATUS_OK;
+}
+
+/* Deletes an entry, or moves it aside because it is later than the new one; damaged ones stay. */
+static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
+{
+    TRY(checkpoint_entry_settle(entry, now->dir, err));
+    if (!entry->ok)
+        return STATUS_OK;
+    return entry->step > now->step ? move_later_aside(now->dir, entry, err)
+                                   : checkpoint_delete(now->dir, entry->name, err);
+}
+
+/* Decides about one entry; those before it are newer, as long as there are fewer than keep->last. */
+static enum status decide(struct retention *now, struct checkpoint_entry *entry, struct error *err)
+{
+    bool stay;
+    if (!strcmp(entry->name, now->name)) { /* the save has just seen its files */
+        if (now->keep->last)
+            TRY(checkpoint_entry_read(entry, now->dir, err));
+        entry->settled = entry->read;
+        return STATUS_OK;
+    }
+    if (entry->read && !entry->ok)
+        return STATUS_OK;
+    if (entry->read && entry->step > now->step)
+        return remove_entry(now, entry, err);
+    if (now->kept < now->keep->last && !is_replaced(now->dir, entry->name)) { /* damaged ones do not count */
+        TRY(checkpoint_entry_settle(entry, now->dir, err));
+        now->kept += entry->ok;
+        return STATUS_OK;
+    }
+    TRY(stays(now, entry, &stay, err));
+    return stay ? STATUS_OK : remove_entry(now, entry, err);
+}
+
+/* Reads what the limit needs to know, apart from the newest ones. */
+static enum status read_needed(const struct retention *now, const struct train_position *position, struct error *err)
+{
+    TRY(checkpoint_list_update(now->known, now->dir, err));
+    TRY(checkpoint_list_read_later(now->known, now->dir, now->keep->best ? NULL : position, err));
+    return settle_best(now->dir, now->known, now->keep, now->step, err);
+}
+
+void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,
+                                const struct checkpoint_keep *keep, struct checkpoint_list *known)
+{
+    struct retention now = {.dir = dir, .name = name, .step = position->step, .keep = keep, .known = known, .kept = 1};
     struct error err;
-    if (checkpoint_list_update(known, dir, &err) != STATUS_OK ||
-        settle_best(dir, known, keep, step, &err) != STATUS_OK) {
+    if (read_needed(&now, position, &err) != STATUS_OK) {
         log_warn("%s", err.text);
         return;
     }
-    int64_t kept = 1, last = keep->last ? keep->last : INT64_MAX;
-    point_best(dir, known, keep, step);
+    point_best(dir, known, keep, now.step);
     for (int i = 0; i < known->count; i++) {
-        struct checkpoint_entry *entry = &known->entries[i];
-        if (!strcmp(entry->name, name)) { /* the save has just seen its files */
-            entry->settled = true;
-            continue;
+        if (now.kept < keep->last && checkpoint_list_order(known, dir, i + 1, &err) != STATUS_OK) {
+            log_warn("%s", err.text);
+            break;
         }
-        if (!entry->ok)
-            continue;
-        bool later = entry->step > step, replaced = !later && is_replaced(dir, entry->name);
-        bool needless = !later && (replaced || (kept >= last && !is_kept(known, keep, step, entry)));
-        enum status status = STATUS_OK;
-        if ((keep->last && kept < last) || later || needless) /* damaged ones do not count, and stay */
-            status = checkpoint_entry_settle(entry, dir, &err);
-        if (status != STATUS_OK || !entry->ok)
-            ;
-        else if (later)
-            status = move_later_aside(dir, entry, &err);
-        else if (needless)
-            status = checkpoint_delete(dir, entry->name, &err);
-        else
-            kept++;
-        if (status != STATUS_OK)
+        if (i < known->count && decide(&now, &known->entries[i], &err) != STATUS_OK)
             log_warn("%s", err.text);
     }
     checkpoint_unpoint(dir, "best", false);

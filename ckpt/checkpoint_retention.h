@@ -3,15 +3,17 @@
 #ifndef ZTRAIN_CKPT_CHECKPOINT_RETENTION_H
 #define ZTRAIN_CKPT_CHECKPOINT_RETENTION_H
 
-#include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 
-/* After `name` of `step` was saved in dir: deletes the valid checkpoints that `keep` does not name (`name` itself
+/* After `name` of `position` was saved in dir: deletes the valid checkpoints that `keep` does not name (`name` itself
  * always stays), and those that are X.replaced-N although X exists. With keep->best it first points the link `best` at
  * the best one, else it removes the link. Checkpoints of later steps, which would hide the new one from a resume, are
  * moved aside; damaged ones stay. Failures are warnings, because the new checkpoint is complete. `known` is brought up
- * to date (checkpoint_list_update). Called on rank 0 alone. */
-void checkpoint_retention_apply(const char *dir, const char *name, int64_t step, const struct checkpoint_keep *keep,
-                                struct checkpoint_list *known);
+ * to date (checkpoint_list_update). Of old checkpoints that are not known yet it reads the newest keep->last, those
+ * that it deletes or moves, with keep->best all, and with keep->every_steps those of epochs; the others stay by their
+ * names alone. Called on rank 0 alone. */
+void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,
+                                const struct checkpoint_keep *keep, struct checkpoint_list *known);
 
 /* How many other steps of at most `newest` have a checkpoint with a better score than `value`, that of `step`. Of equal
  * scores the earlier one is the better. */

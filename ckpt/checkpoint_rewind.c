@@ -124,6 +124,8 @@ static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoi
 /* Whether an entry is ahead of the checkpoint or, if the courses parted, of branch_step, where they did (else -1). */
 static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
 {
+    if (!entry->read) /* its name has told that it is not */
+        return false;
     if (entry->unread && branch_step < 0)
         return checkpoint_may_be_later(entry, position);
     if (!entry->ok && entry->step == INT64_MAX) /* not known */
@@ -140,6 +142,7 @@ static bool is_ahead(const struct checkpoint_entry *entry, const struct train_po
 static enum status plan_moves(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, bool newest,
                               int64_t branch_step, struct checkpoint_list *list, struct error *err)
 {
+    TRY(checkpoint_list_read_later(list, rewind->dir, branch_step < 0 ? &checkpoint->position : NULL, err));
     for (int i = 0; i < list->count; i++)
         if (is_ahead(&list->entries[i], &checkpoint->position, branch_step))
             TRY(checkpoint_entry_settle(&list->entries[i], rewind->dir, err));
@@ -188,18 +191,18 @@ static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct
  * still is metrics.jsonl.N, and the newest checkpoint is ahead of one that is aside already. 0: none, or not known (on
  * a file system without hard links). */
 static int find_interrupted(const struct checkpoint_rewind *rewind, const struct checkpoint *newest,
-                            const struct checkpoint_list *aside)
+                            struct checkpoint_list *aside)
 {
     int number = 0, looked_at = 0;
     bool kept = false;
     for (int i = 0; i < aside->count; i++) {
-        const struct checkpoint_entry *entry = &aside->entries[i];
+        struct checkpoint_entry *entry = &aside->entries[i];
         const char *suffix = aside_suffix(entry->name, &number);
-        if (!suffix || suffix[1] != 'a' || entry->step >= newest->position.step)
+        if (!suffix || suffix[1] != 'a')
             continue;
         if (number != looked_at)
             kept = metrics_number(rewind->metrics, number) == METRICS_NUMBER_KEPT;
-        if (kept)
+        if (kept && checkpoint_entry_read(entry, rewind->dir, NULL) == STATUS_OK && entry->step < newest->position.step)
             return number;
         looked_at = number;
     }
@@ -216,7 +219,7 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
     TRY_END(fs_join(rewind->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
     TRY_END(fs_join(rewind->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
     TRY_END(checkpoint_list_update(&list, rewind->dir, err));
-    TRY_END(checkpoint_list_aside(&aside, rewind->dir, err));
+    TRY_END(checkpoint_list_aside_names(&aside, rewind->dir, err));
     TRY_END(plan_name(rewind, checkpoint, &list, &aside, err));
     if (newest)
         rewind->interrupted = find_interrupted(rewind, checkpoint, &aside);

@@ -12,7 +12,7 @@
 #ifndef ZTRAIN_CKPT_CHECKPOINT_REWIND_H
 #define ZTRAIN_CKPT_CHECKPOINT_REWIND_H
 
-#include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 
 /* A checkpoint that goes aside. */
 struct rewind_move {

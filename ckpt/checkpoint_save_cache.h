@@ -3,7 +3,7 @@
 #ifndef ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
 #define ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
 
-#include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -5,6 +5,7 @@
  * CHUNK elements, so its memory does not depend on the model. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
 #include "core/memory.h"

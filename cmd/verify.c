@@ -1,6 +1,7 @@
 /* verify.c: `ztrain verify DIR` compares every byte of a checkpoint, or of all checkpoints of a run, with the
  * checksums. */
 #include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
 #include "core/printable.h"

@@ -1,6 +1,7 @@
 #include "cmd/train/restart.h"
 
 #include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
 #include "cmd/train/run_lock.h"
 #include "cmd/train/stop_signal.h"
 #include "core/fsutil.h"
@@ -45,7 +46,7 @@ static int64_t newest_step(const struct run_place *place)
     int64_t step = -1;
     if (!folder_of(place, folder) || checkpoint_list_update(&list, folder, NULL) != STATUS_OK)
         return -1;
-    for (int i = 0; i < list.count && step < 0; i++)
+    for (int i = 0; checkpoint_list_order(&list, folder, i + 1, NULL) == STATUS_OK && i < list.count && step < 0; i++)
         if (checkpoint_entry_settle(&list.entries[i], folder, NULL) == STATUS_OK && list.entries[i].ok)
             step = list.entries[i].step;
     checkpoint_list_release(&list);

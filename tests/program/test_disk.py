@@ -175,7 +175,7 @@ def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(folder):
         for arguments in ["inspect", run], ["export", run, "--out", os.path.join(folder.path, "out-" + name)], \
                 ["--dry-run", "--config", folder.spec(spec), "--resume", run]:
             done = folder.ztrain(*arguments, env=disk.env)
-            assert "epoch-0002" in done.out + done.err and done.err.count("it is older and not needed") == 1, done
+            assert "epoch-0002" in done.out + done.err and name not in done.err, done
         assert f"\n  {name} " in folder.ztrain("inspect", run, env=disk.env).out
         done = folder.ztrain("verify", run, env=disk.env, expect=CHECKPOINT)
         assert done.out.count("ok       ") == 5 and f"unread   {checkpoints}/{name}: cannot open" in done.out, done

@@ -1,0 +1,335 @@
+#include "ckpt/checkpoint_list.h"
+
+#include "ckpt/manifest.h"
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/liveness.h"
+#include "core/memory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int by_step_newest_first(const void *left, const void *right)
+{
+    const struct checkpoint_entry *a = left, *b = right;
+    if (a->step != b->step)
+        return a->step < b->step ? 1 : -1;
+    if (a->evaluation_due != b->evaluation_due)
+        return a->evaluation_due ? 1 : -1;
+    if (a->epoch_end != b->epoch_end) /* the same step; the end of the epoch was processed as well */
+        return a->epoch_end ? -1 : 1;
+    return strcmp(a->name, b->name); /* X before X.replaced-1 */
+}
+
+static int by_name(const void *left, const void *right)
+{
+    const struct checkpoint_entry *a = left, *b = right;
+    return strcmp(a->name, b->name);
+}
+
+bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position)
+{
+    if (unread->step != INT64_MAX)
+        return unread->step > position->step || (unread->step == position->step && position->evaluation_due);
+    return !unread->epoch_end || unread->epoch > position->epoch ||
+           (unread->epoch == position->epoch && !position->epoch_end);
+}
+
+/* ---- reading manifests --------------------------------------------------- */
+
+/* An entry with what its name tells. */
+static void entry_name(struct checkpoint_entry *entry, const char *name, uint64_t inode)
+{
+    long long step, epoch;
+    memset(entry, 0, sizeof *entry);
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    entry->inode = inode;
+    entry->step = sscanf(name, "step-%lld", &step) == 1 && step >= 0 ? step : INT64_MAX;
+    entry->epoch_end = sscanf(name, "epoch-%lld", &epoch) == 1 && epoch > 0;
+    entry->epoch = entry->epoch_end ? epoch : 0;
+}
+
+/* Reads an entry, which has the facts of its name. files: looks at the files next to the manifest as well. */
+static enum status entry_fill(struct checkpoint_entry *entry, const char *path, bool files, struct error *err)
+{
+    struct manifest *manifest;
+    struct error damage = {0};
+    enum status status = manifest_load(path, files, &manifest, &damage);
+    if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
+        if (err)
+            *err = damage;
+        return status;
+    }
+    liveness_tick();
+    entry->read = true;
+    entry->ok = status == STATUS_OK;
+    entry->settled = files || !entry->ok;
+    if (entry->ok) {
+        entry->step = manifest->position.step;
+        entry->evaluation_due = manifest->position.evaluation_due;
+        entry->epoch_end = manifest->position.epoch_end;
+        entry->epoch = manifest->position.epoch;
+        entry->bytes = manifest->bytes;
+        entry->scores = manifest->position.scores;
+        manifest_free(manifest);
+        return STATUS_OK;
+    }
+    entry->damage = memory_text(damage.text);
+    entry->unread = error_is_unreadable(&damage);
+    entry->cause = entry->unread ? damage.cause : 0;
+    return STATUS_OK;
+}
+
+/* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. On failure
+ * the entry is as it was. */
+static enum status entry_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool *gone,
+                                    struct error *err)
+{
+    struct stat identity;
+    struct checkpoint_entry now;
+    char path[FS_PATH_MAX];
+    *gone = false;
+    TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
+    for (int i = 0;; i++) {
+        bool known = checkpoint_identify(path, &identity);
+        entry_name(&now, entry->name, entry->inode);
+        TRY(entry_fill(&now, path, files, err));
+        if (now.ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
+            break;
+        *gone = !fs_exists(path);
+        if (*gone || !known) /* not known: the disk does not answer */
+            break;
+        free(now.damage);
+    }
+    free(entry->damage);
+    *entry = now;
+    return STATUS_OK;
+}
+
+/* The same for an entry that stays in its list. */
+static enum status entry_read_in_place(struct checkpoint_entry *entry, const char *dir, bool files, struct error *err)
+{
+    bool gone;
+    TRY(entry_read_still(entry, dir, files, &gone, err));
+    if (!gone)
+        return STATUS_OK;
+    free(entry->damage);
+    entry->ok = entry->unread = false;
+    entry->damage = memory_text("it was deleted meanwhile");
+    return STATUS_OK;
+}
+
+enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *dir, struct error *err)
+{
+    return entry->read ? STATUS_OK : entry_read_in_place(entry, dir, false, err);
+}
+
+enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err)
+{
+    return entry->settled ? STATUS_OK : entry_read_in_place(entry, dir, true, err);
+}
+
+/* Reads entry i, which is not in its place yet. One that was deleted leaves the list: the last one takes its place. */
+static enum status list_read(struct checkpoint_list *list, const char *dir, int i, bool files, struct error *err)
+{
+    bool gone;
+    TRY(entry_read_still(&list->entries[i], dir, files, &gone, err));
+    if (gone) {
+        list->changed = true;
+        free(list->entries[i].damage);
+        list->entries[i] = list->entries[--list->count];
+    }
+    return STATUS_OK;
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+static struct train_position position_of(const struct checkpoint_entry *entry)
+{
+    return (struct train_position){.step = entry->step,
+                                   .evaluation_due = entry->evaluation_due,
+                                   .epoch = entry->epoch,
+                                   .epoch_end = entry->epoch_end};
+}
+
+/* Of the entries that are not in their places: the newest that was read (*top) and that is ok as well (*known), and the
+ * newest by their names of those that were not read, of steps and of epochs; -1: none. */
+struct heads {
+    int top, known, step, epoch;
+};
+
+static struct heads find_heads(const struct checkpoint_list *list)
+{
+    const struct checkpoint_entry *all = list->entries;
+    struct heads heads = {-1, -1, -1, -1};
+    for (int i = list->ordered; i < list->count; i++) {
+        const struct checkpoint_entry *entry = &all[i];
+        if (entry->read) {
+            if (heads.top < 0 || by_step_newest_first(entry, &all[heads.top]) < 0)
+                heads.top = i;
+            if (entry->ok && (heads.known < 0 || by_step_newest_first(entry, &all[heads.known]) < 0))
+                heads.known = i;
+        } else if (entry->step != INT64_MAX) {
+            if (heads.step < 0 || by_step_newest_first(entry, &all[heads.step]) < 0)
+                heads.step = i;
+        } else if (heads.epoch < 0 || entry->epoch > all[heads.epoch].epoch ||
+                   (entry->epoch == all[heads.epoch].epoch && by_name(entry, &all[heads.epoch]) < 0))
+            heads.epoch = i;
+    }
+    return heads;
+}
+
+/* The entry that has to be read before the newest is known; -1: heads->top is the newest. */
+static int to_read(const struct checkpoint_list *list, const struct heads *heads)
+{
+    const struct checkpoint_entry *all = list->entries;
+    if (heads->step >= 0 && (heads->top < 0 || all[heads->step].step >= all[heads->top].step))
+        return heads->step;
+    if (heads->epoch < 0)
+        return -1;
+    if (heads->known < 0)
+        return heads->epoch;
+    const struct train_position position = position_of(&all[heads->known]);
+    return checkpoint_may_be_later(&all[heads->epoch], &position) ? heads->epoch : -1;
+}
+
+enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir, int n, struct error *err)
+{
+    while (list->ordered < n && list->ordered < list->count) {
+        const struct heads heads = find_heads(list);
+        const int next = to_read(list, &heads);
+        if (next >= 0) {
+            TRY(list_read(list, dir, next, false, err));
+            continue;
+        }
+        struct checkpoint_entry *place = &list->entries[list->ordered++], entry = *place;
+        *place = list->entries[heads.top];
+        list->entries[heads.top] = entry;
+    }
+    return STATUS_OK;
+}
+
+static void list_sort(struct checkpoint_list *list)
+{
+    if (list->count)
+        qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
+}
+
+enum status checkpoint_list_read_later(struct checkpoint_list *list, const char *dir,
+                                       const struct train_position *position, struct error *err)
+{
+    list->ordered = 0;
+    for (int i = list->count - 1; i >= 0; i--) {
+        const struct checkpoint_entry *entry = &list->entries[i];
+        if (!entry->read && (!position || checkpoint_may_be_later(entry, position)))
+            TRY(list_read(list, dir, i, false, err));
+    }
+    list_sort(list);
+    return STATUS_OK;
+}
+
+/* ---- listing ------------------------------------------------------------- */
+
+/* Appends a folder, from `known` (sorted by name) if it is there, else by its name. */
+static void list_append(struct checkpoint_list *list, struct checkpoint_list *known, const struct dirent *found,
+                        int *room)
+{
+    struct checkpoint_entry key, *old;
+    if (list->count == *room) {
+        *room = *room ? 2 * *room : 16;
+        list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);
+    }
+    entry_name(&key, found->d_name, found->d_ino);
+    old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, by_name) : NULL;
+    if (old && old->inode == found->d_ino && !old->unread) {
+        key = *old;
+        old->damage = NULL; /* has moved */
+    }
+    list->entries[list->count++] = key;
+}
+
+/* Lists the checkpoints of the course, or those that were moved aside. */
+static enum status list_names(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct checkpoint_list known = *list;
+    char path[FS_PATH_MAX];
+    int room = 0;
+    bool aside;
+    memset(list, 0, sizeof *list);
+    if (known.count)
+        qsort(known.entries, (size_t)known.count, sizeof *known.entries, by_name);
+    DIR *folder = io_opendir(dir);
+    if (!folder)
+        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = io_readdir(folder);
+        if (!entry)
+            break;
+        if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside)
+            continue;
+        TRY_END(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
+        if (entry->d_type == DT_DIR || fs_is_dir(path))
+            list_append(list, &known, entry, &room);
+    }
+    if (errno)
+        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
+end:
+    if (folder)
+        io_closedir(folder);
+    if (status != STATUS_OK)
+        checkpoint_list_release(list);
+    checkpoint_list_release(&known);
+    return status;
+}
+
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    return list_names(list, dir, false, err);
+}
+
+/* A new list of which every entry is read. */
+static enum status list_whole(struct checkpoint_list *list, const char *dir, bool aside, bool files, struct error *err)
+{
+    memset(list, 0, sizeof *list);
+    enum status status = list_names(list, dir, aside, err);
+    for (int i = list->count - 1; i >= 0 && status == STATUS_OK; i--)
+        status = list_read(list, dir, i, files, err);
+    if (status == STATUS_OK)
+        list_sort(list);
+    else
+        checkpoint_list_release(list);
+    list->ordered = list->count;
+    return status;
+}
+
+enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    return list_whole(list, dir, false, true, err);
+}
+
+enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    return list_whole(list, dir, true, false, err);
+}
+
+enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    memset(list, 0, sizeof *list);
+    TRY(list_names(list, dir, true, err));
+    list_sort(list);
+    return STATUS_OK;
+}
+
+void checkpoint_list_release(struct checkpoint_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free(list->entries[i].damage);
+    free(list->entries);
+    memset(list, 0, sizeof *list);
+}

@@ -1,0 +1,74 @@
+/* checkpoint_list.h: the checkpoints of a folder, with the facts from their manifests. For the files of ckpt/ and the
+ * commands that list; nothing here is collective.
+ *
+ * A list is made from the names in the folder alone. A manifest is read when one of its facts is needed, because that
+ * of 512 ranks has megabytes of text to parse and a run may have hundreds of checkpoints. What the names tell:
+ *
+ *   step-N    of step N
+ *   epoch-N   of the end of epoch N: later than any position of an earlier epoch, or before the end of this one
+ *
+ * So the newest of them is found by reading one or two. The order itself is that of the steps in the manifests. */
+#ifndef ZTRAIN_CKPT_CHECKPOINT_LIST_H
+#define ZTRAIN_CKPT_CHECKPOINT_LIST_H
+
+#include "ckpt/checkpoint_folders.h"
+
+/* A checkpoint folder. Of the members from `settled` on only step, epoch_end, epoch and inode are set until it is read,
+ * the first three from its name. */
+struct checkpoint_entry {
+    char name[CHECKPOINT_NAME_MAX];
+    bool read;                 /* its manifest was read, or cannot be */
+    bool ok;                   /* the manifest is right and, if settled, the file sizes; contents were not read */
+    bool settled;              /* the files were looked at (checkpoint_entry_settle()), or the entry is not ok */
+    bool unread;               /* not ok, because it could not be read (EIO, EACCES), which is not damage */
+    int64_t step;              /* from the manifest; if that was not read, from a step-N name; else INT64_MAX */
+    bool evaluation_due;       /* from the manifest: a checkpoint after the evaluation of this step is newer */
+    bool epoch_end;            /* from the manifest; if that was not read, from an epoch-N name */
+    int64_t epoch;             /* likewise; 0: unknown */
+    int64_t bytes;             /* from the manifest */
+    struct eval_scores scores; /* from the manifest: of the evaluation after `step` */
+    char *damage;              /* owned; the damage, or the reason why it could not be read; NULL if ok */
+    int cause;                 /* if it could not be read: the errno */
+    uint64_t inode;            /* of the folder: a folder of this name with another inode is another checkpoint */
+};
+
+struct checkpoint_list {
+    int count;
+    int ordered;                      /* entries [0, ordered) are in their places, newest first, and were read */
+    bool changed;                     /* a checkpoint was deleted before it was read, and is not in the list */
+    struct checkpoint_entry *entries; /* owned */
+};
+
+/* Lists all checkpoint folders in dir, newest step first, entries of unknown step before all others, including those
+ * that cannot be read; all entries are settled, which takes a system call for each file of each checkpoint.
+ * STATUS_CHECKPOINT: dir cannot be read. */
+enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
+/* Brings a list up to date with the names in dir (it may be empty), and opens no file. Entries whose folders are still
+ * there keep what was read of them, unless that had failed. On failure the list is empty. */
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
+
+/* Puts the `n` newest entries in their places, or all if there are fewer; only those are read, and what has to be read
+ * to choose them. A checkpoint that was deleted meanwhile leaves the list. Entries in their places stay there until the
+ * next update. An error is a lack of memory. */
+enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir, int n, struct error *err);
+/* Reads the entries that are later than a position, as far as their names tell; NULL: all. Then sorts the list, in
+ * which the entries that were not read have the places that their names give them. */
+enum status checkpoint_list_read_later(struct checkpoint_list *list, const char *dir,
+                                       const struct train_position *position, struct error *err);
+/* Reads the manifest of an entry that was not read yet. One that was deleted meanwhile counts as damaged. */
+enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *dir, struct error *err);
+/* Settles an entry: looks at the checkpoint's files, of which there is one for each rank, unless that was done. A
+ * missing or short one makes it not ok. An error is a lack of memory. */
+enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
+
+/* Lists the checkpoints that were moved aside, X.aside-N and X.damaged-N, by their manifests alone. */
+enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
+/* The same by their names alone. */
+enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err);
+void checkpoint_list_release(struct checkpoint_list *list);
+
+/* Whether an entry may be of a later position than this one, judging by its name; of one that was not read, or could
+ * not be. */
+bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position);
+
+#endif
