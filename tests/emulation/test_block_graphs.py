@@ -25,10 +25,6 @@ def graphs_of(done):
     return tuple(map(int, re.search(r"(\d+) graphs of (\d+) operations", done.err).groups()))
 
 
-def kernels_of(done):
-    return int(re.search(r"emulation: (\d+) kernels", done.err).group(1))
-
-
 def train(folder, changes, graphs, order="lazy", **more):
     return folder.train(merged(changes, {"train": {"cuda_graphs": graphs}}), name=str(graphs), env=environment(1, order), **more)
 
@@ -40,7 +36,7 @@ def test_offload_in_blocks(folder):
     assert BY_BLOCK in captured.out and "CUDA graphs: none: train.cuda_graphs is false" in plain.out
     assert folder.metrics("True").numbers() == folder.metrics("False").numbers()
     assert weights(folder, "True") == weights(folder, "False")
-    assert kernels_of(captured) == kernels_of(plain) and graphs_of(plain) == (0, 0)
+    assert graphs_of(plain) == (0, 0)
     # Three blocks: the forward of all micro-batches but the first, both backwards of all steps but the first
     graphs, operations = graphs_of(captured)
     assert graphs == 3 * (5 + 4) and operations > 8 * graphs
