@@ -2,7 +2,8 @@
  * commands that list; nothing here is collective.
  *
  * A list is made from the names in the folder alone. A manifest is read when one of its facts is needed, because that
- * of 512 ranks has megabytes of text to parse and a run may have hundreds of checkpoints. What the names tell:
+ * of 512 ranks has some 50 KB of text for its files alone and a run may have hundreds of checkpoints. What the names
+ * tell:
  *
  *   step-N    of step N
  *   epoch-N   of the end of epoch N: later than any position of an earlier epoch, or before the end of this one
