@@ -132,7 +132,8 @@ struct linear_bwd_input_args {
     bool accumulate_dbias;
 };
 
-/* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows */
+/* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows. The caller may know that some columns of dy add up
+ * to 0 but for rounding: those are not added up, and dbias (+)= 0 there. */
 struct linear_bwd_weight_args {
     enum dtype dtype;
     bool weights_in_out;
@@ -143,6 +144,7 @@ struct linear_bwd_weight_args {
     int64_t ld_dy;
     const void *x;
     bool accumulate;
+    int64_t null_first, null_count; /* the columns of dy that add up to 0; null_count 0: none */
 };
 
 /* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·

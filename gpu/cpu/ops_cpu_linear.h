@@ -133,6 +133,16 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
         sum_columns(a->dbias, a->dx, a->K, a->M, a->K, a->dtype, a->accumulate_dbias);
 }
 
+/* dbias of columns that are summed, and of those that add up to 0. */
+static void bias_gradient(const struct linear_bwd_weight_args *a, int64_t ld_dy)
+{
+    const int64_t first = a->null_count ? a->null_first : a->N, end = a->null_count ? first + a->null_count : a->N;
+    sum_columns(a->dbias, a->dy, ld_dy, a->M, first, a->dtype, a->accumulate);
+    sum_columns(a->dbias + end, at(a->dy, end, a->dtype), ld_dy, a->M, a->N - end, a->dtype, a->accumulate);
+    if (!a->accumulate && end > first)
+        memset(a->dbias + first, 0, (size_t)(end - first) * sizeof *a->dbias);
+}
+
 static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
 {
     int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N;
@@ -151,5 +161,5 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
     }
     product(stream, &p, &e);
     if (a->dbias)
-        sum_columns(a->dbias, a->dy, ld_dy, a->M, a->N, a->dtype, a->accumulate);
+        bias_gradient(a, ld_dy);
 }

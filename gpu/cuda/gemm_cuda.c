@@ -87,11 +87,11 @@ static void *gemm_workspace_of(struct stream *stream, size_t bytes)
     return memory + skip;
 }
 
-/* Where the partial sums of the columns of (M, N) go. */
-static float *sums_scratch_of(struct stream *stream, int64_t M, int64_t N)
+/* Where so many bytes of partial sums of columns go. */
+static float *sums_scratch_of(struct stream *stream, size_t bytes)
 {
-    const size_t products = cuda_device_of(stream)->gemm->rules.workspace, sums = cuda_column_sums_bytes(M, N);
-    return (float *)((char *)gemm_workspace_of(stream, products + sums) + products);
+    const size_t products = cuda_device_of(stream)->gemm->rules.workspace;
+    return (float *)((char *)gemm_workspace_of(stream, products + bytes) + products);
 }
 
 /* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it.
@@ -151,7 +151,7 @@ void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 /* dbias from dx, which is first multiplied by the slopes of GELU at `aux`, unless NULL. */
 static void input_sums(struct stream *stream, const struct linear_bwd_input_args *a, const void *aux)
 {
-    float *scratch = sums_scratch_of(stream, a->M, a->K);
+    float *scratch = sums_scratch_of(stream, cuda_column_sums_bytes(a->M, a->K));
     if (aux)
         cuda_gelu_backward_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
                                 scratch);
@@ -193,10 +193,12 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
         }
         return;
     }
-    float *scratch = a->dbias ? sums_scratch_of(stream, a->M, a->N) : NULL;
+    float *scratch = a->dbias ? sums_scratch_of(stream, cuda_bias_sums_bytes(a)) : NULL;
     float *sums = a->dbias && a->accumulate ? scratch : a->dbias;
     struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
     if (run_product(stream, &p, "linear_bwd_weight")) {
+        if (a->dbias && a->null_count)
+            stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
         if (sums != a->dbias)
             cuda_add_f32(stream, a->N, a->dbias, sums);
         return;
@@ -204,6 +206,5 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     struct gemm_product plain = gemm_product_without_epilogue(&p);
     run_plain(stream, &plain, "linear_bwd_weight");
     if (a->dbias)
-        cuda_column_sums(stream, a->M, a->N, a->dbias, a->dy, a->ld_dy ? a->ld_dy : a->N, a->dtype, a->accumulate,
-                         scratch);
+        cuda_bias_sums(stream, a, scratch);
 }

@@ -130,6 +130,18 @@ template <typename T, int V> struct alignas(V * sizeof(T)) Elements {
 /* What column sums are of: a matrix, or its product with the slopes of GELU at `aux`, which replaces it. */
 enum { kPlain, kTanh, kErf };
 
+/* Columns that are not summed, as their sums are 0: `count` from `first` on; count 0: none. The others are numbered
+ * without them. */
+struct null_columns {
+    int64_t first, count;
+};
+
+/* Where the summed column lies in the matrix. */
+__device__ inline int64_t place_of(struct null_columns null, int64_t column)
+{
+    return column < null.first ? column : column + null.count;
+}
+
 /* One row's V columns of the sums. */
 template <typename T, int V, int FORM>
 __device__ inline void add_elements(float (&sum)[V], Elements<T, V> &d, const Elements<T, V> &aux)
@@ -142,24 +154,26 @@ __device__ inline void add_elements(float (&sum)[V], Elements<T, V> &d, const El
     }
 }
 
-/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V columns. Every thread has several
- * loads under way at a time. */
+/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V of the N summed columns. Every
+ * thread has several loads under way at a time. */
 template <typename T, int V, int FORM>
 __global__ void __launch_bounds__(kThreads)
-    column_sums_kernel(int64_t M, int64_t N, T *dy, int64_t ld, const T *aux, int64_t rows, float *partial)
+    column_sums_kernel(int64_t M, int64_t N, T *dy, int64_t ld, struct null_columns null, const T *aux, int64_t rows,
+                       float *partial)
 {
     constexpr int kDepth = FORM == kPlain ? 4 : 2;
     using E = Elements<T, V>;
     SHARED(float, sums, [kRowThreads][kColumnThreads * V]);
     int tx = threadIdx.x % kColumnThreads, ty = threadIdx.x / kColumnThreads;
     int64_t column = (blockIdx.x * static_cast<int64_t>(kColumnThreads) + tx) * V;
+    const int64_t place = place_of(null, column);
     int64_t first = blockIdx.y * rows, last = first + rows < M ? first + rows : M;
     float sum[V] = {};
     for (int64_t row = first + ty; row < last && column < N; row += kDepth * kRowThreads) {
         E d[kDepth], a[kDepth];
 #pragma unroll
         for (int i = 0; i < kDepth; i++) {
-            const int64_t at = (row + i * kRowThreads) * ld + column;
+            const int64_t at = (row + i * kRowThreads) * ld + place;
             if (row + i * kRowThreads < last) {
                 d[i] = *reinterpret_cast<const E *>(dy + at);
                 if constexpr (FORM != kPlain)
@@ -172,7 +186,7 @@ __global__ void __launch_bounds__(kThreads)
                 break;
             add_elements<T, V, FORM>(sum, d[i], a[i]);
             if constexpr (FORM != kPlain)
-                *reinterpret_cast<E *>(dy + (row + i * kRowThreads) * ld + column) = d[i];
+                *reinterpret_cast<E *>(dy + (row + i * kRowThreads) * ld + place) = d[i];
         }
     }
 #pragma unroll
@@ -190,9 +204,11 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-/* sums (+)= the sum over ranges: kRangeGroups sums of every kRangeGroups-th range side by side, then those in order. */
+/* sums (+)= the sum over ranges: kRangeGroups sums of every kRangeGroups-th range side by side, then those in order.
+ * The N summed columns, then the null ones. */
 __global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
-    add_ranges_kernel(int64_t N, int ranges, const float *partial, float *sums, bool accumulate)
+    add_ranges_kernel(int64_t N, struct null_columns null, int ranges, const float *partial, float *sums,
+                      bool accumulate)
 {
     SHARED(float, groups, [kRangeGroups][kColumnThreads]);
     int64_t column = blockIdx.x * static_cast<int64_t>(kColumnThreads) + threadIdx.x;
@@ -201,12 +217,13 @@ __global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
         total += partial[r * N + column];
     groups[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
-    if (threadIdx.y != 0 || column >= N)
+    if (threadIdx.y != 0 || column >= N + null.count)
         return;
     total = 0;
     for (int group = 0; group < kRangeGroups; group++)
         total += groups[group][threadIdx.x];
-    sums[column] = accumulate ? sums[column] + total : total;
+    float *sum = sums + (column < N ? place_of(null, column) : null.first + column - N);
+    *sum = accumulate ? *sum + total : total;
 }
 
 __global__ void __launch_bounds__(kThreads) add_f32_kernel(int64_t n, float *sums, const float *x)
@@ -264,9 +281,11 @@ template <bool ERF> void gelu_backward_of(struct stream *stream, int64_t n, void
     BUG("dtype %d", static_cast<int>(dtype));
 }
 
-/* A matrix (M, N), rows ld apart, whose columns are summed; `aux` and `erf_form` with GELU's slopes, then ld is N. */
+/* A matrix of M rows, ld apart, of which N columns are summed and the null ones not; `aux` and `erf_form` with GELU's
+ * slopes, then ld is N. */
 struct columns {
     int64_t M, N, ld;
+    struct null_columns null;
     const void *matrix, *aux;
     bool erf_form;
 };
@@ -277,8 +296,8 @@ cudaError_t launch_sums(cudaStream_t handle, const struct columns *c, float *par
     int64_t ranges = cuda_column_ranges(c->M, c->N), rows = (c->M + ranges - 1) / ranges, width = kColumnThreads * V;
     dim3 grid(static_cast<unsigned>((c->N + width - 1) / width), static_cast<unsigned>(ranges));
     return CUDA_LAUNCH((column_sums_kernel<T, V, FORM>), grid, dim3(kThreads), 0, handle, c->M, c->N,
-                       static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, static_cast<const T *>(c->aux), rows,
-                       partial);
+                       static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, c->null, static_cast<const T *>(c->aux),
+                       rows, partial);
 }
 
 template <typename T, int V> cudaError_t launch_form(cudaStream_t handle, const struct columns *c, float *partial)
@@ -292,7 +311,8 @@ template <typename T> cudaError_t column_sums(cudaStream_t handle, const struct 
 {
     constexpr int kPack = Pack<T>::kSize;
     uintptr_t addresses = reinterpret_cast<uintptr_t>(c->matrix) | reinterpret_cast<uintptr_t>(c->aux);
-    bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && addresses % 16 == 0;
+    bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && c->null.first % kPack == 0 && c->null.count % kPack == 0 &&
+                 addresses % 16 == 0;
     return packs ? launch_form<T, kPack>(handle, c, partial) : launch_form<T, 1>(handle, c, partial);
 }
 
@@ -305,8 +325,9 @@ void sum_columns(struct stream *stream, const struct columns *c, float *sums, en
                        : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, c, partial)
                                              : column_sums<__half>(handle, c, partial);
     if (cuda_check(cuda_device_of(stream), code, "a bias' gradient")) {
-        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((c->N + kColumnThreads - 1) / kColumnThreads)),
-                           dim3(kColumnThreads, kRangeGroups), 0, handle, c->N,
+        const int64_t all = c->N + c->null.count;
+        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((all + kColumnThreads - 1) / kColumnThreads)),
+                           dim3(kColumnThreads, kRangeGroups), 0, handle, c->N, c->null,
                            static_cast<int>(cuda_column_ranges(c->M, c->N)), partial, sums, accumulate);
         cuda_check(cuda_device_of(stream), code, "a bias' gradient");
     }
@@ -342,15 +363,30 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch)
 {
-    const struct columns columns = {M, N, ld, dy, nullptr, false};
+    const struct columns columns = {M, N, ld, {N, 0}, dy, nullptr, false};
     if (M > 0 && N > 0)
         sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
+}
+
+size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *a)
+{
+    const size_t summed = cuda_column_sums_bytes(a->M, a->N - a->null_count), all = (size_t)a->N * sizeof(float);
+    return summed > all ? summed : all;
+}
+
+void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *a, void *scratch)
+{
+    const int64_t summed = a->N - a->null_count;
+    const struct null_columns null = {a->null_count ? a->null_first : summed, a->null_count};
+    const struct columns columns = {a->M, summed, a->ld_dy ? a->ld_dy : a->N, null, a->dy, nullptr, false};
+    ASSERT(summed > 0);
+    sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate, scratch);
 }
 
 void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
                              enum dtype dtype, float *sums, bool accumulate, void *scratch)
 {
-    const struct columns columns = {M, N, N, dx, aux, erf_form};
+    const struct columns columns = {M, N, N, {N, 0}, dx, aux, erf_form};
     if (M > 0 && N > 0)
         sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
 }

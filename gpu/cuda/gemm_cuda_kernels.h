@@ -23,6 +23,11 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch);
 
+/* dbias of linear_bwd_weight from dy, as cuda_column_sums() does, without the null columns. scratch:
+ * cuda_bias_sums_bytes(args), where a product's epilogue can put the sums of all N columns as well. */
+void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *args, void *scratch);
+size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *args);
+
 /* dx (M, N) *= gelu'(aux (M, N)) as cuda_gelu_backward() does, and sums (N) (+)= sums of the result over its rows as
  * cuda_column_sums() does: in one pass over dx. */
 void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,

@@ -100,7 +100,7 @@ static void add_bwd_weight(struct trial *t, const struct linear_bwd_weight_args 
     struct linear_bwd_weight_args *a = &t->bwd_weight;
     *a = *args;
     t->op.bwd_weight = a;
-    t->workspace = a->dbias ? cuda_column_sums_bytes(a->M, a->N) : 0;
+    t->workspace = a->dbias ? cuda_bias_sums_bytes(a) : 0;
     add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
     add_buffer(t, &a->x, a->dtype, a->M * a->K, NULL);
     add_buffer(t, &a->dw, DTYPE_F32, a->N * a->K, "dw");

@@ -78,6 +78,15 @@ static void find_summed_biases(struct transformer *t)
     t->bias_summed[LINEAR_O] = t->bias_summed[LINEAR_DOWN] = summed;
 }
 
+/* Softmax does not see what is added to all scores of a query, and a bias of k adds q · bias to them. So its gradient,
+ * the sum of k's over the tokens of a sequence, is 0 but for rounding, and needs no pass over k's gradients. Not where
+ * something that differs between the keys comes after the bias (RoPE, a norm), or something not linear (a soft cap). */
+static bool k_bias_has_no_gradient(const struct model_desc *desc)
+{
+    return desc->rope.kind == ROPE_NONE && desc->local_rope.kind == ROPE_NONE && desc->qk_norm == QK_NORM_NONE &&
+           desc->attention_softcap == 0;
+}
+
 /* GPUs multiply fast if sizes are multiples of 8, or better 128. On a GPU the head's products therefore include the
  * rows that follow the head's matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits
  * are 0, so that products which add to gradients leave these rows as they are; a product that overwrites gradients sets
@@ -141,6 +150,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->R = desc->rotary_dim;
     t->W = (t->H + 2 * t->KV) * t->D;
     t->qk_norm = desc->qk_norm != QK_NORM_NONE;
+    t->k_bias_free = k_bias_has_no_gradient(desc);
     t->norms_before = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     t->norms_after = desc->norm_place != NORM_BEFORE;
     t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;

@@ -25,6 +25,7 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
                                                      enum linear which, int64_t M, const void *dy, const void *x)
 {
     const struct linear_shape *linear = &t->linears[which];
+    const bool k_bias_free = which == LINEAR_QKV && t->k_bias_free;
     return (struct linear_bwd_weight_args){
         .dtype = t->dtype,
         .weights_in_out = linear->in_out,
@@ -36,6 +37,8 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
         .dy = dy,
         .x = x,
         .accumulate = unit->accumulate,
+        .null_first = k_bias_free ? t->H * t->D : 0,
+        .null_count = k_bias_free ? t->KV * t->D : 0,
     };
 }
 

@@ -78,6 +78,7 @@ struct transformer {
     int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
     int64_t R;         /* rotary_dim of the description */
     bool qk_norm;      /* q and k are normed */
+    bool k_bias_free;  /* the gradient of k's bias is 0: transformer.c */
     bool norms_before; /* NORM_BEFORE or NORM_BOTH */
     bool norms_after;  /* all but NORM_BEFORE */
     bool post_norm;    /* NORM_AFTER_RESIDUAL */

@@ -156,9 +156,9 @@ struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, 
     struct op_estimate estimate =
         product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
     if (a->dbias)
-        add_column_sums(s, &estimate, a->dtype, a->M, a->N);
-    if (a->dbias && a->accumulate && plan_assumes(s, ASSUME_FUSED_BIAS))
-        estimate.parts[0].launches++; /* an epilogue overwrites, so its sums are added by a kernel */
+        add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
+    if (a->dbias && plan_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
+        estimate.parts[0].launches += (a->accumulate ? 1 : 0) + (a->null_count ? 1 : 0); /* and null ones cleared */
     return estimate;
 }
 

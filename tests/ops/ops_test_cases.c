@@ -224,6 +224,10 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_bwd_weight", 0),
     LINEAR_CASES("linear_bwd_weight", BIAS),
     LINEAR_CASES("linear_bwd_weight", BIAS | ACCUMULATE),
+    {.op = "linear_bwd_weight", .M = 150, .N = 72, .K = 16, .H = 24, .KV = 24, .flags = BIAS | IN_OUT},
+    {.op = "linear_bwd_weight", .M = 150, .N = 72, .K = 16, .pad = 8, .H = 24, .KV = 24, .flags = BIAS | ACCUMULATE},
+    {.op = "linear_bwd_weight", .M = 9, .N = 21, .K = 5, .H = 11, .KV = 5, .flags = BIAS}, /* no whole vectors */
+    {.op = "linear_bwd_weight", .M = 0, .N = 21, .K = 5, .H = 11, .KV = 5, .flags = BIAS},
     {.op = "linear_bwd_weight", .M = 5, .N = 50304, .K = 16},
     LINEAR_PERF("linear_bwd_weight", ACCUMULATE),
     LINEAR_PERF("linear_bwd_weight", BIAS),

@@ -131,6 +131,9 @@ static void assumptions_take_their_loss_away(void **state)
     assert_int_equal(both.parts[0].kind, PLAN_GEMM_WGRAD);
     assert_int_equal(both.parts[1].kind, PLAN_BIAS);
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).count, 1);
+    weight.null_count = 256; /* columns of which no sum is needed */
+    check_near(op_estimate_linear_bwd_weight(&settings, &weight).parts[1].expected, both.parts[1].expected * 2 / 3,
+               1e-9);
     weight.ld_dy = 1000; /* the rows of logits have a gap between them */
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, PLAN_HEAD);
 
