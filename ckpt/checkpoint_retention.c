@@ -7,17 +7,32 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Whether `name` is X.replaced-N and X exists, so that the replaced checkpoint is no longer needed. */
-static bool is_replaced(const char *dir, const char *name)
+/* Whether `name` is X.replaced-N and X is whole, so that the replaced checkpoint is no longer needed. */
+static enum status look_for_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,
+                                      struct error *err)
 {
-    char path[FS_PATH_MAX];
     const char *suffix = strstr(name, ".replaced-");
-    if (!suffix || fs_join(path, dir, name, STATUS_CHECKPOINT, NULL) != STATUS_OK)
-        return false;
-    path[strlen(path) - strlen(suffix)] = '\0';
-    return fs_is_dir(path);
+    *replaced = false;
+    for (int i = 0; suffix && i < known->count; i++) {
+        struct checkpoint_entry *entry = &known->entries[i];
+        if (strncmp(entry->name, name, (size_t)(suffix - name)) != 0 || entry->name[suffix - name])
+            continue;
+        TRY(checkpoint_entry_settle(entry, dir, err));
+        *replaced = entry->ok;
+    }
+    return STATUS_OK;
+}
+
+/* Whether the manifest is of the step or epoch that the folder's name has; a user may have renamed the folder. */
+static bool name_fits(const struct checkpoint_entry *entry)
+{
+    long long number;
+    if (sscanf(entry->name, "step-%lld", &number) == 1)
+        return number == entry->step;
+    return sscanf(entry->name, "epoch-%lld", &number) != 1 || number == entry->epoch;
 }
 
 static enum status move_later_aside(const char *dir, const struct checkpoint_entry *entry, struct error *err)
@@ -131,29 +146,38 @@ struct retention {
 };
 
 /* Whether an entry that the newest ones do not include stays: by its name where that tells. */
-static enum status stays(const struct retention *now, struct checkpoint_entry *entry, bool *stay, struct error *err)
+static enum status stays(const struct retention *now, struct checkpoint_entry *entry, bool replaced, bool *stay,
+                         struct error *err)
 {
     const struct checkpoint_keep *keep = now->keep;
     if (keep->every_steps && entry->step == INT64_MAX) /* of an epoch; its step counts */
         TRY(checkpoint_entry_read(entry, now->dir, err));
-    *stay = !is_replaced(now->dir, entry->name) && (!keep->last || is_kept(now->known, keep, now->step, entry));
+    *stay = !replaced && (!keep->last || is_kept(now->known, keep, now->step, entry));
     return STATUS_OK;
 }
 
-/* Deletes an entry, or moves it aside because it is later than the new one; damaged ones stay. */
+/* Deletes an entry, or moves it aside because it is later than the new one; damaged ones stay, and those with names
+ * that do not fit their manifests, since only the names have told that they are old. */
 static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
+    const bool known = entry->settled;
     TRY(checkpoint_entry_settle(entry, now->dir, err));
     if (!entry->ok)
         return STATUS_OK;
-    return entry->step > now->step ? move_later_aside(now->dir, entry, err)
-                                   : checkpoint_delete(now->dir, entry->name, err);
+    if (entry->step > now->step)
+        return move_later_aside(now->dir, entry, err);
+    if (name_fits(entry))
+        return checkpoint_delete(now->dir, entry->name, err);
+    if (!known)
+        log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", unlike its name; it is kept", now->dir, entry->name,
+                 entry->step);
+    return STATUS_OK;
 }
 
 /* Decides about one entry; those before it are newer, as long as there are fewer than keep->last. */
 static enum status decide(struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
-    bool stay;
+    bool stay, replaced;
     if (!strcmp(entry->name, now->name)) { /* the save has just seen its files */
         if (now->keep->last)
             TRY(checkpoint_entry_read(entry, now->dir, err));
@@ -164,12 +188,13 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
         return STATUS_OK;
     if (entry->read && entry->step > now->step)
         return remove_entry(now, entry, err);
-    if (now->kept < now->keep->last && !is_replaced(now->dir, entry->name)) { /* damaged ones do not count */
+    TRY(look_for_successor(now->dir, now->known, entry->name, &replaced, err));
+    if (now->kept < now->keep->last && !replaced) { /* damaged ones do not count */
         TRY(checkpoint_entry_settle(entry, now->dir, err));
         now->kept += entry->ok;
         return STATUS_OK;
     }
-    TRY(stays(now, entry, &stay, err));
+    TRY(stays(now, entry, replaced, &stay, err));
     return stay ? STATUS_OK : remove_entry(now, entry, err);
 }
 

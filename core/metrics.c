@@ -693,8 +693,13 @@ enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *s
 enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err)
 {
     struct line line = {.used = 0};
-    line_add(&line, "{\"corruption\":\"%s\",\"step\":%" PRId64 ",\"rank\":%d,", m->what, m->step, m->rank);
-    line_string(&line, "host", m->host);
+    line_add(&line, "{\"corruption\":\"%s\",\"step\":%" PRId64 ",", m->what, m->step);
+    if (m->other >= 0) {
+        line_add(&line, "\"ranks\":[%d,%d]", m->other, m->rank);
+    } else {
+        line_add(&line, "\"rank\":%d,", m->rank);
+        line_string(&line, "host", m->host);
+    }
     line_add(&line, ",");
     if (m->tensor)
         line_string(&line, "tensor", m->tensor);

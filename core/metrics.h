@@ -131,11 +131,13 @@ struct spike_metrics {
 };
 enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err);
 
-/* Silent corruption that ends the run: what differs on a rank after `step`. */
+/* Silent corruption that ends the run: what differs on a rank after `step`, or between two ranks of which neither can
+ * be accused. */
 struct corruption_metrics {
     int64_t step;
-    int rank;
-    const char *host, *what, *tensor; /* tensor: or a unit; NULL: of none */
+    int rank, other;  /* other >= 0: one of the two ranks; the line has their numbers instead of rank and host */
+    const char *host; /* of rank */
+    const char *what, *tensor; /* tensor: or a unit; NULL: of none */
 };
 enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err);
 

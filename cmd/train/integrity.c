@@ -25,11 +25,20 @@ bool integrity_is_due(const struct run *run, int64_t step)
     return interval && step % interval == 0 && !profiled; /* whose table is of one computation */
 }
 
-/* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. */
-static void write_line(struct run *run, int64_t step, int rank, const char *what, const char *tensor)
+static const char undecided_hint[] =
+    "memory, a processor or the network of one of them is faulty; resume from the last "
+    "checkpoint, on other nodes if it recurs";
+
+/* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. other: the second rank where neither can be
+ * accused, else -1. */
+static void write_line(struct run *run, int64_t step, int rank, int other, const char *what, const char *tensor)
 {
-    const struct corruption_metrics line = {
-        .step = step, .rank = rank, .host = run->boot->places[rank].host, .what = what, .tensor = tensor};
+    const struct corruption_metrics line = {.step = step,
+                                            .rank = rank,
+                                            .other = other,
+                                            .host = run->boot->places[rank].host,
+                                            .what = what,
+                                            .tensor = tensor};
     struct error ignored;
     console_break(&run->console);
     if (run->metrics && metrics_corruption(run->metrics, &line, &ignored) != STATUS_OK)
@@ -64,10 +73,12 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     if (d.rank < 0)
         return STATUS_OK;
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
-    write_line(run, run->position.step, d.rank, d.what, tensor);
+    write_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
     describe_difference(run, &d, tensor, err);
-    error_hint(err, "memory or a processor of one of them computes wrongly; without that node, resume from the last "
-                    "checkpoint");
+    error_hint(err, "%s",
+               d.majority ? "memory or a processor of that rank's node is faulty; without it, resume from the last "
+                            "checkpoint"
+                          : undecided_hint);
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
@@ -103,8 +114,7 @@ static enum status end_undecided(struct run *run, const struct zero_verdict *v, 
               ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered different "
               "parameters of %s, and nobody knows which are right; the step is not made, and no checkpoint is written",
               run->position.step + 1, v->other, places[v->other].host, v->rank, places[v->rank].host, v->unit->name);
-    error_hint(err, "memory, a processor or the network of one of them is faulty; resume from "
-                    "the last checkpoint, on other nodes if it recurs");
+    error_hint(err, "%s", undecided_hint);
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
@@ -117,7 +127,7 @@ enum status integrity_verdict(void *context, const double losses[2], struct erro
     if (v.finding == FINDING_NONE)
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
-    write_line(run, run->position.step + 1, v.rank, v.what, name);
+    write_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
     if (v.finding == FINDING_SPLIT)
         return end_undecided(run, &v, err);
     if (v.ranks > 1)

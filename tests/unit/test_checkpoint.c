@@ -745,6 +745,34 @@ static void test_replaced_one_counts_until_its_successor_is_there(void **unused)
     case_load_ok(case_dir, false, 1, 3);
 }
 
+/* The same crash after the new one was damaged: the replaced one is the only good one. */
+static void test_replaced_one_stays_beside_a_damaged_successor(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], aside[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 3}, next = {.world = 1, .step = 4};
+    case_save_ok(&how, path);
+    case_path(aside, "step-00000003.replaced-1");
+    assert_int_equal(rename(path, aside), 0);
+    assert_int_equal(mkdir(path, 0777), 0);
+    case_save_ok(&next, path);
+    assert_true(case_has("step-00000003.replaced-1"));
+    assert_true(case_has("step-00000003"));
+}
+
+/* A folder that somebody has renamed: its name is older than its manifest. */
+static void test_renamed_one_is_not_deleted(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], renamed[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 50}, next = {.world = 1, .step = 55, .keep_last = 1};
+    case_save_ok(&how, path);
+    case_path(renamed, "step-00000005");
+    assert_int_equal(rename(path, renamed), 0);
+    case_save_ok(&next, path);
+    assert_true(case_has("step-00000005"));
+}
+
 /* `latest` is a convenience: an obstacle to it is a warning. */
 static void test_latest_that_cannot_be_moved(void **unused)
 {
@@ -1053,6 +1081,8 @@ int main(void)
         TEST(test_a_manifest_that_memory_was_too_short_for),
         TEST(test_names_in_the_way),
         TEST(test_replaced_one_counts_until_its_successor_is_there),
+        TEST(test_replaced_one_stays_beside_a_damaged_successor),
+        TEST(test_renamed_one_is_not_deleted),
         TEST(test_latest_that_cannot_be_moved),
         TEST(test_failure_of_one_rank_is_failure_of_all),
         TEST(test_folder_that_cannot_be),
