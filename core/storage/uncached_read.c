@@ -2,6 +2,7 @@
 
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/round_up.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -15,11 +16,6 @@ enum {
     PAGES_MOST = 4096 /* that one part is looked up for; larger ones count as not cached */
 };
 static const long XFS_MAGIC = 0x58465342; /* linux/magic.h has no name for it */
-
-static size_t round_to(size_t bytes, size_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
 
 /* Server file systems gain more from the kernel's reading ahead, with several requests under way. */
 static bool is_local(int fd)
@@ -38,7 +34,8 @@ void uncached_file_init(struct uncached_file *file, int fd, const char *path)
 
 size_t uncached_room(size_t bytes)
 {
-    return round_to(bytes, UNCACHED_ALIGN) + UNCACHED_ALIGN; /* a part begins anywhere in the first block */
+    return (size_t)round_up((int64_t)bytes, UNCACHED_ALIGN) +
+           UNCACHED_ALIGN; /* a part begins anywhere in the first block */
 }
 
 uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride)
@@ -46,7 +43,7 @@ uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride)
     *stride = uncached_room(bytes);
     const bool large = bytes >= UNCACHED_LEAST && count > 1;
     if (large && *stride < HUGE_PAGE)
-        *stride = round_to(*stride, HUGE_PAGE); /* a buffer in two huge pages would be two segments */
+        *stride = HUGE_PAGE; /* a buffer in two huge pages would be two segments */
     if (count > SIZE_MAX / 2 / *stride)
         return NULL;
     uint8_t *memory = aligned_alloc(large ? HUGE_PAGE : UNCACHED_ALIGN, *stride * count);
@@ -57,8 +54,8 @@ uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride)
 
 /* ---- one part ------------------------------------------------------------ */
 
-/* Whether the page cache holds every page of [begin, end), multiples of the page size. The kernel also says so of files
- * that this process could not write, of which it tells nothing. */
+/* Whether the page cache holds every page of [begin, end), multiples of the page size. The kernel hides this of files
+ * that the process may not write, and answers yes. */
 static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t end)
 {
     unsigned char pages[PAGES_MOST];
@@ -102,7 +99,7 @@ enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t by
 {
     const int64_t begin = offset / UNCACHED_ALIGN * UNCACHED_ALIGN;
     const size_t skipped = (size_t)(offset - begin);
-    const int64_t end = begin + (int64_t)round_to(skipped + bytes, UNCACHED_ALIGN);
+    const int64_t end = begin + round_up((int64_t)(skipped + bytes), UNCACHED_ALIGN);
     if (file->able && bytes >= UNCACHED_LEAST && !is_cached(file, begin, end) &&
         read_direct(file, buffer, begin, end, skipped + bytes)) {
         *data = buffer + skipped;

@@ -33,7 +33,7 @@ void uncached_file_init(struct uncached_file *file, int fd, const char *path);
 size_t uncached_room(size_t bytes);
 
 /* Memory for `count` buffers of uncached_room(bytes) each, at a stride that is a multiple of UNCACHED_ALIGN; in huge
- * pages where the kernel has them. NULL: there is no memory. Freed with free(). */
+ * pages where the kernel offers them. The caller frees it with free(). NULL: out of memory. */
 uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride);
 
 /* Reads `bytes` bytes at `offset` into `buffer`, aligned to UNCACHED_ALIGN, and sets *data to the first of them; they
