@@ -53,6 +53,13 @@ static void entry_name(struct checkpoint_entry *entry, const char *name, uint64_
     entry->epoch = entry->epoch_end ? epoch : 0;
 }
 
+bool checkpoint_name_fits(const struct checkpoint_entry *entry)
+{
+    struct checkpoint_entry named;
+    entry_name(&named, entry->name, entry->inode);
+    return named.epoch_end ? named.epoch == entry->epoch : named.step == entry->step;
+}
+
 /* Reads an entry, which has the facts of its name. files: looks at the files next to the manifest as well. */
 static enum status entry_fill(struct checkpoint_entry *entry, const char *path, bool files, struct error *err)
 {

@@ -61,6 +61,8 @@ enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *di
 /* Settles an entry: looks at the checkpoint's files, of which there is one for each rank, unless that was done. A
  * missing or short one makes it not ok. An error is a lack of memory. */
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
+/* Whether the manifest, which was read, has the step or the epoch of the folder's name; a user may rename a folder. */
+bool checkpoint_name_fits(const struct checkpoint_entry *entry);
 
 /* Lists the checkpoints that were moved aside, X.aside-N and X.damaged-N, by their manifests alone. */
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);

@@ -7,10 +7,9 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-/* Whether `name` is X.replaced-N and X is whole, so that the replaced checkpoint is no longer needed. */
+/* *replaced: `name` is X.replaced-N, and X is whole, so that it can be deleted. */
 static enum status look_for_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,
                                       struct error *err)
 {
@@ -24,15 +23,6 @@ static enum status look_for_successor(const char *dir, struct checkpoint_list *k
         *replaced = entry->ok;
     }
     return STATUS_OK;
-}
-
-/* Whether the manifest is of the step or epoch that the folder's name has; a user may have renamed the folder. */
-static bool name_fits(const struct checkpoint_entry *entry)
-{
-    long long number;
-    if (sscanf(entry->name, "step-%lld", &number) == 1)
-        return number == entry->step;
-    return sscanf(entry->name, "epoch-%lld", &number) != 1 || number == entry->epoch;
 }
 
 static enum status move_later_aside(const char *dir, const struct checkpoint_entry *entry, struct error *err)
@@ -166,7 +156,7 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
         return STATUS_OK;
     if (entry->step > now->step)
         return move_later_aside(now->dir, entry, err);
-    if (name_fits(entry))
+    if (checkpoint_name_fits(entry))
         return checkpoint_delete(now->dir, entry->name, err);
     if (!known)
         log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", unlike its name; it is kept", now->dir, entry->name,

@@ -6,7 +6,7 @@
 #include "ckpt/checkpoint_list.h"
 
 /* After `name` of `position` was saved in dir: deletes the valid checkpoints that `keep` does not name (`name` itself
- * always stays), and those that are X.replaced-N although X exists. With keep->best it first points the link `best` at
+ * always stays), and those that are X.replaced-N beside a whole X. With keep->best it first points the link `best` at
  * the best one, else it removes the link. Checkpoints of later steps, which would hide the new one from a resume, are
  * moved aside; damaged ones stay. Failures are warnings, because the new checkpoint is complete. `known` is brought up
  * to date (checkpoint_list_update). Of old checkpoints that are not known yet it reads the newest keep->last, those
