@@ -149,19 +149,13 @@ static void log_rewind(const struct checkpoint_rewind *rewind)
                      rewind->moves[i].name, rewind->number);
 }
 
-static enum status verify_alone(void *context, const struct checkpoint *checkpoint, struct error *err)
-{
-    (void)context;
-    return checkpoint_verify(checkpoint, err);
-}
-
 enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
                        const char *source, struct error *err)
 {
     enum status status;
     struct checkpoint *checkpoint;
     struct checkpoint_rewind rewind = {.count = 0};
-    TRY(resume_open(resume, &(struct retry){.limit = 0}, verify_alone, NULL, &checkpoint, err));
+    TRY(checkpoint_open(resume, names_run_folder(resume), &checkpoint, err));
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
     TRY_END(resume_plan_rewind(resume, place, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
