@@ -11,11 +11,16 @@
 
 enum { LINE_BYTES = 80 };
 
+static void end_path(const char *flight, char path[FS_PATH_MAX + 8])
+{
+    snprintf(path, FS_PATH_MAX + 8, "%s/ended", flight);
+}
+
 /* Opens the file; -1: errno says why not. */
 static int open_end(const char *flight, int flags)
 {
     char path[FS_PATH_MAX + 8];
-    snprintf(path, sizeof path, "%s/ended", flight);
+    end_path(flight, path);
     return open(path, flags | O_CLOEXEC, 0666);
 }
 
@@ -36,7 +41,7 @@ int flight_ended_write(const char *flight, const struct flight_end *end)
 int flight_ended_delete(const char *flight)
 {
     char path[FS_PATH_MAX + 8];
-    snprintf(path, sizeof path, "%s/ended", flight);
+    end_path(flight, path);
     return unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
 }
 

@@ -14,9 +14,9 @@ struct flight_end {
 
 /* flight: the folder RUN/flight. The line is one write; what a kill leaves of it is not read. Returns 0 or an errno. */
 int flight_ended_write(const char *flight, const struct flight_end *end);
-/* Returns 0, also if there is no such file, or an errno. */
+/* Returns 0 or an errno; a file that does not exist is not an error. */
 int flight_ended_delete(const char *flight);
-/* false: there is no such file, or it is not whole. */
+/* Returns false if the file does not exist or is incomplete. */
 bool flight_ended_read(const char *flight, struct flight_end *end);
 
 #endif

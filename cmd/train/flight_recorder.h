@@ -10,8 +10,8 @@
  * moment.
  *
  * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
- * there are records of earlier starts (core/flight_ended.h). The next start deletes
- * files that a kill has left half made, empty folders, and the records of all but the newest starts. */
+ * there are records of earlier starts (core/flight_ended.h). The next start deletes files that a kill
+ * has left half made, empty folders, and the records of all but the newest starts. */
 #ifndef ZTRAIN_CMD_TRAIN_FLIGHT_RECORDER_H
 #define ZTRAIN_CMD_TRAIN_FLIGHT_RECORDER_H
 
