@@ -406,8 +406,8 @@ static enum status answer(const struct question *question, struct flight_records
         tell_end(&starts);
         return question->rank < 0 ? STATUS_OK
                                   : error_set(err, STATUS_USAGE,
-                                              "--rank %ld: there is no record of this rank in the "
-                                              "newest start; add --start NAME",
+                                              "--rank %ld: the newest start has no record of this rank; add --start "
+                                              "NAME",
                                               question->rank);
     }
     if (!*starts.chosen)

@@ -1,6 +1,5 @@
 /* choose_graphs.h: whether the steps of a run, or the blocks in them, are launched as CUDA graphs, by
- * train.cuda_graphs.
- */
+ * train.cuda_graphs. */
 #ifndef ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
 #define ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
 
@@ -23,8 +22,7 @@ struct graph_question {
 
 /* By step where that is possible, else by block. With auto, graphs are used only if the host takes about as long to
  * launch a micro-batch as the GPU takes to compute it. STATUS_USAGE: train.cuda_graphs is true, but neither is
- * possible.
- */
+ * possible. */
 enum status choose_graphs(const struct graph_question *question, enum graph_mode *graphs, struct error *err);
 
 #endif

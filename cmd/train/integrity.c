@@ -25,9 +25,9 @@ bool integrity_is_due(const struct run *run, int64_t step)
     return interval && step % interval == 0 && !profiled; /* whose table is of one computation */
 }
 
-static const char undecided_hint[] =
-    "memory, a processor or the network of one of them is faulty; resume from the last "
-    "checkpoint, on other nodes if it recurs";
+static const char undecided_hint[] = "memory, a processor or the network of one of them is faulty; resume from the "
+                                     "last checkpoint, on other nodes if it "
+                                     "recurs";
 
 /* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. other: the second rank where neither can be
  * accused, else -1. */

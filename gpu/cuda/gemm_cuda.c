@@ -87,7 +87,7 @@ static void *gemm_workspace_of(struct stream *stream, size_t bytes)
     return memory + skip;
 }
 
-/* Where so many bytes of partial sums of columns go. */
+/* `bytes` bytes of scratch memory for partial sums of columns; they follow the workspace of products. */
 static float *sums_scratch_of(struct stream *stream, size_t bytes)
 {
     const size_t products = cuda_device_of(stream)->gemm->rules.workspace;
