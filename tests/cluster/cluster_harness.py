@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from harness import FINISHED, LLAMA, ROOT, SLOWNESS, ZTRAIN, Folder, wait_until
+from harness import FINISHED, LLAMA, ROOT, SLOWNESS, ZTRAIN, Folder, wait_for_checkpoint, wait_until
 from slurm_lab import environment_of, marked, program_of
 
 RUN_MARK = "ZTRAIN_TEST_RUN"
@@ -127,6 +127,10 @@ class ClusterFolder(Folder):
             return self.steps_done(name) >= step
         wait_until(there, seconds, f"step {step}")
 
+    def wait_for_checkpoint(self, name="run", process=None):
+        """Waits until the run has a whole checkpoint, from which it resumes whatever happens to it now."""
+        return wait_for_checkpoint(self, process, name=name)
+
 
 def blamed(text):
     """{(rank, host)} that errors name as lost, each in the words of another rank: 'rank 1 on n0: rank 2 on n1 …'."""
@@ -155,9 +159,10 @@ def wait_for_end(folder, job, seconds=60):
 
 
 def start_job(folder, options=TWO_BY_TWO, changes=LONG, name="run", env=None, step=30):
-    """A job that has done some steps."""
+    """A job that has done some steps and has a whole checkpoint."""
     job = folder.sbatch(options, "--config", folder.spec(changes, name), env={**PAUSE, **(env or {})})
-    wait_until(lambda: folder.steps_done(name) >= step, 30, f"step {step}")
+    folder.wait_for_step(step, name)
+    folder.wait_for_checkpoint(name)
     return job
 
 

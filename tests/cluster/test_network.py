@@ -98,6 +98,7 @@ def test_the_link_is_cut(lan_folder, lan, master):
     """Both sides end by themselves; each names the other machine."""
     processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), master=master, pause=True)
     lan_folder.wait_for_step(30, process=processes[0])
+    lan_folder.wait_for_checkpoint(process=processes[0])
     began = time.monotonic()
     lan.cut(1)
     done = all_end(lan_folder, processes, PEER, 20)

@@ -17,11 +17,12 @@ PASSED_ON = 30  # srun may wait for its node's answer (MessageTimeout, 10 s) bef
 
 
 def start(folder, mpi="pmi2", env=None, more=(), options=TWO_BY_TWO):
-    """Four ranks on two nodes, training: the process of srun and {rank: process id}."""
+    """Four ranks on two nodes, training, with a whole checkpoint: the process of srun and {rank: process id}."""
     process = folder.srun(options, "--config", folder.spec(LONG), *more, mpi=mpi,
                           env={**PAUSE, **(env or {}), **(SECRET if mpi == "none" else {})})
     ranks = folder.all_ranks(4)
     folder.wait_for_step(30, process=process)
+    folder.wait_for_checkpoint(process=process)
     return process, ranks
 
 
@@ -40,7 +41,7 @@ def told_of(rank, words):
 
 def resumes_without_loss(folder, options=TWO_BY_TWO):
     """Resumes to the end; the numbers are those of an uninterrupted run."""
-    assert folder.checkpoints(), "no checkpoint to resume from"
+    assert folder.whole_checkpoints(), "no checkpoint to resume from"
     process = folder.srun(options, "--config", folder.spec(LONG), "--resume", folder.run_folder())
     done = folder.wait(process, 90)
     assert done.code == FINISHED, done

@@ -258,6 +258,18 @@ class Folder:
                 pass  # a newer one is complete, and this one was deleted meanwhile
         return sorted(ages, key=ages.get)
 
+    def whole_checkpoints(self, name="run"):
+        """Steps of the checkpoints that are whole, in ascending order: each has its line in metrics.jsonl, which is written
+        after it was published, and its folder, which a newer one has not replaced meanwhile. Saves continue in the
+        background, so a step may be done long before its checkpoint is."""
+        try:
+            with open(os.path.join(self.run_folder(name), "metrics.jsonl"), "rb") as f:
+                lines = f.read().split(b"\n")[:-1]  # the last one may be half a line
+        except FileNotFoundError:
+            return []
+        rows = [json.loads(line) for line in lines if line.startswith(b'{"checkpoint":')]
+        return sorted({row["step"] for row in rows if os.path.exists(os.path.join(row["checkpoint"], "manifest.json"))})
+
     def latest(self, name="run"):
         """The folder that checkpoints/latest points at."""
         return os.path.realpath(os.path.join(self.run_folder(name), "checkpoints", "latest"))
@@ -396,6 +408,18 @@ def wait_for_steps(folder, process, steps, name="run", seconds=60):
         except FileNotFoundError:
             return False
     wait_until(enough, seconds, f"step {steps}")
+
+
+def wait_for_checkpoint(folder, process, after=0, name="run", seconds=60):
+    """Waits until a whole checkpoint of a later step than `after` exists, from which a run that is killed now resumes; returns
+    the newest one's step. The process, if there is one, must be alive until then."""
+    def there():
+        steps = folder.whole_checkpoints(name)
+        if not steps or steps[-1] <= after:
+            assert process is None or process.poll() is None, folder.said(process)
+            return None
+        return steps[-1]
+    return wait_until(there, seconds, f"a checkpoint after step {after}")
 
 
 def wait_for_words(folder, process, words):
