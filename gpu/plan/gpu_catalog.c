@@ -47,6 +47,7 @@ enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct
                                         .link = models[i].link,
                                         .host_link = models[i].host_link,
                                         .sustained = models[i].sustained,
+                                        .hopper = models[i].hopper,
                                         .bytes = peaks_bytes(models[i].name)};
             for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
                 model->flops[dtype] = peaks_flops(model->name, (enum dtype)dtype, false);
