@@ -300,8 +300,17 @@ class Metrics:
 
     def __init__(self, run_folder):
         self.path = os.path.join(run_folder, "metrics.jsonl")
+        text = self._read()
+        for _ in range(200):  # a run that goes on may be seen in the middle of a write
+            if not text or text.endswith("\n"):
+                break
+            time.sleep(0.005)
+            text = self._read()
+        self.rows = [json.loads(line) for line in text.removesuffix("\n").split("\n") if text]
+
+    def _read(self):
         with open(self.path, encoding="utf-8") as f:
-            self.rows = [json.loads(line) for line in f]
+            return f.read()
 
     @property
     def steps(self):

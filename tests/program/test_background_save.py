@@ -92,6 +92,7 @@ def test_a_kill_during_the_save_leaves_the_checkpoint_before_it(folder):
     process = folder.start("--config", folder.spec({**BESIDE, "train": {"epochs": 4}}), "--resume", folder.run_folder(),
                            env=disk.env)
     wait_for_steps(folder, process, 8)
+    wait_until(lambda: leftovers(folder), what="the save's files")
     os.killpg(process.pid, signal.SIGKILL)
     folder.wait(process)
     disk.works()

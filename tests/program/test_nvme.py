@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from harness import (BROKEN, BadDisk, DEVICE, FINISHED, GPT2, REQUEUE, ROOT, SLOWNESS, USAGE, ZTRAIN,
-                     count_lines, wait_for_steps, wait_until)
+                     count_lines, wait_for_checkpoint, wait_for_steps, wait_until)
 
 
 def several(ranks):
@@ -118,7 +118,7 @@ def test_a_disk_that_fails_ends_the_run_and_no_checkpoint(folder, ranks, line):
     disk = BadDisk(folder)
     env = {**disk.env, "ZTRAIN_AIO": "threads"}
     job = folder.start("--config", folder.spec(nvme(folder, LONG)), *several(ranks), env=env)
-    wait_for_steps(folder, job, 2)
+    wait_for_checkpoint(folder, job)
     disk.fails(line)
     done = folder.wait(job)
     assert done.code == BROKEN, done

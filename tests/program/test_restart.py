@@ -1,10 +1,12 @@
 """--resume auto: one command to start and to continue. --max-restarts: the supervisor starts the ranks again."""
+import glob
 import os
 import signal
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, FINISHED, PEER, REQUEUE, USAGE, children, wait_for_steps, wait_until
+from harness import BadDisk, CHECKPOINT, FINISHED, PEER, REQUEUE, USAGE, children, wait_for_checkpoint, wait_for_steps, \
+    wait_until
 
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 5, "keep_last": 2}}
 
@@ -136,8 +138,7 @@ def test_a_run_that_was_asked_to_stop_is_not_started_again(folder):
     process = folder.start("--config", folder.spec(LONG), "--local-gpus", 2, "--max-restarts", 3, env=disk.env)
     wait_for_steps(folder, process, 6)
     disk.fails("fsync hold rank-0000")
-    wait_until(lambda: any(name.startswith(".tmp-") for name in
-                           os.listdir(os.path.join(folder.run_folder(), "checkpoints"))), what="a checkpoint that waits")
+    wait_until(lambda: glob.glob(os.path.join(folder.run_folder(), "checkpoints", ".tmp-*")), what="a checkpoint that waits")
     process.send_signal(signal.SIGINT)
     wait_until(lambda: "a second Ctrl-C ends it at once" in folder.said(process).err, what="the supervisor's answer")
     kill_rank(process)
@@ -150,6 +151,7 @@ def test_a_run_that_was_asked_to_stop_is_not_started_again(folder):
 def test_what_no_restart_mends(folder):
     process = folder.start("--config", folder.spec(LONG), "--local-gpus", 2, "--max-restarts", 1)
     wait_for_steps(folder, process, 8)
+    wait_for_checkpoint(folder, process, after=4)
     kill_rank(process)
     wait_until(lambda: folder.said(process).out.count("resumed from") == 1, what="the resume")
     wait_for_steps(folder, process, 30)

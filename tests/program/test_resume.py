@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines,
-                     wait_for_steps, wait_until)
+from harness import (BadDisk, CHECKPOINT, DATA, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics,
+                     count_lines, wait_for_steps, wait_until)
 
 LONG_RUN = {"train": {"epochs": 16, "eval_interval_steps": 5}, "train_micro_batch_size_per_gpu": 3}
 
@@ -310,7 +310,9 @@ def killed_after_branching(folder, run, branch):
     folder.data(400)  # one epoch has 33 steps
     folder.train({**run, "train": {"max_steps": 22}, "checkpoint": {"interval_steps": 9}})
     nine = os.path.join(folder.run_folder(), "checkpoints", "step-00000009")
-    process = folder.start("--config", folder.spec({**branch, "train": {"epochs": 1000}}), "--resume", nine)
+    disk = BadDisk(folder)
+    disk.fails("pread slow train.bin")  # the epoch's end, with its checkpoint, is seconds after step 12
+    process = folder.start("--config", folder.spec({**branch, "train": {"epochs": 1000}}), "--resume", nine, env=disk.env)
     path = os.path.join(folder.run_folder(), "metrics.jsonl")
 
     def at_step_12():

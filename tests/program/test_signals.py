@@ -16,7 +16,8 @@ import time
 import pytest
 
 from harness import (BadDisk, FINISHED, Job, INTERRUPTED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines,
-                     nothing_new_in_shared_memory, session_members, shared_memory_files, wait_for_steps, wait_for_words, wait_until)
+                     nothing_new_in_shared_memory, session_members, shared_memory_files, wait_for_checkpoint, wait_for_steps,
+                     wait_for_words, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 
@@ -343,7 +344,7 @@ def test_a_restart_waits_for_the_run_folder_of_a_killed_run(folder):
 def test_a_run_folder_belongs_to_one_run(folder):
     """A second run is refused while the first lives, and takes over at once when the first was killed."""
     process = folder.start("--config", folder.spec({**ENDLESS, "checkpoint": {"interval_steps": 2, "keep_last": 2}}))
-    wait_for_steps(folder, process, 4)
+    wait_for_checkpoint(folder, process)
     done = folder.train(ENDLESS, more=("--resume", folder.run_folder()), expect=USAGE)
     assert f"in use by another run (host {socket.gethostname()}, process {process.pid}" in done.last_words, done
     folder.ztrain("--config", folder.spec(ENDLESS), "--resume", folder.run_folder(), "--dry-run")  # takes no lock
@@ -358,8 +359,9 @@ def test_a_run_folder_belongs_to_one_run(folder):
 
 
 def test_a_run_whose_folder_was_taken_over_publishes_nothing_more(folder):
-    """The run stands for one on a node that was cut off while its job was requeued elsewhere."""
-    process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
+    """The run stands for one on a node that was cut off while its job was requeued elsewhere. It saves only when it is asked
+    to: a save that had read the owner before the folder was taken over would still be published."""
+    process = folder.start("--config", folder.spec({**ENDLESS, "checkpoint": {"save_at_epoch_end": False}}), "--local-gpus", 2)
     wait_for_steps(folder, process, 2)
     members = session_members(process.pid)
     for pid in members:
