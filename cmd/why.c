@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_ROWS = 64, LAST_ENTRIES = 40 };
+enum { MOST_ROWS = 64, LAST_ENTRIES = 40, PLACE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
 #define FIELDS_6 " %*s %*s %*s %*s %*s %*s"
 
@@ -246,39 +246,61 @@ static const char *source_text(const struct flight_view *view, double now, char 
     return out;
 }
 
-static void print_row(const struct flight_view *view, int rank, double now, bool marked)
+/* Where a rank with a record is, and since when. */
+static void say_place(const struct flight_view *view, char place[PLACE_MAX], char since[32])
 {
-    char place[160] = "", since[32] = "", age[32], source[96];
-    if (!view->record) {
-        printf("%c %5d  no record\n", marked ? '*' : ' ', rank);
-        return;
-    }
     const struct flight_entry *entry = view->now;
     if (entry) {
         flight_place(entry, place);
         flight_time(flight_wall(view->record, entry->start), since);
     } else {
-        snprintf(place, sizeof place, "%s (step %" PRId64 ")", flight_kind_name((enum flight_kind)view->record->phase),
+        snprintf(place, PLACE_MAX, "%s (step %" PRId64 ")", flight_kind_name((enum flight_kind)view->record->phase),
                  view->record->step);
         flight_time(flight_wall(view->record, view->record->phase_since), since);
     }
-    printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-44s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
-           PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], place, since,
-           age_text(now - view->moved, age), source_text(view, now, source));
+}
+
+/* width: of the column with the place. */
+static void print_row(const struct flight_view *view, int rank, double now, bool marked, int width)
+{
+    char place[PLACE_MAX] = "", since[32] = "", age[32], source[96];
+    if (!view->record) {
+        printf("%c %5d  no record\n", marked ? '*' : ' ', rank);
+        return;
+    }
+    say_place(view, place, since);
+    printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-*s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
+           PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], width, place,
+           since, age_text(now - view->moved, age), source_text(view, now, source));
+}
+
+/* The width of the column with the places: that of the longest one. */
+static int place_width(const struct flight_records *all)
+{
+    int width = 20;
+    char place[PLACE_MAX] = "", since[32];
+    for (int r = 0; r < all->world; r++) {
+        if (!all->views[r].record)
+            continue;
+        say_place(&all->views[r], place, since);
+        width = (int)strlen(place) > width ? (int)strlen(place) : width;
+    }
+    return width;
 }
 
 static void print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
     const double now = wall_now();
+    const int width = place_width(all);
     double written = 0;
     char age[32];
     for (int i = 0; i < all->count; i++)
         written = fmax(written, 1e-9 * (double)all->records[i].head.wall);
-    printf("\n  %5s  %-16s %8s  %8s %8s  %-44s %-12s  %8s  %s\n", "rank", "host", "process", "data", "control", "is in",
-           "since", "last sign", "record");
+    printf("\n  %5s  %-16s %8s  %8s %8s  %-*s %-12s  %8s  %s\n", "rank", "host", "process", "data", "control", width,
+           "is in", "since", "last sign", "record");
     for (int r = 0; r < all->world; r++)
         if (r < MOST_ROWS || r == verdict->rank)
-            print_row(&all->views[r], r, now, r == verdict->rank);
+            print_row(&all->views[r], r, now, r == verdict->rank, width);
     if (all->world > MOST_ROWS)
         printf("  of %d ranks, the first %d\n", all->world, MOST_ROWS);
     printf("\ndata, control: the last collective of the channel that is over; last sign: ago\n"
@@ -294,7 +316,7 @@ static enum status print_rank(const struct flight_records *all, long rank, struc
     const struct flight_record *record = all->views[rank].record;
     char place[160], since[32];
     const int first = record->count > LAST_ENTRIES ? record->count - LAST_ENTRIES : 0;
-    printf("\nrank %ld, its last %d of %" PRId64 " entries%s\n", rank, record->count - first, record->next,
+    printf("\nrank %ld, the last %d of its %" PRId64 " entries%s\n", rank, record->count - first, record->next,
            record->torn ? "; torn ones are left out" : "");
     for (int i = first; i < record->count; i++) {
         const struct flight_entry *entry = &record->entries[i];
@@ -392,13 +414,27 @@ static enum status tell_records(struct flight_records *all, long rank, struct er
     return rank >= 0 ? print_rank(all, rank, err) : STATUS_OK;
 }
 
+static enum status no_such_start(const char *flight, const char *name, struct error *err)
+{
+    struct starts starts;
+    TRY(find_starts(flight, &starts, err));
+    if (!*starts.chosen)
+        return no_records(flight, err);
+    error_set(err, STATUS_CHECKPOINT, "there is no start '%s' in '%s'", name, flight);
+    return error_hint(err, "the newest one with records is %s", starts.chosen);
+}
+
 static enum status answer(const struct question *question, struct flight_records *all, struct error *err)
 {
     char flight[FS_PATH_MAX];
     struct starts starts;
+    if (!fs_is_dir(question->run))
+        return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", question->run);
     TRY(fs_join(flight, question->run, "flight", STATUS_CHECKPOINT, err));
     if (question->start) {
         TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
+        if (!fs_is_dir(all->folder))
+            return no_such_start(flight, question->start, err);
         return tell_records(all, question->rank, err);
     }
     TRY(find_starts(flight, &starts, err));

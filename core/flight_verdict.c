@@ -93,8 +93,10 @@ static void say_waiting(struct flight_verdict *verdict, const struct flight_view
     if (!first)
         return;
     say(verdict, " Rank %d", first->record->head.rank);
-    if (others > 0)
-        say(verdict, " and %d other%s", others, others == 1 ? "" : "s");
+    if (others == 1)
+        say(verdict, " and another rank");
+    else if (others > 1)
+        say(verdict, " and %d others", others);
     say(verdict, " waited in the %s since %s.", flight_place(first->wait, place),
         flight_time(flight_wall(first->record, first->wait->start), time));
 }
@@ -479,7 +481,7 @@ static void say_nothing_found(struct flight_verdict *v, const struct flight_view
         return;
     }
     find(v, FLIGHT_FINE, -1);
-    say(v, "Nothing stands out: %d of %d ranks have a record, ", count, world);
+    say(v, "Nothing stands out: %d of %d %s a record, ", count, world, world == 1 ? "rank has" : "ranks have");
     if (least == most)
         say(v, "all in step %" PRId64 ".", most);
     else

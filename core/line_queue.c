@@ -61,7 +61,8 @@ static enum status attempt(struct line_queue *queue, struct error *err)
         status = write_waiting(queue, why);
     if (status == STATUS_OK) {
         if (queue->failing)
-            log_info("'%s' can be written again; %" PRId64 " lines have waited for that", queue->path, queue->waited);
+            log_info("'%s' can be written again; %" PRId64 " %s waited for that", queue->path, queue->waited,
+                     queue->waited == 1 ? "line has" : "lines have");
         queue->failing = false;
         queue->waited = 0;
         queue->pause = first_pause;

@@ -442,7 +442,7 @@ static enum status complete(struct metrics *metrics, const struct metrics_course
     if (survey->open_end && fault_write(metrics->fd, "\n", 1) != 1)
         return io_error(metrics, "write", err);
     if (!survey->has_checkpoint)
-        return metrics_checkpoint(metrics, course->checkpoint, course->step, course->bytes, NAN, err);
+        return metrics_checkpoint(metrics, course->checkpoint, course->step, course->bytes, NAN, NAN, err);
     return STATUS_OK;
 }
 
@@ -719,13 +719,14 @@ enum status metrics_early_stop(struct metrics *metrics, int64_t step, const stru
 }
 
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
-                               double seconds_stalled, struct error *err)
+                               double seconds_stalled, double seconds_total, struct error *err)
 {
     struct line line = {.used = 0};
     line_add(&line, "{");
     line_string(&line, "checkpoint", folder);
     line_add(&line, ",\"step\":%" PRId64 ",\"bytes\":%" PRId64, step, bytes);
     line_real(&line, "seconds_stalled", seconds_stalled, ROUGH);
+    line_real(&line, "seconds_total", seconds_total, ROUGH);
     return line_write(metrics, &line, err);
 }
 

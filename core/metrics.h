@@ -143,8 +143,9 @@ enum status metrics_corruption(struct metrics *metrics, const struct corruption_
 
 enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                               struct error *err);
+/* A checkpoint: its bytes, the seconds that training waited for it, and those until it was whole. NAN: not known. */
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
-                               double seconds_stalled, struct error *err);
+                               double seconds_stalled, double seconds_total, struct error *err);
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err);
 
 /* Calls fsync, before a checkpoint is written that follows these lines. */

@@ -361,7 +361,10 @@ static enum status stop_status(struct run *run)
     console_break(&run->console);
     log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
              run->deadline_near ? "before the job's end" : "on request", position->step, run->trainer.total_steps,
-             position->evaluation_due ? ", before its evaluation" : "", run->folder.path);
+             !position->evaluation_due ? ""
+             : run->evaluation_part    ? ", in its evaluation"
+                                       : ", before its evaluation",
+             run->folder.path);
     return STATUS_REQUEUE;
 }
 

@@ -52,7 +52,7 @@ enum status save_report(struct run *run, const struct saved *saved, struct error
     if (!run->metrics)
         return STATUS_OK;
     snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, saved->name);
-    TRY(metrics_checkpoint(run->metrics, folder, saved->step, saved->bytes, saved->stalled, err));
+    TRY(metrics_checkpoint(run->metrics, folder, saved->step, saved->bytes, saved->stalled, saved->seconds, err));
     console_break(&run->console);
     if (saved->stalled < saved->seconds)
         snprintf(waited, sizeof waited, ", of which training waited %.2f s", saved->stalled);

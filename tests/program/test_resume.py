@@ -394,7 +394,7 @@ def test_metrics_that_were_damaged_or_lost(folder):
     metrics = folder.metrics()
     assert [row["step"] for row in metrics.steps] == [1, 3, 4, 5, 6]
     (added,) = [row for row in metrics.kinds("checkpoint") if row["step"] == 5]
-    assert added == {**lost, "seconds_stalled": None}
+    assert added == {**lost, "seconds_stalled": None, "seconds_total": None}
     with open(path + ".1", encoding="utf-8") as f:
         assert f.read() == damaged
     # nothing has to be left out: no further file

@@ -97,7 +97,7 @@ def test_sigquit_writes_the_records_and_the_run_goes_on(folder):
     wait_for_steps(folder, process, steps + 3)
     _, rows, done = why(folder, "--rank", 1)  # on a busy machine a rank may be slow, which it says then
     assert sorted(rows) == [0, 1] and all("running" in row for row in rows.values()), done
-    assert re.search(r"rank 1, its last 40 of \d+ entries", done.out)
+    assert re.search(r"rank 1, the last 40 of its \d+ entries", done.out)
     assert re.search(r"^  \d\d:\d\d:\d\d\.\d{3} +(\d+\.\d{3} ms|not over)  \S.* \(step \d+", done.out, re.M), done
     process.send_signal(signal.SIGTERM)
     assert folder.wait(process, 20).code == REQUEUE
@@ -134,6 +134,7 @@ def test_a_run_that_ends_in_order_leaves_nothing(folder):
     folder.ztrain("--config", folder.spec({"train": {"epochs": 1}}), "--local-gpus", 2)
     assert not os.path.exists(os.path.join(folder.run_folder(), "flight"))
     assert "there are no flight records" in why(folder, expect=CHECKPOINT)[2].err
+    assert "there is no run folder" in folder.ztrain("why", folder.run_folder() + "-nowhere", expect=CHECKPOINT).err
     assert "there are no flight records" in why(folder, "--start", "yesterday", expect=CHECKPOINT)[2].err
 
 
@@ -145,6 +146,7 @@ def test_an_earlier_start_keeps_its_records(folder):
         os.remove(os.path.join(folder.run_folder(), "metrics.jsonl"))
     starts = sorted({os.path.dirname(path) for path in records(folder)})
     assert len(starts) == 2
+    assert "no start 'nine' in" in (done := why(folder, "--start", "nine", expect=CHECKPOINT)[2]).err and starts[1] in done.err
     assert f"records of the start {starts[1]}; of the one before it: --start {starts[0]}\n" in why(folder)[2].out
     os.makedirs(os.path.join(folder.run_folder(), "flight", "99991231-235959-000"))  # left by a start that wrote nothing
     assert (f"records of the start {starts[1]}; the newer start 99991231-235959-000 has left none; of the one before it: "

@@ -78,7 +78,7 @@ static void write_checkpoint(struct metrics *metrics, int64_t step)
     struct error err;
     char name[64];
     snprintf(name, sizeof name, "runs/x/checkpoints/step-%lld", (long long)step);
-    assert_int_equal(metrics_checkpoint(metrics, name, step, 100 + step, 0.5, &err), STATUS_OK);
+    assert_int_equal(metrics_checkpoint(metrics, name, step, 100 + step, 0.5, 0.75, &err), STATUS_OK);
 }
 
 static void write_steps(struct metrics *metrics, int64_t from, int64_t to)
@@ -207,9 +207,9 @@ static void test_damaged_lines(void **state)
     metrics_close(metrics);
     char *text = read_file(path);
     assert_int_equal(count_lines(text), 3 + 1 + 1 + 1);
-    assert_non_null(strstr(text,
-                           "\n{\"step\":6,\"later\":\"versions may add lines\"}\n{\"checkpoint\":\"runs/x/checkpoints/"
-                           "step-7\",\"step\":7,\"bytes\":107,\"seconds_stalled\":null}\n{\"step\":8,"));
+    assert_non_null(strstr(
+        text, "\n{\"step\":6,\"later\":\"versions may add lines\"}\n{\"checkpoint\":\"runs/x/checkpoints/"
+              "step-7\",\"step\":7,\"bytes\":107,\"seconds_stalled\":null,\"seconds_total\":null}\n{\"step\":8,"));
     char name[160];
     snprintf(name, sizeof name, "%s.%d", path, number);
     assert_int_equal(stat(name, &former), 0);
@@ -247,7 +247,7 @@ static void test_the_lines_of_another_course(void **state)
     metrics_close(metrics);
     assert_string_equal(strrchr(read_file(path), '{'),
                         "{\"checkpoint\":\"runs/x/checkpoints/step-9\",\"step\":9,\"bytes\":109,"
-                        "\"seconds_stalled\":0.5}\n");
+                        "\"seconds_stalled\":0.5,\"seconds_total\":0.75}\n");
     assert_int_equal(count_lines(read_number(number)), 4 + 1 + 2 + 1);
 }
 
@@ -259,7 +259,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     struct metrics *metrics = new_metrics();
     assert_int_equal(metrics_eval(metrics, 2, 1, 4.5, 100, NULL, &err), STATUS_OK);
     write_steps(metrics, 3, 3);
-    assert_int_equal(metrics_checkpoint(metrics, "step-3", 3, 1, 0.5, &err), STATUS_OK);
+    assert_int_equal(metrics_checkpoint(metrics, "step-3", 3, 1, 0.5, 0.75, &err), STATUS_OK);
     assert_int_equal(metrics_resume(metrics, "step-3", 3, &err), STATUS_OK);
     assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, NULL, &err), STATUS_OK);
     assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
