@@ -3,8 +3,9 @@
 #include "core/fsutil.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 
-enum { OPEN_FILES_MAX = 64 };
+enum { OPEN_FILES = 64 }; /* that are allowed however low the process's limit is */
 
 /* What the thread reads now: frames [frame, end) of one rank's file. */
 struct span {
@@ -28,10 +29,20 @@ struct checkpoint_stream {
 
 /* ---- files --------------------------------------------------------------- */
 
+/* Half of the descriptors that the process may have. Each range of a load goes through the files of all writers whose
+ * slices it has, so fewer would be opened anew for each unit of each state. */
+static int most_open(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 < OPEN_FILES)
+        return OPEN_FILES;
+    return limit.rlim_cur / 2 < MANIFEST_MAX_WORLD ? (int)(limit.rlim_cur / 2) : MANIFEST_MAX_WORLD;
+}
+
 enum status checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest,
                                   struct error *err)
 {
-    *files = (struct checkpoint_files){.folder = folder, .manifest = manifest};
+    *files = (struct checkpoint_files){.folder = folder, .manifest = manifest, .most_open = most_open()};
     files->files = calloc((size_t)manifest->world, sizeof *files->files);
     if (!files->files)
         return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder);
@@ -68,11 +79,14 @@ static enum status file_of(struct checkpoint_files *files, int rank, struct rank
         struct rankfile_shape shape = manifest_shape(files->manifest, rank);
         struct rankfile_facts facts = {file->bytes, file->num_frames, file->checksum};
         char path[FS_PATH_MAX];
-        if (files->num_open == OPEN_FILES_MAX)
+        if (files->num_open == files->most_open && files->files[files->newest])
+            forget_file(files, files->newest); /* the next range begins with the others */
+        else if (files->num_open == files->most_open)
             checkpoint_files_close(files);
         TRY(fs_join(path, files->folder, file->name, STATUS_CHECKPOINT, err));
         TRY(rankfile_open(path, &shape, &facts, &files->files[rank], err));
         files->num_open++;
+        files->newest = rank;
     }
     *out = files->files[rank];
     return STATUS_OK;

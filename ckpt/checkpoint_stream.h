@@ -2,8 +2,8 @@
  * rank files that are open. For checkpoint_read.c.
  *
  * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
- * A rank file is opened when it is first needed; at most OPEN_FILES_MAX stay open, so that a checkpoint of a thousand
- * ranks does not need a thousand descriptors. One thread at a time may read from a checkpoint, or one stream. */
+ * A rank file is opened when it is first needed and stays open for the next ranges, as long as these files take no more
+ * than half of the process's descriptors. One thread at a time may read from a checkpoint, or one stream. */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_STREAM_H
 #define ZTRAIN_CKPT_CHECKPOINT_STREAM_H
 
@@ -16,7 +16,8 @@ struct checkpoint_files {
     const char *folder;              /* borrowed */
     const struct manifest *manifest; /* borrowed */
     struct rankfile **files;         /* [manifest->world] owned; NULL: not open */
-    int num_open;
+    int num_open, most_open;
+    int newest; /* the one that was opened last, if it is open */
 };
 
 /* STATUS_DEVICE: out of memory. */

@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -232,7 +233,8 @@ static int case_teardown(void **unused)
     return 0;
 }
 
-__attribute__((noinline)) static char *case_read(const char *path, size_t *bytes) /* gcc 12 sees ghosts if inlined */
+__attribute__((noinline, unused)) static char *case_read(const char *path,
+                                                         size_t *bytes) /* gcc 12 sees ghosts if inlined */
 {
     char *data = NULL;
     assert_int_equal(fs_read_file(path, (size_t)1 << 30, STATUS_BUG, &data, bytes, NULL), STATUS_OK);
@@ -390,7 +392,7 @@ static void case_save_ranks(const struct case_save *how, struct case_end *ends)
 }
 
 /* The same where all ranks must succeed; returns the checkpoint's path. */
-static void case_save_ok(const struct case_save *how, char path[FS_PATH_MAX])
+static inline void case_save_ok(const struct case_save *how, char path[FS_PATH_MAX])
 {
     struct case_end ends[CASE_RANKS];
     case_save_ranks(how, ends);
@@ -405,7 +407,7 @@ static void case_save_ok(const struct case_save *how, char path[FS_PATH_MAX])
 }
 
 /* Loads a checkpoint as every rank of `world` and compares with the state after its step. */
-static void case_load_ok(const char *dir, bool large, int world, int64_t step)
+static inline void case_load_ok(const char *dir, bool large, int world, int64_t step)
 {
     struct checkpoint *checkpoint;
     struct error err = {0};
@@ -443,6 +445,45 @@ static inline bool case_has(const char *name)
     char path[FS_PATH_MAX];
     case_path(path, "%s", name);
     return fs_exists(path);
+}
+
+/* Saves in this process, with the state that is kept from save to save. */
+static inline void case_save_here(const struct case_save *how)
+{
+    struct comm alone = {.rank = 0, .world = 1};
+    struct error err = {0};
+    char name[64];
+    int64_t bytes;
+    if (case_save_rank(how, &alone, name, &bytes, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+}
+
+/* Begins to count the files that are opened in the folders of this run's steps up to `last`. */
+static inline int case_watch_opens(int64_t last)
+{
+    char path[FS_PATH_MAX];
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    for (int64_t i = 1; i <= last; i++) {
+        case_path(path, "step-%08d", (int)i);
+        /* with the closes, because two equal events in a row become one */
+        assert_true(inotify_add_watch(watch, path, IN_OPEN | IN_CLOSE) >= 0);
+    }
+    return watch;
+}
+
+/* How many there were. */
+static inline int case_count_opens(int watch)
+{
+    char events[64 * 1024];
+    int count = 0;
+    for (ssize_t n; (n = read(watch, events, sizeof events)) > 0;)
+        for (ssize_t at = 0; at < n;) {
+            const struct inotify_event *event = (void *)(events + at);
+            count += (event->mask & IN_OPEN) != 0;
+            at += (ssize_t)(sizeof *event + event->len);
+        }
+    close(watch);
+    return count;
 }
 
 #endif

@@ -515,17 +515,6 @@ static void test_names_of_users(void **unused)
     assert_true(case_has("epoch-12346") && !case_has("epoch-12345"));
 }
 
-/* Saves in this process, with the state that is kept from save to save. */
-static void save_here(const struct case_save *how)
-{
-    struct comm alone = {.rank = 0, .world = 1};
-    struct error err = {0};
-    char name[64];
-    int64_t bytes;
-    if (case_save_rank(how, &alone, name, &bytes, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
-}
-
 static void test_a_save_opens_no_older_checkpoint(void **unused)
 {
     (void)unused;
@@ -534,7 +523,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
     struct case_save how = {.world = 1, .keep_last = 5, .cache = cache};
     for (how.step = 1; how.step <= 4; how.step++)
-        save_here(&how);
+        case_save_here(&how);
     int opens = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     assert_true(opens >= 0);
     for (int i = 2; i <= 4; i++) {
@@ -542,7 +531,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
         assert_true(inotify_add_watch(opens, path, IN_OPEN) >= 0);
     }
     for (how.step = 5; how.step <= 6; how.step++) /* the second deletes the first checkpoint */
-        save_here(&how);
+        case_save_here(&how);
     assert_int_equal(read(opens, events, sizeof events), -1);
     close(opens);
     assert_int_equal(case_count("step-"), 5);
@@ -552,53 +541,25 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     case_path(aside, "other");
     assert_int_equal(rename(path, aside), 0);
     assert_int_equal(mkdir(path, 0777), 0);
-    save_here(&how);
+    case_save_here(&how);
     assert_true(case_has("step-00000002") && case_has("step-00000003"));
     assert_int_equal(case_count("step-"), 6);
     checkpoint_save_cache_free(cache);
 }
 
-/* Begins to count the files that are opened in the folders of this run's steps up to `last`. */
-static int watch_opens(int64_t last)
-{
-    char path[FS_PATH_MAX];
-    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    for (int64_t i = 1; i <= last; i++) {
-        case_path(path, "step-%08d", (int)i);
-        /* with the closes, because two equal events in a row become one */
-        assert_true(inotify_add_watch(watch, path, IN_OPEN | IN_CLOSE) >= 0);
-    }
-    return watch;
-}
-
-/* How many there were. */
-static int count_opens(int watch)
-{
-    char events[64 * 1024];
-    int count = 0;
-    for (ssize_t n; (n = read(watch, events, sizeof events)) > 0;)
-        for (ssize_t at = 0; at < n;) {
-            const struct inotify_event *event = (void *)(events + at);
-            count += (event->mask & IN_OPEN) != 0;
-            at += (ssize_t)(sizeof *event + event->len);
-        }
-    close(watch);
-    return count;
-}
-
 static int opens_during_save(const struct case_save *how, int64_t last)
 {
-    int watch = watch_opens(last);
-    save_here(how);
-    return count_opens(watch);
+    int watch = case_watch_opens(last);
+    case_save_here(how);
+    return case_count_opens(watch);
 }
 
 static int opens_during_start(int64_t last)
 {
     struct error err;
-    int watch = watch_opens(last);
+    int watch = case_watch_opens(last);
     assert_int_equal(opened_step(case_dir, true, &err), last);
-    return count_opens(watch);
+    return case_count_opens(watch);
 }
 
 /* A run that starts where 2 or 50 checkpoints are: its start reads the newest one, and its first save those that
@@ -611,7 +572,7 @@ static void test_saves_do_not_depend_on_the_number_of_checkpoints(void **unused)
         struct checkpoint_save_cache *cache;
         for (how.keep_last = how.keep_every_steps = 0, how.cache = NULL; how.step < others;) {
             how.step++;
-            save_here(&how);
+            case_save_here(&how);
         }
         assert_int_equal(opens_during_start(how.step), 3); /* the manifest, to list and to open it; the rank's file */
         assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
@@ -634,16 +595,16 @@ static void test_checkpoints_with_a_missing_file_do_not_count(void **unused)
     char path[FS_PATH_MAX];
     struct case_save how = {.world = 1};
     for (how.step = 1; how.step <= 4; how.step++)
-        save_here(&how);
+        case_save_here(&how);
     case_path(path, "step-00000003/rank-00000.zst");
     assert_int_equal(unlink(path), 0);
     how.keep_last = 3; /* 5, 4 and 2, not 3, which stays nevertheless */
-    save_here(&how);
+    case_save_here(&how);
     assert_int_equal(case_count("step-"), 4);
     assert_true(case_has("step-00000002") && case_has("step-00000003") && !case_has("step-00000001"));
     how.keep_last = 1;
     how.step++;
-    save_here(&how);
+    case_save_here(&how);
     assert_true(case_has("step-00000006") && case_has("step-00000003"));
     assert_int_equal(case_count("step-"), 2);
 }
@@ -657,13 +618,13 @@ static void test_a_best_checkpoint_with_a_missing_file_does_not_count(void **unu
     struct case_save how = {.world = 1};
     for (how.step = 1; how.step <= 3; how.step++) {
         how.eval_loss = losses[how.step - 1];
-        save_here(&how);
+        case_save_here(&how);
     }
     case_path(path, "step-00000002/rank-00000.zst");
     assert_int_equal(unlink(path), 0);
     how.eval_loss = 4;
     how.keep_last = how.keep_best = 1;
-    save_here(&how);
+    case_save_here(&how);
     assert_true(case_has("step-00000001") && case_has("step-00000002") && case_has("step-00000004"));
     assert_int_equal(case_count("step-"), 3);
 }
@@ -682,7 +643,7 @@ static void test_tokenizer_files_are_kept_from_the_start(void **unused)
     assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_OK);
     case_remove(source);
     struct case_save how = {.world = 1, .step = 1, .cache = cache};
-    save_here(&how);
+    case_save_here(&how);
     checkpoint_save_cache_free(cache);
     assert_true(case_has("step-00000001/tokenizer.json"));
     case_load_ok(case_dir, false, 1, 1);

@@ -1,0 +1,109 @@
+/* test_checkpoint_scale.c: checkpoints of hundreds of ranks, and what is remembered of many checkpoints: counted in
+ * files that are opened. */
+#include "tests/unit/checkpoint_case.h"
+
+#include "ckpt/manifest.h"
+
+/* Writes a checkpoint of many ranks at step 1 without running them. */
+static void write_many_ranks(int world, char path[FS_PATH_MAX])
+{
+    struct tensor_table table;
+    struct shard_layout layout;
+    char file_path[FS_PATH_MAX], *text;
+    size_t bytes;
+    struct manifest_file *files = calloc((size_t)world, sizeof *files);
+    case_table(&table, true);
+    case_path(path, "step-00000001");
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(shard_layout_init(&layout, &table, world, NULL), STATUS_OK);
+    for (int r = 0; r < world; r++) {
+        struct case_state state;
+        struct rankfile_writer *out;
+        struct rankfile_facts facts;
+        const struct rankfile_shape shape = {r, world, STATE_KIND_COUNT, CASE_UNITS, layout.slice, state_kind_names};
+        case_state_init(&state, &table, r, world);
+        case_fill(&state, 1);
+        manifest_rank_name(r, files[r].name);
+        assert_int_equal(fs_join(file_path, path, files[r].name, STATUS_BUG, NULL), STATUS_OK);
+        assert_int_equal(rankfile_writer_new(file_path, &shape, 0, &out, NULL), STATUS_OK);
+        for (int s = 0; s < STATE_KIND_COUNT; s++)
+            for (int u = 0; u < CASE_UNITS; u++)
+                assert_int_equal(rankfile_writer_slice(out, s, u, case_slice(&state, (enum state_kind)s, u), NULL),
+                                 STATUS_OK);
+        assert_int_equal(rankfile_writer_finish(out, &facts, NULL), STATUS_OK);
+        rankfile_writer_free(out);
+        files[r].bytes = facts.bytes;
+        files[r].num_frames = facts.num_frames;
+        files[r].checksum = facts.index_checksum;
+        case_state_release(&state);
+    }
+    json_t *spec = json_pack("{s:i}", "run.seed", 1);
+    const struct checkpoint_writer writer = {.table = &table, .layout = &layout, .spec = spec, .model = spec};
+    const struct train_position position = {.step = 1, .epoch = 1};
+    assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, files, world, &text, &bytes, NULL),
+                     STATUS_OK);
+    assert_int_equal(fs_join(file_path, path, MANIFEST_NAME, STATUS_BUG, NULL), STATUS_OK);
+    case_write(file_path, text, bytes);
+    free(text);
+    json_decref(spec);
+    shard_layout_release(&layout);
+    free(files);
+}
+
+/* Loads what one of `world` ranks owns and compares it; returns how many files were opened for it. */
+static int opens_to_load(const struct checkpoint *checkpoint, int rank, int world)
+{
+    struct tensor_table table;
+    struct case_state state;
+    struct error err;
+    case_table(&table, true);
+    case_state_init(&state, &table, rank, world);
+    int watch = case_watch_opens(1);
+    if (checkpoint_load(checkpoint, &table, &state.layout, rank, case_slices(&state), &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    assert_true(case_holds(&state, 1));
+    case_state_release(&state);
+    return case_count_opens(watch);
+}
+
+/* A rank opens the files that have its part, each once: with half as many ranks two for the large unit, of which the
+ * slices are aligned, or one more. */
+static void test_512_ranks_are_loaded_by_others(void **unused)
+{
+    (void)unused;
+    static const int ranks[] = {0, 1, 128, 253};
+    char path[FS_PATH_MAX];
+    struct checkpoint *checkpoint;
+    struct rlimit limit, few;
+    write_many_ranks(512, path);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = limit;
+    for (size_t i = 0; i < COUNT_OF(ranks); i++) {
+        assert_int_equal(checkpoint_open(path, false, &checkpoint, NULL), STATUS_OK);
+        assert_in_range(opens_to_load(checkpoint, ranks[i], 256), 1, 6);
+        checkpoint_close(checkpoint);
+    }
+    few.rlim_cur = limit.rlim_max < 1100 ? limit.rlim_max : 1100;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_int_equal(checkpoint_open(path, false, &checkpoint, NULL), STATUS_OK);
+    assert_int_equal(opens_to_load(checkpoint, 0, 1), 495); /* the others have padding alone */
+    checkpoint_close(checkpoint);
+    few.rlim_cur = 200; /* 100 files at a time: 99 stay open from each of three states to the next */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_int_equal(checkpoint_open(path, false, &checkpoint, NULL), STATUS_OK);
+    assert_in_range(opens_to_load(checkpoint, 0, 1), 495, 3 * 495 - 2 * 90);
+    checkpoint_close(checkpoint);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+int main(void)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
+#define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_512_ranks_are_loaded_by_others),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
