@@ -34,16 +34,39 @@ static void read_list(const char *folder, const struct checkpoint_list *list, st
     }
 }
 
+/* Chooses the best of the listed checkpoints that has all of its files; NULL: none has a score. Only the files of those
+ * that would be the best are looked at: a run of 512 ranks has 512 in each checkpoint. *again: the run has deleted it
+ * meanwhile, which is an error. */
+static enum status choose_whole(const char *folder, struct checkpoint_list *list, const struct checkpoint_keep *keep,
+                                const struct checkpoint_entry **best, bool *again, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    *again = false;
+    while ((*best = checkpoint_best(list, keep, INT64_MAX))) {
+        struct checkpoint_entry *entry = &list->entries[*best - list->entries];
+        TRY(checkpoint_entry_settle(entry, folder, err));
+        if (entry->ok)
+            return STATUS_OK;
+        TRY(fs_join(path, folder, entry->name, STATUS_CHECKPOINT, err));
+        *again = !fs_exists(path);
+        if (*again)
+            return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted while it was read", path);
+        log_warn("the checkpoint '%s' is not used: %s", path, entry->damage);
+    }
+    return STATUS_OK;
+}
+
 /* Opens the best of the listed checkpoints. *again: the run has deleted or replaced it meanwhile. */
-static enum status open_listed(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep,
+static enum status open_listed(const char *folder, struct checkpoint_list *list, struct checkpoint_keep *keep,
                                bool full, struct checkpoint **checkpoint, bool *again, struct error *err)
 {
     char path[FS_PATH_MAX];
     struct stat identity;
+    const struct checkpoint_entry *best;
     read_list(folder, list, keep);
-    const struct checkpoint_entry *best = checkpoint_best(list, keep, INT64_MAX);
-    *again = false;
+    TRY(choose_whole(folder, list, keep, &best, again, err));
     if (!best) {
+        *again = list->changed;
         error_set(err, STATUS_CHECKPOINT, "no checkpoint in '%s' was written after an evaluation with %s", folder,
                   eval_metric_name(keep->metric));
         return error_hint(err, "checkpoint.keep_best writes one at each of the best evaluations");

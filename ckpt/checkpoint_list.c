@@ -141,10 +141,10 @@ enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *
 }
 
 /* Reads entry i, which is not in its place yet. One that was deleted leaves the list: the last one takes its place. */
-static enum status list_read(struct checkpoint_list *list, const char *dir, int i, bool files, struct error *err)
+static enum status list_read(struct checkpoint_list *list, const char *dir, int i, struct error *err)
 {
     bool gone;
-    TRY(entry_read_still(&list->entries[i], dir, files, &gone, err));
+    TRY(entry_read_still(&list->entries[i], dir, false, &gone, err));
     if (gone) {
         list->changed = true;
         free(list->entries[i].damage);
@@ -210,7 +210,7 @@ enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir,
         const struct heads heads = find_heads(list);
         const int next = to_read(list, &heads);
         if (next >= 0) {
-            TRY(list_read(list, dir, next, false, err));
+            TRY(list_read(list, dir, next, err));
             continue;
         }
         struct checkpoint_entry *place = &list->entries[list->ordered++], entry = *place;
@@ -233,7 +233,7 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
     for (int i = list->count - 1; i >= 0; i--) {
         const struct checkpoint_entry *entry = &list->entries[i];
         if (!entry->read && (!position || checkpoint_may_be_later(entry, position)))
-            TRY(list_read(list, dir, i, false, err));
+            TRY(list_read(list, dir, i, err));
     }
     list_sort(list);
     return STATUS_OK;
@@ -301,12 +301,12 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
 }
 
 /* A new list of which every entry is read. */
-static enum status list_whole(struct checkpoint_list *list, const char *dir, bool aside, bool files, struct error *err)
+static enum status list_whole(struct checkpoint_list *list, const char *dir, bool aside, struct error *err)
 {
     memset(list, 0, sizeof *list);
     enum status status = list_names(list, dir, aside, err);
     for (int i = list->count - 1; i >= 0 && status == STATUS_OK; i--)
-        status = list_read(list, dir, i, files, err);
+        status = list_read(list, dir, i, err);
     if (status == STATUS_OK)
         list_sort(list);
     else
@@ -317,12 +317,12 @@ static enum status list_whole(struct checkpoint_list *list, const char *dir, boo
 
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
 {
-    return list_whole(list, dir, false, true, err);
+    return list_whole(list, dir, false, err);
 }
 
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err)
 {
-    return list_whole(list, dir, true, false, err);
+    return list_whole(list, dir, true, err);
 }
 
 enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err)

@@ -40,9 +40,8 @@ struct checkpoint_list {
     struct checkpoint_entry *entries; /* owned */
 };
 
-/* Lists all checkpoint folders in dir, newest step first, entries of unknown step before all others, including those
- * that cannot be read; all entries are settled, which takes a system call for each file of each checkpoint.
- * STATUS_CHECKPOINT: dir cannot be read. */
+/* Lists all checkpoint folders in dir by their manifests, newest step first, entries of unknown step before all others,
+ * including those that cannot be read. STATUS_CHECKPOINT: dir cannot be read. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
 /* Brings a list up to date with the names in dir (it may be empty), and opens no file. Entries whose folders are still
  * there keep what was read of them, unless that had failed. On failure the list is empty. */

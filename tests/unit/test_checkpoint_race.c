@@ -23,7 +23,7 @@ static enum status manifest_load_and_meanwhile(const char *dir, bool files, stru
 static void save(int step)
 {
     char path[FS_PATH_MAX];
-    struct case_save how = {.world = 1, .step = step, .keep_last = 1};
+    struct case_save how = {.world = 1, .step = step, .keep_last = 1, .eval_loss = 10 - step};
     case_save_ok(&how, path);
 }
 
@@ -73,6 +73,27 @@ static void test_a_newest_one_that_is_deleted_is_taken_again(void **unused)
         assert_int_equal(checkpoint->position.step, 2);
         checkpoint_close(checkpoint);
         case_load_ok(case_dir, false, 1, 2);
+    }
+}
+
+/* The best one, as the newest is asked for its metric, the best is listed, its files are looked at, and it is opened.
+ */
+static void test_a_best_one_that_is_deleted_is_chosen_again(void **unused)
+{
+    (void)unused;
+    for (doomed = 1; doomed <= 5; doomed++) {
+        struct checkpoint *checkpoint;
+        struct error err = {.code = STATUS_OK};
+        case_remove(case_dir);
+        assert_int_equal(mkdir(case_dir, 0777), 0);
+        save(1);
+        loads = 0;
+        meanwhile = train_on;
+        if (checkpoint_open_best(case_dir, false, &checkpoint, &err) != STATUS_OK)
+            fail_msg("deleted at call %d: %s", doomed, err.text);
+        assert_null(meanwhile);
+        assert_int_equal(checkpoint->position.step, 2);
+        checkpoint_close(checkpoint);
     }
 }
 
@@ -147,6 +168,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, case_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_newest_one_that_is_deleted_is_taken_again),
+        TEST(test_a_best_one_that_is_deleted_is_chosen_again),
         TEST(test_one_that_stays_and_is_damaged_is_read_once),
         TEST(test_it_is_not_taken_again_for_ever),
         TEST(test_an_export_takes_the_newest_again),

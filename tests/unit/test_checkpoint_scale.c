@@ -96,6 +96,33 @@ static void test_512_ranks_are_loaded_by_others(void **unused)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
+/* The best one counts only if it has all of its files. */
+static void test_the_best_one_that_is_whole(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct checkpoint *checkpoint;
+    struct error err;
+    struct case_save how = {.world = 2};
+    for (how.step = 1; how.step <= 4; how.step++) {
+        how.eval_loss = how.step == 4 ? 9 : 5 - (double)how.step;
+        case_save_ok(&how, path);
+    }
+    for (int64_t best = 3; best > 0; best--) {
+        assert_int_equal(checkpoint_open_best(case_dir, false, &checkpoint, &err), STATUS_OK);
+        assert_int_equal(checkpoint->position.step, best);
+        checkpoint_close(checkpoint);
+        case_path(path, "step-%08d/rank-00001.zst", (int)best);
+        assert_int_equal(truncate(path, 100), 0);
+    }
+    assert_int_equal(checkpoint_open_best(case_dir, false, &checkpoint, &err), STATUS_OK);
+    assert_int_equal(checkpoint->position.step, 4);
+    checkpoint_close(checkpoint);
+    case_path(path, "step-00000004/manifest.json");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(checkpoint_open_best(case_dir, false, &checkpoint, &err), STATUS_CHECKPOINT);
+}
+
 int main(void)
 {
 #ifdef _OPENMP
@@ -104,6 +131,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_512_ranks_are_loaded_by_others),
+        TEST(test_the_best_one_that_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
