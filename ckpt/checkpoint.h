@@ -6,7 +6,8 @@
  *
  * A checkpoint is written as .tmp-NAME/; every file is fsynced, the manifest last, and then the folder is renamed;
  * `latest` moves after every rank has finished. A checksum in the manifest covers every byte of the other files, and
- * the manifest's own checksum covers the manifest. checkpoint_save.c writes, checkpoint_read.c reads checkpoints. */
+ * the manifest's own checksum covers the manifest. checkpoint_save.c writes checkpoints, checkpoint_open.c opens and
+ * checkpoint_read.c reads them. */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_H
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
@@ -150,7 +151,7 @@ struct checkpoint {
     int64_t bytes;
     enum dtype dtype;
     struct retry retry; /* how checkpoint_read() and checkpoint_load() retry a failing disk; all zero: they do not */
-    void *private_;     /* parsed manifest and open files (checkpoint_read.c) */
+    void *private_;     /* parsed manifest and open files (checkpoint_reader.h) */
 };
 
 /* Opens `dir`: a checkpoint, or the newest valid checkpoint of a run folder (<run> or <run>/checkpoints); each newer
@@ -163,6 +164,11 @@ enum status checkpoint_open(const char *dir, bool full, struct checkpoint **chec
 typedef enum status checkpoint_verifier(void *context, const struct checkpoint *checkpoint, struct error *err);
 enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
                                      struct checkpoint **checkpoint, struct error *err);
+/* Opens a checkpoint, which another rank has opened with all its files, for a rank that shares in its verification:
+ * looks only at the files of share `part` of `parts` (checkpoint_verify_part()), so that N ranks do not look at N files
+ * each. */
+enum status checkpoint_open_part(const char *folder, int part, int parts, struct checkpoint **checkpoint,
+                                 struct error *err);
 /* Opens the checkpoint of a run folder with the best evaluation, by the checkpoint.metric and checkpoint.mode of the
  * run's newest one; of equal ones the earliest. STATUS_CHECKPOINT: none was written after an evaluation, or the best
  * one is damaged. STATUS_USAGE: dir is one checkpoint. */

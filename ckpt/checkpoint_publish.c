@@ -72,7 +72,8 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
     return checkpoint_sync(save->tmp, err);
 }
 
-/* Reads the other files back, as read_back_rank_file() does with this rank's file. */
+/* Reads the other files back, as read_back_rank_file() does with this rank's file; collect_rank_files() has just looked
+ * at those of all ranks. */
 static enum status read_back(const struct checkpoint_saving *save, struct error *err)
 {
     char path[FS_PATH_MAX], *data;
@@ -80,7 +81,7 @@ static enum status read_back(const struct checkpoint_saving *save, struct error 
     struct manifest *manifest;
     TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(checkpoint_reads_from_disk(path, err));
-    TRY(manifest_load(save->tmp, true, &manifest, err));
+    TRY(manifest_load(save->tmp, false, &manifest, err));
     manifest_free(manifest);
     for (int i = save->world; i < save->num_files; i++) {
         const struct manifest_file *file = &save->files[i];

@@ -197,18 +197,26 @@ enum status checkpoint_stream_new(struct checkpoint_files *files, const struct r
     return begin(stream, frames, out, err);
 }
 
+void checkpoint_part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count)
+{
+    ASSERT(part >= 0 && part < parts);
+    const int64_t all = manifest->files[0].num_frames * manifest->world;
+    const int64_t share = all / parts, longer = all % parts; /* the first `longer` shares have one frame more */
+    *first = share * part + (part < longer ? part : longer);
+    *count = share + (part < longer);
+}
+
 enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part, int parts,
                                        struct checkpoint_stream **out, struct error *err)
 {
-    ASSERT(part >= 0 && part < parts);
-    const int64_t each = files->manifest->files[0].num_frames, all = each * files->manifest->world;
-    const int64_t share = all / parts, longer = all % parts; /* the first `longer` shares have one frame more */
-    const int64_t first = share * part + (part < longer ? part : longer);
+    const int64_t each = files->manifest->files[0].num_frames;
+    int64_t first, frames;
+    checkpoint_part_frames(files->manifest, part, parts, &first, &frames);
     struct checkpoint_stream *stream = calloc(1, sizeof *stream);
     if (!stream)
         return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", files->folder);
     stream->files = files;
-    stream->in_share = share + (part < longer);
+    stream->in_share = frames;
     stream->span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
     return begin(stream, stream->in_share, out, err);
 }

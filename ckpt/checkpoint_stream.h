@@ -1,5 +1,5 @@
 /* checkpoint_stream.h: reads ranges of a checkpoint's state, one after the other, while a thread reads ahead; and the
- * rank files that are open. For checkpoint_read.c.
+ * rank files that are open. For checkpoint_open.c and checkpoint_read.c.
  *
  * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
  * A rank file is opened when it is first needed and stays open for the next ranges, as long as these files take no more
@@ -42,11 +42,13 @@ enum status checkpoint_stream_new(struct checkpoint_files *files, const struct r
                                   struct error *err);
 /* The next range into `out`, which has room for all of its elements. An error ends the stream. */
 enum status checkpoint_stream_next(struct checkpoint_stream *stream, float *out, struct error *err);
-/* Begins to verify share `part` of `parts`: the frames of all files in their order, divided into runs of equal length.
- * The disk is not retried. */
+/* Share `part` of `parts` of the frames of all files in their order, which are divided into runs of equal length. Each
+ * rank file has as many frames as the others. */
+void checkpoint_part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count);
+/* Begins to verify such a share. The disk is not retried. */
 enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part, int parts,
                                        struct checkpoint_stream **stream, struct error *err);
-/* Verifies every frame of such a share. */
+/* Verifies every frame of the share. */
 enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err);
 void checkpoint_stream_free(struct checkpoint_stream *stream); /* NULL is allowed */
 

@@ -70,6 +70,10 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
 /* Reads folder/manifest.json; with `files` checks that every file exists and has its size. */
 enum status manifest_load(const char *folder, bool files, struct manifest **manifest, struct error *err);
 
+/* Whether files [first, end) of the list exist next to the manifest and have their sizes. */
+enum status manifest_check_files(const struct manifest *manifest, const char *folder, int first, int end,
+                                 struct error *err);
+
 void manifest_free(struct manifest *manifest);
 
 /* The required contents of rank file `rank`; borrows from the manifest. */

@@ -36,6 +36,19 @@ enum status resume_open(const char *resume, const struct retry *retry, checkpoin
     return status;
 }
 
+enum status resume_open_share(const char *folder, int part, int parts, const struct retry *retry,
+                              struct checkpoint **checkpoint, struct error *err)
+{
+    struct retry again = *retry;
+    enum status status;
+    do
+        status = checkpoint_open_part(folder, part, parts, checkpoint, err);
+    while (retry_again(&again, &status, err));
+    if (status == STATUS_OK)
+        (*checkpoint)->retry = *retry;
+    return status;
+}
+
 enum status resume_plan_rewind(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
                                struct checkpoint_rewind *rewind, struct error *err)
 {

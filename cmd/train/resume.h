@@ -15,6 +15,11 @@
 enum status resume_open(const char *resume, const struct retry *retry, checkpoint_verifier *verify, void *context,
                         struct checkpoint **checkpoint, struct error *err);
 
+/* The same of a checkpoint that rank 0 has opened, for another rank: it looks only at the files of which it verifies
+ * share `part` of `parts` (checkpoint_open_part()). */
+enum status resume_open_share(const char *folder, int part, int parts, const struct retry *retry,
+                              struct checkpoint **checkpoint, struct error *err);
+
 /* Checks that a run on `world` ranks may continue from it: STATUS_USAGE for a difference that would silently change the
  * run. Fills in the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; print:
  * prints the differences. */

@@ -34,11 +34,11 @@ struct together {
     struct error why;
 };
 
-/* Opens the folder that rank 0 has named, without verifying it. */
+/* Opens the folder that rank 0 has named, without verifying it; rank 0 has looked at all of its files. */
 static enum status open_named(const struct together *all, const char *path, struct checkpoint **checkpoint,
                               struct error *err)
 {
-    return resume_open(path, all->retry, NULL, NULL, checkpoint, err);
+    return resume_open_share(path, comm_rank(all->comm), comm_world(all->comm), all->retry, checkpoint, err);
 }
 
 /* Verifies this rank's share, unless it has failed already, and exchanges the outcomes: all ranks have the error of the

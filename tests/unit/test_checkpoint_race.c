@@ -17,7 +17,7 @@ static enum status manifest_load_and_meanwhile(const char *dir, bool files, stru
 
 #define manifest_load manifest_load_and_meanwhile
 #include "ckpt/checkpoint_list.c"
-#include "ckpt/checkpoint_read.c"
+#include "ckpt/checkpoint_open.c"
 #undef manifest_load
 
 static void save(int step)

@@ -123,6 +123,61 @@ static void test_the_best_one_that_is_whole(void **unused)
     assert_int_equal(checkpoint_open_best(case_dir, false, &checkpoint, &err), STATUS_CHECKPOINT);
 }
 
+/* Whether share `part` of `parts` can be opened; the error names `missing`. */
+static bool opens_part(const char *path, int part, int parts, const char *missing)
+{
+    struct checkpoint *checkpoint;
+    struct error err = {.code = STATUS_OK};
+    if (checkpoint_open_part(path, part, parts, &checkpoint, &err) == STATUS_OK) {
+        checkpoint_close(checkpoint);
+        return true;
+    }
+    assert_int_equal(err.code, STATUS_CHECKPOINT);
+    if (!strstr(err.text, missing))
+        fail_msg("%s", err.text);
+    return false;
+}
+
+/* A rank that shares in a verification looks at the files of its share, and at no others. */
+static void test_a_share_needs_its_own_files_alone(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], file[FS_PATH_MAX], tokenizer[FS_PATH_MAX];
+    case_path(tokenizer, "tokenizer");
+    case_path(file, "tokenizer/tokenizer.json");
+    assert_int_equal(mkdir(tokenizer, 0777), 0);
+    case_write(file, "{}", 2);
+    const struct case_save how = {.world = 4, .step = 1, .tokenizer_dir = tokenizer};
+    case_save_ok(&how, path);
+    for (int parts = 1; parts <= 9; parts++)
+        for (int part = 0; part < parts; part++)
+            assert_true(opens_part(path, part, parts, "nothing"));
+    case_path(file, "step-00000001/rank-00002.zst");
+    assert_int_equal(unlink(file), 0);
+    assert_false(opens_part(path, 0, 1, "rank-00002.zst"));
+    assert_true(opens_part(path, 0, 2, ""));
+    assert_false(opens_part(path, 1, 2, "rank-00002.zst"));
+    assert_false(opens_part(path, 1, 3, "rank-00002.zst")); /* frames 12 to 23 of 9 in each file */
+    assert_false(opens_part(path, 2, 4, "rank-00002.zst"));
+    for (int part = 0; part < 4; part++)
+        assert_int_equal(opens_part(path, part, 4, "rank-00002.zst"), part != 2);
+    case_path(file, "step-00000001/rank-00000.zst");
+    assert_int_equal(truncate(file, 10), 0);
+    assert_false(opens_part(path, 0, 4, "rank-00000.zst' is damaged at offset 10"));
+    assert_true(opens_part(path, 3, 4, ""));
+    case_path(file, "step-00000001/tokenizer.json");
+    assert_int_equal(unlink(file), 0);
+    assert_true(opens_part(path, 1, 4, ""));
+    assert_false(opens_part(path, 3, 4, "tokenizer.json"));
+    case_path(file, "step-00000001/manifest.json");
+    assert_int_equal(unlink(file), 0);
+    assert_false(opens_part(path, 1, 4, "manifest.json is missing"));
+    assert_false(opens_part("/nowhere", 1, 4, "No such file"));
+    case_path(file, "checkpoints");
+    assert_int_equal(mkdir(file, 0777), 0);
+    assert_false(opens_part(case_dir, 1, 4, "is a folder of checkpoints"));
+}
+
 int main(void)
 {
 #ifdef _OPENMP
@@ -132,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_512_ranks_are_loaded_by_others),
         TEST(test_the_best_one_that_is_whole),
+        TEST(test_a_share_needs_its_own_files_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,317 @@
+/* checkpoint_open.c: opens checkpoints, and chooses the newest valid one of a run folder.
+ *
+ * A checkpoint can be opened by its manifest and file sizes alone (full: false). The checkpoints of a run folder are
+ * ordered by the steps in their manifests, newest first; those alone are read that may be the newest by their names
+ * (checkpoint_list.h). `latest` is not used, because it may be stale or dangling after a crash. */
+#include "ckpt/checkpoint.h"
+
+#include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
+#include "ckpt/checkpoint_reader.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- open and close ------------------------------------------------------ */
+
+/* files: looks at all files next to the manifest. */
+static enum status open_folder(const char *folder, bool files, struct checkpoint **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    struct reader *reader = checkpoint ? calloc(1, sizeof *reader) : NULL;
+    if (checkpoint)
+        checkpoint->private_ = reader;
+    if (!reader)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
+    if (strlen(folder) >= sizeof checkpoint->path)
+        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
+    strcpy(checkpoint->path, folder);
+    checkpoint_identify(folder, &reader->identity); /* if it does not exist, reading the manifest fails */
+    TRY_GOTO(manifest_load(folder, files, &reader->manifest, err));
+    const struct manifest *manifest = reader->manifest;
+    TRY_GOTO(checkpoint_files_init(&reader->files, checkpoint->path, manifest, err));
+    checkpoint->manifest = manifest->root;
+    checkpoint->position = manifest->position;
+    checkpoint->spec = manifest->spec;
+    checkpoint->model = manifest->model;
+    checkpoint->machine = manifest->machine;
+    checkpoint->evaluation_part = manifest->evaluation_part;
+    checkpoint->world = manifest->world;
+    checkpoint->data_fingerprint = manifest->data_fingerprint;
+    checkpoint->bytes = manifest->bytes;
+    checkpoint->dtype = manifest->dtype;
+    *out = checkpoint;
+    return STATUS_OK;
+fail:
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+bool checkpoint_is_gone(const struct checkpoint *checkpoint)
+{
+    return !checkpoint_is_still(checkpoint->path, &reader_of(checkpoint)->identity);
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    struct reader *reader = reader_of(checkpoint);
+    if (reader) {
+        checkpoint_files_release(&reader->files);
+        manifest_free(reader->manifest);
+        free(reader);
+    }
+    free(checkpoint);
+}
+
+/* How the contents of a checkpoint are verified before it is taken; no function: they are not. */
+struct verifier {
+    checkpoint_verifier *verify;
+    void *context;
+};
+
+/* Opens a folder and, if asked, verifies it. */
+static enum status open_one(const char *folder, struct verifier full, struct checkpoint **out, struct error *err)
+{
+    struct checkpoint *checkpoint;
+    TRY(open_folder(folder, true, &checkpoint, err));
+    enum status status = full.verify ? full.verify(full.context, checkpoint, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        *out = checkpoint;
+    else
+        checkpoint_close(checkpoint);
+    return status;
+}
+
+/* Adds a hint if no checkpoint is taken: the user may name one that was moved aside. damaged: there are others, and a
+ * warning has named the damage of each. */
+static void hint_aside(const char *dir, bool damaged, struct error *err)
+{
+    struct checkpoint_list aside;
+    const struct checkpoint_entry *found = NULL;
+    if (checkpoint_list_aside(&aside, dir, NULL) != STATUS_OK)
+        memset(&aside, 0, sizeof aside);
+    for (int i = 0; i < aside.count && !found; i++)
+        if (aside.entries[i].ok)
+            found = &aside.entries[i];
+    if (found)
+        error_hint(err,
+                   "'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all; ztrain inspect "
+                   "lists them); another run.name starts a new run",
+                   dir, found->name, found->step, aside.count);
+    else if (damaged)
+        error_hint(err, "another run.name starts a new run");
+    else
+        error_hint(err, "%s", CHECKPOINT_NONE_HINT);
+    checkpoint_list_release(&aside);
+}
+
+/* Orders the list as far as the first entry from `at` on that is not known to be damaged or unreadable (*ok). NULL:
+ * none is left. */
+static enum status next_ok(struct checkpoint_list *list, const char *dir, int at, const struct checkpoint_entry **ok,
+                           struct error *err)
+{
+    *ok = NULL;
+    for (;; at++) {
+        TRY(checkpoint_list_order(list, dir, at + 1, err));
+        if (at >= list->count)
+            return STATUS_OK;
+        if (list->entries[at].ok) {
+            *ok = &list->entries[at];
+            return STATUS_OK;
+        }
+    }
+}
+
+/* For a hint: the next one that can be read after entry `at`, or NULL. */
+static const struct checkpoint_entry *older_than(struct checkpoint_list *list, const char *dir, int at)
+{
+    const struct checkpoint_entry *older;
+    return next_ok(list, dir, at + 1, &older, NULL) == STATUS_OK ? older : NULL;
+}
+
+/* The first entry that could not be read and may be newer than `entry` (which may be NULL). NULL: there is none. */
+static const struct checkpoint_entry *hidden_before(const struct checkpoint_list *list,
+                                                    const struct checkpoint_entry *entry)
+{
+    struct train_position position = {.step = -1};
+    if (entry)
+        position = (struct train_position){.step = entry->step,
+                                           .evaluation_due = entry->evaluation_due,
+                                           .epoch = entry->epoch,
+                                           .epoch_end = entry->epoch_end};
+    for (int i = 0; i < list->count; i++)
+        if (list->entries[i].unread && checkpoint_may_be_later(&list->entries[i], &position))
+            return &list->entries[i];
+    return NULL;
+}
+
+/* Adds a hint if the newest checkpoint cannot be read. older: the next one that can; NULL: there is none. */
+static enum status hint_unread(const char *dir, const char *name, const struct checkpoint_entry *older,
+                               struct error *err)
+{
+    if (older)
+        return error_hint(err, "make '%s/%s' readable, or name an older checkpoint: '%s/%s' is of step %" PRId64, dir,
+                          name, dir, older->name, older->step);
+    return error_hint(err, "make '%s/%s' readable", dir, name);
+}
+
+static enum status fail_unread(const char *dir, const struct checkpoint_entry *unread,
+                               const struct checkpoint_entry *older, struct error *err)
+{
+    error_set(err, STATUS_CHECKPOINT, "%s", unread->damage);
+    error_cause(err, unread->cause);
+    return hint_unread(dir, unread->name, older, err);
+}
+
+/* Warns, once a checkpoint is taken, about those that could not be read while it was looked for; all of them are
+ * older. */
+static void say_unread(const struct checkpoint_list *list, const char *dir)
+{
+    const struct checkpoint_entry *first = NULL;
+    int count = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->entries[i].unread && !count++)
+            first = &list->entries[i];
+    if (count == 1)
+        log_warn("the checkpoint '%s/%s' cannot be read, but it is older and not needed: %s", dir, first->name,
+                 first->damage);
+    else if (count > 1)
+        log_warn("%d checkpoints in '%s' cannot be read, but they are older and not needed; %s: %s", count, dir,
+                 first->name, first->damage);
+}
+
+/* Opens the newest valid checkpoint of a folder, and warns about newer ones that are damaged. One that cannot be read
+ * is passed over only if its name shows that it is older. *again: a checkpoint was deleted or replaced meanwhile. */
+static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
+                               struct error *err)
+{
+    struct stat identity;
+    struct checkpoint_list list = {.count = 0};
+    *again = false;
+    struct error damage, failure; /* err is touched only if none is found */
+    char folder[FS_PATH_MAX];
+    TRY(checkpoint_list_update(&list, dir, err));
+    enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+    for (int i = 0;; i++) {
+        const struct checkpoint_entry *ok;
+        enum status listed = next_ok(&list, dir, i, &ok, &damage);
+        const struct checkpoint_entry *entry = &list.entries[i], *hidden = hidden_before(&list, ok);
+        if (listed != STATUS_OK) {
+            status = listed;
+            failure = damage;
+            break;
+        }
+        if (hidden) {
+            status = fail_unread(dir, hidden, ok, &failure);
+            break;
+        }
+        if (i >= list.count)
+            break;
+        if (entry->unread)
+            continue;
+        snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
+        if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
+            bool known = checkpoint_identify(folder, &identity);
+            status = open_one(folder, full, out, &damage);
+            if (status == STATUS_OK) {
+                say_unread(&list, dir);
+                break;
+            }
+            *again =
+                status == STATUS_CHECKPOINT && (known ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
+            if (*again) {
+                failure = damage;
+                break;
+            }
+            /* a lack of memory or a failing disk does not justify an older checkpoint */
+            if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
+                if (status == STATUS_CHECKPOINT)
+                    hint_unread(dir, entry->name, older_than(&list, dir, i), &damage);
+                failure = damage;
+                break;
+            }
+        }
+        log_warn("the checkpoint '%s/%s' is not used: %s", dir, entry->name, damage.text);
+        status = error_set(&failure, STATUS_CHECKPOINT,
+                           "none of the %d checkpoints in '%s' is valid; the last one "
+                           "tried: %.1500s",
+                           list.count, dir, damage.text);
+    }
+    *again = status == STATUS_CHECKPOINT && (*again || list.changed);
+    if (status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(&failure))
+        hint_aside(dir, list.count > 0, &failure);
+    checkpoint_list_release(&list);
+    if (status != STATUS_OK && err)
+        *err = failure;
+    return status;
+}
+
+static enum status open_dir(const char *dir, struct verifier full, struct checkpoint **checkpoint, struct error *err)
+{
+    bool is_checkpoint;
+    char folder[FS_PATH_MAX];
+    TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
+    if (is_checkpoint)
+        return open_one(folder, full, checkpoint, err);
+    enum status status = STATUS_OK;
+    bool again = true;
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
+        status = open_newest(folder, full, checkpoint, &again, err);
+    return status;
+}
+
+static enum status verify_all(void *context, const struct checkpoint *checkpoint, struct error *err)
+{
+    (void)context;
+    return checkpoint_verify(checkpoint, err);
+}
+
+enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
+{
+    return open_dir(dir, (struct verifier){full ? verify_all : NULL, NULL}, checkpoint, err);
+}
+
+enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
+                                     struct checkpoint **checkpoint, struct error *err)
+{
+    return open_dir(dir, (struct verifier){verify, context}, checkpoint, err);
+}
+
+/* Looks at the files that checkpoint_verify_part() reads. */
+static enum status check_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
+{
+    const struct manifest *manifest = reader_of(checkpoint)->manifest;
+    const int64_t each = manifest->files[0].num_frames;
+    int64_t first, count;
+    checkpoint_part_frames(manifest, part, parts, &first, &count);
+    if (count)
+        TRY(manifest_check_files(manifest, checkpoint->path, (int)(first / each), (int)((first + count - 1) / each) + 1,
+                                 err));
+    return part < parts - 1
+               ? STATUS_OK
+               : manifest_check_files(manifest, checkpoint->path, manifest->world, manifest->num_files, err);
+}
+
+enum status checkpoint_open_part(const char *folder, int part, int parts, struct checkpoint **checkpoint,
+                                 struct error *err)
+{
+    bool is_checkpoint;
+    char place[FS_PATH_MAX];
+    TRY(checkpoint_locate(folder, &is_checkpoint, place, err));
+    if (!is_checkpoint)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
+    TRY(open_folder(place, false, checkpoint, err));
+    enum status status = check_part(*checkpoint, part, parts, err);
+    if (status != STATUS_OK) {
+        checkpoint_close(*checkpoint);
+        *checkpoint = NULL;
+    }
+    return status;
+}
