@@ -91,6 +91,33 @@ static enum status entry_fill(struct checkpoint_entry *entry, const char *path, 
     return STATUS_OK;
 }
 
+static int64_t ns_of(struct timespec time)
+{
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static struct checkpoint_stamp stamp_of(const char *path)
+{
+    struct stat folder, manifest;
+    char file[FS_PATH_MAX];
+    if (fs_join(file, path, MANIFEST_NAME, STATUS_CHECKPOINT, NULL) != STATUS_OK || io_stat(path, &folder) != 0 ||
+        io_stat(file, &manifest) != 0)
+        return (struct checkpoint_stamp){.device = 0};
+    return (struct checkpoint_stamp){.device = folder.st_dev,
+                                     .folder = folder.st_ino,
+                                     .manifest = manifest.st_ino,
+                                     .folder_changed = ns_of(folder.st_mtim),
+                                     .manifest_changed = ns_of(manifest.st_mtim),
+                                     .manifest_bytes = manifest.st_size};
+}
+
+static bool stamp_equal(const struct checkpoint_stamp *a, const struct checkpoint_stamp *b)
+{
+    return a->device == b->device && a->folder == b->folder && a->manifest == b->manifest &&
+           a->folder_changed == b->folder_changed && a->manifest_changed == b->manifest_changed &&
+           a->manifest_bytes == b->manifest_bytes;
+}
+
 /* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. On failure
  * the entry is as it was. */
 static enum status entry_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool *gone,
@@ -104,6 +131,7 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
     for (int i = 0;; i++) {
         bool known = checkpoint_identify(path, &identity);
         entry_name(&now, entry->name, entry->inode);
+        now.stamp = stamp_of(path);
         TRY(entry_fill(&now, path, files, err));
         if (now.ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
             break;
@@ -138,6 +166,16 @@ enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *di
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err)
 {
     return entry->settled ? STATUS_OK : entry_read_in_place(entry, dir, true, err);
+}
+
+enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    *changed = false;
+    TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
+    const struct checkpoint_stamp now = stamp_of(path);
+    *changed = entry->read && !stamp_equal(&now, &entry->stamp);
+    return *changed ? entry_read_in_place(entry, dir, true, err) : checkpoint_entry_settle(entry, dir, err);
 }
 
 /* Reads entry i, which is not in its place yet. One that was deleted leaves the list: the last one takes its place. */

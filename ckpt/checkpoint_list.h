@@ -14,23 +14,32 @@
 
 #include "ckpt/checkpoint_folders.h"
 
+/* By which a checkpoint is known again: another one under its name, another manifest in its folder and a file that came
+ * or went change one of these. All zero: the folder or its manifest is not there. */
+struct checkpoint_stamp {
+    uint64_t device, folder, manifest;        /* inodes */
+    int64_t folder_changed, manifest_changed; /* mtime, ns */
+    int64_t manifest_bytes;
+};
+
 /* A checkpoint folder. Of the members from `settled` on only step, epoch_end, epoch and inode are set until it is read,
  * the first three from its name. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
-    bool read;                 /* its manifest was read, or cannot be */
-    bool ok;                   /* the manifest is right and, if settled, the file sizes; contents were not read */
-    bool settled;              /* the files were looked at (checkpoint_entry_settle()), or the entry is not ok */
-    bool unread;               /* not ok, because it could not be read (EIO, EACCES), which is not damage */
-    int64_t step;              /* from the manifest; if that was not read, from a step-N name; else INT64_MAX */
-    bool evaluation_due;       /* from the manifest: a checkpoint after the evaluation of this step is newer */
-    bool epoch_end;            /* from the manifest; if that was not read, from an epoch-N name */
-    int64_t epoch;             /* likewise; 0: unknown */
-    int64_t bytes;             /* from the manifest */
-    struct eval_scores scores; /* from the manifest: of the evaluation after `step` */
-    char *damage;              /* owned; the damage, or the reason why it could not be read; NULL if ok */
-    int cause;                 /* if it could not be read: the errno */
-    uint64_t inode;            /* of the folder: a folder of this name with another inode is another checkpoint */
+    bool read;                     /* its manifest was read, or cannot be */
+    bool ok;                       /* the manifest is right and, if settled, the file sizes; contents were not read */
+    bool settled;                  /* the files were looked at (checkpoint_entry_settle()), or the entry is not ok */
+    bool unread;                   /* not ok, because it could not be read (EIO, EACCES), which is not damage */
+    int64_t step;                  /* from the manifest; if that was not read, from a step-N name; else INT64_MAX */
+    bool evaluation_due;           /* from the manifest: a checkpoint after the evaluation of this step is newer */
+    bool epoch_end;                /* from the manifest; if that was not read, from an epoch-N name */
+    int64_t epoch;                 /* likewise; 0: unknown */
+    int64_t bytes;                 /* from the manifest */
+    struct eval_scores scores;     /* from the manifest: of the evaluation after `step` */
+    char *damage;                  /* owned; the damage, or the reason why it could not be read; NULL if ok */
+    int cause;                     /* if it could not be read: the errno */
+    uint64_t inode;                /* of the folder: a folder of this name with another inode is another checkpoint */
+    struct checkpoint_stamp stamp; /* from before it was read */
 };
 
 struct checkpoint_list {
@@ -60,6 +69,10 @@ enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *di
 /* Settles an entry: looks at the checkpoint's files, of which there is one for each rank, unless that was done. A
  * missing or short one makes it not ok. An error is a lack of memory. */
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
+/* Settles an entry. One that has changed since it was read, whose inode a file system may have given again, is read
+ * anew
+ * (*changed): of two system calls, unless it has to be read. Nothing may be deleted for what another entry was. */
+enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err);
 /* Whether the manifest, which was read, has the step or the epoch of the folder's name; a user may rename a folder. */
 bool checkpoint_name_fits(const struct checkpoint_entry *entry);
 

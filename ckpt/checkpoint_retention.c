@@ -14,13 +14,14 @@ static enum status look_for_successor(const char *dir, struct checkpoint_list *k
                                       struct error *err)
 {
     const char *suffix = strstr(name, ".replaced-");
+    bool changed;
     *replaced = false;
     for (int i = 0; suffix && i < known->count; i++) {
         struct checkpoint_entry *entry = &known->entries[i];
         if (strncmp(entry->name, name, (size_t)(suffix - name)) != 0 || entry->name[suffix - name])
             continue;
-        TRY(checkpoint_entry_settle(entry, dir, err));
-        *replaced = entry->ok;
+        TRY(checkpoint_entry_renew(entry, dir, &changed, err));
+        *replaced = entry->ok && !changed;
     }
     return STATUS_OK;
 }
@@ -71,18 +72,19 @@ const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *lis
     return best;
 }
 
-/* Settles those that would be among the best ones: a checkpoint with a missing file must not take the place of a whole
- * one. */
+/* Settles those that would be among the best ones, and looks again at those that are known: a checkpoint with a missing
+ * file must not take the place of a whole one. */
 static enum status settle_best(const char *dir, struct checkpoint_list *list, const struct checkpoint_keep *keep,
                                int64_t newest, struct error *err)
 {
+    bool changed;
     for (int i = 0; keep->best && i < list->count; i++) {
         struct checkpoint_entry *entry = &list->entries[i];
         double value = score(entry, keep);
-        if (entry->settled || isnan(value) || checkpoint_rank(list, keep, newest, entry->step, value) >= keep->best)
+        if (isnan(value) || checkpoint_rank(list, keep, newest, entry->step, value) >= keep->best)
             continue;
-        TRY(checkpoint_entry_settle(entry, dir, err));
-        if (!entry->ok)
+        TRY(checkpoint_entry_renew(entry, dir, &changed, err));
+        if (!entry->ok || changed)
             i = -1; /* others have moved up */
     }
     return STATUS_OK;
@@ -151,8 +153,9 @@ static enum status stays(const struct retention *now, struct checkpoint_entry *e
 static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
     const bool known = entry->settled;
-    TRY(checkpoint_entry_settle(entry, now->dir, err));
-    if (!entry->ok)
+    bool changed;
+    TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
+    if (!entry->ok || changed) /* the next save decides about what has changed */
         return STATUS_OK;
     if (entry->step > now->step)
         return move_later_aside(now->dir, entry, err);
@@ -167,7 +170,7 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
 /* Decides about one entry; those before it are newer, as long as there are fewer than keep->last. */
 static enum status decide(struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
-    bool stay, replaced;
+    bool stay, replaced, changed;
     if (!strcmp(entry->name, now->name)) { /* the save has just seen its files */
         if (now->keep->last)
             TRY(checkpoint_entry_read(entry, now->dir, err));
@@ -180,8 +183,8 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
         return remove_entry(now, entry, err);
     TRY(look_for_successor(now->dir, now->known, entry->name, &replaced, err));
     if (now->kept < now->keep->last && !replaced) { /* damaged ones do not count */
-        TRY(checkpoint_entry_settle(entry, now->dir, err));
-        now->kept += entry->ok;
+        TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
+        now->kept += entry->ok && !changed;
         return STATUS_OK;
     }
     TRY(stays(now, entry, replaced, &stay, err));

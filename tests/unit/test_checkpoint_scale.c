@@ -178,6 +178,70 @@ static void test_a_share_needs_its_own_files_alone(void **unused)
     assert_false(opens_part(case_dir, 1, 4, "is a folder of checkpoints"));
 }
 
+/* Puts another file in the place of a checkpoint's, in the same folder. */
+static void replace_file(const char *name, const void *data, size_t bytes)
+{
+    char path[FS_PATH_MAX], fresh[FS_PATH_MAX];
+    case_path(path, "%s", name);
+    case_path(fresh, "fresh");
+    case_write(fresh, data, bytes);
+    assert_int_equal(rename(fresh, path), 0);
+}
+
+/* A process remembers what it has read of checkpoints, whose folders may change meanwhile: what it deletes, what it
+ * counts as kept and what it takes for the best is looked at again. */
+static void test_what_is_remembered_is_not_trusted(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], *other;
+    size_t bytes;
+    struct checkpoint_save_cache *cache;
+    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    struct case_save how = {.world = 1, .keep_last = 3, .cache = cache};
+    for (how.step = 1; how.step <= 3; how.step++)
+        case_save_here(&how);
+    /* 2 is damaged: 4, 3 and 1 are kept, not 4, 3 and 2 */
+    case_path(path, "step-00000003/manifest.json");
+    other = case_read(path, &bytes);
+    replace_file("step-00000002/manifest.json", "{}", 2);
+    case_save_here(&how);
+    assert_true(case_has("step-00000001") && case_has("step-00000003"));
+    /* one that has lost a file is as well: 5, 4 and 1 */
+    case_path(path, "step-00000003/rank-00000.zst");
+    assert_int_equal(unlink(path), 0);
+    how.step = 5;
+    case_save_here(&how);
+    assert_true(case_has("step-00000001") && case_has("step-00000004"));
+    /* what is due to be deleted is another checkpoint by now: it stays */
+    replace_file("step-00000001/manifest.json", other, bytes);
+    free(other);
+    for (how.step = 6; how.step <= 7; how.step++)
+        case_save_here(&how);
+    assert_true(case_has("step-00000001") && !case_has("step-00000004") && case_has("step-00000005"));
+    checkpoint_save_cache_free(cache);
+}
+
+/* The best one is damaged after it was read: the next best stays, and the link points there. */
+static void test_the_best_is_looked_at_again(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], target[64] = "";
+    struct checkpoint_save_cache *cache;
+    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    struct case_save how = {.world = 1, .keep_last = 2, .keep_best = 1, .cache = cache};
+    for (how.step = 1; how.step <= 4; how.step++) {
+        how.eval_loss = how.step == 1 ? 3 : 3 + (double)how.step; /* 1 is the best, then 2 */
+        if (how.step == 3)
+            replace_file("step-00000001/manifest.json", "{}", 2);
+        case_save_here(&how);
+    }
+    case_path(path, "best");
+    assert_true(readlink(path, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "step-00000002");
+    assert_true(case_has("step-00000001") && case_has("step-00000003"));
+    checkpoint_save_cache_free(cache);
+}
+
 int main(void)
 {
 #ifdef _OPENMP
@@ -185,9 +249,9 @@ int main(void)
 #endif
 #define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_512_ranks_are_loaded_by_others),
-        TEST(test_the_best_one_that_is_whole),
-        TEST(test_a_share_needs_its_own_files_alone),
+        TEST(test_512_ranks_are_loaded_by_others),    TEST(test_the_best_one_that_is_whole),
+        TEST(test_a_share_needs_its_own_files_alone), TEST(test_what_is_remembered_is_not_trusted),
+        TEST(test_the_best_is_looked_at_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
