@@ -1,6 +1,5 @@
 #include "ckpt/checkpoint_list.h"
 
-#include "ckpt/manifest.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/liveness.h"
@@ -60,10 +59,18 @@ bool checkpoint_name_fits(const struct checkpoint_entry *entry)
     return named.epoch_end ? named.epoch == entry->epoch : named.step == entry->step;
 }
 
-/* Reads an entry, which has the facts of its name. files: looks at the files next to the manifest as well. */
+static void entry_release(struct checkpoint_entry *entry)
+{
+    free(entry->damage);
+    manifest_free(entry->manifest);
+    entry->damage = NULL;
+    entry->manifest = NULL;
+}
+
+/* Reads an entry, which has the facts of its name, and its manifest. files: looks at the files next to it as well. */
 static enum status entry_fill(struct checkpoint_entry *entry, const char *path, bool files, struct error *err)
 {
-    struct manifest *manifest;
+    struct manifest *manifest = NULL;
     struct error damage = {0};
     enum status status = manifest_load(path, files, &manifest, &damage);
     if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
@@ -82,7 +89,7 @@ static enum status entry_fill(struct checkpoint_entry *entry, const char *path, 
         entry->epoch = manifest->position.epoch;
         entry->bytes = manifest->bytes;
         entry->scores = manifest->position.scores;
-        manifest_free(manifest);
+        entry->manifest = manifest;
         return STATUS_OK;
     }
     entry->damage = memory_text(damage.text);
@@ -138,9 +145,9 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
         *gone = !fs_exists(path);
         if (*gone || !known) /* not known: the disk does not answer */
             break;
-        free(now.damage);
+        entry_release(&now);
     }
-    free(entry->damage);
+    entry_release(entry);
     *entry = now;
     return STATUS_OK;
 }
@@ -150,6 +157,8 @@ static enum status entry_read_in_place(struct checkpoint_entry *entry, const cha
 {
     bool gone;
     TRY(entry_read_still(entry, dir, files, &gone, err));
+    manifest_free(entry->manifest);
+    entry->manifest = NULL;
     if (!gone)
         return STATUS_OK;
     free(entry->damage);
@@ -183,9 +192,13 @@ static enum status list_read(struct checkpoint_list *list, const char *dir, int 
 {
     bool gone;
     TRY(entry_read_still(&list->entries[i], dir, false, &gone, err));
+    if (!list->holds) {
+        manifest_free(list->entries[i].manifest);
+        list->entries[i].manifest = NULL;
+    }
     if (gone) {
         list->changed = true;
-        free(list->entries[i].damage);
+        entry_release(&list->entries[i]);
         list->entries[i] = list->entries[--list->count];
     }
     return STATUS_OK;
@@ -292,7 +305,8 @@ static void list_append(struct checkpoint_list *list, struct checkpoint_list *kn
     old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, by_name) : NULL;
     if (old && old->inode == found->d_ino && !old->unread) {
         key = *old;
-        old->damage = NULL; /* has moved */
+        old->damage = NULL; /* have moved */
+        old->manifest = NULL;
     }
     list->entries[list->count++] = key;
 }
@@ -374,7 +388,7 @@ enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char
 void checkpoint_list_release(struct checkpoint_list *list)
 {
     for (int i = 0; i < list->count; i++)
-        free(list->entries[i].damage);
+        entry_release(&list->entries[i]);
     free(list->entries);
     memset(list, 0, sizeof *list);
 }

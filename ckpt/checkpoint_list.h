@@ -13,6 +13,7 @@
 #define ZTRAIN_CKPT_CHECKPOINT_LIST_H
 
 #include "ckpt/checkpoint_folders.h"
+#include "ckpt/manifest.h"
 
 /* By which a checkpoint is known again: another one under its name, another manifest in its folder and a file that came
  * or went change one of these. All zero: the folder or its manifest is not there. */
@@ -40,12 +41,14 @@ struct checkpoint_entry {
     int cause;                     /* if it could not be read: the errno */
     uint64_t inode;                /* of the folder: a folder of this name with another inode is another checkpoint */
     struct checkpoint_stamp stamp; /* from before it was read */
+    struct manifest *manifest;     /* owned; what was read, if the list holds manifests; else NULL */
 };
 
 struct checkpoint_list {
     int count;
     int ordered;                      /* entries [0, ordered) are in their places, newest first, and were read */
     bool changed;                     /* a checkpoint was deleted before it was read, and is not in the list */
+    bool holds;                       /* entries keep the manifests that checkpoint_list_order() reads from now on */
     struct checkpoint_entry *entries; /* owned */
 };
 

@@ -18,8 +18,26 @@
 
 /* ---- open and close ------------------------------------------------------ */
 
-/* files: looks at all files next to the manifest. */
-static enum status open_folder(const char *folder, bool files, struct checkpoint **out, struct error *err)
+/* Gives the reader its manifest: that of the entry (NULL: none), if its folder is still the one that was there before
+ * it was read, else the folder's. */
+static enum status take_manifest(struct reader *reader, const char *folder, struct checkpoint_entry *entry,
+                                 struct error *err)
+{
+    if (entry && entry->manifest) {
+        reader->identity = (struct stat){.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
+        if (checkpoint_is_still(folder, &reader->identity)) {
+            reader->manifest = entry->manifest;
+            entry->manifest = NULL;
+            return STATUS_OK;
+        }
+    }
+    checkpoint_identify(folder, &reader->identity); /* if it does not exist, reading the manifest fails */
+    return manifest_load(folder, false, &reader->manifest, err);
+}
+
+/* entry: of a list that holds manifests, or NULL. files: looks at all files next to the manifest. */
+static enum status open_folder(const char *folder, struct checkpoint_entry *entry, bool files, struct checkpoint **out,
+                               struct error *err)
 {
     enum status status = STATUS_OK;
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
@@ -31,9 +49,10 @@ static enum status open_folder(const char *folder, bool files, struct checkpoint
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
-    checkpoint_identify(folder, &reader->identity); /* if it does not exist, reading the manifest fails */
-    TRY_GOTO(manifest_load(folder, files, &reader->manifest, err));
+    TRY_GOTO(take_manifest(reader, folder, entry, err));
     const struct manifest *manifest = reader->manifest;
+    if (files)
+        TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
     TRY_GOTO(checkpoint_files_init(&reader->files, checkpoint->path, manifest, err));
     checkpoint->manifest = manifest->root;
     checkpoint->position = manifest->position;
@@ -76,11 +95,12 @@ struct verifier {
     void *context;
 };
 
-/* Opens a folder and, if asked, verifies it. */
-static enum status open_one(const char *folder, struct verifier full, struct checkpoint **out, struct error *err)
+/* Opens a folder, of which the entry may hold the manifest (or NULL), and, if asked, verifies it. */
+static enum status open_one(const char *folder, struct checkpoint_entry *entry, struct verifier full,
+                            struct checkpoint **out, struct error *err)
 {
     struct checkpoint *checkpoint;
-    TRY(open_folder(folder, true, &checkpoint, err));
+    TRY(open_folder(folder, entry, true, &checkpoint, err));
     enum status status = full.verify ? full.verify(full.context, checkpoint, err) : STATUS_OK;
     if (status == STATUS_OK)
         *out = checkpoint;
@@ -192,12 +212,12 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
 static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
                                struct error *err)
 {
-    struct stat identity;
     struct checkpoint_list list = {.count = 0};
     *again = false;
     struct error damage, failure; /* err is touched only if none is found */
     char folder[FS_PATH_MAX];
     TRY(checkpoint_list_update(&list, dir, err));
+    list.holds = true; /* what is read to choose is not read again to open */
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
     for (int i = 0;; i++) {
         const struct checkpoint_entry *ok;
@@ -218,14 +238,15 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
             continue;
         snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
         if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
-            bool known = checkpoint_identify(folder, &identity);
-            status = open_one(folder, full, out, &damage);
+            /* what the list has read is not the newest any more if the folder is another one since then */
+            const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
+            status = open_one(folder, &list.entries[i], full, out, &damage);
             if (status == STATUS_OK) {
                 say_unread(&list, dir);
                 break;
             }
-            *again =
-                status == STATUS_CHECKPOINT && (known ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
+            *again = status == STATUS_CHECKPOINT &&
+                     (identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
             if (*again) {
                 failure = damage;
                 break;
@@ -259,7 +280,7 @@ static enum status open_dir(const char *dir, struct verifier full, struct checkp
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
     if (is_checkpoint)
-        return open_one(folder, full, checkpoint, err);
+        return open_one(folder, NULL, full, checkpoint, err);
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
@@ -307,7 +328,7 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     TRY(checkpoint_locate(folder, &is_checkpoint, place, err));
     if (!is_checkpoint)
         return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
-    TRY(open_folder(place, false, checkpoint, err));
+    TRY(open_folder(place, NULL, false, checkpoint, err));
     enum status status = check_part(*checkpoint, part, parts, err);
     if (status != STATUS_OK) {
         checkpoint_close(*checkpoint);

@@ -4,21 +4,32 @@
 #include "tests/unit/checkpoint_case.h"
 
 static void (*meanwhile)(int calls);
-static int loads, exports;
+static int loads, checks, exports;
 
 static enum status manifest_load_and_meanwhile(const char *dir, bool files, struct manifest **manifest,
                                                struct error *err)
 {
     loads++;
     if (meanwhile)
-        meanwhile(loads);
+        meanwhile(loads + checks);
     return manifest_load(dir, files, manifest, err);
 }
 
+static enum status manifest_check_files_and_meanwhile(const struct manifest *manifest, const char *dir, int first,
+                                                      int end, struct error *err)
+{
+    checks++;
+    if (meanwhile)
+        meanwhile(loads + checks);
+    return manifest_check_files(manifest, dir, first, end, err);
+}
+
 #define manifest_load manifest_load_and_meanwhile
+#define manifest_check_files manifest_check_files_and_meanwhile
 #include "ckpt/checkpoint_list.c"
 #include "ckpt/checkpoint_open.c"
 #undef manifest_load
+#undef manifest_check_files
 
 static void save(int step)
 {
@@ -56,7 +67,7 @@ static void train_on(int calls)
     save(2);
 }
 
-/* The checkpoint is deleted while it is listed, or while it is opened. */
+/* The checkpoint is deleted while it is listed, or before its files are looked at. */
 static void test_a_newest_one_that_is_deleted_is_taken_again(void **unused)
 {
     (void)unused;
@@ -66,7 +77,7 @@ static void test_a_newest_one_that_is_deleted_is_taken_again(void **unused)
         case_remove(case_dir);
         assert_int_equal(mkdir(case_dir, 0777), 0);
         save(1);
-        loads = 0;
+        loads = checks = 0;
         meanwhile = train_on;
         if (checkpoint_open(case_dir, true, &checkpoint, &err) != STATUS_OK)
             fail_msg("deleted at call %d: %s", doomed, err.text);
@@ -76,18 +87,49 @@ static void test_a_newest_one_that_is_deleted_is_taken_again(void **unused)
     }
 }
 
-/* The best one, as the newest is asked for its metric, the best is listed, its files are looked at, and it is opened.
- */
-static void test_a_best_one_that_is_deleted_is_chosen_again(void **unused)
+static void write_it_again(int calls)
+{
+    char path[FS_PATH_MAX];
+    const struct case_save how = {.world = 1, .step = 1, .level = 3, .large = true};
+    if (calls != doomed)
+        return;
+    meanwhile = NULL;
+    case_save_ok(&how, path);
+}
+
+/* Another checkpoint, with files of other sizes, takes its name. */
+static void test_a_newest_one_that_is_replaced_is_taken_again(void **unused)
 {
     (void)unused;
-    for (doomed = 1; doomed <= 5; doomed++) {
+    for (doomed = 1; doomed <= 2; doomed++) {
         struct checkpoint *checkpoint;
         struct error err = {.code = STATUS_OK};
         case_remove(case_dir);
         assert_int_equal(mkdir(case_dir, 0777), 0);
         save(1);
-        loads = 0;
+        loads = checks = 0;
+        meanwhile = write_it_again;
+        if (checkpoint_open(case_dir, true, &checkpoint, &err) != STATUS_OK)
+            fail_msg("replaced at call %d: %s", doomed, err.text);
+        assert_null(meanwhile);
+        assert_false(checkpoint_is_gone(checkpoint));
+        checkpoint_close(checkpoint);
+        case_load_ok(case_dir, true, 1, 1);
+    }
+}
+
+/* The best one, as the newest is asked for its metric, the best is listed, its files are looked at, and it is opened.
+ */
+static void test_a_best_one_that_is_deleted_is_chosen_again(void **unused)
+{
+    (void)unused;
+    for (doomed = 1; doomed <= 6; doomed++) {
+        struct checkpoint *checkpoint;
+        struct error err = {.code = STATUS_OK};
+        case_remove(case_dir);
+        assert_int_equal(mkdir(case_dir, 0777), 0);
+        save(1);
+        loads = checks = 0;
         meanwhile = train_on;
         if (checkpoint_open_best(case_dir, false, &checkpoint, &err) != STATUS_OK)
             fail_msg("deleted at call %d: %s", doomed, err.text);
@@ -110,10 +152,11 @@ static void test_one_that_stays_and_is_damaged_is_read_once(void **unused)
     data[bytes / 2] ^= 1;
     case_write(path, data, bytes);
     free(data);
-    loads = 0;
+    loads = checks = 0;
     assert_int_equal(checkpoint_open(case_dir, true, &checkpoint, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "none of the 1 checkpoints in"));
-    assert_int_equal(loads, 2); /* once when it is listed, once when it is opened */
+    assert_int_equal(loads, 1); /* when it is listed; it is opened with what was read then */
+    assert_int_equal(checks, 1);
 }
 
 static int newest;
@@ -168,6 +211,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, case_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_newest_one_that_is_deleted_is_taken_again),
+        TEST(test_a_newest_one_that_is_replaced_is_taken_again),
         TEST(test_a_best_one_that_is_deleted_is_chosen_again),
         TEST(test_one_that_stays_and_is_damaged_is_read_once),
         TEST(test_it_is_not_taken_again_for_ever),
