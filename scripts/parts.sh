@@ -7,9 +7,10 @@
 #                COMMAND may be a function, which sees exported variables only.
 #   part_parallel NAME SECONDS COMMAND…   starts a single-threaded program, which runs while the following parts run
 #   parts_join                   waits for these programs and counts them
-#   parts_end                    prints the sum as the last line; returns the exit status of the whole run
+#   parts_end                    prints the tests that failed once and were repeated (tests/conftest.py), and the sum as the
+#                                last line; returns the exit status of the whole run
 
-parts_passed=0 parts_failed=0 parts_broken=() parts_parallel=()
+parts_passed=0 parts_failed=0 parts_broken=() parts_parallel=() parts_repeated=()
 LOGS=${LOGS:-build/log}
 mkdir -p "$LOGS"
 
@@ -37,6 +38,7 @@ part_count() {
         good=0 bad=1
     fi
     parts_passed=$((parts_passed + good)) parts_failed=$((parts_failed + bad))
+    mapfile -t -O ${#parts_repeated[@]} parts_repeated < <(grep '^failed once, was repeated: ' "$log")
     if [ "$bad" != 0 ]; then
         parts_broken+=("$name")
         echo "--- $name FAILED (exit $code$([ "$code" != 124 ] || echo ": over $seconds s")): $log"
@@ -87,6 +89,7 @@ parts_join() {
 }
 
 parts_end() {
+    [ ${#parts_repeated[@]} = 0 ] || printf '%s\n' "${parts_repeated[@]}" | sort -u
     if [ ${#parts_broken[@]} -gt 0 ]; then
         echo "failed: ${parts_broken[*]}"
     fi

@@ -20,7 +20,7 @@ BATCH = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1}
 # A run to be interrupted: with PAUSE it takes some seconds. It writes checkpoints to resume from, and does no evaluations.
 LONG = {**BATCH, "train": {"epochs": None, "max_steps": 200}, "data": {"validation": None},
         "checkpoint": {"interval_steps": 20, "keep_last": 3}, "comm": {"timeout_seconds": 3}}
-PAUSE = {"ZTRAIN_TEST_PAUSE": "20"}
+PAUSE = {"ZTRAIN_TEST_PAUSE": "40"}
 TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
 ENDLESS = {**LONG, "train": {"epochs": None, "max_steps": 1000000}}
 
@@ -87,7 +87,7 @@ class ClusterFolder(Folder):
         """What of this test is still running, on any node."""
         return {pid: program_of(pid) for pid in marked(RUN_MARK, self.path)}
 
-    def wait_for_none(self, seconds=5):
+    def wait_for_none(self, seconds=15):
         """No process of the test is left on any node."""
         end = time.monotonic() + seconds * SLOWNESS
         while left := self.left_behind():

@@ -29,7 +29,7 @@ def start(folder, mpi="pmi2", env=None, more=(), options=TWO_BY_TWO):
 def ends_soon(folder, process, since):
     """Checks that srun and all ranks end in time; returns their output."""
     done = folder.wait(process, 30)
-    folder.wait_for_none(5)
+    folder.wait_for_none()
     assert time.monotonic() - since < SOON, done
     return done
 
