@@ -72,9 +72,9 @@ enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *di
 /* Settles an entry: looks at the checkpoint's files, of which there is one for each rank, unless that was done. A
  * missing or short one makes it not ok. An error is a lack of memory. */
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
-/* Settles an entry. One that has changed since it was read, whose inode a file system may have given again, is read
- * anew
- * (*changed): of two system calls, unless it has to be read. Nothing may be deleted for what another entry was. */
+/* Settles an entry. One that has changed since it was read is read anew, and *changed is set: a file system may give
+ * the same inode to another folder, and nothing may be deleted because of facts that are no longer true. Takes two
+ * system calls if nothing has changed. */
 enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err);
 /* Whether the manifest, which was read, has the step or the epoch of the folder's name; a user may rename a folder. */
 bool checkpoint_name_fits(const struct checkpoint_entry *entry);
