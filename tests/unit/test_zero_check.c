@@ -44,15 +44,19 @@ static const struct zero_watch *real_watch; /* of this rank's process */
 
 static enum status flip_gathered(struct zero *zero, int unit, const void *params, struct error *err)
 {
-    if (unit == 2)
+    if (unit == 2) {
+        stream_sync(zero->stream); /* the collective may still be writing */
         *(unsigned char *)(uintptr_t)params ^= 1;
+    }
     return real_watch->gathered(zero, unit, params, err);
 }
 
 static enum status flip_reduced(struct zero *zero, int unit, const void *slice, struct error *err)
 {
-    if (unit == 2)
+    if (unit == 2) {
+        stream_sync(zero->stream); /* the collective may still be writing */
         *(unsigned char *)(uintptr_t)slice ^= 1;
+    }
     return real_watch->reduced(zero, unit, slice, err);
 }
 
