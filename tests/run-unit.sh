@@ -2,9 +2,11 @@
 # Runs the C test programs of a build, each with a time limit: tests/run-unit.sh [BUILD [PATTERN]]
 # It runs one more at a time than there are cores, as many of them wait. It prints the output of a program that failed, one line for one that passed,
 # and 'N passed, M failed' last.
+# UNIT_REPEATS=N in the environment: up to N programs that failed run once more, alone. Their first output is printed whatever becomes
+# of them, and a line 'failed once, was repeated: NAME', which scripts/parts.sh repeats at the end.
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
-limit=${UNIT_SECONDS:-600}
+limit=${UNIT_SECONDS:-600} repeats=${UNIT_REPEATS:-0}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # spinning threads take the cores from the other programs
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -45,6 +47,13 @@ for program in "${programs[@]}"; do
     name=$(basename "$program")
     cat "$results/$name.said"
     read -r good bad <"$results/$name.count"
+    if [ "$bad" -gt 0 ] && [ "$repeats" -gt 0 ]; then
+        repeats=$((repeats - 1))
+        run "$program"
+        echo "failed once, was repeated: $name"
+        cat "$results/$name.said"
+        read -r good bad <"$results/$name.count"
+    fi
     passed=$((passed + good)) failed=$((failed + bad))
 done
 echo "$passed passed, $failed failed"
