@@ -7,7 +7,7 @@
 
 enum { OPEN_FILES = 64 }; /* that are allowed however low the process's limit is */
 
-/* What the thread reads now: frames [frame, end) of one rank's file. */
+/* What is being read: frames [frame, end) of one rank's file. */
 struct span {
     int rank;
     int64_t frame, end;
@@ -21,7 +21,7 @@ struct checkpoint_stream {
     int count, taken;                      /* ranges in all; that the caller has */
     int64_t in_share;                      /* without ranges: frames to verify */
     struct rankfile_stream *frames;        /* NULL: there are none */
-    /* of the thread that reads */
+    /* of the threads that read, one at a time */
     int range;    /* that `span` belongs to */
     int64_t done; /* elements of it before the end of `span` */
     struct span span;
@@ -92,7 +92,7 @@ static enum status file_of(struct checkpoint_files *files, int rank, struct rank
     return STATUS_OK;
 }
 
-/* ---- the thread's course ------------------------------------------------- */
+/* ---- the course of the threads ------------------------------------------- */
 
 /* Moves to the next span of the ranges: as much of the range as one writer's slice has. The frames follow once the file
  * is open. */
@@ -119,35 +119,52 @@ static void find_frames(struct checkpoint_stream *stream, const struct rankfile 
         rankfile_frames(file, range->state, range->unit, span->first, span->count, &span->frame, &span->end);
 }
 
-static enum status try_fetch(struct checkpoint_stream *stream, struct read_ahead_piece *piece, struct error *err)
+/* Moves on to the next frame: in the span, or in that of the next file or range. */
+static void next_frame(struct checkpoint_stream *stream)
 {
     struct span *span = &stream->span;
-    struct rankfile *file;
-    TRY(file_of(stream->files, span->rank, &file, err));
+    if (span->end && span->frame == span->end && !stream->ranges)
+        *span = (struct span){.rank = span->rank + 1, .end = stream->files->manifest->files[span->rank + 1].num_frames};
+    else if (span->frame == span->end)
+        next_span(stream);
+}
+
+static enum status name_frame(void *context, struct read_ahead_piece *piece, struct error *err)
+{
+    struct checkpoint_stream *stream = context;
+    struct span *span = &stream->span;
+    struct rankfile *file = NULL;
+    struct retry retry = stream->retry;
+    enum status status;
+    next_frame(stream);
+    do
+        status = file_of(stream->files, span->rank, &file, err);
+    while (retry_again(&retry, &status, err));
+    TRY(status);
     if (stream->ranges)
         find_frames(stream, file);
-    TRY(rankfile_fetch(file, span->frame, piece, err));
+    rankfile_name(file, span->frame++, piece);
     if (stream->ranges)
         rankfile_want(piece->place, span->first, span->count, span->at);
     return STATUS_OK;
 }
 
-static enum status fetch_frame(void *context, struct read_ahead_piece *piece, struct error *err)
+/* The file of a frame that could not be read is opened anew, even if the read is not retried: others use it later. */
+static enum status read_frame_again(void *context, struct read_ahead_piece *piece, enum status status,
+                                    struct error *err)
 {
     struct checkpoint_stream *stream = context;
-    struct span *span = &stream->span;
+    const int rank = rankfile_rank(((const struct rankfile_piece *)piece->place)->file);
     struct retry retry = stream->retry;
-    enum status status;
-    if (span->end && span->frame == span->end && !stream->ranges)
-        *span = (struct span){.rank = span->rank + 1, .end = stream->files->manifest->files[span->rank + 1].num_frames};
-    else if (span->frame == span->end)
-        next_span(stream);
-    do {
-        status = try_fetch(stream, piece, err);
+    struct rankfile *file = NULL;
+    forget_file(stream->files, rank);
+    while (retry_again(&retry, &status, err)) {
+        status = file_of(stream->files, rank, &file, err);
+        if (status == STATUS_OK)
+            status = rankfile_read_again(file, piece, err);
         if (status != STATUS_OK)
-            forget_file(stream->files, span->rank);
-    } while (retry_again(&retry, &status, err));
-    span->frame++;
+            forget_file(stream->files, rank);
+    }
     return status;
 }
 
@@ -175,7 +192,8 @@ static int64_t frames_of_range(const struct manifest *manifest, const struct che
 static enum status begin(struct checkpoint_stream *stream, int64_t frames, struct checkpoint_stream **out,
                          struct error *err)
 {
-    enum status status = frames ? rankfile_stream_new(stream, fetch_frame, frames, &stream->frames, err) : STATUS_OK;
+    const struct rankfile_source source = {.context = stream, .next = name_frame, .again = read_frame_again};
+    enum status status = frames ? rankfile_stream_new(&source, frames, &stream->frames, err) : STATUS_OK;
     if (status == STATUS_OK)
         *out = stream;
     else

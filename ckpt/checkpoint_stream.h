@@ -1,9 +1,9 @@
-/* checkpoint_stream.h: reads ranges of a checkpoint's state, one after the other, while a thread reads ahead; and the
+/* checkpoint_stream.h: reads ranges of a checkpoint's state, one after the other, while threads read ahead; and the
  * rank files that are open. For checkpoint_open.c and checkpoint_read.c.
  *
  * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
  * A rank file is opened when it is first needed and stays open for the next ranges, as long as these files take no more
- * than half of the process's descriptors. One thread at a time may read from a checkpoint, or one stream. */
+ * than half of the process's descriptors. One caller at a time may read from a checkpoint, or one stream. */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_STREAM_H
 #define ZTRAIN_CKPT_CHECKPOINT_STREAM_H
 

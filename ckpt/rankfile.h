@@ -84,7 +84,7 @@ enum status rankfile_verify(struct rankfile *file, struct error *err);
 
 /* ---- streams of frames --------------------------------------------------- */
 
-/* Frames of one or more files in an order that the caller chooses: a thread reads them ahead, in that order, while
+/* Frames of one or more files in an order that the caller chooses: threads read them ahead, in that order, while
  * those before them are verified and decompressed. Memory: 2 MiB for each frame that is read ahead (READ_AHEAD), and 4
  * MiB for each OpenMP thread. */
 struct rankfile_stream;
@@ -98,20 +98,29 @@ struct rankfile_piece {
     int64_t at;            /* the place of the first of them in the output */
 };
 
-/* Names the next frame and reads it: with rankfile_fetch(), then rankfile_want() unless it is only verified. Called in
- * the stream's thread. */
-typedef enum status rankfile_fetch_next(void *context, struct read_ahead_piece *piece, struct error *err);
+/* Where the frames of a stream come from. The functions are called in the stream's threads, never two at a time. */
+struct rankfile_source {
+    void *context; /* used until rankfile_stream_free() */
+    /* Names the next frame: with rankfile_name(), then rankfile_want() unless it is only verified. */
+    enum status (*next)(void *context, struct read_ahead_piece *piece, struct error *err);
+    /* The frame could not be read: reads it again with rankfile_read_again(), or returns the status. May be NULL. */
+    enum status (*again)(void *context, struct read_ahead_piece *piece, enum status status, struct error *err);
+};
 
-/* frames: of the whole stream, >= 1. The context is used until rankfile_stream_free(). */
-enum status rankfile_stream_new(void *context, rankfile_fetch_next *fetch, int64_t frames,
-                                struct rankfile_stream **stream, struct error *err);
+/* frames: of the whole stream, >= 1. */
+enum status rankfile_stream_new(const struct rankfile_source *source, int64_t frames, struct rankfile_stream **stream,
+                                struct error *err);
 /* Unpacks the next `frames` frames into out. An error, that of the first frame that has one, ends the stream. */
 enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames, float *out, struct error *err);
 /* Drops what was not taken. NULL is allowed. */
 void rankfile_stream_free(struct rankfile_stream *stream);
 
-/* Reads the stored bytes of a frame; the piece becomes an owner of the file. */
-enum status rankfile_fetch(struct rankfile *file, int64_t index, struct read_ahead_piece *piece, struct error *err);
+/* The piece is this frame; it becomes an owner of the file. */
+void rankfile_name(struct rankfile *file, int64_t index, struct read_ahead_piece *piece);
+/* Reads a piece's frame from `file`, which was opened anew; the piece becomes an owner of it instead of the former. */
+enum status rankfile_read_again(struct rankfile *file, struct read_ahead_piece *piece, struct error *err);
+/* The rank that wrote the file. */
+int rankfile_rank(const struct rankfile *file);
 /* Elements [first, first + count) of the frame's slice are wanted, as far as the frame has them; the first of the range
  * has the place `at` in the output. */
 void rankfile_want(struct rankfile_piece *piece, int64_t first, int64_t count, int64_t at);

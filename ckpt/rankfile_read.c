@@ -1,6 +1,6 @@
 /* rankfile_read.c: reads and verifies rank files.
  *
- * A thread reads frames ahead (read_ahead.h), and a team of threads verifies and decompresses them. */
+ * Threads read frames ahead (read_ahead.h), and a team of threads verifies and decompresses them. */
 #include "ckpt/rankfile_frames.h"
 #include "core/fsutil.h"
 #include "core/io.h"
@@ -146,8 +146,8 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     }
     int64_t bytes;
     TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
-    TRY_GOTO(index_load(file, bytes, facts, err));
     uncached_file_init(&file->contents, file->fd, file->path);
+    TRY_GOTO(index_load(file, bytes, facts, err));
     *out = file;
     return STATUS_OK;
 fail:
@@ -165,8 +165,10 @@ void rankfile_close(struct rankfile *file)
 {
     if (!file || atomic_fetch_sub(&file->owners, 1) > 1)
         return;
-    if (file->fd >= 0)
+    if (file->fd >= 0) {
+        uncached_file_release(&file->contents);
         io_close(file->fd);
+    }
     free(file->frames);
     free(file->first_frame);
     free(file->path);
@@ -187,14 +189,33 @@ static void release_piece(void *context, struct read_ahead_piece *piece)
     rankfile_close(((struct rankfile_piece *)piece->place)->file);
 }
 
-enum status rankfile_stream_new(void *context, rankfile_fetch_next *fetch, int64_t frames, struct rankfile_stream **out,
+/* Not from a local disk; a file server wants one reader. */
+static bool is_read_in_turn(void *context, const struct read_ahead_piece *piece)
+{
+    (void)context;
+    return !((const struct rankfile_piece *)piece->place)->file->contents.able;
+}
+
+static enum status read_piece(void *context, struct read_ahead_piece *piece, struct error *err)
+{
+    (void)context;
+    struct rankfile_piece *place = piece->place;
+    const struct frame *frame = &place->file->frames[place->index];
+    return uncached_read(&place->file->contents, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT,
+                         &place->stored, err);
+}
+
+enum status rankfile_stream_new(const struct rankfile_source *named, int64_t frames, struct rankfile_stream **out,
                                 struct error *err)
 {
     enum status status = STATUS_OK;
-    const struct read_ahead_source source = {.context = context,
+    const struct read_ahead_source source = {.context = named->context,
                                              .buffer_bytes = FRAME_MAX_STORED,
                                              .place_bytes = sizeof(struct rankfile_piece),
-                                             .fetch = fetch,
+                                             .next = named->next,
+                                             .in_turn = is_read_in_turn,
+                                             .read = read_piece,
+                                             .again = named->again,
                                              .release = release_piece};
     struct rankfile_stream *stream = calloc(1, sizeof *stream);
     if (!stream)
@@ -220,14 +241,23 @@ void rankfile_stream_free(struct rankfile_stream *stream)
     free(stream);
 }
 
-enum status rankfile_fetch(struct rankfile *file, int64_t index, struct read_ahead_piece *piece, struct error *err)
+void rankfile_name(struct rankfile *file, int64_t index, struct read_ahead_piece *piece)
 {
-    const struct frame *frame = &file->frames[index];
-    const uint8_t *stored;
-    TRY(uncached_read(&file->contents, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT, &stored, err));
     struct rankfile_piece *place = piece->place;
-    *place = (struct rankfile_piece){.file = rankfile_retain(file), .index = index, .stored = stored};
-    return STATUS_OK;
+    *place = (struct rankfile_piece){.file = rankfile_retain(file), .index = index};
+}
+
+enum status rankfile_read_again(struct rankfile *file, struct read_ahead_piece *piece, struct error *err)
+{
+    struct rankfile_piece *place = piece->place;
+    rankfile_close(place->file);
+    place->file = rankfile_retain(file);
+    return read_piece(NULL, piece, err);
+}
+
+int rankfile_rank(const struct rankfile *file)
+{
+    return file->shape.rank;
 }
 
 void rankfile_want(struct rankfile_piece *piece, int64_t first, int64_t count, int64_t at)
@@ -306,10 +336,11 @@ struct one_file {
     int64_t next, first, count;
 };
 
-static enum status fetch_of_one(void *context, struct read_ahead_piece *piece, struct error *err)
+static enum status next_of_one(void *context, struct read_ahead_piece *piece, struct error *err)
 {
     struct one_file *one = context;
-    TRY(rankfile_fetch(one->file, one->next++, piece, err));
+    (void)err;
+    rankfile_name(one->file, one->next++, piece);
     if (one->count)
         rankfile_want(piece->place, one->first, one->count, 0);
     return STATUS_OK;
@@ -318,7 +349,7 @@ static enum status fetch_of_one(void *context, struct read_ahead_piece *piece, s
 static enum status read_one(struct one_file one, int64_t frames, float *out, struct error *err)
 {
     struct rankfile_stream *stream;
-    TRY(rankfile_stream_new(&one, fetch_of_one, frames, &stream, err));
+    TRY(rankfile_stream_new(&(struct rankfile_source){.context = &one, .next = next_of_one}, frames, &stream, err));
     enum status status = rankfile_stream_next(stream, frames, out, err);
     rankfile_stream_free(stream);
     return status;

@@ -16,24 +16,80 @@ struct read_ahead {
     struct read_ahead_piece *ring; /* [slots] owned, with their places */
     uint8_t *buffers;              /* owned; of all slots */
     pthread_mutex_t mutex;
-    pthread_cond_t filled, emptied;
-    int64_t fetched, taken; /* pieces so far; the failed one counts */
-    bool failed, stop;      /* of a piece; the thread shall end */
-    bool runs;              /* there is a thread */
-    pthread_t thread;
+    pthread_cond_t filled;  /* a piece is ready, or no more are begun: for those who take */
+    pthread_cond_t changed; /* a slot is empty, the turn is free, or `stop`: for those who read */
+    int64_t begun, taken;   /* pieces so far */
+    bool turn;              /* somebody is naming a piece, reading it in turn, or reading it again */
+    bool failed, stop;      /* no more pieces are begun: one has failed; the user wants no more */
+    int threads;            /* that run */
+    pthread_t thread[READ_AHEAD_THREADS];
 };
 
-/* Fetches the next piece into its slot, which is empty. Called with the mutex held; lets go of it meanwhile. */
+static struct read_ahead_piece *slot_of(struct read_ahead *ahead, int64_t number)
+{
+    return &ahead->ring[number % ahead->slots];
+}
+
+static bool ended(const struct read_ahead *ahead)
+{
+    return ahead->stop || ahead->failed || ahead->begun == ahead->pieces;
+}
+
+/* Called with the mutex held, as are all of these. */
+static void turn_take(struct read_ahead *ahead)
+{
+    while (ahead->turn)
+        pthread_cond_wait(&ahead->changed, &ahead->mutex);
+    ahead->turn = true;
+}
+
+static void turn_give(struct read_ahead *ahead)
+{
+    ahead->turn = false;
+    pthread_cond_broadcast(&ahead->changed);
+}
+
+/* Reads a piece that was named; `turned`: by the thread that has the turn, which it keeps. Lets go of the mutex. */
+static void read_named(struct read_ahead *ahead, struct read_ahead_piece *piece, bool turned)
+{
+    const struct read_ahead_source *source = &ahead->source;
+    pthread_mutex_unlock(&ahead->mutex);
+    piece->status = source->read(source->context, piece, &piece->err);
+    pthread_mutex_lock(&ahead->mutex);
+    if (piece->status == STATUS_OK || !source->again)
+        return;
+    if (!turned)
+        turn_take(ahead);
+    pthread_mutex_unlock(&ahead->mutex);
+    piece->status = source->again(source->context, piece, piece->status, &piece->err);
+    pthread_mutex_lock(&ahead->mutex);
+    if (!turned)
+        turn_give(ahead);
+}
+
+/* Begins the next piece, whose slot is empty, and reads it. The turn is free. Lets go of the mutex. */
 static void fetch_next(struct read_ahead *ahead)
 {
-    struct read_ahead_piece *piece = &ahead->ring[ahead->fetched % ahead->slots];
-    piece->number = ahead->fetched;
+    const struct read_ahead_source *source = &ahead->source;
+    turn_take(ahead);
+    struct read_ahead_piece *piece = slot_of(ahead, ahead->begun);
+    piece->number = ahead->begun++;
+    piece->occupied = true;
     pthread_mutex_unlock(&ahead->mutex);
-    piece->status = ahead->source.fetch(ahead->source.context, piece, &piece->err);
+    piece->status = source->next(source->context, piece, &piece->err);
+    piece->named = piece->status == STATUS_OK;
+    const bool in_turn = piece->named && source->in_turn(source->context, piece);
     pthread_mutex_lock(&ahead->mutex);
-    piece->full = true;
-    ahead->failed = piece->status != STATUS_OK;
-    ahead->fetched++;
+    if (!piece->named)
+        ahead->failed = true; /* before another thread has the turn */
+    if (!in_turn)
+        turn_give(ahead);
+    if (piece->named)
+        read_named(ahead, piece, in_turn);
+    piece->ready = true;
+    ahead->failed |= piece->status != STATUS_OK;
+    if (in_turn)
+        turn_give(ahead);
     pthread_cond_broadcast(&ahead->filled);
 }
 
@@ -42,9 +98,9 @@ static void *fetch_all(void *argument)
     struct read_ahead *ahead = argument;
     pthread_setname_np(pthread_self(), "ztrain-reader");
     pthread_mutex_lock(&ahead->mutex);
-    while (!ahead->stop && !ahead->failed && ahead->fetched < ahead->pieces)
-        if (ahead->ring[ahead->fetched % ahead->slots].full)
-            pthread_cond_wait(&ahead->emptied, &ahead->mutex);
+    while (!ended(ahead))
+        if (ahead->turn || slot_of(ahead, ahead->begun)->occupied)
+            pthread_cond_wait(&ahead->changed, &ahead->mutex);
         else
             fetch_next(ahead);
     pthread_mutex_unlock(&ahead->mutex);
@@ -79,13 +135,13 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     ahead->slots = pieces < READ_AHEAD + users ? (int)pieces : READ_AHEAD + users;
     pthread_mutex_init(&ahead->mutex, NULL);
     condition_init(&ahead->filled);
-    condition_init(&ahead->emptied);
+    condition_init(&ahead->changed);
     TRY_GOTO(ring_new(ahead, err));
-    if (pieces > 1) {
-        int code = thread_start(&ahead->thread, 0, fetch_all, ahead);
+    for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
+        int code = thread_start(&ahead->thread[threads], 0, fetch_all, ahead);
         if (code)
             TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
-        ahead->runs = true;
+        ahead->threads++;
     }
     *out = ahead;
     return STATUS_OK;
@@ -96,17 +152,16 @@ fail:
 
 struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
 {
-    struct read_ahead_piece *piece = NULL;
     pthread_mutex_lock(&ahead->mutex);
     ASSERT(ahead->taken < ahead->pieces);
-    int64_t number = ahead->taken++;
-    while (ahead->fetched <= number && !ahead->failed)
-        if (ahead->runs)
-            pthread_cond_wait(&ahead->filled, &ahead->mutex);
-        else
-            fetch_next(ahead);
-    if (number < ahead->fetched)
-        piece = &ahead->ring[number % ahead->slots];
+    const int64_t number = ahead->taken++;
+    struct read_ahead_piece *piece = slot_of(ahead, number);
+    if (!ahead->threads)
+        fetch_next(ahead);
+    while (!(piece->ready && piece->number == number) && !(ahead->failed && ahead->begun <= number))
+        pthread_cond_wait(&ahead->filled, &ahead->mutex);
+    if (ahead->begun <= number)
+        piece = NULL;
     pthread_mutex_unlock(&ahead->mutex);
     return piece;
 }
@@ -114,16 +169,16 @@ struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
 /* Called with the mutex held, or by the only thread. */
 static void drop(struct read_ahead *ahead, struct read_ahead_piece *piece)
 {
-    if (piece->status == STATUS_OK && ahead->source.release)
+    if (piece->named && ahead->source.release)
         ahead->source.release(ahead->source.context, piece);
-    piece->full = false;
+    piece->named = piece->occupied = piece->ready = false;
 }
 
 void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece)
 {
     pthread_mutex_lock(&ahead->mutex);
     drop(ahead, piece);
-    pthread_cond_signal(&ahead->emptied);
+    pthread_cond_broadcast(&ahead->changed);
     pthread_mutex_unlock(&ahead->mutex);
 }
 
@@ -133,19 +188,18 @@ void read_ahead_free(struct read_ahead *ahead)
         return;
     pthread_mutex_lock(&ahead->mutex);
     ahead->stop = true;
-    pthread_cond_signal(&ahead->emptied);
+    pthread_cond_broadcast(&ahead->changed);
     pthread_mutex_unlock(&ahead->mutex);
-    if (ahead->runs)
-        pthread_join(ahead->thread, NULL);
+    for (int i = 0; i < ahead->threads; i++)
+        pthread_join(ahead->thread[i], NULL);
     for (int i = 0; ahead->ring && i < ahead->slots; i++) {
-        if (ahead->ring[i].full)
-            drop(ahead, &ahead->ring[i]);
+        drop(ahead, &ahead->ring[i]);
         free(ahead->ring[i].place);
     }
     free(ahead->ring);
     free(ahead->buffers);
     pthread_cond_destroy(&ahead->filled);
-    pthread_cond_destroy(&ahead->emptied);
+    pthread_cond_destroy(&ahead->changed);
     pthread_mutex_destroy(&ahead->mutex);
     free(ahead);
 }

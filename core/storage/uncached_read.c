@@ -29,7 +29,16 @@ static bool is_local(int fd)
 
 void uncached_file_init(struct uncached_file *file, int fd, const char *path)
 {
-    *file = (struct uncached_file){.path = path, .fd = fd, .able = is_local(fd)};
+    file->path = path;
+    file->fd = fd;
+    file->direct = false;
+    atomic_init(&file->able, is_local(fd));
+    pthread_mutex_init(&file->mutex, NULL);
+}
+
+void uncached_file_release(struct uncached_file *file)
+{
+    pthread_mutex_destroy(&file->mutex);
 }
 
 size_t uncached_room(size_t bytes)
@@ -72,7 +81,8 @@ static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t e
     return cached;
 }
 
-static bool set_direct(struct uncached_file *file, bool direct)
+/* Called with the mutex held. */
+static bool switch_direct(struct uncached_file *file, bool direct)
 {
     if (file->direct == direct)
         return true;
@@ -83,15 +93,23 @@ static bool set_direct(struct uncached_file *file, bool direct)
     return true;
 }
 
-/* Reads [begin, end), whose last bytes may lie after the end of the file, to have at least `needed` bytes. */
-static bool read_direct(struct uncached_file *file, uint8_t *buffer, int64_t begin, int64_t end, size_t needed)
+/* Switches O_DIRECT while the file is able to. Another thread may switch it back at any time. */
+static bool set_direct(struct uncached_file *file, bool direct)
 {
-    if (!set_direct(file, true)) {
-        file->able = false;
-        return false;
-    }
-    const ssize_t n = io_pread(file->fd, buffer, (size_t)(end - begin), begin);
-    return n >= 0 && (size_t)n >= needed;
+    pthread_mutex_lock(&file->mutex);
+    const bool set = file->able && switch_direct(file, direct);
+    pthread_mutex_unlock(&file->mutex);
+    return set;
+}
+
+/* Switches O_DIRECT off for good. */
+static bool give_up_direct(struct uncached_file *file)
+{
+    pthread_mutex_lock(&file->mutex);
+    file->able = false;
+    const bool off = switch_direct(file, false);
+    pthread_mutex_unlock(&file->mutex);
+    return off;
 }
 
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,
@@ -100,13 +118,16 @@ enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t by
     const int64_t begin = offset / UNCACHED_ALIGN * UNCACHED_ALIGN;
     const size_t skipped = (size_t)(offset - begin);
     const int64_t end = begin + round_up((int64_t)(skipped + bytes), UNCACHED_ALIGN);
-    if (file->able && bytes >= UNCACHED_LEAST && !is_cached(file, begin, end) &&
-        read_direct(file, buffer, begin, end, skipped + bytes)) {
+    if (file->able && set_direct(file, bytes >= UNCACHED_LEAST && !is_cached(file, begin, end))) {
+        /* Whole blocks into whole blocks, which is a valid read with O_DIRECT on and off. The last one may lie beyond
+         * the end of the file. */
+        const ssize_t n = io_pread(file->fd, buffer, (size_t)(end - begin), begin);
         *data = buffer + skipped;
-        return STATUS_OK;
+        if (n >= 0 && (size_t)n >= skipped + bytes)
+            return STATUS_OK;
     }
     *data = buffer;
-    if (!set_direct(file, false))
+    if (!give_up_direct(file))
         return error_set(err, code, "cannot read '%s': O_DIRECT cannot be switched off", file->path);
     return fs_pread(file->fd, file->path, buffer, bytes, offset, code, err);
 }

@@ -4,12 +4,16 @@
  * time than the disk needs for the bytes (docs/performance.md, "Reading a checkpoint"). On file systems of local disks
  * a part that is not in the cache is therefore read with O_DIRECT into the caller's memory; the disk is given few,
  * large segments if that memory consists of huge pages, which uncached_memory() asks for. Parts that the cache holds,
- * small ones and all other file systems are read through the cache, as is a part whose direct read fails. */
+ * small ones and all other file systems are read through the cache, as is every part after a direct read that failed.
+ *
+ * Any number of threads may read from one file. */
 #ifndef ZTRAIN_CORE_STORAGE_UNCACHED_READ_H
 #define ZTRAIN_CORE_STORAGE_UNCACHED_READ_H
 
 #include "core/status.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,13 +25,16 @@ enum {
 
 /* A file that is open for reading. */
 struct uncached_file {
-    const char *path; /* borrowed; for messages */
-    int fd;           /* borrowed; its O_DIRECT is switched on and off, so one thread at a time reads */
-    bool able;        /* its file system takes direct reads */
-    bool direct;      /* O_DIRECT is on now */
+    const char *path;      /* borrowed; for messages */
+    int fd;                /* borrowed; O_DIRECT is switched on and off */
+    atomic_bool able;      /* takes direct reads, as far as is known; several at a time are faster than one */
+    pthread_mutex_t mutex; /* guards `direct`, and that it stays false once `able` is */
+    bool direct;           /* O_DIRECT is on now */
 };
 
 void uncached_file_init(struct uncached_file *file, int fd, const char *path);
+/* No thread may be reading. */
+void uncached_file_release(struct uncached_file *file);
 
 /* The room that uncached_read() needs for parts of at most `bytes`. */
 size_t uncached_room(size_t bytes);

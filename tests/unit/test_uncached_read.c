@@ -25,8 +25,9 @@ static struct error err;
 
 /* ---- a definition of pread that precedes libc's --------------------------- */
 
-static int direct_reads, direct_code; /* how many there were; the errno of each of them, or 0 */
-static size_t direct_most;            /* bytes that a direct read moves; 0: all */
+static atomic_int direct_reads;
+static int direct_code;    /* the errno of each of them, or 0 */
+static size_t direct_most; /* bytes that a direct read moves; 0: all */
 
 ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
 {
@@ -63,6 +64,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
+    uncached_file_release(&file);
     close(file.fd);
     return unlink(path);
 }
@@ -138,6 +140,46 @@ static void test_a_failed_direct_read_is_repeated_through_the_cache(void **state
     }
 }
 
+/* Threads whose parts are read directly, through the cache and in small pieces, all at once, one of whose direct reads
+ * fails. */
+static void *read_some_parts(void *argument)
+{
+    const int64_t first = *(const int64_t *)argument;
+    uint8_t *buffer = uncached_memory(PART, 1, &(size_t){0});
+    bool right = buffer != NULL;
+    for (int i = 0; right && i < 200; i++) {
+        const uint8_t *data;
+        struct error wrong;
+        const size_t bytes = i % 3 ? PART : 1000;
+        const int64_t offset = (first + i * 7919) % (FILE_BYTES - PART);
+        if (i % 4 == 0)
+            drop_cache();
+        right = uncached_read(&file, buffer, bytes, offset, STATUS_CHECKPOINT, &data, &wrong) == STATUS_OK &&
+                memcmp(data, contents + offset, bytes) == 0;
+    }
+    free(buffer);
+    return right ? NULL : "a part was not read, or it is not the file's";
+}
+
+static void test_threads_read_at_the_same_time(void **state)
+{
+    (void)state;
+    for (int failing = 0; failing < 2; failing++) {
+        int64_t first[4] = {1, 4096, 100000, 1 << 20};
+        pthread_t thread[4];
+        file.able = true;
+        direct_code = failing ? EIO : 0;
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, read_some_parts, &first[i]), 0);
+        for (int i = 0; i < 4; i++) {
+            void *fault;
+            assert_int_equal(pthread_join(thread[i], &fault), 0);
+            assert_null(fault);
+        }
+        assert_true(!failing || !file.able || direct_reads == 0);
+    }
+}
+
 static void test_a_file_that_is_too_short(void **state)
 {
     (void)state;
@@ -168,6 +210,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_parts_have_the_files_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_what_the_cache_holds_is_read_from_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_failed_direct_read_is_repeated_through_the_cache, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_threads_read_at_the_same_time, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_file_that_is_too_short, set_up, tear_down),
         cmocka_unit_test(test_memory_that_cannot_be_had),
     };
