@@ -61,7 +61,8 @@ def outcome_of(place, name, result):
     return {"output": sorted(out.splitlines()), "warnings": re.sub(SILENT, "…", result.err), **state}
 
 
-OWN_WORDS = re.compile(r"std::bad_alloc|cannot allocate memory for thread-local data|^out of memory$", re.M)
+OWN_WORDS = re.compile(r"std::bad_alloc|cannot allocate memory for thread-local data|failed to register TLS destructor|^out of memory$",
+                       re.M)
 
 
 class MallocSweep:
