@@ -1,9 +1,10 @@
 /* read_ahead.h: threads that read pieces of files ahead of those who use them, so that the disk and the CPU work at the
  * same time.
  *
- *     read_ahead_new(pieces, …)          the threads begin: next() names piece 0, 1, …, and read() reads it into a
- * buffer piece = read_ahead_take()          the next piece; waits until it was read read_ahead_give(piece) its buffer
- * is free for another piece read_ahead_free()                  ends the threads, whether or not all pieces were taken
+ *     read_ahead_new(pieces, …)        the threads begin: next() names piece 0, 1, …, and read() reads it into a buffer
+ *     piece = read_ahead_take()        the next piece; waits until it was read
+ *     read_ahead_give(piece)           its buffer is free for another piece
+ *     read_ahead_free()                ends the threads, whether or not all pieces were taken
  *
  * Two threads read, so that a disk has its next request while a thread waits for a core. Pieces for which in_turn() is
  * true are read one at a time and in order: a file server reads ahead of one reader that goes through a file from front
