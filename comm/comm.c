@@ -83,14 +83,14 @@ void comm_close(struct comm *comm)
     free(comm);
 }
 
-enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, const char **way,
-                               struct error *err)
+enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
+                               const char **way, struct error *err)
 {
     ASSERT(!comm->gpu);
     *way = NULL;
     if (device->kind == DEVICE_CPU || comm->world == 1)
         return STATUS_OK;
-    TRY(comm_device_new(comm, device, may_share, &comm->gpu, way, err));
+    TRY(comm_device_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     return comm_device_check(comm, comm->gpu, device, err);
 }
 

@@ -52,10 +52,11 @@ void comm_close(struct comm *comm);
 
 /* Data operations work on the memory of this device from now on, if it is a GPU (else nothing changes).
  * may_share (the same on all ranks): whether several ranks may use one GPU; else that is an error. *way describes the
- * path of the data for the log, or is NULL on the CPU. Collective: all ranks fail if one does. Call
- * comm_detach_device() before the device is closed. */
-enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, const char **way,
-                               struct error *err);
+ * path of the data for the log, or is NULL on the CPU. nccl_ctas: the most blocks, each of which holds a
+ * multiprocessor, that a collective of NCCL's may run in (maxCTAs of its communicator); 0: NCCL decides. Collective:
+ * all ranks fail if one does. Call comm_detach_device() before the device is closed. */
+enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
+                               const char **way, struct error *err);
 void comm_detach_device(struct comm *comm);
 
 /* Whether data operations may be captured in a graph of the device: only where the host has no part in them. */

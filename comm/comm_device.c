@@ -44,12 +44,13 @@ static enum status find_shared(struct comm *comm, const struct device *device, i
 }
 
 /* NCCL if every rank has its own GPU. Without NCCL that is an error: staging instead would be silently slow. */
-static enum status choose_carrier(struct comm_device *gpu, bool may_share, const char **way, struct error *err)
+static enum status choose_carrier(struct comm_device *gpu, bool may_share, int nccl_ctas, const char **way,
+                                  struct error *err)
 {
     int first, second;
     TRY(find_shared(gpu->comm, gpu->device, &first, &second, err));
     if (first < 0)
-        return comm_nccl_new(gpu->comm, gpu->device, &gpu->nccl, way, err);
+        return comm_nccl_new(gpu->comm, gpu->device, nccl_ctas, &gpu->nccl, way, err);
     if (!may_share) {
         error_set(err, STATUS_DEVICE, "ranks %d and %d have the same GPU, %s", first, second, gpu->device->name);
         return error_hint(
@@ -60,8 +61,8 @@ static enum status choose_carrier(struct comm_device *gpu, bool may_share, const
     return STATUS_OK;
 }
 
-enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, struct comm_device **out,
-                            const char **way, struct error *err)
+enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
+                            struct comm_device **out, const char **way, struct error *err)
 {
     enum status status;
     void *send = NULL, *recv = NULL;
@@ -71,7 +72,7 @@ enum status comm_device_new(struct comm *comm, struct device *device, bool may_s
         return error_set(err, STATUS_DEVICE, "out of memory");
     gpu->comm = comm;
     gpu->device = device;
-    TRY_GOTO(choose_carrier(gpu, may_share, way, err));
+    TRY_GOTO(choose_carrier(gpu, may_share, nccl_ctas, way, err));
     if (!gpu->nccl) {
         TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
         gpu->send = send;

@@ -10,9 +10,10 @@
 
 struct comm_device;
 
-/* Chooses one of the two, the same on all ranks; *way describes it for the log. Collective. */
-enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, struct comm_device **out,
-                            const char **way, struct error *err);
+/* Chooses one of the two, the same on all ranks; nccl_ctas: see comm_attach_device(); *way describes it for the log.
+ * Collective. */
+enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
+                            struct comm_device **out, const char **way, struct error *err);
 void comm_device_free(struct comm_device *gpu);
 
 /* Whether operations may be captured in a graph: with NCCL only. */

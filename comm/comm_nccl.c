@@ -219,11 +219,14 @@ static enum status begin_together(struct comm_nccl *n, ncclUniqueId *id, int *ve
     return status;
 }
 
-static enum status join(struct comm_nccl *n, ncclUniqueId id, struct error *err)
+/* ctas: see comm_nccl_new(). */
+static enum status join(struct comm_nccl *n, ncclUniqueId id, int ctas, struct error *err)
 {
     static const char what[] = "cannot join the communicator";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (ctas > 0)
+        config.maxCTAs = ctas;
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
     enum status status = is_fine(result) ? settle_call(n, what, err) : nccl_error(n->nccl, result, what, err);
     if (status != STATUS_OK) {
@@ -237,7 +240,7 @@ static enum status join(struct comm_nccl *n, ncclUniqueId id, struct error *err)
     return STATUS_OK;
 }
 
-enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
+enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, struct comm_nccl **out, const char **way,
                           struct error *err)
 {
     enum status status;
@@ -254,7 +257,7 @@ enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_
     pthread_mutex_init(&n->mutex, NULL);
     TRY_GOTO(begin_together(n, &id, &version, err));
     TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));
-    TRY_GOTO(join(n, id, err));
+    TRY_GOTO(join(n, id, ctas, err));
     snprintf(n->way, sizeof n->way, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
     *way = n->way;
     *out = n;

@@ -20,8 +20,8 @@ struct comm_nccl;
 
 #if COMM_HAS_NCCL
 /* Opens NCCL on all ranks, each of which has another GPU. *way: "NCCL 2.28.3", lives as long as *out. Collective: all
- * ranks fail if one does. */
-enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
+ * ranks fail if one does. ctas: the communicator's maxCTAs; 0: NCCL's own. */
+enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, struct comm_nccl **out, const char **way,
                           struct error *err);
 void comm_nccl_free(struct comm_nccl *nccl);
 
@@ -33,11 +33,12 @@ void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct s
 void comm_nccl_launch(struct comm_nccl *nccl, struct graph *graph);
 
 #else
-static inline enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out,
+static inline enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, struct comm_nccl **out,
                                         const char **way, struct error *err)
 {
     (void)comm;
     (void)device;
+    (void)ctas;
     (void)way;
     *out = NULL;
     error_set(err, STATUS_DEVICE, "this build of ztrain has no NCCL, which ranks with a GPU each need");

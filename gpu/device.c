@@ -87,6 +87,13 @@ void device_avoid(struct device *device, unsigned parts)
         backend->avoid(device, parts);
 }
 
+void device_leave_multiprocessors(struct device *device, int count)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    if (backend->leave_multiprocessors)
+        backend->leave_multiprocessors(device, count);
+}
+
 const char *device_attention_obstacle(struct device *device)
 {
     const struct device_backend *backend = device_backend_of(device);

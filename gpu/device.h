@@ -32,6 +32,7 @@ struct device {
     char detail[384]; /* for people. CPU: instruction sets, GEMM library and its version; CUDA: capability, driver */
     int threads;      /* OpenMP threads of this rank (CUDA: for work on the host) */
     char capability[8], driver[32], runtime[16]; /* a GPU: "9.0"; the versions of driver and CUDA; else empty */
+    int multiprocessors;                         /* of a GPU; CPU: 0 */
     size_t memory_bytes;                         /* of the GPU; CPU: 0 */
     double peak_flops[DTYPE_COUNT];    /* data sheet: FLOP/s of products in that dtype; 0: unknown, or the CPU */
     double peak_bytes;                 /* data sheet: bytes/s of its memory; 0: unknown, or the CPU */
@@ -49,6 +50,11 @@ void device_close(struct device *device);
 /* Whether fp32 products on GPUs use TF32: only if ZTRAIN_CUDA_TF32=1 is in the environment. STATUS_USAGE: its value is
  * neither 1 nor 0. */
 enum status device_cuda_wants_tf32(bool *wants, struct error *err);
+
+/* From now on matrix products use `count` multiprocessors fewer than the GPU has, which kernels beside them, such as
+ * NCCL's, find free. To be called before ops_prepare(), whose choices depend on it; count is less than
+ * device->multiprocessors. Other devices ignore it. */
+void device_leave_multiprocessors(struct device *device, int count);
 
 /* The size of the UUID by which CUDA identifies a GPU. */
 enum { DEVICE_UUID_BYTES = 16 };

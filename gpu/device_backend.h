@@ -26,6 +26,7 @@ struct device_backend {
     size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
     void (*describe)(struct device *device, char *text, size_t size); /* or NULL */
     void (*avoid)(struct device *device, unsigned parts);             /* device_avoid(); or NULL */
+    void (*leave_multiprocessors)(struct device *device, int count);  /* or NULL */
     const char *(*attention_obstacle)(struct device *device);         /* or NULL */
     enum status (*check)(struct device *device, struct error *err);
     enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);

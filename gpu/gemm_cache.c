@@ -22,7 +22,7 @@
 /* MAX_ENTRIES bounds the memory that a file can take; a run has about fifty choices. */
 enum { MAX_ENTRIES = 1 << 16, LINE_SIZE = 1024, PATH_SIZE = 4096, LOCK_POLL_MS = 20 };
 
-static const char magic[] = "ztrain gemm cache 4";
+static const char magic[] = "ztrain gemm cache 5";
 
 /* What is chosen for. */
 enum kind { KIND_GEMM, KIND_ATTENTION, KIND_COUNT };

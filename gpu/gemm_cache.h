@@ -4,15 +4,15 @@
  * There is one text file for each GPU model and library version, gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, or else
  * in $XDG_CACHE_HOME/ztrain, or else in ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE means no cache and no measuring.
  *
- *     ztrain gemm cache 4
+ *     ztrain gemm cache 5
  *     gpu NVIDIA H200
  *     cublaslt 130100
  *     gemm KEY… WAY ALGORITHM MICROSECONDS CHECKSUM      one line per product: numbers; enum gemm_way; 128 hexadecimal
  *                                                        digits; 16 of XXH64
  *     attention KEY… 0 ALGORITHM MICROSECONDS CHECKSUM   one line per shape: struct attention_choice is the ALGORITHM
  *
- * Version 1 had no WAY, version 2 no first word, version 3 no workspace in the keys. Their files are replaced, and what
- * they had is measured again.
+ * Version 1 had no WAY, version 2 no first word, versions 3 and 4 no workspace and no multiprocessors in the keys.
+ * Their files are replaced, and what they had is measured again.
  *
  * Entries are permanent: a choice that another process wrote earlier is used instead of a new measurement, so that all
  * ranks of a machine, and a run that continues tomorrow, compute with the same kernels and get the same bits. Between
@@ -48,6 +48,7 @@ struct gemm_key {
     int64_t epilogue;      /* enum gemm_epilogue */
     int64_t accumulate, tf32;
     int64_t workspace;                              /* bytes that the kernel may use */
+    int64_t sm_target;                              /* multiprocessors that it may use; 0: all */
     int64_t align_a, align_b, align_d, align_extra; /* of the pointers, in bytes; 16 or more: 16 */
 };
 enum { GEMM_KEY_FIELDS = sizeof(struct gemm_key) / sizeof(int64_t) };

@@ -2,6 +2,7 @@
 
 #include "cmd/train/choose_device.h"
 #include "cmd/train/choose_kernels.h"
+#include "cmd/train/choose_sm_target.h"
 #include "cmd/train/trainer_labels.h"
 #include "cmd/train/trainer_memory.h"
 #include "comm/agree.h"
@@ -130,6 +131,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
 {
     struct device_choice choice;
     const char *way = NULL;
+    int ctas;
     if (t->planned)
         return STATUS_OK;
     TRY(trainer_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
@@ -145,10 +147,13 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     }
     TRY(trainer_agree(t, status, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    TRY(trainer_agree(t, choose_sm_target(t->spec, t->device, t->world, &ctas, err), err));
     if (t->comm)
-        TRY(trainer_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, &way, err), err));
+        TRY(trainer_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
+    if (t->comm && comm_can_capture(t->comm)) /* not where ranks share a GPU, without NCCL */
+        apply_sm_target(t->device, ctas, t->rank == 0);
     return STATUS_OK;
 }
 

@@ -32,6 +32,7 @@
 #include <stdio.h>
 
 enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
+enum spec_sm_target { SPEC_SM_TARGET_AUTO, SPEC_SM_TARGET_ON, SPEC_SM_TARGET_OFF };
 enum spec_packing { SPEC_PACKING_NONE, SPEC_PACKING_CUT, SPEC_PACKING_FIRST_FIT };
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
@@ -80,6 +81,7 @@ struct run_spec {
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
         enum spec_graphs cuda_graphs;
+        enum spec_sm_target sm_count_target;
         bool deterministic;           /* false: a GPU's attention may add in any order */
         double label_smoothing;       /* 0: none */
         int logits_dtype;             /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */

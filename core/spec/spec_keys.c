@@ -82,6 +82,13 @@ static const struct spec_choice graph_choices[] = {
     {0},
 };
 
+static const struct spec_choice sm_target_choices[] = {
+    {"auto", SPEC_SM_TARGET_AUTO, VERDICT_USED, NULL},
+    {"true", SPEC_SM_TARGET_ON, VERDICT_USED, NULL},
+    {"false", SPEC_SM_TARGET_OFF, VERDICT_USED, NULL},
+    {0},
+};
+
 #define RECOMPUTE_CHOICE(name, word) {word, RECOMPUTE_##name, VERDICT_USED, NULL},
 static const struct spec_choice recompute_choices[] = {
     RECOMPUTE_LIST(RECOMPUTE_CHOICE){0},
@@ -282,6 +289,13 @@ const struct spec_key spec_keys[] = {
           "backward; auto: do so if launching the kernels takes about as long as running them (small models); true is "
           "refused on the CPU device, with data.packing other than true, data.document_mask and --profile"),
      .choices = graph_choices},
+    {USED("train.sm_count_target", KEY_CHOICE, spec.train.sm_count_target, "auto", NOTICE,
+          "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), whose collectives "
+          "then use no more than 16 (maxCTAs of its communicator); auto: with several ranks over NCCL, stage 3, "
+          "zero_optimization.overlap_comm and GPUs of 96 multiprocessors or more, never with one rank; true: with any "
+          "stage, also with one rank, without overlap_comm and on smaller GPUs, refused on the CPU device; products "
+          "with and without the limit may have other kernels, hence other bits"),
+     .choices = sm_target_choices},
     {USED(
         "train.deterministic", KEY_BOOL, spec.train.deterministic, "true", NOTICE,
         "false: the backward pass of attention by cuDNN adds in the order in which parts of its sums are ready, which "

@@ -46,6 +46,7 @@ static const struct device_backend cuda_backend = {
     .workspace_bytes = ops_cuda_workspace_bytes,
     .describe = ops_cuda_describe,
     .avoid = ops_cuda_avoid,
+    .leave_multiprocessors = ops_cuda_leave_multiprocessors,
     .attention_obstacle = ops_cuda_attention_obstacle,
     .check = cuda_device_check,
     .stream_new = cuda_stream_new,
@@ -184,7 +185,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     TRY(select_gpu(index, &count, &properties, err));
     cuda->index = index;
     cuda->capability = 10 * properties.major + properties.minor;
-    cuda->sm_count = properties.multiProcessorCount;
+    cuda->sm_count = cuda->device.multiprocessors = properties.multiProcessorCount;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->device.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.127s", properties.name);

@@ -65,6 +65,13 @@ void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
     g->forced = GEMM_WAY_UNFUSED;
 }
 
+void gemm_cuda_leave_multiprocessors(struct gemm_cuda *g, int count)
+{
+    const int all = g->cuda->sm_count;
+    ASSERT(count > 0 && count < all);
+    g->rules.sm_target = all - count;
+}
+
 void gemm_cuda_free(struct gemm_cuda *g)
 {
     if (!g)

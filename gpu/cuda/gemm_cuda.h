@@ -12,6 +12,9 @@ void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 /* From now on bias, GELU and bias gradients are computed by ztrain's kernels after the products. */
 void gemm_cuda_avoid_epilogues(struct gemm_cuda *gemm);
 
+/* From now on the kernels of products leave so many multiprocessors to others. */
+void gemm_cuda_leave_multiprocessors(struct gemm_cuda *gemm, int count);
+
 /* Whether fp32 products use TF32: device_cuda_wants_tf32() when it was made. */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
 

@@ -57,7 +57,7 @@ static bool make_descriptors(const struct gemm_cuda *g, struct gemm_plan *plan)
     int32_t transpose_b = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t vector_type =
         data_type(key->epilogue == GEMM_BIAS || key->epilogue == GEMM_GELU_AUX_BIAS ? key->input : key->output);
-    int32_t aux_type = data_type(key->input);
+    int32_t aux_type = data_type(key->input), sm_target = (int32_t)key->sm_target;
     uint32_t epilogue = epilogues[key->epilogue];
     int64_t a_rows = key->transpose_a ? key->k : key->m, a_columns = key->transpose_a ? key->m : key->k;
     int64_t b_rows = key->transpose_b ? key->n : key->k, b_columns = key->transpose_b ? key->k : key->n;
@@ -72,6 +72,8 @@ static bool make_descriptors(const struct gemm_cuda *g, struct gemm_plan *plan)
                                                 key->ldb) == CUBLAS_STATUS_SUCCESS &&
               g->lt->cublasLtMatrixLayoutCreate(&plan->d, data_type(key->output), (uint64_t)key->m, (uint64_t)key->n,
                                                 key->ldd) == CUBLAS_STATUS_SUCCESS;
+    if (ok && sm_target)
+        ok = set_operation(g, plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sm_target, sizeof sm_target);
     if (ok && uses_vector(key->epilogue))
         ok = set_operation(g, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector_type, sizeof vector_type);
     if (ok && uses_aux(key->epilogue))

@@ -31,7 +31,8 @@ struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struc
                               .input = a->dtype,
                               .output = a->y_dtype,
                               .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
-                              .workspace = (int64_t)rules->workspace};
+                              .workspace = (int64_t)rules->workspace,
+                              .sm_target = rules->sm_target};
     p.key.epilogue = gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
     set_alignments(&p);
     return p;
@@ -54,7 +55,8 @@ struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const
                               .epilogue = aux ? GEMM_DGELU : GEMM_PLAIN,
                               .accumulate = a->accumulate,
                               .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
-                              .workspace = (int64_t)rules->workspace};
+                              .workspace = (int64_t)rules->workspace,
+                              .sm_target = rules->sm_target};
     set_alignments(&p);
     return p;
 }
@@ -76,7 +78,8 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
                               .output = DTYPE_F32,
                               .accumulate = a->accumulate,
                               .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
-                              .workspace = (int64_t)rules->workspace};
+                              .workspace = (int64_t)rules->workspace,
+                              .sm_target = rules->sm_target};
     p.key.epilogue = !sums ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
     set_alignments(&p);
     return p;

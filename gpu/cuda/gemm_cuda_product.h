@@ -26,6 +26,7 @@ struct gemm_product {
 struct gemm_rules {
     bool tf32;        /* products of fp32 use TF32 */
     size_t workspace; /* bytes that a kernel may use */
+    int sm_target;    /* multiprocessors that it may use; 0: all */
 };
 
 /* `sums`: where the bias' gradient goes, or NULL. */

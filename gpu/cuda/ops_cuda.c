@@ -52,6 +52,12 @@ void ops_cuda_avoid(struct device *device, unsigned parts)
         gemm_cuda_avoid_epilogues(cuda->gemm);
 }
 
+void ops_cuda_leave_multiprocessors(struct device *device, int count)
+{
+    const struct cuda_device *cuda = device->private_;
+    gemm_cuda_leave_multiprocessors(cuda->gemm, count);
+}
+
 const char *ops_cuda_attention_obstacle(struct device *device)
 {
     const struct cuda_device *cuda = device->private_;

@@ -27,6 +27,7 @@ char *ops_cuda_choices(struct device *device);
 void ops_cuda_take_choices(struct device *device, const char *text);
 const char *ops_cuda_attention_obstacle(struct device *device);
 void ops_cuda_avoid(struct device *device, unsigned parts);
+void ops_cuda_leave_multiprocessors(struct device *device, int count);
 void ops_cuda_describe(struct device *device, char *text, size_t size);
 
 #ifdef __cplusplus

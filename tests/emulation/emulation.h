@@ -23,7 +23,7 @@
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
  * ZTRAIN_EMULATION_GPUS: the number of GPUs of the machine (1), of which CUDA_VISIBLE_DEVICES (numbers) selects some; a
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_MAJOR: the first number of
- * their compute capability (9); ZTRAIN_EMULATION_STATS=1: counts at exit;
+ * their compute capability (9); ZTRAIN_EMULATION_SMS: the number of their multiprocessors (4); ZTRAIN_EMULATION_STATS=1: counts at exit;
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
  * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
@@ -56,6 +56,7 @@ uint64_t random_bits(void); /* derived from the seed */
 /* The identity of the GPU that is current on this thread: its index among the machine's GPUs and the machine's name. */
 enum { GPU_ID_BYTES = 16 };
 void current_gpu(char id[GPU_ID_BYTES]);
+int multiprocessors(void); /* of each GPU */
 
 /* ---- memory (emulation_memory.cc) ---------------------------------------- */
 

@@ -3,7 +3,10 @@
  * Matrices are column-major with leading dimensions; inputs in fp32, bf16 or fp16, sums in fp32. It offers a few
  * algorithms for every product, one of them with a reduction whose bits differ from run to run, which may not be run.
  * Everything that the library refuses is refused here as well, and more: the epilogues of backward and GELU need 16-bit
- * inputs and aligned pointers, so that tests reach the callers' alternative. */
+ * inputs and aligned pointers, so that tests reach the callers' alternative, and an algorithm is only taken with the
+ * SM_COUNT_TARGET that it was proposed for.
+ *
+ * ZTRAIN_EMULATION_SM_TARGET=N: a product with another SM_COUNT_TARGET than N (0: the default) is a mistake. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -23,6 +26,7 @@ struct matmul {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
+    int32_t sm_target;
 };
 struct layout {
     cudaDataType type;
@@ -36,7 +40,7 @@ struct preference {
 
 /* The meaning of an algorithm's opaque words. */
 struct algorithm {
-    uint64_t magic, scheme;
+    uint64_t magic, scheme, sm_target;
 };
 
 size_t size_of(cudaDataType type)
@@ -266,12 +270,32 @@ cublasStatus_t plant_fault(const product &p)
     return strcmp(fault, "refuses") ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
+/* Whether the algorithm was proposed for such a product. */
+bool is_for(const algorithm &how, const matmul &op)
+{
+    return how.sm_target == static_cast<uint64_t>(op.sm_target);
+}
+
+void check_sm_target(const matmul &op)
+{
+    static const char *const wanted = getenv("ZTRAIN_EMULATION_SM_TARGET");
+    if (wanted && atoi(wanted) != op.sm_target)
+        report("cublasLtMatmul: SM_COUNT_TARGET is %d, not %s", op.sm_target, wanted);
+}
+
 template <typename T> cublasStatus_t set(T *to, const void *value, size_t size)
 {
     if (size != sizeof *to)
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, size);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t set_sm_target(matmul *op, const void *value, size_t size)
+{
+    cublasStatus_t code = set(&op->sm_target, value, size);
+    bool there = code == CUBLAS_STATUS_SUCCESS && op->sm_target >= 0 && op->sm_target <= multiprocessors();
+    return there ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 } // namespace
 
@@ -333,6 +357,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(&op->aux, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(&op->aux_ld, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return set(&op->aux_type, value, size);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return set_sm_target(op, value, size);
     default: return CUBLAS_STATUS_INVALID_VALUE;
     }
 }
@@ -399,7 +424,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
             continue;
         cublasLtMatmulHeuristicResult_t *result = &results[(*found)++];
         memset(result, 0, sizeof *result);
-        const algorithm made = {MAGIC, scheme};
+        const algorithm made = {MAGIC, scheme, static_cast<uint64_t>(matmul_of(d)->sm_target)};
         memcpy(&result->algo, &made, sizeof made);
         result->workspaceSize = scheme ? 1 << 20 : 0;
         result->state = CUBLAS_STATUS_SUCCESS;
@@ -428,7 +453,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t d,
 {
     algorithm made;
     memcpy(&made, algo, sizeof made);
-    if (made.magic != MAGIC)
+    if (made.magic != MAGIC || !is_for(made, *matmul_of(d)))
         return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t code = check_product(*matmul_of(d), *layout_of(a), *layout_of(b), *layout_of(out));
     memset(result, 0, sizeof *result);
@@ -462,12 +487,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     cublasStatus_t code = check_product(p.op, p.a_layout, p.b_layout, p.d_layout);
     if (code != CUBLAS_STATUS_SUCCESS)
         return code;
-    if (how.magic != MAGIC)
+    if (how.magic != MAGIC || !is_for(how, p.op))
         report("cublasLtMatmul: an algorithm that the heuristics did not give");
     if (how.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE || how.scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)
         report("cublasLtMatmul: an algorithm whose results do not repeat, or lose precision, was taken");
     if (how.scheme && (workspace_bytes < 1 << 20 || !is_aligned(workspace)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    check_sm_target(p.op);
     code = plant_fault(p);
     if (code != CUBLAS_STATUS_SUCCESS)
         return code;

@@ -233,6 +233,12 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
     return failed == cudaSuccess ? failed : fail(failed);
 }
 
+int multiprocessors(void)
+{
+    const char *count = getenv("ZTRAIN_EMULATION_SMS");
+    return count ? atoi(count) : 4;
+}
+
 void current_gpu(char id[GPU_ID_BYTES])
 {
     identify(current_device, id);
@@ -287,7 +293,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     static_assert(sizeof properties->uuid.bytes == GPU_ID_BYTES, "a UUID's size");
     identify(device, properties->uuid.bytes);
     properties->major = capability_major();
-    properties->multiProcessorCount = 4;
+    properties->multiProcessorCount = multiprocessors();
     properties->totalGlobalMem = static_cast<size_t>(4) << 30;
     properties->l2CacheSize = 4 << 20;
     properties->maxThreadsPerBlock = 1024;

@@ -12,7 +12,8 @@
  *
  * ZTRAIN_EMULATION_NCCL: a fault of this process's NCCL: version=N (another version), deaf (it never finds its peers),
  * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), cuda=N (the same with
- * an error of the GPU), reject=N (the Nth collective is refused), forgets (sums lack the last rank). */
+ * an error of the GPU), reject=N (the Nth collective is refused), forgets (sums lack the last rank).
+ * ZTRAIN_EMULATION_CTAS=N: a communicator with other maxCTAs than N (0: the default) is a mistake. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -79,6 +80,14 @@ const char *mistake(const char *name)
     if (!made || strncmp(made, name, length) != 0)
         return nullptr;
     return made[length] == '=' ? made + length + 1 : made + length;
+}
+
+void check_ctas(const ncclConfig_t *config)
+{
+    const char *wanted = getenv("ZTRAIN_EMULATION_CTAS");
+    int most = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 0;
+    if (wanted && atoi(wanted) != most)
+        report("NCCL: maxCTAs is %d, not %s", most, wanted);
 }
 
 /* A call of this communicator begins, and ends. */
@@ -333,6 +342,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
         return fail(ncclInvalidArgument, "a rank out of range");
     if (mistake("refuse"))
         return fail(ncclSystemError, "no network");
+    check_ctas(config);
     ncclComm *c = new ncclComm();
     c->blocking = !config || config->blocking != 0;
     c->rank = rank;

@@ -260,7 +260,7 @@ static void an_older_file_is_measured_again(void **state)
     FILE *file = fopen(path, "r+");
     assert_non_null(file);
     size_t size = fread(bytes, 1, sizeof bytes - 1, file);
-    char *version = strstr(bytes, "ztrain gemm cache 4\n");
+    char *version = strstr(bytes, "ztrain gemm cache 5\n");
     assert_ptr_equal(version, bytes);
     bytes[strlen("ztrain gemm cache ")] = '1';
     rewind(file);

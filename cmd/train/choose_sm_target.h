@@ -1,0 +1,24 @@
+/* choose_sm_target.h: how many of a GPU's multiprocessors matrix products leave to NCCL, by train.sm_count_target.
+ *
+ * A block of one of NCCL's kernels holds a multiprocessor until the collective has ended. A product that counts on all
+ * of them then gives its tiles to multiprocessors that it does not get, and its last wave waits. So the communicator is
+ * told the most blocks that it may use (maxCTAs), and cublasLt that the products have as many multiprocessors fewer
+ * (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), which is part of the key of the choices of kernels (gpu/gemm_cache.h). */
+#ifndef ZTRAIN_CMD_TRAIN_CHOOSE_SM_TARGET_H
+#define ZTRAIN_CMD_TRAIN_CHOOSE_SM_TARGET_H
+
+#include "core/spec/spec.h"
+#include "gpu/device.h"
+
+/* What NCCL uses on Hopper for collectives through NVLink's switches: its own choice, held fixed. */
+enum { SM_TARGET_CTAS = 16 };
+
+/* *ctas: SM_TARGET_CTAS, or 0 where products are not limited. STATUS_USAGE: train.sm_count_target is true, but the
+ * device is the CPU or has too few multiprocessors. */
+enum status choose_sm_target(const struct run_spec *spec, const struct device *device, int world, int *ctas,
+                             struct error *err);
+
+/* Limits the device's products, unless `ctas` is 0, and logs it if asked to. */
+void apply_sm_target(struct device *device, int ctas, bool log);
+
+#endif
