@@ -7,7 +7,7 @@
  * time from which the limit pays. */
 enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
 
-static enum status refuse(const struct device *device, struct error *err)
+static enum status refuse_limit(const struct device *device, struct error *err)
 {
     if (device->kind == DEVICE_CPU)
         error_set(err, STATUS_USAGE, "train.sm_count_target is true, but the CPU device has no multiprocessors");
@@ -26,7 +26,7 @@ enum status choose_sm_target(const struct run_spec *spec, const struct device *d
     if (spec->train.sm_count_target == SPEC_SM_TARGET_OFF)
         return STATUS_OK;
     if (forced && device->multiprocessors <= SM_TARGET_CTAS)
-        return refuse(device, err);
+        return refuse_limit(device, err);
     const bool beside = world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm;
     if (forced || (beside && device->multiprocessors >= AUTO_LEAST))
         *ctas = SM_TARGET_CTAS;
