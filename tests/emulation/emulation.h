@@ -5,11 +5,14 @@
  *     emulation_graph.cc      captures and graphs
  *     emulation_memory.cc     device memory, pinned memory, the handler of bad accesses
  *     emulation_block.cc      a block's threads as fibers; barriers, shuffles, votes, shared memory
- *     emulation_shadow.cc     last writer and reader of every two bytes of memory: races, bad indices, uninitialised
- * reads emulation_traffic.cc    the bytes that kernels move, counted emulation_arena.cc      red zones between the
- * pieces of an arena emulation_cublaslt.cc   matrix products as plain loops emulation_cudnn.cc      operation graphs,
- * operation by operation emulation_nccl.cc       collectives between processes, in shared memory emulation_nvml.cc
- * NVML's answers emulation_libraries.cc  a dynamic linker that finds those libraries in the program
+ *     emulation_shadow.cc     last writer and reader of every two bytes of memory: races, bad indices, uninitialised reads
+ *     emulation_traffic.cc    the bytes that kernels move, counted
+ *     emulation_arena.cc      red zones between the pieces of an arena
+ *     emulation_cublaslt.cc   matrix products as plain loops
+ *     emulation_cudnn.cc      operation graphs, operation by operation
+ *     emulation_nccl.cc       collectives between processes, in shared memory
+ *     emulation_nvml.cc       NVML's answers
+ *     emulation_libraries.cc  a dynamic linker that finds those libraries in the program
  *
  * Work is queued by the cuda… calls and runs later: inside a call that waits, in an order that the program's events and
  * synchronisation allow but a real GPU would hardly choose, or, if the host makes no call for a while, on a thread of
@@ -21,10 +24,11 @@
  * ZTRAIN_EMULATION_GPUS: the number of GPUs of the machine (1), of which CUDA_VISIBLE_DEVICES (numbers) selects some; a
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_MAJOR: the first number of
  * their compute capability (9); ZTRAIN_EMULATION_SMS: the number of their multiprocessors (4);
- * ZTRAIN_EMULATION_STATS=1: counts at exit; ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no
- * driver); ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a
- * failed GPU do; ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes
- * four seconds, once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out (forgetful_wait.h). */
+ * ZTRAIN_EMULATION_STATS=1: counts at exit;
+ * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
+ * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;
+ * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
+ * once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out (forgetful_wait.h). */
 #ifndef ZTRAIN_TESTS_EMULATION_H
 #define ZTRAIN_TESTS_EMULATION_H
 
@@ -77,8 +81,7 @@ template <typename T> inline T *open_alias(T *p)
 }
 cudaError_t memory_new(void **p, size_t bytes);
 cudaError_t memory_free(void *p);
-/* Memory that a communicator keeps registered for the collectives of graphs must not be freed before the communicator.
- */
+/* Memory that a communicator keeps registered for the collectives of graphs must not be freed before the communicator. */
 void memory_register(const void *communicator, const void *p);
 void memory_unregister(const void *communicator);
 void memory_open(void); /* for kernels, until memory_close() */
@@ -147,7 +150,7 @@ struct operation {
     std::vector<range> ranges;
     std::function<void()> run;
     std::function<void(std::vector<range> &)> more_ranges; /* called before run(): those that depend on device memory */
-    bool kernel = false;                                   /* device memory must be open */
+    bool kernel = false; /* device memory must be open */
     /* run() is called without the lock, on the thread of host functions, or if `collective` on that of collectives */
     bool on_host_thread = false;
     bool collective = false;
@@ -160,8 +163,7 @@ typedef std::unique_lock<std::mutex> guard;
 
 /* ---- shadow (emulation_shadow.cc) ---------------------------------------- */
 
-void shadow_allocated(const void *p, size_t bytes,
-                      size_t slack); /* uninitialised; the slack after it is out of bounds */
+void shadow_allocated(const void *p, size_t bytes, size_t slack); /* uninitialised; the slack after it is out of bounds */
 void shadow_freed(const void *p, size_t bytes);
 void shadow_red_zone(const void *p, size_t bytes, bool on); /* within an allocation */
 /* Later accesses belong to this operation; to its next block; to the time after its next barrier. */

@@ -257,8 +257,8 @@ void plant_cost(const product &p)
         planted_seconds += 60;
 }
 
-/* Planted faults of the algorithm that splits k. ZTRAIN_EMULATION_GEMM=refuses: it returns an error; dies: with the
- * first product's shape, it takes the process with it. */
+/* Planted faults of the algorithm that splits k. ZTRAIN_EMULATION_GEMM=refuses: it returns an error; dies: with the first
+ * product's shape, it takes the process with it. */
 cublasStatus_t plant_fault(const product &p)
 {
     static const char *const fault = getenv("ZTRAIN_EMULATION_GEMM");
