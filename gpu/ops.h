@@ -99,7 +99,7 @@ struct norm_bwd_args {
 
 /* y = x · W + bias. W is stored (N, K), as in torch.nn.Linear, or (K, N) with weights_in_out, as in GPT-2's Conv1D.
  * With `gelu`: aux = x · W + bias, y = gelu_tanh(aux), or with `gelu_erf` gelu_erf(aux) = aux · (1 + erf(aux /
- * sqrt(2))) / 2. y_dtype is dt, or DTYPE_F32 (logits). */
+ * sqrt(2))) / 2. With `gated`: gated = SwiGLU of y, or GeGLU (swiglu_fwd). y_dtype is dt, or DTYPE_F32 (logits). */
 struct linear_fwd_args {
     enum dtype dtype, y_dtype;
     bool weights_in_out;
@@ -110,13 +110,16 @@ struct linear_fwd_args {
     const void *w;    /* dt */
     const void *bias; /* dt (N) or NULL */
     bool gelu;
-    void *aux;     /* dt (M, N) with gelu, else NULL */
-    bool gelu_erf; /* with gelu: in the form of erf */
+    void *aux;       /* dt (M, N) with gelu, else NULL */
+    bool gelu_erf;   /* with gelu: in the form of erf */
+    void *gated;     /* dt (M, N / 2) or NULL; not with gelu or ld_y, and y_dtype is dt */
+    bool gated_gelu; /* with gated: GeGLU */
 };
 
 /* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ) ·
  * gelu_tanh'(gelu_aux), or gelu_erf'(gelu_aux). With dbias: dbias (+)= sum of dx, as it is stored, over rows, the
- * gradient of the bias of the layer before. */
+ * gradient of the bias of the layer before. With gate_up, the y of the layer before, whose `gated` was x: gate_up becomes
+ * its own gradient (swiglu_bwd), and what dx holds then is undefined. */
 struct linear_bwd_input_args {
     enum dtype dtype;
     bool weights_in_out;
@@ -130,6 +133,8 @@ struct linear_bwd_input_args {
     bool gelu_erf;        /* with gelu_aux: the layer before has gelu_erf */
     float *dbias;         /* (K) or NULL */
     bool accumulate_dbias;
+    void *gate_up;   /* dt (M, 2K) or NULL; not with gelu_aux, dbias or accumulate */
+    bool gated_gelu; /* with gate_up: the layer before has gated_gelu */
 };
 
 /* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows. The caller may know that some columns of dy add up
@@ -270,6 +275,19 @@ struct swiglu_bwd_args {
     const void *dh, *gate_up;
     bool gelu;
 };
+
+/* SwiGLU or GeGLU of a product, and the gradient of what it was taken of, as ops of their own. */
+static inline struct swiglu_fwd_args linear_gate_fwd(const struct linear_fwd_args *a)
+{
+    struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu};
+    return gate;
+}
+
+static inline struct swiglu_bwd_args linear_gate_bwd(const struct linear_bwd_input_args *a)
+{
+    struct swiglu_bwd_args gate = {a->dtype, a->M, a->K, a->gate_up, a->dx, a->gate_up, a->gated_gelu};
+    return gate;
+}
 
 /* *loss_sum += the sum over rows with target >= 0 of the cross-entropy of softmax(z) and of the row's wanted
  * distribution q = (1 - smoothing) · onehot(target) + smoothing / V (torch's cross_entropy with label_smoothing), in

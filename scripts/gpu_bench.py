@@ -69,12 +69,12 @@ CASES = {
 }
 # Kind: rows of the plan, rows of the profile
 KINDS = {
-    "products": (("GEMM forward", "GEMM dgrad", "GEMM wgrad", "bias gradients", "head GEMMs"),
-                 ("linear_fwd", "linear_bwd_input", "linear_bwd_weight")),
+    "products": (("GEMM forward", "GEMM dgrad", "GEMM wgrad", "bias gradients", "SwiGLU", "head GEMMs"),
+                 ("linear_fwd", "linear_bwd_input", "linear_bwd_weight", "swiglu_fwd")),
     "attention forward": (("attention forward",), ("attention_fwd",)),
     "attention backward": (("attention backward",), ("attention_bwd",)),
     "norms": (("norms",), ("norm_fwd", "norm_bwd")),
-    "RoPE and SwiGLU": (("RoPE and SwiGLU",), ("rope", "swiglu_fwd", "swiglu_bwd")),
+    "RoPE": (("RoPE",), ("rope",)),
     "cross-entropy": (("cross-entropy",), ("cross_entropy",)),
     "embedding": (("embedding",), ("embedding_fwd", "embedding_bwd")),
     "optimizer": (("optimizer",), ("sumsq", "decide_step", "find_nonfinite", "adam")),

@@ -84,6 +84,10 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
         row_product(stream, a, &e);
     else
         product(stream, &p, &e);
+    if (a->gated) {
+        const struct swiglu_fwd_args gate = linear_gate_fwd(a);
+        op_swiglu_fwd(stream, &gate);
+    }
 }
 
 static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
@@ -131,6 +135,10 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
     product(stream, &p, &e);
     if (a->dbias)
         sum_columns(a->dbias, a->dx, a->K, a->M, a->K, a->dtype, a->accumulate_dbias);
+    if (a->gate_up) {
+        const struct swiglu_bwd_args gate = linear_gate_bwd(a);
+        op_swiglu_bwd(stream, &gate);
+    }
 }
 
 /* dbias of columns that are summed, and of those that add up to 0. */

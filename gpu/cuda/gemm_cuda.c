@@ -135,7 +135,7 @@ static void run_plain(struct stream *stream, const struct gemm_product *p, const
                   (long long)p->key.m, (long long)p->key.n, (long long)p->key.k, dtype_name((enum dtype)p->key.input));
 }
 
-void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
+static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (a->M == 0 || a->N == 0)
@@ -155,6 +155,15 @@ void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
 }
 
+void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
+{
+    product_fwd(stream, a);
+    if (a->gated) {
+        const struct swiglu_fwd_args gate = linear_gate_fwd(a);
+        cuda_swiglu_fwd(stream, &gate);
+    }
+}
+
 /* dbias from dx, which is first multiplied by the slopes of GELU at `aux`, unless NULL. */
 static void input_sums(struct stream *stream, const struct linear_bwd_input_args *a, const void *aux)
 {
@@ -166,7 +175,7 @@ static void input_sums(struct stream *stream, const struct linear_bwd_input_args
         cuda_column_sums(stream, a->M, a->K, a->dbias, a->dx, a->K, a->dtype, a->accumulate_dbias, scratch);
 }
 
-void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
+static void product_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
@@ -187,6 +196,15 @@ void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_
         input_sums(stream, a, aux);
     else if (aux)
         cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
+}
+
+void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
+{
+    product_bwd_input(stream, a);
+    if (a->gate_up) {
+        const struct swiglu_bwd_args gate = linear_gate_bwd(a);
+        cuda_swiglu_bwd(stream, &gate);
+    }
 }
 
 void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)

@@ -286,7 +286,7 @@ bool block_runs_up_again(const struct transformer *t)
     return !transformer_gates(t);
 }
 
-/* From inner (M, 2F) to hidden (M, F), by SwiGLU or GeGLU. */
+/* From inner (M, 2F), which is not computed again, to hidden (M, F), by SwiGLU or GeGLU. */
 static void gated_forward(const struct pass *pass, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
@@ -305,12 +305,10 @@ static void gated_forward(const struct pass *pass, const struct block_buffers *b
 static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (!transformer_gates(t)) {
+    if (transformer_gates(t))
+        linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), b->hidden);
+    else
         linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
-        return;
-    }
-    linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), NULL);
-    gated_forward(pass, b);
 }
 
 /* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */
@@ -318,23 +316,8 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
                          const void *dy, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    if (!transformer_gates(t)) {
-        linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, b->inner);
-        linear_backward(pass, unit, LINEAR_UP, dx, t->wide, mlp_input(t, b), NULL);
-        return;
-    }
-    linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, NULL);
-    struct swiglu_bwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .F = t->F,
-        .dgate_up = b->inner,
-        .dh = t->wide,
-        .gate_up = b->inner,
-        .gelu = t->config.desc->mlp == MLP_GEGLU,
-    };
-    t->device->ops->swiglu_bwd(pass->stream, &args);
-    linear_backward(pass, unit, LINEAR_UP, dx, b->inner, mlp_input(t, b), NULL);
+    linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, b->inner);
+    linear_backward(pass, unit, LINEAR_UP, dx, transformer_gates(t) ? b->inner : t->wide, mlp_input(t, b), NULL);
 }
 
 /* From attention_input() to hidden: the part of the forward that policy block repeats in backward. */

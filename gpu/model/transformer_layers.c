@@ -4,6 +4,7 @@ struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct
                                        int64_t M, void *y, const void *x, void *aux)
 {
     const struct linear_shape *linear = &t->linears[which];
+    const bool gated = aux && transformer_gates(t);
     return (struct linear_fwd_args){
         .dtype = t->dtype,
         .y_dtype = t->dtype,
@@ -15,9 +16,11 @@ struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct
         .x = x,
         .w = unit_param(t, unit, linear->weight),
         .bias = unit_param(t, unit, linear->bias),
-        .gelu = aux != NULL,
-        .aux = aux,
+        .gelu = aux && !gated,
+        .aux = gated ? NULL : aux,
         .gelu_erf = aux && t->config.desc->mlp == MLP_GELU_ERF,
+        .gated = gated ? aux : NULL,
+        .gated_gelu = gated && t->config.desc->mlp == MLP_GEGLU,
     };
 }
 
@@ -49,11 +52,11 @@ struct row_sums bias_sums(const struct transformer *t, const struct unit *unit, 
 }
 
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
-                                                   enum linear which, int64_t M, void *dx, const void *dy,
-                                                   const void *gelu_aux)
+                                                   enum linear which, int64_t M, void *dx, const void *dy, void *aux)
 {
     const struct linear_shape *linear = &t->linears[which];
-    const struct row_sums sums = gelu_aux ? bias_sums(t, unit, LINEAR_UP) : (struct row_sums){0};
+    const bool gated = aux && transformer_gates(t);
+    const struct row_sums sums = aux && !gated ? bias_sums(t, unit, LINEAR_UP) : (struct row_sums){0};
     return (struct linear_bwd_input_args){
         .dtype = t->dtype,
         .weights_in_out = linear->in_out,
@@ -63,10 +66,12 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
         .dx = dx,
         .dy = dy,
         .w = unit_param(t, unit, linear->weight),
-        .gelu_aux = gelu_aux,
-        .gelu_erf = gelu_aux && t->config.desc->mlp == MLP_GELU_ERF,
+        .gelu_aux = gated ? NULL : aux,
+        .gelu_erf = aux && t->config.desc->mlp == MLP_GELU_ERF,
         .dbias = sums.to,
         .accumulate_dbias = sums.accumulate,
+        .gate_up = gated ? aux : NULL,
+        .gated_gelu = gated && t->config.desc->mlp == MLP_GEGLU,
     };
 }
 
@@ -79,12 +84,12 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
 }
 
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
-                     const void *x, const void *gelu_aux)
+                     const void *x, void *aux)
 {
     const struct transformer *t = pass->transformer;
     struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
     t->device->ops->linear_bwd_weight(pass->stream, &weight);
-    struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, gelu_aux);
+    struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, aux);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 

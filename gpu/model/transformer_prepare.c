@@ -24,9 +24,7 @@ struct products {
 static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
 {
     int64_t M = t->config.max_tokens;
-    bool gelu = !transformer_gates(t);
-    void *up_aux = gelu && which == LINEAR_UP ? somewhere() : NULL;
-    void *down_aux = gelu && which == LINEAR_DOWN ? somewhere() : NULL;
+    void *up_aux = which == LINEAR_UP ? somewhere() : NULL, *down_aux = which == LINEAR_DOWN ? somewhere() : NULL;
     p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, somewhere(), somewhere(), up_aux);
     p->bwd_input[p->num_bwd_input++] = linear_bwd_input_args(t, unit, which, M, somewhere(), somewhere(), down_aux);
     p->bwd_weight[p->num_bwd_weight++] = linear_bwd_weight_args(t, unit, which, M, somewhere(), somewhere());

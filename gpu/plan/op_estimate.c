@@ -104,6 +104,18 @@ static double gelu_pass(const struct plan_settings *s, double bytes)
     return 3 * bytes / (share_pointwise * s->gpu->bytes);
 }
 
+/* Seconds of an epilogue that reads matrices and writes others next to the product's own. */
+static double epilogue_seconds(const struct plan_settings *s, double read, double written)
+{
+    return (read / 0.6 + written * 0.6) / s->gpu->bytes;
+}
+
+/* SwiGLU as a kernel of its own. */
+static void add_gate(const struct plan_settings *s, struct op_estimate *estimate, struct op_cost work)
+{
+    estimate->parts[estimate->count++] = memory_bound(s, PLAN_SWIGLU, work, 0, share_pointwise, 1).parts[0];
+}
+
 /* A bias gradient that is a pass of its own over a matrix (M, N): partial sums, then their sums. */
 static void add_column_sums(const struct plan_settings *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
                             int64_t N)
@@ -124,27 +136,43 @@ struct op_estimate op_estimate_linear_fwd(const struct plan_settings *s, const s
     struct linear_fwd_args args = *a;
     if (plan_assumes(s, ASSUME_BF16_LOGITS))
         args.y_dtype = a->dtype;
-    double gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->N, a->K, size_in_bytes(args.y_dtype));
-    double aux = a->gelu ? (double)a->M * (double)a->N * size_in_bytes(a->dtype) : 0; /* stored next to y */
-    double extra = a->gelu_erf ? gelu_pass(s, aux) : aux * 0.6 / s->gpu->bytes;
+    const bool fused = a->gated && plan_assumes(s, ASSUME_FUSED_SWIGLU);
+    const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
+    double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, size_in_bytes(args.y_dtype));
+    double matrix = (double)a->M * (double)a->N * size_in_bytes(a->dtype), aux = a->gelu ? matrix : 0;
+    double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
     if (plan_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
-    return product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
+    if (fused)
+        extra = epilogue_seconds(s, matrix / 2, matrix / 2);
+    struct op_estimate estimate =
+        product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
+    estimate.parts[0].launches = products;
+    const struct swiglu_fwd_args gate = linear_gate_fwd(a);
+    if (a->gated && !fused)
+        add_gate(s, &estimate, op_cost_swiglu_fwd(&gate));
+    return estimate;
 }
 
 struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, const struct linear_bwd_input_args *a)
 {
     double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
-    double aux = a->gelu_aux ? (double)a->M * (double)a->K * size : 0; /* read by older kernels */
-    double extra = a->gelu_erf ? gelu_pass(s, aux) : aux / (0.6 * s->gpu->bytes);
+    const bool fused = a->gate_up && plan_assumes(s, ASSUME_FUSED_SWIGLU);
+    double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
+    double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, aux, 0);
     if (plan_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
+    if (fused)
+        extra = epilogue_seconds(s, 2 * matrix, matrix);
     struct op_estimate estimate =
         product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
     if (a->gelu_aux && a->gelu_erf) /* the pass over GELU's matrices gives the sums as well, but for their last step */
         estimate.parts[0].launches += a->dbias ? 2 : 1;
     else if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->K);
+    const struct swiglu_bwd_args gate = linear_gate_bwd(a);
+    if (a->gate_up && !fused)
+        add_gate(s, &estimate, op_cost_swiglu_bwd(&gate));
     return estimate;
 }
 
@@ -293,9 +321,9 @@ MEMORY_BOUND(norm_fwd, PLAN_NORMS, share_norm_fwd, 1)
 MEMORY_BOUND(norm_bwd, PLAN_NORMS, share_norm_bwd, 2)
 MEMORY_BOUND(head_norm_fwd, PLAN_NORMS, share_head_norm, 1)
 MEMORY_BOUND(head_norm_bwd, PLAN_NORMS, share_head_norm, 2)
-MEMORY_BOUND(rope, PLAN_ROPE_SWIGLU, share_rope, 1)
-MEMORY_BOUND(swiglu_fwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
-MEMORY_BOUND(swiglu_bwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(rope, PLAN_ROPE, share_rope, 1)
+MEMORY_BOUND(swiglu_fwd, PLAN_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(swiglu_bwd, PLAN_SWIGLU, share_pointwise, 1)
 MEMORY_BOUND(tanh_fwd, PLAN_HEAD, share_pointwise, 1)
 MEMORY_BOUND(tanh_bwd, PLAN_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)

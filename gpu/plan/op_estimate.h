@@ -19,7 +19,8 @@
     X(ATTENTION_FORWARD, "attention forward")   \
     X(ATTENTION_BACKWARD, "attention backward") \
     X(NORMS, "norms")                           \
-    X(ROPE_SWIGLU, "RoPE and SwiGLU")           \
+    X(ROPE, "RoPE")                             \
+    X(SWIGLU, "SwiGLU")                         \
     X(HEAD, "head GEMMs")                       \
     X(CROSS_ENTROPY, "cross-entropy")           \
     X(EMBEDDING, "embedding")                   \
@@ -37,6 +38,7 @@
     X(BF16_GRADIENTS, "bf16-gradients", "fp32 gradients")                                  \
     X(FUSED_BIAS, "fused-bias", "bias gradients as passes of their own")                   \
     X(FUSED_GELU, "fused-gelu", "GELU in the epilogues of products")                       \
+    X(FUSED_SWIGLU, "fused-swiglu", "SwiGLU as passes of its own")                         \
     X(FAST_MEMORY, "fast-memory", "memory-bound kernels below 85 % of the bandwidth")      \
     X(NO_OPTIMIZER, "no-optimizer", "the optimizer's step")                                \
     X(NO_GAPS, "no-gaps", "gaps between launches")                                         \
