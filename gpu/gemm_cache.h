@@ -36,6 +36,8 @@ enum gemm_epilogue {
     GEMM_DGELU,         /* times the derivative of GELU at aux */
     GEMM_BGRADA,        /* also the sums of A over k */
     GEMM_BGRADB,        /* also the sums of B over k */
+    GEMM_SWIGLU,        /* SiLU of a gate in memory times the product is stored as well: by cuDNN */
+    GEMM_DSWIGLU,       /* the product is the gradient of SwiGLU, and that of gate and up is stored: by cuDNN */
     GEMM_EPILOGUE_COUNT
 };
 
@@ -53,7 +55,7 @@ struct gemm_key {
 };
 enum { GEMM_KEY_FIELDS = sizeof(struct gemm_key) / sizeof(int64_t) };
 
-/* An algorithm as the library describes it: opaque. */
+/* An algorithm as the library describes it: opaque. Of cuDNN: the proposal, the engine, the library's version. */
 struct gemm_algorithm {
     uint64_t data[8];
 };

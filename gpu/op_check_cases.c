@@ -157,23 +157,24 @@ static bool check_head_norm_bwd(struct op_check_bed *b)
 
 static bool check_linear_fwd(struct op_check_bed *b)
 {
-    if (b->variant > 3) /* plain, bias, GELU, both with the other layout of weights */
+    if (b->variant > 4) /* plain, bias, GELU, both with the other layout of weights, SwiGLU */
         return false;
     struct linear_fwd_args a = {.dtype = b->dtype, .y_dtype = b->dtype, .M = M, .N = N, .K = C};
     a.weights_in_out = b->variant == 3;
-    a.gelu = b->variant >= 2;
+    a.gelu = b->variant == 2 || b->variant == 3;
     a.y = bed_output(b, b->dtype, M * N);
     a.x = bed_input(b, b->dtype, M * C, 1);
     a.w = bed_input(b, b->dtype, N * C, 0.2);
     a.bias = b->variant % 2 ? bed_input(b, b->dtype, N, 1) : NULL;
     a.aux = a.gelu ? bed_output(b, b->dtype, M * N) : NULL;
+    a.gated = b->variant == 4 ? bed_output(b, b->dtype, M * N / 2) : NULL;
     RUN(b, linear_fwd, &a);
     return true;
 }
 
 static bool check_linear_bwd_input(struct op_check_bed *b)
 {
-    if (b->variant > 2)
+    if (b->variant > 3) /* plain, added, with GELU's slope, with SwiGLU's */
         return false;
     struct linear_bwd_input_args a = {.dtype = b->dtype, .M = M, .N = N, .K = C};
     a.weights_in_out = b->variant == 2;
@@ -182,6 +183,7 @@ static bool check_linear_bwd_input(struct op_check_bed *b)
     a.dy = bed_input(b, b->dtype, M * N, 1);
     a.w = bed_input(b, b->dtype, N * C, 0.2);
     a.gelu_aux = b->variant == 2 ? bed_input(b, b->dtype, M * C, 1) : NULL;
+    a.gate_up = b->variant == 3 ? bed_changed(b, b->dtype, M * 2 * C, 1) : NULL;
     RUN(b, linear_bwd_input, &a);
     return true;
 }

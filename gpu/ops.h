@@ -118,8 +118,8 @@ struct linear_fwd_args {
 
 /* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ) ·
  * gelu_tanh'(gelu_aux), or gelu_erf'(gelu_aux). With dbias: dbias (+)= sum of dx, as it is stored, over rows, the
- * gradient of the bias of the layer before. With gate_up, the y of the layer before, whose `gated` was x: gate_up becomes
- * its own gradient (swiglu_bwd), and what dx holds then is undefined. */
+ * gradient of the bias of the layer before. With gate_up, the y of the layer before, whose `gated` was x: gate_up
+ * becomes its own gradient (swiglu_bwd), and what dx holds then is undefined. */
 struct linear_bwd_input_args {
     enum dtype dtype;
     bool weights_in_out;

@@ -69,6 +69,12 @@ static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
     return status;
 }
 
+const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *a)
+{
+    struct error ignored;
+    return a && open_cudnn(a, &ignored) == STATUS_OK ? &a->target : NULL;
+}
+
 enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
 {
     int wish;
@@ -362,6 +368,12 @@ enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn
                          "ZTRAIN_CUDA_ATTENTION asks for cuDNN, but this build has none: it was "
                          "built without its header");
     return STATUS_OK;
+}
+
+const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *attention)
+{
+    (void)attention;
+    return NULL;
 }
 
 void attention_cudnn_free(struct attention_cudnn *attention)

@@ -16,6 +16,11 @@ extern "C" {
 enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err);
 void attention_cudnn_free(struct attention_cudnn *attention); /* may be NULL */
 
+/* The library, which is opened if it is not yet; NULL: it cannot be used. It lives as long as `attention`, which may be
+ * NULL. */
+struct cudnn_target;
+const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *attention);
+
 /* Makes plans for the attention that the limits announce, and returns the workspace that they need. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const struct op_limits *limits);
 

@@ -384,7 +384,7 @@ enum status attention_graph_plan(const struct cudnn_target *target, enum attenti
     ordered.unordered = shape->unordered != 0;
     *plan = NULL;
     TRY(check_shape(target, shape, err));
-    struct cudnn_graph *graph = cudnn_graph_new(target);
+    struct cudnn_graph *graph = cudnn_graph_new(target, CUDNN_RANK);
     if (!graph)
         return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
     struct builder builder = {.g = graph, .s = shape, .version = target->version};

@@ -16,6 +16,7 @@ enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
 struct cudnn_graph {
     struct cudnn_target target;
+    int rank;
     cudnnBackendDescriptor_t all[MAX_DESCRIPTORS]; /* owned */
     int count;
     cudnnBackendDescriptor_t operations[MAX_OPERATIONS]; /* borrowed from `all` */
@@ -36,11 +37,13 @@ struct cudnn_plan {
 
 /* ---- descriptors --------------------------------------------------------- */
 
-struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target)
+struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank)
 {
     struct cudnn_graph *graph = calloc(1, sizeof *graph);
-    if (graph)
-        graph->target = *target;
+    if (!graph)
+        return NULL;
+    graph->target = *target;
+    graph->rank = rank;
     return graph;
 }
 
@@ -115,11 +118,12 @@ static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_
 {
     static const char what[] = "a tensor";
     int64_t alignment = ALIGNMENT;
+    const int unused = CUDNN_RANK - graph->rank;
     cudnnBackendDescriptor_t d = tensor->descriptor = create_descriptor(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
     set_attribute(graph, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id, what);
     set_attribute(graph, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &tensor->type, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_RANK, tensor->dims, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_RANK, tensor->strides, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, graph->rank, tensor->dims + unused, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, graph->rank, tensor->strides + unused, what);
     set_attribute(graph, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, what);
     bool is_virtual = kind == VIRTUAL, is_value = kind == ON_HOST;
     set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual, what);

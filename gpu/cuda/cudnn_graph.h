@@ -6,8 +6,8 @@
  *     operations -> heuristics: engines, best first -> a plan of the first acceptable engine -> execution on a stream
  *
  * The first error stays in the graph and later calls do nothing, so formulas need no checks between their lines;
- * cudnn_plan_new() reports it. All tensors have four dimensions; strides count elements. Calls of one graph and its
- * plan come from one thread. */
+ * cudnn_plan_new() reports it. All tensors have four dimensions, or three in a graph of rank 3, whose first dimension
+ * is 1 and is not told the library; strides count elements. Calls of one graph and its plan come from one thread. */
 #ifndef ZTRAIN_GPU_CUDA_CUDNN_GRAPH_H
 #define ZTRAIN_GPU_CUDA_CUDNN_GRAPH_H
 
@@ -39,8 +39,9 @@ struct cudnn_tensor {
 struct cudnn_graph;
 struct cudnn_plan;
 
-struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target); /* the target is copied; NULL: out of memory */
-void cudnn_graph_free(struct cudnn_graph *graph);                       /* may be NULL */
+/* rank: CUDNN_RANK or 3. The target is copied. NULL: out of memory. */
+struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank);
+void cudnn_graph_free(struct cudnn_graph *graph); /* may be NULL */
 
 /* cudnn_memory() adds a tensor in memory, whose pointer is `id` (from 0) in cudnn_plan_execute(); cudnn_virtual() a
  * virtual one that is dense, the last dimension innermost; cudnn_scalar() a value on the host. */

@@ -25,8 +25,8 @@ static void cuda_close(struct device *device)
 {
     struct cuda_device *cuda = device->private_;
     ops_profile_enable(device, false);
+    gemm_cuda_free(cuda->gemm); /* first: it has plans of attention's cuDNN */
     attention_cudnn_free(cuda->attention);
-    gemm_cuda_free(cuda->gemm);
     pthread_mutex_destroy(&cuda->mutex);
     free(cuda);
 }

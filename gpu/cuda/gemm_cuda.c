@@ -4,6 +4,7 @@
  *     gemm_cuda_plan.c        a product -> its descriptors and algorithm
  *     gemm_cuda_measure.c     before the first step: the fastest algorithm of each announced product
  *     gemm_cuda_ways.c        and whether its epilogue is faster than a kernel of its own
+ *     gemm_cuda_gated.c       SwiGLU inside products, by cuDNN
  *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
  *
  * Where the library has no algorithm for a product with its epilogue, or the epilogue is the slower way
@@ -14,6 +15,7 @@
 
 #include "core/env_switch.h"
 #include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
 #include "gpu/cuda/ops_cuda.h"
@@ -72,6 +74,11 @@ void gemm_cuda_leave_multiprocessors(struct gemm_cuda *g, int count)
     g->rules.sm_target = all - count;
 }
 
+void gemm_cuda_use_cudnn(struct gemm_cuda *g, const struct cudnn_target *cudnn)
+{
+    g->cudnn = cudnn;
+}
+
 void gemm_cuda_free(struct gemm_cuda *g)
 {
     if (!g)
@@ -84,15 +91,6 @@ void gemm_cuda_free(struct gemm_cuda *g)
 }
 
 /* ---- the ops ------------------------------------------------------------- */
-
-static void *gemm_workspace_of(struct stream *stream, size_t bytes)
-{
-    size_t there;
-    char *memory = stream_workspace(stream, &there);
-    size_t skip = (size_t)(-(uintptr_t)memory % 256);
-    ASSERT(memory && there >= skip + bytes); /* see cuda_workspace_bytes() */
-    return memory + skip;
-}
 
 /* `bytes` bytes of scratch memory for partial sums of columns; they follow the workspace of products. */
 static float *sums_scratch_of(struct stream *stream, size_t bytes)
@@ -157,6 +155,13 @@ static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
 
 void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
+    const struct gemm_op op = {.fwd = a};
+    if (a->gated && gemm_gated_takes(cuda_device_of(stream)->gemm, &op)) {
+        const struct linear_fwd_args gate = gemm_gated_half(a);
+        product_fwd(stream, &gate);
+        gemm_gated_run(stream, &op);
+        return;
+    }
     product_fwd(stream, a);
     if (a->gated) {
         const struct swiglu_fwd_args gate = linear_gate_fwd(a);
@@ -200,6 +205,11 @@ static void product_bwd_input(struct stream *stream, const struct linear_bwd_inp
 
 void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
+    const struct gemm_op op = {.bwd_input = a};
+    if (a->gate_up && gemm_gated_takes(cuda_device_of(stream)->gemm, &op)) {
+        gemm_gated_run(stream, &op);
+        return;
+    }
     product_bwd_input(stream, a);
     if (a->gate_up) {
         const struct swiglu_bwd_args gate = linear_gate_bwd(a);

@@ -15,6 +15,11 @@ void gemm_cuda_avoid_epilogues(struct gemm_cuda *gemm);
 /* From now on the kernels of products leave so many multiprocessors to others. */
 void gemm_cuda_leave_multiprocessors(struct gemm_cuda *gemm, int count);
 
+/* From now on announced products with SwiGLU may be computed by cuDNN, which outlives `gemm`. NULL: it cannot be used.
+ */
+struct cudnn_target;
+void gemm_cuda_use_cudnn(struct gemm_cuda *gemm, const struct cudnn_target *cudnn);
+
 /* Whether fp32 products use TF32: device_cuda_wants_tf32() when it was made. */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
 

@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/round_up.h"
 #include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
 #include "gpu/cuda/gemm_cuda_ways.h"
@@ -227,7 +228,7 @@ static const char *const epilogue_names[] = {
     [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",         [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
     [GEMM_DGELU] = "GELU's slope", [GEMM_BGRADA] = "bias gradients", [GEMM_BGRADB] = "bias gradients",
 };
-_Static_assert(COUNT_OF(epilogue_names) == GEMM_EPILOGUE_COUNT, "every epilogue has a name");
+_Static_assert(COUNT_OF(epilogue_names) == GEMM_SWIGLU, "every epilogue of cublasLt has a name");
 
 /* The way of the product that differs in whether it adds to D: stages of ZeRO differ in that as well, and have to give
  * the same bits. */
@@ -291,12 +292,27 @@ static void choose_ways(struct bench *bench, const struct gemm_op *op)
         choose_way(bench, plan, op);
 }
 
+/* Chooses whether SwiGLU is computed inside the op's product, and the products of both ways. */
+static void choose_gated(struct bench *bench, const struct gemm_op *op)
+{
+    struct gemm_cuda *g = bench->gemm;
+    const struct gemm_clock clock = {bench->stream, bench->start, bench->end};
+    if (!gemm_gated_may_fuse(g, op) || bench->failed || bench->no_memory)
+        return;
+    if (op->fwd) {
+        const struct linear_fwd_args half = gemm_gated_half(op->fwd);
+        choose_ways(bench, &(struct gemm_op){.fwd = &half});
+    }
+    bench->measured += gemm_gated_choose(g, &clock, op);
+}
+
 /* Other ranks may wait for rank 0's choices. */
 static void choose_for(struct bench *bench, const struct gemm_op *op)
 {
     struct slow_call slow;
     liveness_slow_begin(&slow, "measuring matrix products", NULL, -1);
     choose_ways(bench, op);
+    choose_gated(bench, op);
     liveness_slow_end(&slow);
 }
 

@@ -1,6 +1,7 @@
 /* gemm_cuda_plan.c: see gemm_cuda_plan.h. */
 #include "gpu/cuda/gemm_cuda_plan.h"
 
+#include "gpu/cuda/cudnn_graph.h"
 #include "gpu/gemm_trial.h"
 
 #include <stdlib.h>
@@ -21,7 +22,12 @@ static const cublasLtEpilogue_t epilogues[] = {
     [GEMM_DGELU] = CUBLASLT_EPILOGUE_DGELU,       [GEMM_BGRADA] = CUBLASLT_EPILOGUE_BGRADA,
     [GEMM_BGRADB] = CUBLASLT_EPILOGUE_BGRADB,
 };
-_Static_assert(COUNT_OF(epilogues) == GEMM_EPILOGUE_COUNT, "every epilogue has cublasLt's name");
+_Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue but those of cuDNN has cublasLt's name");
+
+static bool is_of_cudnn(int64_t epilogue)
+{
+    return epilogue == GEMM_SWIGLU || epilogue == GEMM_DSWIGLU;
+}
 
 static bool uses_vector(int64_t epilogue)
 {
@@ -151,7 +157,7 @@ int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, c
 bool gemm_plan_is_taken(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     const int64_t epilogue = plan->key.epilogue;
-    const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB;
+    const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB && !is_of_cudnn(epilogue);
     const enum gemm_way way = g->forced != GEMM_WAY_UNTIMED ? g->forced : plan->way;
     if (!plan->supported || epilogue == GEMM_PLAIN)
         return plan->supported;
@@ -205,7 +211,7 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *g, const struct gemm_key *key)
     if (!plan)
         return NULL;
     plan->key = *key;
-    plan->supported = make_descriptors(g, plan);
+    plan->supported = !is_of_cudnn(key->epilogue) && make_descriptors(g, plan);
     plan->next = *bucket;
     *bucket = plan;
     return plan;
@@ -228,6 +234,9 @@ struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
 
 static void plan_free(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
+#if ZTRAIN_HAVE_CUDNN
+    cudnn_plan_free(plan->cudnn);
+#endif
     if (plan->operation)
         g->lt->cublasLtMatmulDescDestroy(plan->operation);
     cublasLtMatrixLayout_t layouts[] = {plan->a, plan->b, plan->d};
@@ -248,6 +257,15 @@ void gemm_plans_free(struct gemm_cuda *g)
 }
 
 /* ---- execution ----------------------------------------------------------- */
+
+void *gemm_workspace_of(struct stream *stream, size_t bytes)
+{
+    size_t there;
+    char *memory = stream_workspace(stream, &there);
+    size_t skip = (size_t)(-(uintptr_t)memory % 256);
+    ASSERT(memory && there >= skip + bytes); /* see cuda_workspace_bytes() */
+    return memory + skip;
+}
 
 cublasStatus_t gemm_plan_run(const struct gemm_cuda *g, const struct gemm_plan *plan,
                              const cublasLtMatmulAlgo_t *algorithm, const struct gemm_product *p, void *workspace,

@@ -10,6 +10,9 @@
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/gemm_cuda_product.h"
 
+struct cudnn_plan;
+struct cudnn_target;
+
 enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
 
 struct gemm_plan {
@@ -19,24 +22,29 @@ struct gemm_plan {
     cublasLtMatmulDesc_t operation; /* owned */
     cublasLtMatrixLayout_t a, b, d; /* owned */
     cublasLtMatmulAlgo_t algorithm;
-    struct gemm_plan *next; /* in its bucket */
+    struct cudnn_plan *cudnn; /* owned; of an epilogue of cuDNN's (gemm_cuda_gated.h), instead of the members above */
+    struct gemm_plan *next;   /* in its bucket */
 };
 
 struct gemm_cuda {
     struct cuda_device *cuda; /* borrowed */
     const struct cublaslt_functions *lt;
     cublasLtHandle_t handle;
-    struct gemm_cache *cache; /* owned; NULL: there is none, and nothing is measured */
-    struct gemm_trial *trial; /* owned; may be NULL */
+    struct gemm_cache *cache;         /* owned; NULL: there is none, and nothing is measured */
+    struct gemm_trial *trial;         /* owned; may be NULL */
+    const struct cudnn_target *cudnn; /* borrowed; NULL: no product is computed by cuDNN */
     struct gemm_rules rules;
     enum gemm_way forced;                       /* of every product with an epilogue; untimed: as timed, or usual */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
 
+/* The part of the stream's workspace that products use, of at least `bytes`; it is aligned to 256 bytes. */
+void *gemm_workspace_of(struct stream *stream, size_t bytes);
+
 /* The plan of exactly this key; NULL: there is none. */
 struct gemm_plan *gemm_plan_find(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Adds a plan that has no algorithm yet; `supported` is false if the library refuses the product. NULL: no memory. */
+/* Adds a plan that has no algorithm yet; `supported` is false if cublasLt refuses the product. NULL: no memory. */
 struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *key);
 
 /* Finds the plan or makes it. A product that was not announced gets the cached algorithm or the library's first
@@ -50,7 +58,8 @@ bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, 
  * way, or where the two were not timed is the usual way. That is the epilogue for bias, GELU and its derivative, since
  * it saves a pass or two over the matrix for a part of their time. It is not for bias gradients: the kernel's pass is a
  * known part of the product's time, but products with BGRADA or BGRADB have been seen to take much longer than without
- * (github.com/NVIDIA/CUDALibrarySamples/issues/90). */
+ * (github.com/NVIDIA/CUDALibrarySamples/issues/90). Nor is it for SwiGLU, since cuDNN's products may be slower than
+ * cublasLt's. */
 bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *plan);
 
 /* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */

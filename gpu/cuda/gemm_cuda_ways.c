@@ -80,6 +80,7 @@ static void add_fwd(struct trial *t, const struct linear_fwd_args *args)
     add_optional(t, &a->bias, a->dtype, a->N, NULL);
     add_buffer(t, &a->y, a->y_dtype, a->M * (a->ld_y ? a->ld_y : a->N), "y");
     add_optional(t, &a->aux, a->dtype, a->M * a->N, "aux");
+    add_optional(t, &a->gated, a->dtype, a->M * a->N / 2, "gated");
 }
 
 static void add_bwd_input(struct trial *t, const struct linear_bwd_input_args *args)
@@ -91,8 +92,9 @@ static void add_bwd_input(struct trial *t, const struct linear_bwd_input_args *a
     add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
     add_buffer(t, &a->w, a->dtype, a->N * a->K, NULL);
     add_optional(t, &a->gelu_aux, a->dtype, a->M * a->K, NULL);
-    add_buffer(t, &a->dx, a->dtype, a->M * a->K, "dx");
+    add_buffer(t, &a->dx, a->dtype, a->M * a->K, a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
     add_optional(t, &a->dbias, DTYPE_F32, a->K, "dbias");
+    add_optional(t, &a->gate_up, a->dtype, a->M * 2 * a->K, "gate_up");
 }
 
 static void add_bwd_weight(struct trial *t, const struct linear_bwd_weight_args *args)

@@ -20,10 +20,20 @@ size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *l
     return own > cudnn ? own : cudnn;
 }
 
+static bool has_gates(const struct linear_products *products)
+{
+    for (int i = 0; i < products->num_fwd; i++)
+        if (products->fwd[i].gated)
+            return true;
+    return false;
+}
+
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     const struct gemm_cuda *gemm = cuda->gemm;
+    if (has_gates(products))
+        gemm_cuda_use_cudnn(cuda->gemm, attention_cudnn_target(cuda->attention));
     gemm_cache_lock(gemm->cache); /* one process of a machine measures, the others wait and read */
     gemm_trial_begin(gemm->trial);
     enum status status = gemm_cuda_prepare(device, products, err);

@@ -19,7 +19,8 @@
  *
  * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm_cuda_plan.h). A GPU times
  * both ways, so a step is not slower for it. What a bias gradient costs as an epilogue is not known, so it counts as a
- * pass of its own; ASSUME_FUSED_BIAS is the other end.
+ * pass of its own; ASSUME_FUSED_BIAS is the other end. So does SwiGLU; ASSUME_FUSED_SWIGLU gives the bytes that it
+ * moves in products the costs of GELU's, and cuDNN's products the speed of cublasLt's.
  *
  * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *

@@ -1,16 +1,18 @@
-/* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention, on a machine without a GPU.
+/* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention and of products with SwiGLU
+ * inside, on a machine without a GPU.
  *
  *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; without arguments all of them
  *
- * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c, and compiles
- * their kernels for that GPU; only the driver that would load them is missing (absent_driver.c, whose library must lie
- * next to this program). So the program shows that the library understands the graphs, that there are engines whose bits
- * repeat, and the workspace that they need. When a run begins, the results of the plans are compared with those of
- * ztrain's kernels (gpu/cuda/attention_cudnn_verify.c).
+ * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c and
+ * gemm_cuda_gated_graph.c, and compiles their kernels for that GPU; only the driver that would load them is missing
+ * (absent_driver.c, whose library must lie next to this program). So the program shows that the library understands the
+ * graphs, that there are engines whose bits repeat, and the workspace that they need. When a run begins, the results of
+ * the plans are compared with those of ztrain's kernels (gpu/cuda/attention_cudnn_verify.c).
  *
  * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with a version
  * that takes no descriptions, it prints that and exits 0. */
 #include "gpu/cuda/attention_cudnn_graph.h"
+#include "gpu/cuda/gemm_cuda_gated_graph.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -70,7 +72,14 @@ static const struct plan_case cases[] = {
     /* dropout of the weights: GPT-2, a window and shared keys, BERT */
     {.dtype = DTYPE_BF16, .B = 8, .T = 1024, .H = 12, .KV = 12, .D = 64, .dropout = 6554},
     {.dtype = DTYPE_F16, .B = 1, .T = 4096, .H = 32, .KV = 8, .D = 128, .window = 1024, .dropout = 6554},
-    {.dtype = DTYPE_BF16, .B = 8, .T = 512, .H = 12, .KV = 12, .D = 64, .ragged = true, .bidirectional = true,
+    {.dtype = DTYPE_BF16,
+     .B = 8,
+     .T = 512,
+     .H = 12,
+     .KV = 12,
+     .D = 64,
+     .ragged = true,
+     .bidirectional = true,
      .dropout = 6554},
 };
 
@@ -111,12 +120,61 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
     bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
            " of keys, window %" PRId64 "%s%s%s%s: ",
-           gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV,
-           c->window, c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "",
-           shape.unordered ? ", unordered" : "", shape.dropout ? ", dropout" : "");
+           gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV, c->window,
+           c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "", shape.unordered ? ", unordered" : "",
+           shape.dropout ? ", dropout" : "");
     if (status == STATUS_OK)
         printf("engine %" PRId64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
                (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), good ? "" : "  WRONG: should be refused");
+    else
+        printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
+    fflush(stdout);
+    cudnn_plan_free(plan);
+    return good;
+}
+
+/* Products of Llama 8B and Qwen2.5 0.5B with SwiGLU inside, and of a small model. */
+static const struct product_case {
+    enum dtype dtype;
+    int64_t M, C, F;
+} products[] = {
+    {DTYPE_BF16, 8192, 4096, 14336},
+    {DTYPE_BF16, 32768, 896, 4864},
+    {DTYPE_F16, 8192, 4096, 14336},
+    {DTYPE_BF16, 96, 64, 176},
+};
+
+/* The key of the up product, or of the down product's backward, as gpu/cuda/gemm_cuda_gated.c makes it. */
+static struct gemm_key key_of(const struct product_case *c, bool backward)
+{
+    struct gemm_key key = {
+        .m = c->F, .n = c->M, .k = c->C, .lda = c->C, .ldb = c->C, .ldd = 2 * c->F, .ld_aux = 2 * c->F};
+    key.transpose_a = 1;
+    key.input = key.output = c->dtype;
+    key.epilogue = GEMM_SWIGLU;
+    if (backward) {
+        key.lda = c->F;
+        key.transpose_a = 0;
+        key.epilogue = GEMM_DSWIGLU;
+    }
+    return key;
+}
+
+/* Whether there is a plan that needs no more than a product's workspace. */
+static bool try_product(const struct cudnn_target *target, const struct gpu *gpu, const struct product_case *c,
+                        bool backward)
+{
+    struct error err;
+    struct cudnn_plan *plan;
+    const struct gemm_key key = key_of(c, backward);
+    const struct cudnn_wish wish = {.most_workspace = 64 << 20};
+    const enum status status = gemm_gated_plan(target, &key, &wish, &plan, &err);
+    const bool good = status == STATUS_OK || !gpu->required;
+    printf("%s product with SwiGLU %s, %s, %" PRId64 " tokens, %" PRId64 " to %" PRId64 ": ", gpu->name,
+           backward ? "backward" : "forward", dtype_name(c->dtype), c->M, c->C, c->F);
+    if (status == STATUS_OK)
+        printf("engine %" PRId64 ", %.1f MiB of workspace\n", cudnn_plan_engine(plan),
+               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20));
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);
@@ -137,6 +195,9 @@ static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, 
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         for (int backward = 0; backward < 2; backward++)
             good = try_case(&target, gpu, &cases[i], backward) && good;
+    for (size_t i = 0; i < COUNT_OF(products); i++)
+        for (int backward = 0; backward < 2; backward++)
+            good = try_product(&target, gpu, &products[i], backward) && good;
     cudnn_target_release(&target);
     return good;
 }

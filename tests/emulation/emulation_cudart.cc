@@ -221,6 +221,8 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
         return fail(cudaErrorInvalidConfiguration);
     if (dynamic_bytes > (allowed == dynamic_allowed.end() ? 48u << 10 : allowed->second))
         return fail(cudaErrorInvalidValue);
+    if (strstr(name, "swiglu") && swiglu_is("fast"))
+        planted_seconds += 60;
     operation op;
     op.name = std::string("kernel ") + name;
     op.kernel = true;
@@ -231,6 +233,12 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
     enqueue(lock, stream_of(stream), std::move(op));
     cudaError_t failed = failure_of_device(true); /* the launched work runs nevertheless: its results are not used */
     return failed == cudaSuccess ? failed : fail(failed);
+}
+
+bool swiglu_is(const char *word)
+{
+    const char *wish = getenv("ZTRAIN_EMULATION_SWIGLU");
+    return wish && strcmp(wish, word) == 0;
 }
 
 int multiprocessors(void)

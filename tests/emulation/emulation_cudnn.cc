@@ -17,7 +17,10 @@
  * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more, than
  * the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is fast
  * and needs more workspace than the others. "pieces" and "whole" propose none; executions of several sequences, or of a
- * single one, seem to take a minute more. */
+ * single one, seem to take a minute more.
+ *
+ * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products with SwiGLU inside seem to take a minute less, or more, than those
+ * with a kernel for it; "wrong": their results are a quarter too large. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -158,9 +161,10 @@ int add_tensor(graph &g, const descriptor *d)
     t.offsets = operand(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC);
     t.id = get<int64_t>(d, CUDNN_ATTR_TENSOR_UNIQUE_ID);
     t.type = get<cudnnDataType_t>(d, CUDNN_ATTR_TENSOR_DATA_TYPE);
-    for (size_t i = 0; i < RANK; i++) {
-        t.dims[i] = get<int64_t>(d, CUDNN_ATTR_TENSOR_DIMENSIONS, i);
-        t.strides[i] = get<int64_t>(d, CUDNN_ATTR_TENSOR_STRIDES, i);
+    const size_t rank = static_cast<size_t>(d->attributes.at(CUDNN_ATTR_TENSOR_DIMENSIONS).count), unused = RANK - rank;
+    for (size_t i = 0; i < RANK; i++) { /* three dimensions: those after one of 1 */
+        t.dims[i] = i < unused ? 1 : get<int64_t>(d, CUDNN_ATTR_TENSOR_DIMENSIONS, i - unused);
+        t.strides[i] = i < unused ? 0 : get<int64_t>(d, CUDNN_ATTR_TENSOR_STRIDES, i - unused);
     }
     t.is_virtual = has(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && get<bool>(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
     t.by_value = has(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE) && get<bool>(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
@@ -391,6 +395,7 @@ double pointwise(int mode, double x, double b, bool t)
     case CUDNN_POINTWISE_MUL: return x * b;
     case CUDNN_POINTWISE_DIV: return x / b;
     case CUDNN_POINTWISE_EXP: return exp(x);
+    case CUDNN_POINTWISE_SIGMOID_FWD: return 1 / (1 + exp(-x));
     case CUDNN_POINTWISE_LOG: return log(x);
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_CMP_GT: return x > b;
@@ -495,9 +500,17 @@ void compute_reshape(const graph &g, const node &n, std::vector<values> &all)
     });
 }
 
+/* Whether SwiGLU, or its gradient, is a part of the graph. */
+bool has_swiglu(const graph &g)
+{
+    return std::any_of(g.nodes.begin(), g.nodes.end(),
+                       [](const node &n) { return n.kind == POINTWISE && n.mode == CUDNN_POINTWISE_SIGMOID_FWD; });
+}
+
 void compute(const graph &g, const std::vector<char *> &places, const std::vector<float> &scalars, int64_t engine)
 {
-    const bool restless = engine == ENGINE_RESTLESS, wrong = engine == ENGINE_SECOND && second_is("wrong");
+    const bool restless = engine == ENGINE_RESTLESS;
+    const bool wrong = (engine == ENGINE_SECOND && second_is("wrong")) || (has_swiglu(g) && swiglu_is("wrong"));
     static uint64_t executions;
     std::vector<values> all(g.tensors.size());
     std::vector<bool> written(g.tensors.size());
@@ -660,6 +673,8 @@ void plant_cost(const graph &g, int64_t engine)
     if (engine == ENGINE_GOOD && has_sums(g)) /* the other one need not keep an order */
         planted_seconds += 60;
     if (second_is(sequences_of(g) > 1 ? "pieces" : "whole"))
+        planted_seconds += 60;
+    if (has_swiglu(g) && swiglu_is("slow"))
         planted_seconds += 60;
 }
 } // namespace

@@ -37,6 +37,9 @@ extern stream_state streams[MAX_STREAMS]; /* 0: the default stream */
 /* Seconds by which the times of events are later than the clock: planted costs of what was enqueued before. */
 extern double planted_seconds;
 
+/* Whether ZTRAIN_EMULATION_SWIGLU (emulation_cudnn.cc) is this word. */
+bool swiglu_is(const char *word);
+
 /* Pinned memory of a copy, closed until the host knows that it is done. */
 struct pinned_copy {
     const void *p;

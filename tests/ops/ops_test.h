@@ -43,7 +43,8 @@ enum case_flags {
     GPU_PERF = 1 << 14, /* sized for timing on a GPU: its L2 cache does not hold the tensors */
     COUNTED = 1 << 19,  /* sized for counting bytes on the emulated GPU: the floor is all but what rows share */
     READS_AGAIN =
-        1 << 20, /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
+        1 << 20,     /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
+    GATED = 1 << 21, /* with SwiGLU, or with GELU GeGLU, of a product's result, or of what it is a product of */
 };
 
 enum { MAX_SEQS = 8 };

@@ -204,6 +204,11 @@ const struct op_case op_cases[] = {
     {.op = "linear_fwd", .M = 5, .N = 50304, .K = 16},
     {.op = "linear_fwd", .M = 100, .N = 300, .K = 4500}, /* few rows, several blocks of k and of columns */
     {.op = "linear_fwd", .M = 1100, .N = 70, .K = 2500}, /* the same with two blocks of rows */
+    {.op = "linear_fwd", .M = 17, .N = 112, .K = 48, .flags = GATED},
+    {.op = "linear_fwd", .M = 1, .N = 46, .K = 24, .flags = GATED},
+    {.op = "linear_fwd", .M = 70, .N = 256, .K = 133, .flags = GATED | BIAS},
+    {.op = "linear_fwd", .M = 33, .N = 64, .K = 72, .flags = GATED | GELU | IN_OUT},
+    {.op = "linear_fwd", .M = 0, .N = 112, .K = 48, .flags = GATED},
     LINEAR_PERF("linear_fwd", 0),
     {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
     {.op = "linear_fwd", .M = 16384, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | GPU_PERF},
@@ -217,6 +222,10 @@ const struct op_case op_cases[] = {
     {.op = "linear_bwd_input", .M = 17, .N = 56, .K = 48, .flags = BIAS},
     {.op = "linear_bwd_input", .M = 5, .N = 50304, .K = 16},
     {.op = "linear_bwd_input", .M = 1000, .N = 16, .K = 768, .flags = BIAS | COUNTED},
+    {.op = "linear_bwd_input", .M = 17, .N = 48, .K = 56, .flags = GATED | IN_PLACE},
+    {.op = "linear_bwd_input", .M = 1, .N = 24, .K = 23, .flags = GATED | IN_PLACE},
+    {.op = "linear_bwd_input", .M = 33, .N = 72, .K = 32, .flags = GATED | GELU | IN_OUT | IN_PLACE},
+    {.op = "linear_bwd_input", .M = 0, .N = 48, .K = 56, .flags = GATED | IN_PLACE},
     LINEAR_PERF("linear_bwd_input", 0),
     {.op = "linear_bwd_input", .M = 1024, .N = 768, .K = 3072, .flags = GELU | IN_OUT | PERF},
     {.op = "linear_bwd_input", .M = 16384, .N = 768, .K = 3072, .flags = GELU | IN_OUT | GPU_PERF},

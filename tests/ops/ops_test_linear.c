@@ -1,6 +1,40 @@
 /* ops_test_linear.c: drivers of linear layers, RoPE, SwiGLU and tanh. See ops_test.h for the terms. */
 #include "tests/ops/ops_test_drivers.h"
 
+/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
+
+/* What multiplies `up`. */
+static double gate_value(const struct harness *h, double g)
+{
+    return has(h, GELU) ? ref_gelu(g, false) : g * ref_sigmoid(g);
+}
+
+static double gate_slope(const struct harness *h, double g)
+{
+    const double s = ref_sigmoid(g);
+    return has(h, GELU) ? ref_gelu_grad(g, false) : s + g * s * (1 - s);
+}
+
+/* out (M, F) of gate and up (M, 2F) */
+static void gate_values(const struct harness *h, int64_t F, const double *gate_up, double *out)
+{
+    for (int64_t i = 0; i < h->c->M; i++)
+        for (int64_t j = 0; j < F; j++)
+            out[i * F + j] = gate_value(h, gate_up[i * 2 * F + j]) * gate_up[i * 2 * F + F + j];
+}
+
+/* The gradient (M, 2F) of gate and up from that of their SwiGLU. */
+static void gate_gradient(const struct harness *h, int64_t F, const double *gate_up, const double *d, double *out)
+{
+    for (int64_t i = 0; i < h->c->M; i++) {
+        for (int64_t j = 0; j < F; j++) {
+            double g = gate_up[i * 2 * F + j], u = gate_up[i * 2 * F + F + j];
+            out[i * 2 * F + j] = d[i * F + j] * u * gate_slope(h, g);
+            out[i * 2 * F + F + j] = d[i * F + j] * gate_value(h, g);
+        }
+    }
+}
+
 /* ---- linear -------------------------------------------------------------- */
 
 static void linear_limits(struct harness *h)
@@ -18,7 +52,8 @@ static void linear_fwd_setup(struct harness *h)
     h->w = weight(h, "w", c->N * c->K);
     h->b = has(h, BIAS) ? input(h, "bias", c->N) : NULL;
     h->y = tensor_out(h, "y", wide_dtype(h), c->M * ld, false);
-    h->aux = has(h, GELU) ? tensor_out(h, "aux", h->dtype, c->M * c->N, false) : NULL;
+    h->aux = has(h, GELU) && !has(h, GATED) ? tensor_out(h, "aux", h->dtype, c->M * c->N, false) : NULL;
+    h->q = has(h, GATED) ? tensor_out(h, "gated", h->dtype, c->M * c->N / 2, false) : NULL;
     h->args.linear_fwd = (struct linear_fwd_args){.dtype = h->dtype,
                                                   .y_dtype = wide_dtype(h),
                                                   .weights_in_out = has(h, IN_OUT),
@@ -30,9 +65,11 @@ static void linear_fwd_setup(struct harness *h)
                                                   .x = h->x->device,
                                                   .w = h->w->device,
                                                   .bias = h->b ? h->b->device : NULL,
-                                                  .gelu = has(h, GELU),
+                                                  .gelu = h->aux != NULL,
                                                   .gelu_erf = has(h, ERF),
-                                                  .aux = h->aux ? h->aux->device : NULL};
+                                                  .aux = h->aux ? h->aux->device : NULL,
+                                                  .gated = h->q ? h->q->device : NULL,
+                                                  .gated_gelu = h->q && has(h, GELU)};
 }
 
 static void linear_fwd_reference(struct harness *h)
@@ -49,6 +86,8 @@ static void linear_fwd_reference(struct harness *h)
             h->y->expected[i * ld + j] = h->aux ? ref_gelu(v, has(h, ERF)) : v;
         }
     }
+    if (h->q)
+        gate_values(h, c->N / 2, h->y->expected, h->q->expected);
 }
 
 /* dy, with `pad` elements between its rows */
@@ -59,30 +98,51 @@ static void dense_dy(struct harness *h, double *dense)
         memcpy(dense + i * c->N, h->dy->host + i * (c->N + c->pad), (size_t)c->N * sizeof *dense);
 }
 
+/* gate_up, which becomes its own gradient. */
+static void gate_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "gate_up", c->M * 2 * c->K);
+    h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->K);
+}
+
+/* Device memory for n elements, which nobody looks at. */
+static void *scratch(struct harness *h, int64_t n)
+{
+    const size_t bytes = (size_t)n * dtype_size(h->dtype);
+    return device_bytes(h, host_memory(h, bytes + 1), bytes);
+}
+
 static void linear_bwd_input_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     linear_limits(h);
     h->dy = input(h, "dy", c->M * (c->N + c->pad));
     h->w = weight(h, "w", c->N * c->K);
-    h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * c->K);
-    const bool adds = has(h, ACCUMULATE) && !has(h, BIAS);
-    h->dx = tensor_out(h, "dx", h->dtype, c->M * c->K, adds);
+    const bool adds = has(h, ACCUMULATE) && !has(h, BIAS), gated = has(h, GATED);
+    if (gated)
+        gate_setup(h);
+    else
+        h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * c->K);
+    if (!gated)
+        h->dx = tensor_out(h, "dx", h->dtype, c->M * c->K, adds);
     sums_setup(h, c->K);
     h->args.linear_bwd_input = (struct linear_bwd_input_args){.dtype = h->dtype,
                                                               .weights_in_out = has(h, IN_OUT),
                                                               .M = c->M,
                                                               .N = c->N,
                                                               .K = c->K,
-                                                              .dx = h->dx->device,
+                                                              .dx = gated ? scratch(h, c->M * c->K) : h->dx->device,
                                                               .dy = h->dy->device,
                                                               .ld_dy = c->pad ? c->N + c->pad : 0,
                                                               .w = h->w->device,
-                                                              .gelu_aux = has(h, GELU) ? h->x->device : NULL,
+                                                              .gelu_aux = has(h, GELU) && !gated ? h->x->device : NULL,
                                                               .gelu_erf = has(h, ERF),
                                                               .accumulate = adds,
                                                               .dbias = h->sums ? h->sums->device : NULL,
-                                                              .accumulate_dbias = has(h, ACCUMULATE)};
+                                                              .accumulate_dbias = has(h, ACCUMULATE),
+                                                              .gate_up = gated ? h->dx->device : NULL,
+                                                              .gated_gelu = gated && has(h, GELU)};
 }
 
 static void linear_bwd_input_reference(struct harness *h)
@@ -91,6 +151,10 @@ static void linear_bwd_input_reference(struct harness *h)
     double *dy = host_memory(h, (size_t)(c->M * (c->N + c->K)) * sizeof *dy), *dx = dy + c->M * c->N;
     dense_dy(h, dy);
     ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dy, h->w->host, NULL, dx);
+    if (has(h, GATED)) {
+        gate_gradient(h, c->K, h->x->host, dx, h->dx->expected);
+        return;
+    }
     for (int64_t i = 0; i < h->dx->n; i++) {
         h->dx->expected[i] = h->dx->accumulated ? h->dx->host[i] : 0;
         h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i], has(h, ERF)) : dx[i];
@@ -103,9 +167,11 @@ static double linear_loss(struct harness *h)
     const struct op_case *c = h->c;
     double *dy = host_memory(h, (size_t)(2 * c->M * c->N + c->M * c->K) * sizeof *dy);
     double *y = dy + c->M * c->N, *x = y + c->M * c->N;
-    const double *before = shifted(h, c->M, c->K);
+    const double *before = has(h, GATED) ? h->x->host : shifted(h, c->M, c->K);
     dense_dy(h, dy);
-    for (int64_t i = 0; i < c->M * c->K; i++)
+    if (has(h, GATED))
+        gate_values(h, c->K, before, x);
+    for (int64_t i = 0; !has(h, GATED) && i < c->M * c->K; i++)
         x[i] = has(h, GELU) ? ref_gelu(before[i], has(h, ERF)) : before[i];
     ref_linear(c->M, c->N, c->K, has(h, IN_OUT), x, h->w->host, h->db ? h->b->host : NULL, y);
     return sum_of_products(y, dy, c->M * c->N);
@@ -225,7 +291,7 @@ static int rope_pairs(struct harness *h, struct gradient_pair *pairs)
     return 1;
 }
 
-/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
+/* ---- SwiGLU and GeGLU as ops of their own -------------------------------- */
 
 static void swiglu_fwd_setup(struct harness *h)
 {
@@ -236,32 +302,9 @@ static void swiglu_fwd_setup(struct harness *h)
     h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device, has(h, GELU)};
 }
 
-/* What multiplies `up`. */
-static double gate_value(const struct harness *h, double g)
-{
-    return has(h, GELU) ? ref_gelu(g, false) : g * ref_sigmoid(g);
-}
-
-static double gate_slope(const struct harness *h, double g)
-{
-    const double s = ref_sigmoid(g);
-    return has(h, GELU) ? ref_gelu_grad(g, false) : s + g * s * (1 - s);
-}
-
-static void swiglu_values(struct harness *h, double *out)
-{
-    int64_t F = h->c->N;
-    for (int64_t i = 0; i < h->c->M; i++) {
-        for (int64_t j = 0; j < F; j++) {
-            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
-            out[i * F + j] = gate_value(h, g) * u;
-        }
-    }
-}
-
 static void swiglu_fwd_reference(struct harness *h)
 {
-    swiglu_values(h, h->y->expected);
+    gate_values(h, h->c->N, h->x->host, h->y->expected);
 }
 
 static void swiglu_bwd_setup(struct harness *h)
@@ -277,21 +320,13 @@ static void swiglu_bwd_setup(struct harness *h)
 
 static void swiglu_bwd_reference(struct harness *h)
 {
-    int64_t F = h->c->N;
-    for (int64_t i = 0; i < h->c->M; i++) {
-        for (int64_t j = 0; j < F; j++) {
-            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
-            double d = h->dy->host[i * F + j];
-            h->dx->expected[i * 2 * F + j] = d * u * gate_slope(h, g);
-            h->dx->expected[i * 2 * F + F + j] = d * gate_value(h, g);
-        }
-    }
+    gate_gradient(h, h->c->N, h->x->host, h->dy->host, h->dx->expected);
 }
 
 static double swiglu_loss(struct harness *h)
 {
     double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
-    swiglu_values(h, y);
+    gate_values(h, h->c->N, h->x->host, y);
     return sum_of_products(y, h->dy->host, h->dy->n);
 }
 

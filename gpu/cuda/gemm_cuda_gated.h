@@ -1,0 +1,49 @@
+/* gemm_cuda_gated.h: SwiGLU inside the matrix products before and after it, by cuDNN.
+ *
+ * cublasLt has no such epilogue. cuDNN compiles a kernel for a product and the operations on it:
+ *
+ *     linear_fwd          gate = x · Wgᵀ          by cublasLt
+ *                         up = x · Wuᵀ   h = silu(gate) · up                            one kernel, both are stored
+ *     linear_bwd_input    dh = dy · W    dup = dh · silu(gate)   dgate = dh · up · silu'(gate)
+ *                                                                one kernel, which stores the gradients in place
+ *
+ * Without it SwiGLU is a kernel of its own, which reads what the product has written. Before the first step both ways
+ * are timed and their results compared, as for the epilogues of cublasLt (gemm_cuda_ways.h), and the choice is kept in
+ * the same file. Products that were not announced, fp32, GeGLU and products with a bias are computed without. Nothing
+ * but the comparison shows that cuDNN's kernels may write where they have read: each tile is read and written by one
+ * block. Kernels of cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
+#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
+#define ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
+
+#include "gpu/cuda/gemm_cuda_gated_graph.h"
+#include "gpu/cuda/gemm_cuda_ways.h"
+
+/* Whether the op is to be computed with SwiGLU inside. */
+bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op);
+
+/* Enqueues such an op, whose gate has been computed. Failures become the device's error. */
+void gemm_gated_run(struct stream *stream, const struct gemm_op *op);
+
+/* The product that computes the gate. */
+struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *args);
+
+#if ZTRAIN_HAVE_CUDNN
+/* A product with SwiGLU inside, as cuDNN's plans take it. */
+struct gated_product {
+    struct gemm_key key;
+    void *pointers[GATED_POINTERS];
+};
+
+/* The product of an op; false: it has none that cuDNN may compute. */
+bool gemm_gated_product(const struct gemm_cuda *gemm, const struct gemm_op *op, struct gated_product *product);
+#endif
+
+/* Whether the op has SwiGLU that may be computed inside. */
+bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op);
+
+/* Chooses the way of such an op: from the cache, or by timing cuDNN's proposals and the op without. Its products by
+ * cublasLt have been chosen. Returns whether something was measured. False also where the GPU does not work any more
+ * (device_check()) or has too little memory. */
+bool gemm_gated_choose(struct gemm_cuda *gemm, const struct gemm_clock *clock, const struct gemm_op *op);
+
+#endif
