@@ -128,10 +128,12 @@ static void print_others(const char *dir)
 }
 
 /* The results of the evaluation at this checkpoint, and the run's early end. */
-static void print_evaluation(const struct train_position *position)
+static void print_evaluation(const struct train_position *position, const json_t *spec)
 {
     const struct early_stop *stopping = &position->stopping;
+    const double min_delta = json_number_value(json_object_get(spec, "train.early_stopping.min_delta"));
     const char *before = "evaluation   ";
+    char margin[64] = "";
     for (int i = 0; position->scores.known && i < EVAL_METRIC_COUNT; i++) {
         if (isnan(position->scores.values[i]))
             continue;
@@ -140,9 +142,11 @@ static void print_evaluation(const struct train_position *position)
     }
     if (*before == ',')
         putchar('\n');
+    if (min_delta > 0) /* the best value may be better, by less */
+        snprintf(margin, sizeof margin, " by more than %g", min_delta);
     if (position->stopped_early)
-        printf("ended early  %s has not improved on %.6g in %" PRId64 " evaluations\n",
-               eval_metric_name(stopping->metric), stopping->best, stopping->evaluations);
+        printf("ended early  %s has not improved on %.6g%s in %" PRId64 " evaluations\n",
+               eval_metric_name(stopping->metric), stopping->best, margin, stopping->evaluations);
 }
 
 static void print_summary(const struct checkpoint *checkpoint, const char *dir)
@@ -166,7 +170,7 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens%s\n",
            position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
            position->tokens, position->evaluation_due ? ", before its evaluation" : "");
-    print_evaluation(position);
+    print_evaluation(position, checkpoint->spec);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(string_of(checkpoint->model, "model_type")), params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");

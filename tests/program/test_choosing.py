@@ -124,6 +124,14 @@ def test_an_early_end_at_the_last_step_is_one(folder):
     assert f"nothing to do: the run has ended early, after step {end} of {STEPS}" in done.out
 
 
+def test_an_early_end_has_its_margin(folder):
+    patient = {"train": {"early_stopping": {"patience": 2, "min_delta": 0.5}}}
+    done = folder.train(eager(folder, patient))
+    assert re.search(r"eval_loss has not improved on [0-9.]+ by more than 0.5 in 2 evaluations", done.out), done
+    seen = folder.ztrain("inspect", folder.run_folder()).out
+    assert re.search(r"ended early  eval_loss has not improved on [0-9.]+ by more than 0.5 in 2 evaluations", seen), seen
+
+
 def test_export_names_the_checkpoints_that_it_cannot_compare(folder):
     folder.train(eager(folder, {"checkpoint": {"keep_last": 2, "keep_best": 2}}))
     best = os.path.realpath(os.path.join(folder.run_folder(), "checkpoints", "best"))
