@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { GROUP_PATH_MAX = 4096, FILE_PATH_MAX = GROUP_PATH_MAX + 256 };
@@ -128,6 +129,24 @@ void machine_memory(const char *root, struct machine_memory *memory)
         .huge_page_count = meminfo(root, "HugePages_Total:", 1),
     };
     visit_groups(root, "memory", visit_memory, memory);
+}
+
+/* What is left of a limit of this process. key: of /proc/self/status, what counts towards it, in KiB. */
+static uint64_t limit_room(const struct rlimit *limit, const char *key)
+{
+    uint64_t used;
+    if (limit->rlim_cur == RLIM_INFINITY || !read_number("/proc/self/status", key, &used))
+        return UINT64_MAX;
+    used *= 1024;
+    return limit->rlim_cur > used ? limit->rlim_cur - used : 0;
+}
+
+uint64_t machine_process_room(void)
+{
+    struct rlimit limit;
+    const uint64_t mapped = getrlimit(RLIMIT_AS, &limit) == 0 ? limit_room(&limit, "VmSize:") : UINT64_MAX,
+                   data = getrlimit(RLIMIT_DATA, &limit) == 0 ? limit_room(&limit, "VmData:") : UINT64_MAX;
+    return mapped < data ? mapped : data;
 }
 
 /* ---- CPUs ---------------------------------------------------------------- */

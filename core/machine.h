@@ -19,6 +19,10 @@ struct machine_memory {
 /* root: "" on a real machine; a test's folder that holds its own /proc and /sys. */
 void machine_memory(const char *root, struct machine_memory *memory);
 
+/* The bytes that this process may still map or allocate under its own limits (setrlimit, ulimit -v and -d); UINT64_MAX:
+ * there is none. */
+uint64_t machine_process_room(void);
+
 /* The cores that the affinity mask allows; at least 1. */
 int machine_cores(void);
 

@@ -71,27 +71,44 @@ static bool wants_snapshot(const struct run_spec *spec)
  * other processes, take some as well. */
 static const double auto_share = 0.8;
 
-/* Whether the snapshot fits into the host memory of this rank's node: into all that there is and, if the machine is one
- * of the run's, into what is free. */
-static bool snapshot_fits(const struct trainer *t)
+/* Of a limited process, for what the plan does not count: stacks of threads, malloc's arenas, buffers of files. */
+static const double process_reserve = 256 << 20;
+
+/* Whether the host memory that this rank allocates by itself fits into what the limits of its process leave. */
+static bool fits_process(const struct trainer *t, double share)
+{
+    const struct memory_plan *plan = &t->plan;
+    const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
+    return (double)(plan->host.used + device) + process_reserve <= share * (double)machine_process_room();
+}
+
+/* What the snapshot does not fit into; NULL: it fits into train.memory_limit, into the host memory of this rank's node
+ * and, if the machine is one of the run's, into what is free there and what the process may allocate. */
+static const char *snapshot_obstacle(const struct trainer *t)
 {
     const double share = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO ? auto_share : 1;
     struct machine_memory machine = {.available = UINT64_MAX};
     const double node = (double)memory_plan_node_bytes(t);
     if (t->comm)
         machine_memory("", &machine);
-    return node <= share * (double)memory_plan_node_limit(t) && node <= share * (double)machine.available &&
-           !snapshot_exceeds_limit(t);
+    if (snapshot_exceeds_limit(t))
+        return "train.memory_limit";
+    if (t->comm && !fits_process(t, share))
+        return "the memory limit of its process (ulimit -v, ulimit -d)";
+    return node > share * (double)memory_plan_node_limit(t) || node > share * (double)machine.available
+               ? "a node's memory"
+               : NULL;
 }
 
-static enum status refuse_snapshot(const struct trainer *t, struct error *err)
+/* obstacle: NULL where it is another rank's. */
+static enum status refuse_snapshot(const struct trainer *t, const char *obstacle, struct error *err)
 {
     char size[SIZE_TEXT_MAX];
     error_set(err, STATUS_DEVICE,
               "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory does "
               "not fit into %s",
               size_round(zero_snapshot_bytes(t->zero), size), zero_snapshot_bytes(t->zero),
-              snapshot_exceeds_limit(t) ? "train.memory_limit" : "a node's memory");
+              obstacle ? obstacle : "the memory of another rank's node or process");
     return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
 }
 
@@ -103,19 +120,20 @@ enum status trainer_memory_plan(struct trainer *t, struct error *err)
     fill_plan(t);
     if (!wants_snapshot(t->spec))
         return STATUS_OK;
-    double lacking = snapshot_fits(t) ? 0 : 1;
+    const char *obstacle = snapshot_obstacle(t);
+    double lacking = obstacle ? 1 : 0;
     if (t->comm)
         TRY(comm_sum(t->comm, &lacking, 1, err));
     if (lacking == 0)
         return STATUS_OK;
     if (decoupled == SPEC_DECOUPLED_ON)
-        return refuse_snapshot(t, err);
+        return refuse_snapshot(t, obstacle, err);
     zero_keep_snapshot(t->zero, false);
     fill_plan(t);
     if (!t->quiet)
         log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
-                 "copy of %s on each rank",
-                 size_round(zero_snapshot_bytes(t->zero), size));
+                 "copy of %s on each rank: %s",
+                 size_round(zero_snapshot_bytes(t->zero), size), obstacle ? obstacle : "that of another rank");
     return STATUS_OK;
 }
 

@@ -2,11 +2,13 @@
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 
-from harness import (BadDisk, CHECKPOINT, DEVICE, DIVERGED, FINISHED, Job, PEER, REQUEUE, merged, wait_for_steps,
+from harness import (ZTRAIN, BadDisk, CHECKPOINT, DEVICE, DIVERGED, FINISHED, Job, PEER, REQUEUE, merged, wait_for_steps,
                      wait_for_words, wait_until)
 
 pytestmark = pytest.mark.long
@@ -154,6 +156,28 @@ def test_the_plan_has_the_copy(folder):
     assert "snapshot" not in done.out and "training waits for checkpoints (checkpoint.writer.decoupled): " in done.out, done
     done = plan(True, total + copy - 1, expect=DEVICE)
     assert f"({copy} bytes) of each rank's state in host memory does not fit into train.memory_limit" in done.last_words, done
+
+
+def test_a_limit_of_the_process_counts(folder):
+    """auto makes no copy that ulimit -v would not leave room for: whatever the limit is, the run is whole."""
+    model = {"model_type": "gpt2", "vocab_size": 8000, "n_positions": 16, "n_embd": 512, "n_layer": 1, "n_head": 8}
+    spec = folder.spec({"model": {"config": model}, "data": {"validation": None, "seq_length": 16}, "train_batch_size": 2,
+                        "train": {"epochs": None, "max_steps": 1}})
+
+    def train(limit, *more):
+        command = f'ulimit -v {limit}; exec "$0" "$@"'
+        return subprocess.run(["bash", "-c", command, ZTRAIN, "--config", spec, *more], capture_output=True, text=True, check=False)
+    waits = "training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a copy of "
+    limit, said = 1250000, False
+    while not said and limit > 400000:
+        limit = limit * 4 // 5
+        done = train(limit)
+        assert done.returncode == FINISHED, done
+        said = waits in done.stdout
+        shutil.rmtree(folder.run_folder())
+    assert said and "the memory limit of its process (ulimit -v, ulimit -d)" in done.stdout, done
+    done = train(limit // 2, "--set", "checkpoint.writer.decoupled=true")
+    assert done.returncode == DEVICE and "does not fit into the memory limit of its process" in done.stderr, done
 
 
 @pytest.mark.parametrize("ranks, changes", [

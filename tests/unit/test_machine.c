@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -149,6 +150,34 @@ static void this_machine_has_cores_and_memory(void **state)
     assert_true(machine_cores() >= 1 && machine_cores() <= machine_cores_online());
 }
 
+/* Sets the soft limit; false: the hard limit does not allow it. */
+static bool set_limit(int kind, rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(kind, &limit), 0);
+    limit.rlim_cur = bytes;
+    return setrlimit(kind, &limit) == 0;
+}
+
+/* The room is what is left of a limit; without one there is none to run out of. */
+static void limits_of_this_process(void **state)
+{
+    (void)state;
+    const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
+    const rlim_t bytes = (rlim_t)1 << 47; /* more than a sanitizer maps */
+    if (!set_limit(RLIMIT_AS, RLIM_INFINITY) || !set_limit(RLIMIT_DATA, RLIM_INFINITY))
+        skip();
+    assert_true(machine_process_room() == UINT64_MAX);
+    for (int i = 0; i < 2; i++) {
+        assert_true(set_limit(kinds[i], bytes));
+        const uint64_t room = machine_process_room();
+        assert_true(set_limit(kinds[i], 4096)); /* the process has more already */
+        const uint64_t none = machine_process_room();
+        assert_true(set_limit(kinds[i], RLIM_INFINITY));
+        assert_true(room > 0 && room < bytes && none == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +186,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_least_of_nested_groups_counts, make_root, remove_root),
         cmocka_unit_test_setup_teardown(version_1_limits, make_root, remove_root),
         cmocka_unit_test(this_machine_has_cores_and_memory),
+        cmocka_unit_test(limits_of_this_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
