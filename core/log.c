@@ -87,8 +87,8 @@ static void keep_line(const char *prefix, const char *text, enum output_kind kin
     }
 }
 
-/* Writes a line to `terminal` (OUTLET_FILE: not to a terminal) with `prefix` and, unless the text has it, the rank; and
- * to the file. The caller holds no lock. */
+/* Writes a line to `terminal` (OUTLET_FILE: not to a terminal) with `prefix` and, unless the text begins with it, the
+ * rank; and to the file. The caller holds no lock. */
 static void write_line(enum outlet terminal, const char *prefix, bool name_rank, const char *raw, enum output_kind kind)
 {
     char escaped[2 * TEXT_BYTES];
@@ -98,7 +98,7 @@ static void write_line(enum outlet terminal, const char *prefix, bool name_rank,
         char who[sizeof logger.host + 32] = "", line[LINE_BYTES];
         if (name_rank && logger.world > 1)
             snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
-        int n = snprintf(line, sizeof line, "%s%s%s\n", prefix, strstr(text, who) ? "" : who, text);
+        int n = snprintf(line, sizeof line, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
         output_put(terminal, line, (size_t)n, kind);
     }
     keep_line(prefix, text, kind);
