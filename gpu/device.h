@@ -51,9 +51,9 @@ void device_close(struct device *device);
  * neither 1 nor 0. */
 enum status device_cuda_wants_tf32(bool *wants, struct error *err);
 
-/* From now on matrix products use `count` multiprocessors fewer than the GPU has, which kernels beside them, such as
- * NCCL's, find free. To be called before ops_prepare(), whose choices depend on it; count is less than
- * device->multiprocessors. Other devices ignore it. */
+/* From now on matrix products leave `count` of the GPU's multiprocessors free for concurrent kernels, such as NCCL's.
+ * To be called before ops_prepare(), whose choices depend on it; count is less than device->multiprocessors. Other
+ * devices ignore it. */
 void device_leave_multiprocessors(struct device *device, int count);
 
 /* The size of the UUID by which CUDA identifies a GPU. */

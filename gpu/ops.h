@@ -276,7 +276,8 @@ struct swiglu_bwd_args {
     bool gelu;
 };
 
-/* SwiGLU or GeGLU of a product, and the gradient of what it was taken of, as ops of their own. */
+/* The op that computes `gated` from y of a linear_fwd, and the one that computes the gradient in `gate_up` from dx of a
+ * linear_bwd_input. */
 static inline struct swiglu_fwd_args linear_gate_fwd(const struct linear_fwd_args *a)
 {
     struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu};

@@ -2,9 +2,9 @@
 
 #include "core/log.h"
 
-/* With auto, a GPU gives up a sixth of its multiprocessors at most: those with fewer have no NVLink that so many blocks
- * could fill. Only at stage 3 every micro-batch's products run beside collectives; docs/performance.md has the share of
- * time from which the limit pays. */
+/* With auto, a GPU gives up a sixth of its multiprocessors at most: smaller GPUs have no NVLink that needs
+ * so many blocks. Only at stage 3 every micro-batch's products run beside collectives; docs/performance.md has the
+ * share of time from which the limit pays. */
 enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
 
 static enum status refuse_limit(const struct device *device, struct error *err)

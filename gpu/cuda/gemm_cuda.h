@@ -12,7 +12,7 @@ void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 /* From now on bias, GELU and bias gradients are computed by ztrain's kernels after the products. */
 void gemm_cuda_avoid_epilogues(struct gemm_cuda *gemm);
 
-/* From now on the kernels of products leave so many multiprocessors to others. */
+/* From now on the kernels of products leave `count` multiprocessors to other kernels. */
 void gemm_cuda_leave_multiprocessors(struct gemm_cuda *gemm, int count);
 
 /* From now on announced products with SwiGLU may be computed by cuDNN, which outlives `gemm`. NULL: it cannot be used.

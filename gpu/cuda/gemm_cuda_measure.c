@@ -339,7 +339,7 @@ static void measure_ceiling(struct bench *bench, enum dtype dtype)
     if (device->memory_bytes < least_memory)
         return;
     struct gemm_rules rules = g->rules;
-    rules.sm_target = 0; /* nothing runs beside it */
+    rules.sm_target = 0; /* no collective runs at the same time */
     struct gemm_product p = gemm_product_fwd(&rules, &args);
     choose_algorithm(bench, &p);
     if (gemm_cache_find(g->cache, &p.key, &known) && known.microseconds > 0)

@@ -39,7 +39,6 @@ def ways():
     return {int(line[EPILOGUE_FIELD]): int(line[WAY_FIELD]) for line in lines if int(line[EPILOGUE_FIELD]) in EPILOGUES}
 
 
-
 def close(some, others):
     for step, other in zip(some, others, strict=True):
         assert step["loss"] == pytest.approx(other["loss"], rel=2e-3)

@@ -44,7 +44,7 @@ enum case_flags {
     COUNTED = 1 << 19,  /* sized for counting bytes on the emulated GPU: the floor is all but what rows share */
     READS_AGAIN =
         1 << 20,     /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
-    GATED = 1 << 21, /* with SwiGLU, or with GELU GeGLU, of a product's result, or of what it is a product of */
+    GATED = 1 << 21, /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
 };
 
 enum { MAX_SEQS = 8 };
