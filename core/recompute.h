@@ -1,7 +1,8 @@
 /* recompute.h: how much of a block's activations is computed again in backward instead of being kept since forward.
  *
- * Each policy includes those before it. The results have the same bits under every policy. The picture of the kept
- * buffers is in gpu/model/transformer_layout.c. */
+ * Each policy includes those before it. The results have the same bits under every policy, except where a GPU computes
+ * SwiGLU inside a matrix product in forward: mlp and attention compute it by a kernel of its own, as backward does, and
+ * agree with the other policies to rounding. The picture of the kept buffers is in gpu/model/transformer_layout.c. */
 #ifndef ZTRAIN_CORE_RECOMPUTE_H
 #define ZTRAIN_CORE_RECOMPUTE_H
 

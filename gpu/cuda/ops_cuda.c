@@ -25,6 +25,9 @@ static bool has_gates(const struct linear_products *products)
     for (int i = 0; i < products->num_fwd; i++)
         if (products->fwd[i].gated)
             return true;
+    for (int i = 0; i < products->num_bwd_input; i++)
+        if (products->bwd_input[i].gate_up)
+            return true;
     return false;
 }
 

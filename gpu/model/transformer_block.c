@@ -309,6 +309,8 @@ static void mlp_forward(const struct pass *pass, const struct unit *unit, const 
         linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), b->hidden);
     else
         linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
+    if (transformer_gates_again(t))
+        gated_forward(pass, b);
 }
 
 /* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */

@@ -19,7 +19,7 @@ struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct
         .gelu = aux && !gated,
         .aux = gated ? NULL : aux,
         .gelu_erf = aux && t->config.desc->mlp == MLP_GELU_ERF,
-        .gated = gated ? aux : NULL,
+        .gated = gated && !transformer_gates_again(t) ? aux : NULL,
         .gated_gelu = gated && t->config.desc->mlp == MLP_GEGLU,
     };
 }

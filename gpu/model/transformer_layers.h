@@ -15,7 +15,7 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux);
 
 /* y = x · W + bias. The up product has an `aux`: y is gelu(aux) then, where aux = x · W + bias; or aux is SwiGLU or
- * GeGLU of y in a model whose MLP is gated. */
+ * GeGLU of y in a model whose MLP is gated, unless transformer_gates_again(). */
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
                     void *aux);
 

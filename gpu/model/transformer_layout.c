@@ -23,7 +23,8 @@
  * (4 C + W + H D + 3 F) s + (2 + H) f.
  *
  * GELU is a part of the product before it, and is computed from sums that are not rounded to dt yet. The same bits
- * therefore need that product again, which gives inner as well; the output of SwiGLU and GeGLU needs inner alone.
+ * therefore need that product again, which gives inner as well; the output of SwiGLU and GeGLU needs inner alone
+ * (transformer_gates_again()).
  *
  * They are laid out in one of four ways; r is the residual stream at a block's input, K a block's other kept buffers,
  * X those that are computed again:

@@ -123,6 +123,14 @@ static inline bool transformer_gates(const struct transformer *t)
     return mlp_is_gated(t->config.desc->mlp);
 }
 
+/* Whether backward computes SwiGLU or GeGLU of `inner` again. Forward then computes it by the same op, not inside the
+ * product, where a device may take gate and up before they are rounded. */
+static inline bool transformer_gates_again(const struct transformer *t)
+{
+    const enum recompute policy = t->config.recompute;
+    return transformer_gates(t) && (policy == RECOMPUTE_MLP || policy == RECOMPUTE_ATTENTION);
+}
+
 /* Whether anything is dropped in training. */
 static inline bool transformer_drops(const struct transformer *t)
 {

@@ -2,7 +2,8 @@
  * backend API, computed operation by operation as they are written down.
  *
  * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds
- * the results to the tensor's type, and honours dimensions and strides as given; a dimension of an operand that is a
+ * the results to the tensor's type (those that go to memory when they are written: the operations after them take them
+ * unrounded, as a kernel may that still holds them in registers), and honours dimensions and strides as given; a dimension of an operand that is a
  * fraction of the result's is shared by groups (of heads). What lies outside of the lengths of a product, or after the
  * end of a ragged sequence, is NaN: a graph that lets it into a result is noticed. Whether cuDNN would recognise the
  * whole graph is not decided here: tests/emulation/cudnn_plans.c asks the real library.
@@ -532,9 +533,10 @@ void compute(const graph &g, const std::vector<char *> &places, const std::vecto
         case REDUCTION: compute_reduction(g, n, all); break;
         default: compute_reshape(g, n, all); break;
         }
-        const cudnnDataType_t type = g.tensors[static_cast<size_t>(n.y)].type;
+        const tensor &y = g.tensors[static_cast<size_t>(n.y)];
         for (double &x : all[static_cast<size_t>(n.y)])
-            x = rounded(type, x);
+            if (y.is_virtual)
+                x = rounded(y.type, x);
     }
     const double factor = asked_for("wrong") || wrong         ? 1.25
                           : asked_for("restless") || restless ? 1 + 0.005 * static_cast<double>(++executions % 3)

@@ -86,6 +86,24 @@ def test_what_cannot_be_fused_is_computed(folder, model):
     assert FORWARD not in ways() and len(found) == 2, done
 
 
+def test_policies_keep_their_bits(folder, tmp_path, monkeypatch):
+    """The emulated product hands up to SwiGLU before it is rounded. Policies that compute SwiGLU again, from the rounded up, have
+    no such product in forward; so the bits are those of one of two groups."""
+    def under(policy, way=""):
+        numbers, done = trained(folder, policy + way, more=["--set", f"activation_checkpointing.policy={policy}"],
+                                ZTRAIN_EMULATION_SWIGLU="fast", ZTRAIN_GEMM_EPILOGUES=way)
+        return numbers, ways(), done
+    again, inside, done = under("mlp")
+    assert inside == {BACKWARD: FUSED}, done
+    assert under("attention")[0] == again
+    none, inside, done = under("none")
+    assert inside == {FORWARD: FUSED, BACKWARD: FUSED} and none != again, done
+    assert [under(policy)[0] for policy in ("norms", "block")] == [none, none]
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
+    outside = under("none", "unfused")[0]
+    assert [under(policy, "unfused")[0] for policy in ("norms", "mlp", "attention", "block")] == 4 * [outside]
+
+
 def test_without_cudnn_there_is_no_such_way(folder):
     trained(folder, "none", ZTRAIN_EMULATION_SWIGLU="fast", ZTRAIN_EMULATION_CUDNN="none")
     assert ways() == {}
