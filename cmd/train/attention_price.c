@@ -4,7 +4,6 @@
 #include "core/log.h"
 #include "gpu/device_avoid.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* The times of a step with cuDNN, and without, in seconds. */
@@ -29,18 +28,24 @@ end:
     return status;
 }
 
-/* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing where that is not known. */
+/* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing where that is not known. Of a
+ * tiny model nearly all of the time goes into launches: less than 1 % then. */
 static void estimate(const struct trainer *t, char *text, size_t size)
 {
     double with, without;
+    char percent[32] = "less than 1";
     struct error ignored;
     struct gpu_model known;
     const bool here = gpu_catalog_find(t->device->name, &known, &ignored) == STATUS_OK;
     const char *gpu = here ? t->device->name : NULL;
     text[0] = '\0';
-    if (walk_both(t, gpu, &with, &without, &ignored) == STATUS_OK && with > 0)
-        snprintf(text, size, "; by `ztrain plan --speed`, a step takes about %.0f %% longer for it%s",
-                 fmax(0, 100 * (without / with - 1)), gpu ? "" : " (on an H100)");
+    if (walk_both(t, gpu, &with, &without, &ignored) != STATUS_OK || with <= 0)
+        return;
+    const double more = 100 * (without / with - 1);
+    if (more >= 1)
+        snprintf(percent, sizeof percent, "about %.0f", more);
+    snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s %% longer for it%s", percent,
+             gpu ? "" : " (on an H100)");
 }
 
 /* What of the run cuDNN cannot compute on any machine; NULL: nothing. */

@@ -187,7 +187,13 @@ static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct 
     struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
                           .max_seq = (int32_t)t->spec->data.seq_length};
     struct zero_result result;
+    int64_t most_tokens;
+    int32_t most_seqs;
+    /* full samples; documents that are samples have a token less, and no room for more */
+    token_stream_limits(&t->train_config, &most_tokens, &most_seqs);
     batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
+    if (batch.num_tokens > most_tokens)
+        batch.num_tokens = most_tokens;
     const struct loss_factor factor = {.value = 1, .scaler = zero_loss_scale(t->zero)};
     zero_begin_step(t->zero, &schedule, t->compute);
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);

@@ -133,7 +133,10 @@ def test_all_kinds_of_steps_have_plans(folder):
     """Steps with recomputation, fp32, fp16, padding and several nodes."""
     base = plan(folder, GPT2_124M, 1024, 8, 2)
     spec = folder.spec({"model": {"config": GPT2_124M}, "data": {"seq_length": 1024}}, "other")
-    for changes in (["fp16.enabled=true"], ["activation_checkpointing.enabled=true"], ["data.packing=false"]):
+    many = ["train_batch_size=64", "train_micro_batch_size_per_gpu=64"]
+    for changes in (["fp16.enabled=true"], ["activation_checkpointing.enabled=true"], ["data.packing=false"],
+                    [*many, "data.packing=false"], [*many, "data.packing=first_fit"],
+                    [*many, "data.packing=first_fit", "data.document_mask=true"], [*many, "data.document_mask=true"]):
         sets = [word for change in changes for word in ("--set", change)]
         out = folder.ztrain("plan", "--speed", "--config", spec, *sets).out
         assert "tokens/s" in out
