@@ -190,12 +190,14 @@ static bool check_linear_bwd_input(struct op_check_bed *b)
 
 static bool check_linear_bwd_weight(struct op_check_bed *b)
 {
-    if (b->variant > 2)
+    if (b->variant > (b->dtype == DTYPE_BF16 ? 3 : 2))
         return false;
     struct linear_bwd_weight_args a = {.dtype = b->dtype, .M = M, .N = N, .K = C};
     a.weights_in_out = b->variant == 1;
-    a.accumulate = b->variant == 2;
-    a.dw = bed_changed(b, DTYPE_F32, N * C, 1);
+    a.accumulate = b->variant >= 2;
+    a.accumulate_dbias = b->variant == 2;
+    a.dw_dtype = b->variant == 3 ? DTYPE_BF16 : DTYPE_F32;
+    a.dw = bed_changed(b, a.dw_dtype, N * C, 1);
     a.dbias = b->variant ? bed_changed(b, DTYPE_F32, N, 1) : NULL;
     a.dy = bed_input(b, b->dtype, M * N, 1);
     a.x = bed_input(b, b->dtype, M * C, 1);

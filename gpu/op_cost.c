@@ -55,7 +55,7 @@ struct op_cost op_cost_linear_bwd_input(const struct linear_bwd_input_args *a)
 struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
 {
     double size = size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size, FLOAT_BYTES * (a->accumulate ? 2 : 1), size);
+    return linear_work(a->M, a->N, a->K, size, size_of(a->dw_dtype) * (a->accumulate ? 2 : 1), size);
 }
 
 struct op_cost op_cost_head_norm_fwd(const struct head_norm_fwd_args *a)

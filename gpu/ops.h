@@ -137,18 +137,20 @@ struct linear_bwd_input_args {
     bool gated_gelu; /* with gate_up: the layer before has gated_gelu */
 };
 
-/* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows. The caller may know that some columns of dy add up
- * to 0 but for rounding: those are not added up, and dbias (+)= 0 there. */
+/* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows. The sum in dw is computed in fp32 and rounded once.
+ * The caller may know that some columns of dy add up to 0 but for rounding: those are not added up, and dbias (+)= 0
+ * there. */
 struct linear_bwd_weight_args {
-    enum dtype dtype;
+    enum dtype dtype, dw_dtype; /* dw_dtype: DTYPE_F32, or bf16 where dt is bf16 */
     bool weights_in_out;
     int64_t M, N, K;
-    float *dw;    /* (N, K), or (K, N) with weights_in_out */
+    void *dw;     /* dw_dtype (N, K), or (K, N) with weights_in_out */
     float *dbias; /* (N) or NULL */
     const void *dy;
     int64_t ld_dy;
     const void *x;
-    bool accumulate;
+    bool accumulate;                /* dw */
+    bool accumulate_dbias;          /* dbias */
     int64_t null_first, null_count; /* the columns of dy that add up to 0; null_count 0: none */
 };
 

@@ -5,6 +5,9 @@
  *   release      no further work will read them; the memory may be reused after the work enqueued so far
  *   grads        returns the memory for the unit's gradients (fp32, laid out as the unit). accumulate: add to its
  *                values; else overwrite every element of every tensor (gaps may stay unwritten or become zeros)
+ *   matrix_sums  may be called after grads: then the gradients of the unit's tensors of two dimensions go into the
+ *                memory that it returns (bf16, laid out as the unit) instead, added to its values with `adds`, and the
+ *                other tensors' alone where grads says. NULL: there is no such memory for this unit
  *   grads_ready  all work that writes the unit's gradients in this micro-batch is enqueued; their reduction may start
  *                after it
  *
@@ -34,6 +37,7 @@ struct param_verbs {
     void (*release)(void *self, int unit, enum param_pass pass, struct stream *stream);
     enum status (*grads)(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
                          struct error *err);
+    void *(*matrix_sums)(void *self, int unit, bool *adds); /* may be NULL */
     enum status (*grads_ready)(void *self, int unit, struct stream *stream, struct error *err);
 };
 

@@ -182,7 +182,8 @@ static enum status allocate_host(struct trainer *t, struct error *err)
 
 enum status trainer_memory_prepare(const struct trainer *t, struct error *err)
 {
-    return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err);
+    return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
+                               err);
 }
 
 enum status trainer_memory_allocate(struct trainer *t, struct error *err)

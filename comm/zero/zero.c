@@ -135,11 +135,12 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->reduced = calloc(units, sizeof *z->reduced);
     z->fetched = calloc(units, sizeof *z->fetched);
     z->open = calloc(units, sizeof *z->open);
+    z->summed = calloc(units, sizeof *z->summed);
     z->bad_rank_records = calloc(ZERO_STEPS * units, sizeof *z->bad_rank_records);
     z->ranges = calloc((size_t)table->num_tensors, sizeof *z->ranges);
     z->first_range = calloc(units + 1, sizeof *z->first_range);
     z->segments = calloc((size_t)table->num_tensors, sizeof *z->segments);
-    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank_records || !z->ranges || !z->first_range ||
+    if (!z->reduced || !z->fetched || !z->open || !z->summed || !z->bad_rank_records || !z->ranges || !z->first_range ||
         !z->segments) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
         goto fail;
@@ -194,6 +195,7 @@ void zero_free(struct zero *z)
     free(z->reduced);
     free(z->fetched);
     free(z->open);
+    free(z->summed);
     free(z->bad_rank_records);
     free(z->ranges);
     free(z->first_range);

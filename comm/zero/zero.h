@@ -87,6 +87,9 @@ enum status zero_check_folders(const struct zero *zero, struct error *err);
 
 const struct param_verbs *zero_verbs(struct zero *zero);
 
+/* Whether the verb matrix_sums gives memory. */
+bool zero_has_matrix_sums(const struct zero *zero);
+
 /* The own slice of `unit` (layout->slice[unit] elements, padding included) in device memory, or in host memory if it is
  * offloaded. At stage 0, and in fp32 without offload, it is a part of the whole array. */
 void *zero_slice(struct zero *zero, enum state_kind state, int unit);

@@ -215,8 +215,10 @@ static enum status watch_gradients(struct zero *z, int unit, const float *grads,
         flip(z, "gradients", (char *)(uintptr_t)grads, false);
     for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
-        const size_t bytes = (size_t)tensor->numel * sizeof *grads;
-        TRY(zero_hash(z, grads + tensor->offset, false, bytes, &hashes[t], err));
+        const bool summed = zero_is_summed(z, tensor);
+        const void *from = summed ? zero_grad(z, unit, tensor->offset) : grads + tensor->offset;
+        const size_t bytes = (size_t)tensor->numel * dtype_size(summed ? z->config.grad_dtype : DTYPE_F32);
+        TRY(zero_hash(z, from, false, bytes, &hashes[t], err));
     }
     return STATUS_OK;
 }

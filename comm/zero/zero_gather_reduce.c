@@ -201,8 +201,26 @@ static enum status grads(void *self, int unit, struct stream *stream, float **ou
         *out = bucket->memory;
         *accumulate = adds;
     }
+    z->summed[unit] = z->summed[unit] && z->open[unit];
     z->open[unit] = true;
     return comm_status(z->comm, err);
+}
+
+bool zero_has_matrix_sums(const struct zero *z)
+{
+    return z->config.training && !zero_parallel(z) && z->offload.first_unit == z->units &&
+           z->config.grad_dtype == DTYPE_BF16 && z->config.dtype == DTYPE_BF16;
+}
+
+static void *matrix_sums(void *self, int unit, bool *adds)
+{
+    struct zero *z = self;
+    ASSERT(z->open[unit]);
+    if (!zero_has_matrix_sums(z))
+        return NULL;
+    z->summed[unit] = true;
+    *adds = z->micro > 0;
+    return zero_grad(z, unit, 0);
 }
 
 /* Reduces the unit's gradients (in comm_dtype) into the own slice, at stage 0 into all slices, when they are complete
@@ -290,8 +308,12 @@ const struct param_verbs *zero_verbs(struct zero *z)
 
 void zero_verbs_init(struct zero *z)
 {
-    z->verbs = (struct param_verbs){
-        .self = z, .acquire = acquire, .release = release, .grads = grads, .grads_ready = grads_ready};
+    z->verbs = (struct param_verbs){.self = z,
+                                    .acquire = acquire,
+                                    .release = release,
+                                    .grads = grads,
+                                    .matrix_sums = matrix_sums,
+                                    .grads_ready = grads_ready};
 }
 
 /* ---- theory -------------------------------------------------------------- */

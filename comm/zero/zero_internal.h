@@ -158,6 +158,7 @@ struct zero {
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
     bool *open;                 /* (units): grads() was called, grads_ready() not yet */
+    bool *summed;               /* (units): and matrix_sums(): the matrices' gradients are not in the bucket */
     int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
     struct decay_range *ranges; /* of the state kept here; those of unit u: first_range[u] up to first_range[u + 1] */
     int *first_range;           /* (units + 1) */
@@ -371,8 +372,15 @@ void zero_wire_layout(struct zero *zero, const int64_t room[PLACES], struct aren
 const void *zero_fill_wire(struct zero *zero, int place, int unit, const float *grads, struct stream *stream);
 
 /* Adds a unit's gradients in its bucket to its accumulator (the whole unit is kept), which the first micro-batch
- * overwrites. to_bucket: adds the accumulator to the bucket instead. */
+ * overwrites; of a unit that is `summed` those that are not in the accumulator yet. to_bucket: adds the accumulator to
+ * the bucket instead. */
 void zero_fold_grads(struct zero *zero, int unit, float *bucket, bool to_bucket, struct stream *stream);
+
+/* Whether the tensor's gradient of this micro-batch was added to its accumulator by the product that computed it. */
+static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
+{
+    return zero->summed[tensor->unit] && tensor->ndim == 2;
+}
 
 /* Fills zero->verbs. */
 void zero_verbs_init(struct zero *zero);

@@ -9,7 +9,11 @@
  *
  * With accumulators in bf16 the unit's gradients are computed in its bucket. Stages 0 and 1 add those of all
  * micro-batches but the last to the accumulator, and in the last the accumulator to the bucket, so that the sum goes to
- * the reduction unrounded. With one micro-batch a gradient is therefore rounded in the same places at every stage. */
+ * the reduction unrounded. With one micro-batch a gradient is therefore rounded in the same places at every stage.
+ *
+ * Alone, a rank has no reduction, and products add the gradients of matrices to the accumulator themselves
+ * (matrix_sums): in fp32, rounded once, as above, without the bytes of the bucket. The blocks' only: an embedding's
+ * gradients, and a head's in chunks, are sums of several ops. */
 #include "comm/zero/zero_internal.h"
 
 void zero_wire_layout(struct zero *z, const int64_t room[PLACES], struct arena *shared)
@@ -32,15 +36,42 @@ const void *zero_fill_wire(struct zero *z, int place, int unit, const float *gra
     return wire->memory;
 }
 
-void zero_fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
+/* The same for elements [first, first + count). */
+static void fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, int64_t first, int64_t count,
+                       struct stream *stream)
 {
+    void *accumulator = zero_grad(z, unit, first);
     struct accumulate_args args = {.dst_dtype = to_bucket ? DTYPE_F32 : z->config.grad_dtype,
                                    .src_dtype = to_bucket ? z->config.grad_dtype : DTYPE_F32,
-                                   .n = shard_padded(z->config.layout, unit),
-                                   .dst = to_bucket ? bucket : zero_grad(z, unit, 0),
-                                   .src = to_bucket ? zero_grad(z, unit, 0) : bucket,
+                                   .n = count,
+                                   .dst = to_bucket ? bucket + first : accumulator,
+                                   .src = to_bucket ? accumulator : bucket + first,
                                    .scale = 1,
                                    .accumulate = z->micro > 0};
-    if (!to_bucket || z->micro > 0)
-        z->device->ops->accumulate(stream, &args);
+    z->device->ops->accumulate(stream, &args);
+}
+
+/* The tensors that are not zero_is_summed(), neighbours in one go. Gaps stay zeros, as they were allocated. */
+static void fold_others(struct zero *z, int unit, float *bucket, struct stream *stream)
+{
+    const struct unit_info *info = &z->config.table->units[unit];
+    const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
+    for (int t = 0; t < info->num_tensors; t++) {
+        const int64_t first = tensors[t].offset;
+        if (zero_is_summed(z, &tensors[t]))
+            continue;
+        while (t + 1 < info->num_tensors && !zero_is_summed(z, &tensors[t + 1]) &&
+               tensors[t].offset + tensors[t].numel == tensors[t + 1].offset)
+            t++;
+        fold_range(z, unit, bucket, false, first, tensors[t].offset + tensors[t].numel - first, stream);
+    }
+}
+
+void zero_fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
+{
+    ASSERT(!to_bucket || !z->summed[unit]);
+    if (z->summed[unit])
+        fold_others(z, unit, bucket, stream);
+    else if (!to_bucket || z->micro > 0)
+        fold_range(z, unit, bucket, to_bucket, 0, shard_padded(z->config.layout, unit), stream);
 }

@@ -145,9 +145,10 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
 static void bias_gradient(const struct linear_bwd_weight_args *a, int64_t ld_dy)
 {
     const int64_t first = a->null_count ? a->null_first : a->N, end = a->null_count ? first + a->null_count : a->N;
-    sum_columns(a->dbias, a->dy, ld_dy, a->M, first, a->dtype, a->accumulate);
-    sum_columns(a->dbias + end, at(a->dy, end, a->dtype), ld_dy, a->M, a->N - end, a->dtype, a->accumulate);
-    if (!a->accumulate && end > first)
+    const bool adds = a->accumulate_dbias;
+    sum_columns(a->dbias, a->dy, ld_dy, a->M, first, a->dtype, adds);
+    sum_columns(a->dbias + end, at(a->dy, end, a->dtype), ld_dy, a->M, a->N - end, a->dtype, adds);
+    if (!adds && end > first)
         memset(a->dbias + first, 0, (size_t)(end - first) * sizeof *a->dbias);
 }
 
@@ -157,14 +158,18 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
     struct product p = {true, false, a->N, a->K, a->M, a->dy, a->x, ld_dy, a->K};
     if (a->weights_in_out)
         p = (struct product){true, false, a->K, a->N, a->M, a->x, a->dy, a->K, ld_dy};
-    struct epilogue e = {
-        .dtype = a->dtype, .c_dtype = DTYPE_F32, .c = a->dw, .ldc = p.n, .accumulate = a->accumulate, .streamed = true};
+    struct epilogue e = {.dtype = a->dtype,
+                         .c_dtype = a->dw_dtype,
+                         .c = a->dw,
+                         .ldc = p.n,
+                         .accumulate = a->accumulate,
+                         .streamed = true};
+    ASSERT(a->dw_dtype == DTYPE_F32 || (a->dw_dtype == DTYPE_BF16 && a->dtype == DTYPE_BF16));
     if (a->M == 0) {
-        if (!a->accumulate) {
-            memset(a->dw, 0, (size_t)(a->N * a->K) * sizeof(float));
-            if (a->dbias)
-                memset(a->dbias, 0, (size_t)a->N * sizeof(float));
-        }
+        if (!a->accumulate)
+            memset(a->dw, 0, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
+        if (a->dbias && !a->accumulate_dbias)
+            memset(a->dbias, 0, (size_t)a->N * sizeof(float));
         return;
     }
     product(stream, &p, &e);

@@ -221,18 +221,17 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (a->M == 0) {
-        if (!a->accumulate) {
-            stream_fill_zero(stream, a->dw, (size_t)(a->N * a->K) * sizeof *a->dw);
-            if (a->dbias)
-                stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
-        }
+        if (!a->accumulate)
+            stream_fill_zero(stream, a->dw, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
+        if (a->dbias && !a->accumulate_dbias)
+            stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
         return;
     }
     float *scratch = a->dbias ? sums_scratch_of(stream, cuda_bias_sums_bytes(a)) : NULL;
-    float *sums = a->dbias && a->accumulate ? scratch : a->dbias;
+    float *sums = a->dbias && a->accumulate_dbias ? scratch : a->dbias;
     struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
-    if (run_product(stream, &p, "linear_bwd_weight")) {
-        if (a->dbias && a->null_count)
+    if (p.key.epilogue != GEMM_PLAIN && run_product(stream, &p, "linear_bwd_weight")) {
+        if (a->null_count)
             stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
         if (sums != a->dbias)
             cuda_add_f32(stream, a->N, a->dbias, sums);

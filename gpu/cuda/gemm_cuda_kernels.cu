@@ -380,7 +380,7 @@ void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *
     const struct null_columns null = {a->null_count ? a->null_first : summed, a->null_count};
     const struct columns columns = {a->M, summed, a->ld_dy ? a->ld_dy : a->N, null, a->dy, nullptr, false};
     ASSERT(summed > 0);
-    sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate, scratch);
+    sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate_dbias, scratch);
 }
 
 void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,

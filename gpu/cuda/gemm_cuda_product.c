@@ -65,8 +65,8 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
                                             float *sums)
 {
     int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N;
-    struct gemm_product p = {
-        .a = a->weights_in_out ? a->dy : a->x, .b = a->weights_in_out ? a->x : a->dy, .d = a->dw, .vector = sums};
+    struct gemm_product p = {.a = a->weights_in_out ? a->dy : a->x, .b = a->weights_in_out ? a->x : a->dy, .d = a->dw};
+    p.vector = a->dw_dtype == DTYPE_F32 ? sums : NULL; /* an epilogue's sums have the type of D */
     p.key = (struct gemm_key){.m = a->weights_in_out ? a->N : a->K,
                               .n = a->weights_in_out ? a->K : a->N,
                               .k = a->M,
@@ -75,12 +75,12 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
                               .ldd = a->weights_in_out ? a->N : a->K,
                               .transpose_b = true,
                               .input = a->dtype,
-                              .output = DTYPE_F32,
+                              .output = a->dw_dtype,
                               .accumulate = a->accumulate,
                               .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
                               .workspace = (int64_t)rules->workspace,
                               .sm_target = rules->sm_target};
-    p.key.epilogue = !sums ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
+    p.key.epilogue = !p.vector ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
     set_alignments(&p);
     return p;
 }

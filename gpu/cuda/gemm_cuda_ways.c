@@ -49,7 +49,7 @@ struct gemm_product gemm_op_product(const struct gemm_cuda *g, const struct gemm
         return gemm_product_bwd_input(&g->rules, op->bwd_input);
     const struct linear_bwd_weight_args *a = op->bwd_weight;
     float *scratch = a->dbias ? (float *)(uintptr_t)CUDA_SCRATCH_ALIGN : NULL;
-    return gemm_product_bwd_weight(&g->rules, a, a->accumulate ? scratch : a->dbias);
+    return gemm_product_bwd_weight(&g->rules, a, a->accumulate_dbias ? scratch : a->dbias);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -105,7 +105,7 @@ static void add_bwd_weight(struct trial *t, const struct linear_bwd_weight_args 
     t->workspace = a->dbias ? cuda_bias_sums_bytes(a) : 0;
     add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
     add_buffer(t, &a->x, a->dtype, a->M * a->K, NULL);
-    add_buffer(t, &a->dw, DTYPE_F32, a->N * a->K, "dw");
+    add_buffer(t, &a->dw, a->dw_dtype, a->N * a->K, "dw");
     add_optional(t, &a->dbias, DTYPE_F32, a->N, "dbias");
 }
 

@@ -8,7 +8,8 @@
 struct piece_key {
     const void *params, *tokens, *numbers; /* the batch's other arrays lie with its tokens */
     const float *grads;
-    bool accumulate;
+    const void *matrix_sums;
+    bool accumulate, matrix_adds;
     int64_t M;
     int32_t num_seqs, max_seq;
 };
@@ -65,7 +66,9 @@ static struct piece_key key_of(const struct pass *pass, const struct unit *unit)
                               .tokens = pass->batch.tokens,
                               .numbers = pass->batch.numbers,
                               .grads = unit->grads,
+                              .matrix_sums = unit->matrix_sums,
                               .accumulate = unit->accumulate,
+                              .matrix_adds = unit->matrix_adds,
                               .M = pass->M,
                               .num_seqs = pass->batch.num_seqs,
                               .max_seq = pass->batch.max_seq};
@@ -74,7 +77,8 @@ static struct piece_key key_of(const struct pass *pass, const struct unit *unit)
 static bool same_key(const struct piece_key *a, const struct piece_key *b)
 {
     return a->params == b->params && a->tokens == b->tokens && a->numbers == b->numbers && a->grads == b->grads &&
-           a->accumulate == b->accumulate && a->M == b->M && a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
+           a->matrix_sums == b->matrix_sums && a->accumulate == b->accumulate && a->matrix_adds == b->matrix_adds &&
+           a->M == b->M && a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
 }
 
 /* The entry of the key; NULL: this is its first call, which is noted if an entry has no graph. */

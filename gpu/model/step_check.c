@@ -203,7 +203,7 @@ static void load_tokens(struct small_model *s)
 /* Forward, backward, update: what is captured. */
 static enum status enqueue_step(struct small_model *s, struct error *err)
 {
-    const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, small_grads_ready};
+    const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, NULL, small_grads_ready};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
     const struct loss_factor factor = {.value = 1.0f / TOKENS};
     TRY(transformer_train(s->transformer, &s->batch, &factor, &verbs, s->stream, s->loss, err));

@@ -49,8 +49,10 @@ void transformer_layout(struct transformer *transformer, struct arena *arena);
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
 /* Announces the matrix products of a step to the device: ops_prepare(). Called after the dry layout and before memory
- * is allocated. accumulates: several micro-batches add to the same gradients. */
-enum status transformer_prepare(const struct transformer *transformer, bool accumulates, struct error *err);
+ * is allocated. accumulates: several micro-batches add to the same gradients. matrix_sums: the verb of that name gives
+ * memory for those of the blocks' matrices. */
+enum status transformer_prepare(const struct transformer *transformer, bool accumulates, bool matrix_sums,
+                                struct error *err);
 
 /* Fills the constant tables (RoPE). Called after the layout with a real arena. */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);

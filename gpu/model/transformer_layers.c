@@ -31,15 +31,17 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
     const bool k_bias_free = which == LINEAR_QKV && t->k_bias_free;
     return (struct linear_bwd_weight_args){
         .dtype = t->dtype,
+        .dw_dtype = unit->matrix_sums ? DTYPE_BF16 : DTYPE_F32,
         .weights_in_out = linear->in_out,
         .M = M,
         .N = linear->N,
         .K = linear->K,
-        .dw = unit_grad(t, unit, linear->weight),
+        .dw = unit_matrix_grad(t, unit, linear->weight),
         .dbias = t->bias_summed[which] ? NULL : unit_grad(t, unit, linear->bias),
         .dy = dy,
         .x = x,
-        .accumulate = unit->accumulate,
+        .accumulate = unit->matrix_sums ? unit->matrix_adds : unit->accumulate,
+        .accumulate_dbias = unit->accumulate,
         .null_first = k_bias_free ? t->H * t->D : 0,
         .null_count = k_bias_free ? t->KV * t->D : 0,
     };

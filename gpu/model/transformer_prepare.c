@@ -43,13 +43,14 @@ static void add_head(struct products *p, const struct transformer *t, const stru
     p->bwd_weight[p->num_bwd_weight++] = linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere());
 }
 
-enum status transformer_prepare(const struct transformer *t, bool accumulates, struct error *err)
+enum status transformer_prepare(const struct transformer *t, bool accumulates, bool matrix_sums, struct error *err)
 {
     struct products p = {0};
-    struct unit unit = {.params = somewhere(), .grads = somewhere()};
+    struct unit unit = {.params = somewhere(), .grads = somewhere(), .matrix_sums = matrix_sums ? somewhere() : NULL};
     int64_t M = t->config.max_tokens, last = M % t->chunk;
     for (int which = 0; which < LINEAR_HEAD; which++)
         add_block(&p, t, &unit, (enum linear)which);
+    unit.matrix_sums = NULL;
     add_head(&p, t, &unit, t->chunk);
     if (last)
         add_head(&p, t, &unit, last);
@@ -58,8 +59,10 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, s
         bool head = i >= LINEAR_HEAD;
         if (!accumulates && !(head && M > t->chunk))
             continue;
-        p.bwd_weight[p.num_bwd_weight] = p.bwd_weight[i];
-        p.bwd_weight[p.num_bwd_weight++].accumulate = true;
+        struct linear_bwd_weight_args *more = &p.bwd_weight[p.num_bwd_weight++];
+        *more = p.bwd_weight[i];
+        more->accumulate = true;
+        more->accumulate_dbias = more->dw_dtype == DTYPE_F32; /* beside sums in bf16 biases are in the bucket */
     }
     struct linear_products products = {
         .fwd = p.fwd,

@@ -28,6 +28,8 @@ struct unit {
     const void *params; /* dt, the unit's flat range */
     float *grads;       /* set by unit_grads(); else NULL */
     bool accumulate;    /* gradients are added to what grads holds */
+    void *matrix_sums;  /* bf16: where those of matrices go instead, set for blocks by unit_grads(); NULL: nowhere */
+    bool matrix_adds;   /* they are added to what is there */
 };
 
 /* The verbs of gpu/parameter_verbs.h for one unit. */
@@ -40,5 +42,8 @@ enum status unit_ready(const struct pass *pass, const struct unit *unit);
 /* The unit's tensor of that role and its gradient; NULL if the model has no such tensor. */
 const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role);
 float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
+
+/* Where the gradient of a matrix goes: bf16 in matrix_sums, else fp32. */
+void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
 
 #endif

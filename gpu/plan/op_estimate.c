@@ -180,14 +180,15 @@ struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, c
 struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, const struct linear_bwd_weight_args *a)
 {
     bool narrow = plan_assumes(s, ASSUME_BF16_GRADIENTS);
-    double size = narrow ? size_in_bytes(a->dtype) : sizeof(float);
+    double size = size_in_bytes(narrow ? a->dtype : a->dw_dtype);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate =
         product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
     if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
     if (a->dbias && plan_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
-        estimate.parts[0].launches += (a->accumulate ? 1 : 0) + (a->null_count ? 1 : 0); /* and null ones cleared */
+        estimate.parts[0].launches +=
+            (a->accumulate_dbias ? 1 : 0) + (a->null_count ? 1 : 0); /* and null ones cleared */
     return estimate;
 }
 

@@ -39,9 +39,9 @@ def launched(folder, case, *settings, **runs):
     return kernels, products
 
 
-def planned(folder, case, micro_batches, *options):
+def planned(folder, case, micro_batches, *options, settings=()):
     """The launches of a step by `ztrain plan --speed`."""
-    command = command_of([ZTRAIN, "plan", "--speed", *options], folder, case, case, 1, micro_batches)
+    command = command_of([ZTRAIN, "plan", "--speed", *options], folder, case, case, 1, micro_batches, *settings)
     return int(re.search(r"^  launches +(\d+)$", finish(command).stdout, re.M).group(1))
 
 
@@ -51,6 +51,14 @@ def test_launches_of_a_micro_batch(tmp_path, case):
     kernels, small, products = counted(tmp_path, case)
     assert 0 < kernels <= MOST[case][0] and 0 < products <= MOST[case][1], (kernels, products)
     assert kernels + small + products == planned(tmp_path, case, 2) - planned(tmp_path, case, 1), (kernels, small, products)
+
+
+@pytest.mark.parametrize("case", MOST)
+def test_launches_with_states_in_bf16(tmp_path, case):
+    """Products add to sums of gradients in bf16; a kernel adds what is not of a block's matrices."""
+    settings = "bf16.bf16_master_weights_and_grads=true", "bf16.bf16_optimizer_states=true"
+    plans = [planned(tmp_path, case, micro_batches, settings=settings) for micro_batches in (1, 2)]
+    assert sum(counted(tmp_path, case, *settings)) == plans[1] - plans[0]
 
 
 def test_launches_with_bias_gradients_as_epilogues(tmp_path, monkeypatch):

@@ -43,8 +43,9 @@ enum case_flags {
     GPU_PERF = 1 << 14, /* sized for timing on a GPU: its L2 cache does not hold the tensors */
     COUNTED = 1 << 19,  /* sized for counting bytes on the emulated GPU: the floor is all but what rows share */
     READS_AGAIN =
-        1 << 20,     /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
-    GATED = 1 << 21, /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
+        1 << 20,      /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
+    GATED = 1 << 21,  /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
+    NARROW = 1 << 22, /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
 };
 
 enum { MAX_SEQS = 8 };

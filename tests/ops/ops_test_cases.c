@@ -233,6 +233,9 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_bwd_weight", 0),
     LINEAR_CASES("linear_bwd_weight", BIAS),
     LINEAR_CASES("linear_bwd_weight", BIAS | ACCUMULATE),
+    LINEAR_CASES("linear_bwd_weight", NARROW),
+    LINEAR_CASES("linear_bwd_weight", NARROW | BIAS | ACCUMULATE),
+    {.op = "linear_bwd_weight", .M = 0, .N = 21, .K = 5, .flags = NARROW | BIAS | ACCUMULATE},
     {.op = "linear_bwd_weight", .M = 150, .N = 72, .K = 16, .H = 24, .KV = 24, .flags = BIAS | IN_OUT},
     {.op = "linear_bwd_weight", .M = 150, .N = 72, .K = 16, .pad = 8, .H = 24, .KV = 24, .flags = BIAS | ACCUMULATE},
     {.op = "linear_bwd_weight", .M = 9, .N = 21, .K = 5, .H = 11, .KV = 5, .flags = BIAS}, /* no whole vectors */

@@ -185,9 +185,11 @@ static void linear_bwd_weight_setup(struct harness *h)
     h->x = input(h, "x", c->M * c->K);
     h->w = weight(h, "w", c->N * c->K);
     h->b = weight(h, "bias", c->N);
-    h->dw = output(h, "dw", DTYPE_F32, c->N * c->K);
+    const bool narrow = has(h, NARROW) && h->dtype == DTYPE_BF16;
+    h->dw = output(h, "dw", narrow ? DTYPE_BF16 : DTYPE_F32, c->N * c->K);
     h->db = has(h, BIAS) ? output(h, "dbias", DTYPE_F32, c->N) : NULL;
     h->args.linear_bwd_weight = (struct linear_bwd_weight_args){.dtype = h->dtype,
+                                                                .dw_dtype = narrow ? DTYPE_BF16 : DTYPE_F32,
                                                                 .weights_in_out = has(h, IN_OUT),
                                                                 .M = c->M,
                                                                 .N = c->N,
@@ -198,6 +200,7 @@ static void linear_bwd_weight_setup(struct harness *h)
                                                                 .ld_dy = c->pad ? c->N + c->pad : 0,
                                                                 .x = h->x->device,
                                                                 .accumulate = has(h, ACCUMULATE),
+                                                                .accumulate_dbias = has(h, ACCUMULATE) && !narrow,
                                                                 .null_first = c->H,
                                                                 .null_count = c->KV};
 }
@@ -226,6 +229,8 @@ static void linear_bwd_weight_reference(struct harness *h)
     start_sum(h, h->dw);
     if (h->db)
         start_sum(h, h->db);
+    for (int64_t j = 0; h->db && !h->args.linear_bwd_weight.accumulate_dbias && j < c->N; j++)
+        h->db->expected[j] = 0;
     for (int64_t i = 0; i < c->M; i++) {
         for (int64_t j = 0; j < c->N; j++) {
             double d = h->dy->host[i * ld + j];

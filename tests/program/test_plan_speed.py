@@ -75,6 +75,28 @@ def test_estimates_made_by_hand(folder, name):
     assert abs(mfu(out)[0] - ceiling) <= 2 and abs(mfu(out)[1] - expected) <= 3, out
 
 
+UNORDERED = ["--set", "train.deterministic=false"]
+BF16_STATES = ["--set", "bf16.bf16_master_weights_and_grads=true", "--set", "bf16.bf16_optimizer_states=true"]
+# model, sequence length, micro batch, accumulation, settings, MFU in percent that the step has at least: what is to be reached
+# at 124M and 1558M, the published speed of another trainer at the others' shapes
+GOALS = {
+    "GPT-2 124M": (GPT2_124M, 1024, 128, 1, UNORDERED, 47),
+    "GPT-2 1558M": (GPT2_1558M, 1024, 16, 32, UNORDERED, 57),
+    "0.5B": (LLMQ["0.5B"][0], 1024, 32, 16, UNORDERED, 46.6),
+    "1.5B": (LLMQ["1.5B"][0], 1024, 16, 32, UNORDERED, 56.6),
+    "3B": (LLMQ["3B"][0], 1024, 8, 64, UNORDERED, 59.2),
+    "7B": (LLMQ["7B"][0], 1024, 4, 128, BF16_STATES, 60.0),
+}
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_estimates_of_the_goals(folder, name):
+    """A change of the step that would lose one of them is noticed."""
+    *step, more, least = GOALS[name]
+    out = plan(folder, *step, more=more)
+    assert mfu(out)[1] >= least, out
+
+
 def test_every_kind_of_op_has_its_time(folder):
     out = plan(folder, GPT2_124M, 1024, 32, 1, more=FP32_LOGITS)
     kinds = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "bias gradients", "attention forward", "attention backward", "norms",

@@ -249,16 +249,28 @@ static inline void let_go(struct run *run, int unit, enum param_pass pass)
     run->verbs->release(run->verbs->self, unit, pass, run->compute);
 }
 
-/* Writes the made-up gradients of tensors [first, end) of the unit. */
+/* Writes the made-up gradients of tensors [first, end) of the unit; of a block's matrices as products do that add to
+ * their accumulator, where there is one. */
 static inline void give_grads(struct run *run, int step, int micro, int unit, int first, int end)
 {
     float *grads;
-    bool accumulate;
+    uint16_t *sums = NULL;
+    bool accumulate, adds = false;
     CHECK_OK(run->verbs->grads(run->verbs->self, unit, run->compute, &grads, &accumulate, &error));
+    if (unit > 0 && unit < run->table.num_units - 1)
+        sums = run->verbs->matrix_sums(run->verbs->self, unit, &adds);
+    CHECK(!sums || zero_has_matrix_sums(run->zero));
     const struct tensor_info *tensors = run->table.tensors + run->table.units[unit].first_tensor;
-    for (int t = first; t < end; t++)
-        for (int64_t i = tensors[t].offset; i < tensors[t].offset + tensors[t].numel; i++)
-            grads[i] = (accumulate ? grads[i] : 0) + contribution(run, run->rank, step, micro, unit, i);
+    for (int t = first; t < end; t++) {
+        const bool direct = sums && tensors[t].ndim == 2;
+        for (int64_t i = tensors[t].offset; i < tensors[t].offset + tensors[t].numel; i++) {
+            const float x = contribution(run, run->rank, step, micro, unit, i);
+            if (direct)
+                sums[i] = bf16_from_f32((adds ? bf16_to_f32(sums[i]) : 0) + x);
+            else
+                grads[i] = (accumulate ? grads[i] : 0) + x;
+        }
+    }
 }
 
 static inline void ready(struct run *run, int unit)
@@ -294,9 +306,14 @@ static inline void micro_batch(struct run *run, int step, int micro, bool poison
         give_grads(run, step, micro, u, 0, tensors_of(run, u));
         if (poison && u == 2) {
             float *grads;
-            bool accumulate;
+            bool accumulate, adds;
             CHECK_OK(run->verbs->grads(run->verbs->self, u, run->compute, &grads, &accumulate, &error));
-            grads[run->table.tensors[run->table.units[u].first_tensor + 3].offset + 5] = NAN;
+            uint16_t *sums = run->verbs->matrix_sums(run->verbs->self, u, &adds);
+            const struct tensor_info *tensor = &run->table.tensors[run->table.units[u].first_tensor + 3];
+            if (sums && tensor->ndim == 2)
+                sums[tensor->offset + 5] = bf16_from_f32(NAN);
+            else
+                grads[tensor->offset + 5] = NAN;
         }
         let_go(run, u, PASS_BACKWARD);
         ready(run, u);
