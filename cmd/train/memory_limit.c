@@ -142,21 +142,32 @@ static enum status add_advice(const struct search *s, struct error *err)
     return error_hint(err, "it fits with %s%s", first, faster);
 }
 
-enum status memory_limit_check(const struct trainer *t, struct error *err)
+/* The plan is larger than the cap, which is train.memory_limit or the device's memory. */
+static enum status refuse_plan(const struct trainer *t, struct error *err)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     const size_t need = memory_plan_device_bytes(&t->plan);
     struct search s = {.trainer = t, .limit = (size_t)cap};
     char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
-    if (!limit || need <= (size_t)cap)
-        return STATUS_OK;
     TRY(search(&s, err));
     if (t->plan.reserve.total)
         snprintf(reserve, sizeof reserve, ", %s of it reserve", size_round((int64_t)t->plan.reserve.total, size));
     error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
               size_round((int64_t)need, needed), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
-              size_format(cap, text));
+              cap == limit ? size_format(cap, text) : size_round(cap, text));
     return add_advice(&s, err);
+}
+
+enum status memory_limit_check(const struct trainer *t, struct error *err)
+{
+    const bool exceeds = memory_plan_device_bytes(&t->plan) > (size_t)memory_plan_cap(t);
+    return t->spec->train.memory_limit && exceeds ? refuse_plan(t, err) : STATUS_OK;
+}
+
+enum status memory_size_check(const struct trainer *t, struct error *err)
+{
+    const size_t arenas = memory_plan_device_bytes(&t->plan) - t->plan.reserve.total;
+    return t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes ? refuse_plan(t, err) : STATUS_OK;
 }
 
 enum status memory_limit_advise(const struct trainer *t, size_t limit, struct error *err)

@@ -9,6 +9,10 @@
  * setting takes. Not collective; the outcome is the same on all ranks. */
 enum status memory_limit_check(const struct trainer *trainer, struct error *err);
 
+/* STATUS_DEVICE, with the same hint, if what a rank takes without the reserve is more than its GPU has: no other
+ * process could leave room for it, and nothing need be tested or measured before. Not collective. */
+enum status memory_size_check(const struct trainer *trainer, struct error *err);
+
 /* Adds to an error the hint which settings fit into `limit` bytes of device memory, reserve included. Returns err's
  * code. */
 enum status memory_limit_advise(const struct trainer *trainer, size_t limit, struct error *err);

@@ -286,7 +286,10 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     struct trainer *t = &run->trainer;
     TRY(run_agree(run, build(run, checkpoint, profile, err), err));
     log_start(run);
-    TRY(run_agree(run, memory_limit_check(t, err), err));
+    enum status fits = memory_limit_check(t, err);
+    if (fits == STATUS_OK)
+        fits = memory_size_check(t, err);
+    TRY(run_agree(run, fits, err));
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import harness
-from harness import BROKEN, DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
+from harness import BROKEN, DEVICE, LLAMA, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
 
 HOST = socket.gethostname()
 TWO = {"ZTRAIN_EMULATION_GPUS": "2"}
@@ -257,6 +257,16 @@ def test_a_gpu_with_too_little_memory(folder):
     assert "; hint: it fits with train_micro_batch_size_per_gpu=" in done.err and "`ztrain plan --fit` finds" in done.err, done
     done = train(folder, env={**SHARED, "ZTRAIN_EMULATION_MEMORY": str(need)}, expect=DEVICE)
     assert "the plans of 2 ranks take " in done.err, done
+
+
+def test_a_plan_that_no_such_gpu_holds_is_refused_before_anything_is_measured(folder, tmp_path):
+    cache = tmp_path / "cache"
+    large = {"model": {"config": {**LLAMA, "hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 200064}}}
+    env = {"ZTRAIN_GEMM_CACHE": str(cache), "ZTRAIN_GPU_TEST": "always"}
+    done = train(folder, large, ranks=1, env=env, expect=DEVICE)
+    assert re.search(r"the plan needs [\d.]+ GiB \(\d+ bytes, [\d.]+ MiB of it reserve\) of device memory on each rank, more than the "
+                     r"GPU's 4.0 GiB; hint: ", done.err), done
+    assert "self-test" not in done.out + done.err and not cache.exists(), done
 
 
 @pytest.mark.parametrize("how, words, graphs", [(signal.SIGKILL, "died", False), (signal.SIGKILL, "died", True),
