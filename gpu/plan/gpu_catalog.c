@@ -20,11 +20,21 @@ static const struct {
 } models[] = {
     {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 228, 50, 450e9, 64e9, 0.7075, true},
     {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 228, 50, 64e9, 64e9, 0.60, true},
+    {"h100-nvl", "NVIDIA H100 NVL", 93.1, 132, 228, 50, 300e9, 64e9, 0.65, true},
+    {"gh200", "NVIDIA GH200 480GB", 94.5, 132, 228, 50, 450e9, 450e9, 0.7075, true},
     {"h200", "NVIDIA H200", 140.4, 132, 228, 50, 450e9, 64e9, 0.7075, true},
     {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 164, 40, 300e9, 32e9, 0.82, false},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 39.4, 108, 164, 40, 300e9, 32e9, 0.82, false},
+    {"a100-pcie", "NVIDIA A100 80GB PCIe", 79.1, 108, 164, 40, 32e9, 32e9, 0.75, false},
+    {"a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", 39.4, 108, 164, 40, 32e9, 32e9, 0.75, false},
+    {"a10", "NVIDIA A10", 22.1, 72, 100, 6, 32e9, 32e9, 0.75, false},
+    {"a40", "NVIDIA A40", 44.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
     {"b200", "NVIDIA B200", 178.4, 148, 228, 126, 900e9, 64e9, 0.70, false},
+    {"l4", "NVIDIA L4", 22.0, 58, 100, 48, 32e9, 32e9, 0.60, false},
+    {"l40", "NVIDIA L40", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
     {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
     {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 100, 6, 32e9, 32e9, 0.75, false},
+    {"rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", 23.6, 84, 100, 6, 32e9, 32e9, 0.75, false},
     {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 100, 72, 32e9, 32e9, 0.75, false},
     {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, 0.75, false},
     {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
@@ -35,7 +45,7 @@ const char gpu_catalog_usual[] = "h100";
 
 enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct error *err)
 {
-    char names[256] = "";
+    char names[512] = "";
     for (size_t i = 0; i < COUNT_OF(models); i++) {
         if (strcasecmp(option, models[i].option) == 0 || strcasecmp(option, models[i].name) == 0) {
             *model = (struct gpu_model){.option = models[i].option,

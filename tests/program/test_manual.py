@@ -82,7 +82,7 @@ def test_completion(manual, tmp_path):
     assert offered("ztrain verify ") == ["runs"] and offered("ztrain --world ") == []
     assert offered("ztrain pl") == ["plan"] and offered("ztrain plan --re") == []
     assert offered("ztrain plan --he") == ["--help"] and offered("ztrain plan --local") == ["--local-gpus"]
-    assert offered("ztrain plan --speed --device h") == ["h100", "h100-pcie", "h200"]
+    assert offered("ztrain plan --speed --device h") == ["h100", "h100-pcie", "h100-nvl", "h200"]
     assert offered("ztrain plan --speed --assume fused") == ["fused-bias", "fused-gelu", "fused-swiglu"]
     assert offered("ztrain plan --speed --link ") == []
 

@@ -250,8 +250,10 @@ static void dropout_of_weights_takes_time(void **state)
 static void nothing_is_faster_than_its_ceiling(void **state)
 {
     (void)state;
-    const char *const gpus[] = {"h100",    "h100-pcie", "h200",    "a100",      "b200",       "l40s",
-                                "rtx3090", "rtx4090",   "rtx5090", "rtx-a6000", "rtx6000-ada"};
+    const char *const gpus[] = {"h100",      "h100-pcie", "h100-nvl",       "gh200",   "h200",      "a100",
+                                "a100-40gb", "a100-pcie", "a100-pcie-40gb", "a10",     "a40",       "b200",
+                                "l4",        "l40",       "l40s",           "rtx3090", "rtx3090ti", "rtx4090",
+                                "rtx5090",   "rtx-a6000", "rtx6000-ada"};
     for (size_t i = 0; i < COUNT_OF(gpus); i++) {
         struct gpu_model gpu;
         struct plan_settings all = {.gpu = &gpu, .assumptions = (1u << PLAN_ASSUMPTION_COUNT) - 1};
