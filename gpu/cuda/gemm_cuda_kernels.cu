@@ -4,49 +4,13 @@
  * the partial sums are added in the order of the ranges. The ranges depend on the shape only, so results repeat. */
 #include "gpu/cuda/gemm_cuda_kernels.h"
 
-#include "gpu/cuda/cuda_launch.h"
-#include "gpu/cuda/device_cuda_error.h"
-#include "gpu/cuda_workspace.h"
+#include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
 {
 
 constexpr int kThreads = 256;
 constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads, kRangeGroups = 16;
-
-template <typename T> __device__ float to_float(T x);
-template <> __device__ inline float to_float(float x)
-{
-    return x;
-}
-template <> __device__ inline float to_float(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-template <> __device__ inline float to_float(__half x)
-{
-    return __half2float(x);
-}
-
-template <typename T> __device__ T from_float(float x);
-template <> __device__ inline float from_float(float x)
-{
-    return x;
-}
-template <> __device__ inline __nv_bfloat16 from_float(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-template <> __device__ inline __half from_float(float x)
-{
-    return __float2half_rn(x);
-}
-
-/* 16 bytes of elements */
-template <typename T> struct alignas(16) Pack {
-    static constexpr int kSize = 16 / sizeof(T);
-    T at[kSize];
-};
 
 constexpr float kGeluScale = 0.7978845608028654f, kGeluCubic = 0.044715f; /* sqrt(2 / pi) */
 
@@ -81,21 +45,38 @@ int blocks_for(int64_t n)
     return static_cast<int>(blocks < kMost ? blocks : kMost);
 }
 
-template <typename Y, typename T>
+/* No GELU, or its two forms. Of sums of columns: no slopes of GELU at `aux`, whose product with the matrix replaces it,
+ * or those of the two forms. */
+enum { kPlain, kTanh, kErf };
+
+/* Blocks that a multiprocessor has room for, so that none waits for others to end: 32 registers a thread, erf 40. */
+template <int FORM> constexpr int kBiasGeluResident = FORM == kErf ? 6 : 8;
+
+/* Threads walk side by side over vectors of V columns. GELU sees what was not rounded to T yet. */
+template <typename Y, typename T, int V, int FORM>
 __global__ void __launch_bounds__(kThreads)
-    bias_gelu_kernel(int64_t M, int64_t N, Y *y, int64_t ld_y, const T *bias, T *aux, bool erf_form)
+    bias_gelu_kernel(int64_t M, int columns, Y *y, int64_t ld_y, const T *bias, T *aux)
 {
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < M * N;
-         i += gridDim.x * static_cast<int64_t>(kThreads)) {
-        int64_t row = i / N, column = i - row * N;
-        float x = to_float(y[row * ld_y + column]);
-        if (bias)
-            x += to_float(bias[column]);
-        if (aux) {
-            aux[i] = from_float<T>(x);
-            x = erf_form ? gelu_erf(x) : gelu(x);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V;
+        Y *at = y + walk.row * ld_y + j;
+        float x[V];
+        load(at, x);
+        if (bias) {
+            float b[V];
+            load(bias + j, b);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                x[v] += b[v];
         }
-        y[row * ld_y + column] = from_float<Y>(x);
+        if constexpr (FORM != kPlain) {
+            store(aux + (walk.row * columns + walk.column) * V, x);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                x[v] = FORM == kErf ? gelu_erf(x[v]) : gelu(x[v]);
+        }
+        store(at, x);
     }
 }
 
@@ -108,27 +89,19 @@ template <bool ERF> __device__ inline float slope(float x)
 template <typename T, bool ERF>
 __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int64_t packs, T *dx, const T *aux)
 {
-    using P = Pack<T>;
+    constexpr int V = VECTOR<T>;
     int64_t start = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
     int64_t step = gridDim.x * static_cast<int64_t>(kThreads);
     for (int64_t i = start; i < packs; i += step) {
-        P d = reinterpret_cast<P *>(dx)[i], a = reinterpret_cast<const P *>(aux)[i];
+        struct pack<T, V> d = load_pack<V>(dx + i * V), a = load_pack<V>(aux + i * V);
 #pragma unroll
-        for (int j = 0; j < P::kSize; j++)
-            d.at[j] = from_float<T>(to_float(d.at[j]) * slope<ERF>(to_float(a.at[j])));
-        reinterpret_cast<P *>(dx)[i] = d;
+        for (int j = 0; j < V; j++)
+            d.at[j] = rounded<T>(to_float(d.at[j]) * slope<ERF>(to_float(a.at[j])));
+        store_pack(dx + i * V, d);
     }
-    for (int64_t i = packs * P::kSize + start; i < n; i += step)
-        dx[i] = from_float<T>(to_float(dx[i]) * slope<ERF>(to_float(aux[i])));
+    for (int64_t i = packs * V + start; i < n; i += step)
+        dx[i] = rounded<T>(to_float(dx[i]) * slope<ERF>(to_float(aux[i])));
 }
-
-/* V elements in one access */
-template <typename T, int V> struct alignas(V * sizeof(T)) Elements {
-    T at[V];
-};
-
-/* What column sums are of: a matrix, or its product with the slopes of GELU at `aux`, which replaces it. */
-enum { kPlain, kTanh, kErf };
 
 /* Columns that are not summed, as their sums are 0: `count` from `first` on; count 0: none. The others are numbered
  * without them. */
@@ -144,12 +117,12 @@ __device__ inline int64_t place_of(struct null_columns null, int64_t column)
 
 /* One row's V columns of the sums. */
 template <typename T, int V, int FORM>
-__device__ inline void add_elements(float (&sum)[V], Elements<T, V> &d, const Elements<T, V> &aux)
+__device__ inline void add_elements(float (&sum)[V], struct pack<T, V> &d, const struct pack<T, V> &aux)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) {
         if constexpr (FORM != kPlain)
-            d.at[j] = from_float<T>(to_float(d.at[j]) * slope<FORM == kErf>(to_float(aux.at[j])));
+            d.at[j] = rounded<T>(to_float(d.at[j]) * slope<FORM == kErf>(to_float(aux.at[j])));
         sum[j] += to_float(d.at[j]);
     }
 }
@@ -162,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
                        float *partial)
 {
     constexpr int kDepth = FORM == kPlain ? 4 : 2;
-    using E = Elements<T, V>;
+    using E = struct pack<T, V>;
     SHARED(float, sums, [kRowThreads][kColumnThreads * V]);
     int tx = threadIdx.x % kColumnThreads, ty = threadIdx.x / kColumnThreads;
     int64_t column = (blockIdx.x * static_cast<int64_t>(kColumnThreads) + tx) * V;
@@ -175,9 +148,9 @@ __global__ void __launch_bounds__(kThreads)
         for (int i = 0; i < kDepth; i++) {
             const int64_t at = (row + i * kRowThreads) * ld + place;
             if (row + i * kRowThreads < last) {
-                d[i] = *reinterpret_cast<const E *>(dy + at);
+                d[i] = load_pack<V>(dy + at);
                 if constexpr (FORM != kPlain)
-                    a[i] = *reinterpret_cast<const E *>(aux + at);
+                    a[i] = load_pack<V>(aux + at);
             }
         }
 #pragma unroll
@@ -186,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
                 break;
             add_elements<T, V, FORM>(sum, d[i], a[i]);
             if constexpr (FORM != kPlain)
-                *reinterpret_cast<E *>(dy + (row + i * kRowThreads) * ld + place) = d[i];
+                store_pack(dy + (row + i * kRowThreads) * ld + place, d[i]);
         }
     }
 #pragma unroll
@@ -246,24 +219,45 @@ __global__ void __launch_bounds__(kThreads) fill_random_kernel(int64_t words, ui
     }
 }
 
-template <typename T>
-void bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, bool wide, int64_t ld_y, const void *bias,
-               void *aux, bool erf_form)
+/* The arguments of cuda_bias_gelu(). */
+struct bias_gelu {
+    int64_t M, N, ld_y;
+    void *y, *aux;
+    const void *bias;
+    bool erf_form;
+};
+
+template <typename Y, typename T, int V, int FORM>
+cudaError_t launch_bias_gelu(struct stream *stream, const struct bias_gelu *a)
 {
-    cudaStream_t handle = cuda_stream_of(stream)->handle;
-    const T *b = static_cast<const T *>(bias);
-    T *a = static_cast<T *>(aux);
-    cudaError_t code = wide ? CUDA_LAUNCH((bias_gelu_kernel<float, T>), dim3(blocks_for(M * N)), dim3(kThreads), 0,
-                                          handle, M, N, static_cast<float *>(y), ld_y, b, a, erf_form)
-                            : CUDA_LAUNCH((bias_gelu_kernel<T, T>), dim3(blocks_for(M * N)), dim3(kThreads), 0, handle,
-                                          M, N, static_cast<T *>(y), ld_y, b, a, erf_form);
-    cuda_check(cuda_device_of(stream), code, "linear_fwd (bias, GELU)");
+    const int64_t columns = a->N / V;
+    return CUDA_LAUNCH((bias_gelu_kernel<Y, T, V, FORM>),
+                       dim3(grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>)),
+                       dim3(kThreads), 0, cuda_stream_of(stream)->handle, a->M, static_cast<int>(columns),
+                       static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias), static_cast<T *>(a->aux));
+}
+
+template <typename Y, typename T, int V>
+cudaError_t launch_bias_gelu_form(struct stream *stream, const struct bias_gelu *a)
+{
+    if (!a->aux)
+        return launch_bias_gelu<Y, T, V, kPlain>(stream, a);
+    return a->erf_form ? launch_bias_gelu<Y, T, V, kErf>(stream, a) : launch_bias_gelu<Y, T, V, kTanh>(stream, a);
+}
+
+template <typename Y, typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a)
+{
+    const bool vectors = aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
+                                   a->N * static_cast<int64_t>(sizeof(T)));
+    cuda_check(cuda_device_of(stream),
+               vectors ? launch_bias_gelu_form<Y, T, VECTOR<T>>(stream, a) : launch_bias_gelu_form<Y, T, 1>(stream, a),
+               "linear_fwd (bias, GELU)");
 }
 
 template <typename T, bool ERF> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux)
 {
-    bool aligned = (reinterpret_cast<uintptr_t>(dx) | reinterpret_cast<uintptr_t>(aux)) % 16 == 0;
-    int64_t packs = aligned ? n / Pack<T>::kSize : 0;
+    bool aligned = aligned16(dx, aux);
+    int64_t packs = aligned ? n / VECTOR<T> : 0;
     cudaError_t code =
         CUDA_LAUNCH((gelu_backward_kernel<T, ERF>), dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), 0,
                     cuda_stream_of(stream)->handle, n, packs, static_cast<T *>(dx), static_cast<const T *>(aux));
@@ -309,7 +303,7 @@ template <typename T, int V> cudaError_t launch_form(cudaStream_t handle, const 
 
 template <typename T> cudaError_t column_sums(cudaStream_t handle, const struct columns *c, float *partial)
 {
-    constexpr int kPack = Pack<T>::kSize;
+    constexpr int kPack = VECTOR<T>;
     uintptr_t addresses = reinterpret_cast<uintptr_t>(c->matrix) | reinterpret_cast<uintptr_t>(c->aux);
     bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && c->null.first % kPack == 0 && c->null.count % kPack == 0 &&
                  addresses % 16 == 0;
@@ -341,10 +335,15 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
     ASSERT(y_dtype == dtype || y_dtype == DTYPE_F32);
     if (M == 0 || N == 0)
         return;
+    ASSERT(N <= INT32_MAX / 2);
+    const struct bias_gelu args = {M, N, ld_y, y, aux, bias, erf_form};
+    const bool wide = y_dtype == DTYPE_F32;
     switch (dtype) {
-    case DTYPE_F32: bias_gelu<float>(stream, M, N, y, true, ld_y, bias, aux, erf_form); return;
-    case DTYPE_BF16: bias_gelu<__nv_bfloat16>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux, erf_form); return;
-    case DTYPE_F16: bias_gelu<__half>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux, erf_form); return;
+    case DTYPE_F32: bias_gelu<float, float>(stream, &args); return;
+    case DTYPE_BF16:
+        wide ? bias_gelu<float, __nv_bfloat16>(stream, &args) : bias_gelu<__nv_bfloat16, __nv_bfloat16>(stream, &args);
+        return;
+    case DTYPE_F16: wide ? bias_gelu<float, __half>(stream, &args) : bias_gelu<__half, __half>(stream, &args); return;
     case DTYPE_COUNT: break;
     }
     BUG("dtype %d", static_cast<int>(dtype));
