@@ -46,6 +46,7 @@ enum case_flags {
         1 << 20,      /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
     GATED = 1 << 21,  /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
     NARROW = 1 << 22, /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
+    FP32_READS_AGAIN = 1 << 23, /* the same as READS_AGAIN in fp32 alone, whose rows are the longer ones */
 };
 
 enum { MAX_SEQS = 8 };
@@ -197,9 +198,8 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
 /* ---- bytes that kernels move --------------------------------------------- */
 
 bool bytes_are_counted(const struct device *device); /* whether this device can */
-void bytes_begin(void);                              /* the device is idle, here and at the end */
-/* Prints what was moved since, and returns whether it is what the case expects; floor: the bytes of op_cost.h, and of
- * what the op's kernels leave for each other */
-bool bytes_end(const struct op_case *c, const char *text, double floor);
+/* Prints what the case that is set up moves in a launch, and returns whether it is what it must be, and whether a
+ * second launch, which is waste, is found (in bf16). cost: the bytes of op_cost.h. */
+bool bytes_check(struct harness *h, const char *text, double cost);
 
 #endif
