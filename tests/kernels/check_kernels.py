@@ -130,7 +130,8 @@ HEAD = """\
 # What tests/kernels/check_kernels.py holds; its --write rewrites the numbers after `threads` (look at the diff).
 # Made by nvcc {release} for {architecture}: with another release only stacks and accesses are compared.
 #
-# threads     of a block in a usual launch (norms: rows of 1024 elements)
+# threads     of a block in a usual launch (norms: rows of 1024 elements; norm_bwd<..., 2, ...>, whose threads hold two vectors of
+#             a row: the longest rows)
 # registers   a thread, at most
 # warps       that a multiprocessor holds at the same time, of 64, at least
 # narrow      accesses of global memory below 16 bytes in its code, at most: scalars of a row, and the ends of arrays. A new one

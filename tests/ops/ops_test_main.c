@@ -11,7 +11,6 @@
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 /* clang-format on */
-#include "gpu/cuda_workspace.h"
 #include "tests/ops/ops_test.h"
 
 #include <math.h>
