@@ -7,16 +7,19 @@
 #ifndef ZTRAIN_CMD_TRAIN_CHOOSE_SM_TARGET_H
 #define ZTRAIN_CMD_TRAIN_CHOOSE_SM_TARGET_H
 
+#include "comm/comm.h"
 #include "core/spec/spec.h"
 #include "gpu/device.h"
 
 /* What NCCL uses on Hopper for collectives through NVLink's switches: its own choice, held fixed. */
 enum { SM_TARGET_CTAS = 16 };
 
-/* *ctas: SM_TARGET_CTAS, or 0 where products are not limited. STATUS_USAGE: train.sm_count_target is true, but the
- * device is the CPU or has too few multiprocessors. */
-enum status choose_sm_target(const struct run_spec *spec, const struct device *device, int world, int *ctas,
-                             struct error *err);
+/* *ctas: SM_TARGET_CTAS, or 0 where products are not limited: the same on all ranks, by the smallest of their GPUs,
+ * because each rank computes the channels of their communicator from its own limit. Collective, unless comm is NULL:
+ * a plan, which has no boot either. STATUS_USAGE, on all ranks: train.sm_count_target is true, but the device is the
+ * CPU or a rank's GPU has too few multiprocessors. */
+enum status choose_sm_target(const struct run_spec *spec, const struct device *device, int world, struct comm *comm,
+                             const struct bootstrap *boot, int *ctas, struct error *err);
 
 /* Limits the device's products, unless `ctas` is 0, and logs it if asked to. */
 void apply_sm_target(struct device *device, int ctas, bool log);

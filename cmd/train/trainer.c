@@ -147,7 +147,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     }
     TRY(trainer_agree(t, status, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
-    TRY(trainer_agree(t, choose_sm_target(t->spec, t->device, t->world, &ctas, err), err));
+    TRY(trainer_agree(t, choose_sm_target(t->spec, t->device, t->world, t->comm, t->boot, &ctas, err), err));
     if (t->comm)
         TRY(trainer_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)

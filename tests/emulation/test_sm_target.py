@@ -1,11 +1,12 @@
 """train.sm_count_target: products leave multiprocessors to NCCL, and NCCL takes no more. The emulated libraries end a run
 whose products or communicator have another limit than the test says."""
 import os
+import socket
 
 import pytest
 
 import harness
-from harness import ROOT, USAGE
+from harness import FINISHED, ROOT, USAGE, Job
 
 SAID = "matrix products use 116 of the GPU's 132 multiprocessors and leave 16 to NCCL"
 TARGET_FIELD = 16
@@ -17,14 +18,28 @@ def emulated(monkeypatch, tmp_path):
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "cache"))
 
 
-def train(folder, ranks, target, ctas, name, sms=132, changes=None, more=(), **arguments):
-    """A step in which every product has this SM_COUNT_TARGET, and the communicator these maxCTAs (0: none)."""
+def spec_of(folder, name, changes=None):
     base = {"data": {"validation": None}, "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1,
             "train": {"epochs": None, "max_steps": 1, "device": "cuda"}, "zero_optimization": {"stage": 3}}
-    env = {"ZTRAIN_EMULATION_GPUS": str(ranks), "ZTRAIN_EMULATION_SMS": str(sms), "ZTRAIN_EMULATION_SM_TARGET": str(target),
-           "ZTRAIN_EMULATION_CTAS": str(ctas)}
-    spec = folder.spec(harness.merged(base, changes or {}), name)
-    return folder.ztrain("--config", spec, "--local-gpus", ranks, *more, env=env, **arguments)
+    return folder.spec(harness.merged(base, changes or {}), name)
+
+
+def environment(ranks, sms, target, ctas):
+    """In which every product has this SM_COUNT_TARGET, and the communicator these maxCTAs (0: none)."""
+    return {"ZTRAIN_EMULATION_GPUS": str(ranks), "ZTRAIN_EMULATION_SMS": str(sms),
+            "ZTRAIN_EMULATION_SM_TARGET": str(target), "ZTRAIN_EMULATION_CTAS": str(ctas)}
+
+
+def train(folder, ranks, target, ctas, name, sms=132, changes=None, more=(), **arguments):
+    """A step in such an environment."""
+    return folder.ztrain("--config", spec_of(folder, name, changes), "--local-gpus", ranks, *more,
+                         env=environment(ranks, sms, target, ctas), **arguments)
+
+
+def train_unlike(folder, name, limits, changes=None, expect=FINISHED):
+    """A step of two ranks; limits: of each rank, its multiprocessors, SM_COUNT_TARGET and maxCTAs."""
+    env_of = {rank: environment(2, *limit) for rank, limit in enumerate(limits)}
+    return Job(folder, "--config", spec_of(folder, name, changes), nodes=[0, 0], env_of=env_of).train(expect)
 
 
 def targets():
@@ -59,3 +74,17 @@ def test_true_limits_one_rank_and_is_refused_where_it_cannot_be(folder):
     assert "emulated GPU has only 16 multiprocessors, and NCCL gets 16" in done.err
     done = train(folder, 1, 0, 0, "cpu", changes=on, more=["--set", "train.device=cpu"], expect=USAGE)
     assert "train.sm_count_target is true, but the CPU device has no multiprocessors" in done.err
+
+
+def test_unlike_gpus_are_all_limited_or_none_is(folder):
+    """NCCL computes the channels of a communicator from each rank's own maxCTAs: the smallest GPU decides for all."""
+    for name, limits in (("small", [(132, 0, 0), (84, 0, 0)]), ("first", [(84, 0, 0), (132, 0, 0)]),
+                         ("large", [(132, 116, 16), (100, 84, 16)])):
+        done = train_unlike(folder, name, limits)
+        assert (SAID in done[0].out) == (name == "large"), done
+
+
+def test_true_is_refused_on_all_ranks_for_one_small_gpu(folder):
+    words = f"rank 1 on {socket.gethostname()}: emulated GPU has only 16 multiprocessors, and NCCL gets 16; hint: auto"
+    done = train_unlike(folder, "tiny", [(132, 116, 16), (16, 0, 0)], {"train": {"sm_count_target": True}}, USAGE)
+    assert [words in d.err for d in done] == [True, False], done
