@@ -11,6 +11,7 @@
 #include "cmd/train/resume.h"
 #include "cmd/train/resume_together.h"
 #include "cmd/train/retry_together.h"
+#include "cmd/train/run_kernels.h"
 #include "cmd/train/stop_signal.h"
 #include "cmd/train/trainer_weights.h"
 #include "core/fsutil.h"
@@ -227,6 +228,8 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
         TRY(metrics_restart(run->metrics, run->restart.number, run->position.step, run->restart.code,
                             run->restart.cause, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
+    if (run->kernel_choices)
+        run_kernels_write(run->folder.path, run->trainer.device, run->kernel_choices);
     run->monitor = monitor_open(run->spec, run->folder.path, run->position.step, run->position.evaluation_due);
     return STATUS_OK;
 }
@@ -243,12 +246,11 @@ static enum status open_outputs(struct run *run, const struct checkpoint *checkp
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* Gives rank 0's choices of kernels to the other ranks; status: of rank 0's preparation. */
-static enum status share_choices(struct run *run, enum status status, struct error *err)
+/* Gives rank 0's choices of kernels, if it has made any, to the other ranks. */
+static enum status share_choices(struct run *run, struct error *err)
 {
-    struct device *device = run->trainer.device;
     const bool is_first = run->boot->rank == 0;
-    char *choices = is_first && status == STATUS_OK ? device_choices(device) : NULL;
+    char *choices = run->kernel_choices;
     uint64_t bytes = choices ? strlen(choices) + 1 : 0;
     enum status shared = comm_broadcast(run->comm, &bytes, sizeof bytes, 0, err);
     if (!is_first && shared == STATUS_OK && bytes)
@@ -256,20 +258,34 @@ static enum status share_choices(struct run *run, enum status status, struct err
     if (shared == STATUS_OK && bytes)
         shared = comm_broadcast(run->comm, choices, bytes, 0, err);
     if (!is_first && shared == STATUS_OK && bytes)
-        device_take_choices(device, choices);
-    free(choices);
+        device_take_choices(run->trainer.device, choices);
+    if (!is_first)
+        free(choices);
     return shared;
 }
 
+/* Rank 0's part: on a resume the kernels that the run has computed with stay. */
+static enum status choose_first(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    struct device *device = run->trainer.device;
+    char *taken = run_kernels_take(device, &run->place, checkpoint);
+    enum status status = trainer_memory_prepare(&run->trainer, err);
+    if (status == STATUS_OK)
+        run->kernel_choices = run_kernels_join(device, taken);
+    else
+        free(taken);
+    return status;
+}
+
 /* Rank 0 chooses kernels first, then the others take what it has chosen: a step's bits do not depend on the machine
- * that a sample was given to. */
-static enum status choose_kernels(struct run *run, struct error *err)
+ * that a sample was given to. checkpoint: to resume from, or NULL. */
+static enum status choose_kernels(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct error failure;
     const bool is_first = run->boot->rank == 0;
-    enum status status = is_first ? trainer_memory_prepare(&run->trainer, &failure) : STATUS_OK;
+    enum status status = is_first ? choose_first(run, checkpoint, &failure) : STATUS_OK;
     if (run->boot->world > 1)
-        TRY(share_choices(run, status, err));
+        TRY(share_choices(run, err));
     if (status != STATUS_OK)
         *err = failure;
     if (!is_first)
@@ -293,7 +309,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
-    TRY(choose_kernels(run, err));
+    TRY(choose_kernels(run, checkpoint, err));
     attention_price_warn(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(trainer_memory_allocate(t, err));

@@ -29,6 +29,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -185,6 +186,7 @@ static void release_run(struct run *run)
     stepper_release(&run->stepper);
     comm_log_stop(run->comm);
     trace_file_free(run->trace);
+    free(run->kernel_choices);
     trainer_release(&run->trainer);
     memory_on_exhausted(NULL);
     comm_close(run->comm);

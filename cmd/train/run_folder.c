@@ -1,5 +1,6 @@
 #include "cmd/train/run_folder.h"
 
+#include "cmd/train/run_kernels.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/liveness.h"
@@ -103,14 +104,15 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark)
 
 /* Deletes the files that fs_write_file() leaves when a run is killed in it. The folder is locked, so no process is
  * writing there now. */
-static void sweep_torn_specs(const struct run_folder *folder)
+static void sweep_torn_files(const struct run_folder *folder)
 {
     static const char torn[] = "run.yaml.tmp-";
     DIR *entries = io_opendir(folder->path);
     if (!entries)
         return;
     for (struct dirent *entry; (entry = io_readdir(entries));)
-        if (!strncmp(entry->d_name, torn, sizeof torn - 1) && unlinkat(dirfd(entries), entry->d_name, 0))
+        if ((!strncmp(entry->d_name, torn, sizeof torn - 1) || run_kernels_is_torn(entry->d_name)) &&
+            unlinkat(dirfd(entries), entry->d_name, 0))
             log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
     io_closedir(entries);
 }
@@ -123,7 +125,7 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     spec_write_yaml(spec, out, true);
     fclose(out);
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);
-    sweep_torn_specs(folder);
+    sweep_torn_files(folder);
     enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
     if (status != STATUS_OK && (err->cause == ENOSPC || err->cause == EDQUOT))
         error_hint(err, "free space there, and start the run again");

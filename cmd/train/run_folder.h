@@ -3,6 +3,7 @@
  *   run.yaml          the effective spec              metrics.jsonl   a line per step
  *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
  *   lock, owner       its owner: run_lock.h           flight/         flight_recorder.h
+ *   kernels-GPU.txt   run_kernels.h
  */
 #ifndef ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
 #define ZTRAIN_CMD_TRAIN_RUN_FOLDER_H

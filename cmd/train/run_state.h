@@ -64,6 +64,7 @@ struct run {
     struct token_stream *stream;
     json_t *spec_json, *machine; /* owned; as checkpoints record them */
     json_t *evaluation_part; /* owned: what is done of an evaluation that was broken off (core/eval_part.h), or NULL */
+    char *kernel_choices;    /* owned; rank 0's, for a resume: run_kernels.h; else NULL */
     struct cpu_kernels kernels_before; /* that computed the checkpoint to resume from, if it records them */
 
     /* The loop's. */

@@ -290,3 +290,91 @@ def test_a_rank_lost_under_a_supervisor(folder):
     done = folder.wait(run, 10)
     assert done.code == PEER and "rank 1" in done.err and "killed by signal 9" in done.err, done
     assert harness.session_members(run.pid) == []
+
+
+# --- which kernels a resumed run computes with ------------------------------------------------------------------------
+
+TAKEN, MEASURED = "kernels: those that the run has computed with, from ", "measured "
+KERNELS = "kernels-emulated-GPU.txt"
+
+
+def saving_spec(folder, name, steps):
+    return folder.spec({"data": {"validation": None}, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+                        "checkpoint": {"interval_steps": 2, "keep_last": 0},
+                        "train": {"epochs": None, "max_steps": steps, "device": "cuda"}}, name)
+
+
+def train_apart(folder, caches, name="run", steps=4, resume=None, env=None):
+    """Two ranks, each with its folder of choices, as on two machines. Returns rank 0's output."""
+    arguments = ["--config", saving_spec(folder, name, steps), *(["--resume", resume] if resume else [])]
+    env_of = {rank: {"ZTRAIN_GEMM_CACHE": folder.at(cache)} for rank, cache in enumerate(caches)}
+    done = Job(folder, *arguments, nodes=[0, 0], env={**TWO, **(env or {})}, env_of=env_of).train()
+    assert MEASURED not in rank_log(folder, 1, name)
+    return done[0].out + done[0].err
+
+
+def kept_kernels(folder, name="run"):
+    """The head and the choices of the file, the latter in no order."""
+    with open(os.path.join(folder.run_folder(name), KERNELS), encoding="utf-8") as f:
+        all_lines = f.read().splitlines()
+    return all_lines[:3], set(all_lines[3:])
+
+
+def test_a_resume_on_another_machine_continues_bit_for_bit(folder):
+    """Twice: what was taken is kept for the next resume, and the other ranks get it."""
+    said = train_apart(folder, ["c0", "c1"], "whole", steps=6)
+    assert MEASURED in said and TAKEN not in said
+    train_apart(folder, ["c0", "c1"], steps=2)
+    kept = kept_kernels(folder)
+    assert kept == kept_kernels(folder, "whole") and len(kept[1]) > 5
+    for steps, caches in ((4, ["c1", "c0"]), (6, ["c2", "c3"])):
+        said = train_apart(folder, caches, steps=steps, resume=folder.run_folder())
+        assert TAKEN + f"'{folder.run_folder()}/{KERNELS}'" in said and MEASURED not in said, said
+        assert kept_kernels(folder) == kept
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
+def test_a_branch_takes_the_kernels_of_the_run_that_it_leaves(folder):
+    train_apart(folder, ["c0", "c1"], steps=2)
+    os.rename(os.path.join(folder.run_folder(), "checkpoints"), folder.at("elsewhere"))
+    os.symlink(folder.at("elsewhere"), os.path.join(folder.run_folder(), "checkpoints"))
+    checkpoint = os.path.join(folder.run_folder(), "checkpoints", folder.checkpoints()[0])
+    said = train_apart(folder, ["c1", "c0"], "branch", resume=checkpoint)
+    assert TAKEN in said and MEASURED not in said and kept_kernels(folder, "branch") == kept_kernels(folder)
+
+
+def test_when_kernels_are_chosen_anew(folder):
+    """On demand; where the text is of another library; where the folder has none. Then the run keeps the new ones."""
+    train_apart(folder, ["c0", "c1"], steps=2)
+    path = os.path.join(folder.run_folder(), KERNELS)
+    said = train_apart(folder, ["c1", "c0"], resume=folder.run_folder(), env={"ZTRAIN_GEMM_MEASURE": "again"})
+    assert TAKEN not in said and MEASURED in said
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace("\ncublaslt ", "\ncublaslt 1", 1))
+    said = train_apart(folder, ["c2", "c0"], steps=6, resume=folder.run_folder())
+    assert f"the kernels in '{path}' are of another GPU or library: they are chosen anew" in said and MEASURED in said
+    assert kept_kernels(folder)[0] == text.splitlines()[:3]
+    os.remove(path)
+    said = train_apart(folder, ["c3", "c0"], steps=8, resume=folder.run_folder())
+    assert TAKEN not in said and MEASURED in said and os.path.exists(path)
+
+
+def test_a_damaged_text_and_one_that_cannot_be_written(folder):
+    """Each damaged choice is made again; a folder in the file's place is a warning. What a killed process left is deleted."""
+    train_apart(folder, ["c0", "c1"], steps=2)
+    path = os.path.join(folder.run_folder(), KERNELS)
+    head, kept = kept_kernels(folder)
+    with open(path, "rb+") as f:
+        f.truncate(os.path.getsize(path) - 9)
+    with open(path + ".tmp-1234", "w", encoding="utf-8"):
+        pass
+    said = train_apart(folder, ["c1", "c0"], resume=folder.run_folder())
+    assert TAKEN in said and MEASURED + "1 " in said
+    now = kept_kernels(folder)
+    assert now[0] == head and len(now[1] & kept) == len(kept) - 1 and not os.path.exists(path + ".tmp-1234")
+    os.remove(path)
+    os.mkdir(path)
+    said = train_apart(folder, ["c0", "c1"], steps=6, resume=folder.run_folder())
+    assert "ztrain: warning: " in said and "a resumed run may compute with other kernels" in said, said
