@@ -71,10 +71,15 @@ enum status choose_sm_target(const struct run_spec *spec, const struct device *d
     return STATUS_OK;
 }
 
-void apply_sm_target(struct device *device, int ctas, bool log)
+void apply_sm_target(const struct run_spec *spec, struct device *device, const struct comm *comm, int ctas, bool log)
 {
-    if (ctas == 0)
+    if (ctas == 0 || !comm)
         return;
+    if (!comm_can_capture(comm)) {
+        if (log && spec->train.sm_count_target == SPEC_SM_TARGET_ON)
+            log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
+        return;
+    }
     device_leave_multiprocessors(device, ctas);
     if (log)
         log_info("matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",

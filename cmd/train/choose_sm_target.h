@@ -21,7 +21,8 @@ enum { SM_TARGET_CTAS = 16 };
 enum status choose_sm_target(const struct run_spec *spec, const struct device *device, int world, struct comm *comm,
                              const struct bootstrap *boot, int *ctas, struct error *err);
 
-/* Limits the device's products, unless `ctas` is 0, and logs it if asked to. */
-void apply_sm_target(struct device *device, int ctas, bool log);
+/* Limits the device's products, unless `ctas` is 0, comm is NULL (a plan), or ranks share a GPU, whose collectives pass
+ * through host memory. To be called after comm_attach_device(). Logs what it does if asked to. */
+void apply_sm_target(const struct run_spec *spec, struct device *device, const struct comm *comm, int ctas, bool log);
 
 #endif

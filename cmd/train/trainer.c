@@ -152,8 +152,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
         TRY(trainer_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
-    if (t->comm && comm_can_capture(t->comm)) /* not where ranks share a GPU, without NCCL */
-        apply_sm_target(t->device, ctas, t->rank == 0);
+    apply_sm_target(t->spec, t->device, t->comm, ctas, t->rank == 0);
     return STATUS_OK;
 }
 

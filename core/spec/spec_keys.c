@@ -289,13 +289,14 @@ const struct spec_key spec_keys[] = {
           "backward; auto: do so if launching the kernels takes about as long as running them (small models); true is "
           "refused on the CPU device, with data.packing other than true, data.document_mask and --profile"),
      .choices = graph_choices},
-    {USED("train.sm_count_target", KEY_CHOICE, spec.train.sm_count_target, "auto", NOTICE,
-          "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), whose collectives "
-          "then use no more than 16 (maxCTAs of its communicator); auto: with several ranks over NCCL, stage 3, "
-          "zero_optimization.overlap_comm and GPUs of 96 multiprocessors or more on all ranks, never with one rank; "
-          "true: with any stage, also with one rank, without overlap_comm and on smaller GPUs, refused on the CPU "
-          "device and where a rank's GPU has no more than 16; products with and without the limit may have other "
-          "kernels, hence other bits"),
+    {USED(
+         "train.sm_count_target", KEY_CHOICE, spec.train.sm_count_target, "auto", NOTICE,
+         "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), whose collectives "
+         "then use no more than 16 (maxCTAs of its communicator); auto: with several ranks over NCCL, stage 3, "
+         "zero_optimization.overlap_comm and GPUs of 96 multiprocessors or more on all ranks, never with one rank; "
+         "true: with any stage, also with one rank, without overlap_comm and on smaller GPUs, refused on the CPU "
+         "device and where a rank's GPU has no more than 16; without effect where ranks share a GPU; products with and "
+         "without the limit may have other kernels, hence other bits"),
      .choices = sm_target_choices},
     {USED(
         "train.deterministic", KEY_BOOL, spec.train.deterministic, "true", NOTICE,

@@ -88,3 +88,12 @@ def test_true_is_refused_on_all_ranks_for_one_small_gpu(folder):
     words = f"rank 1 on {socket.gethostname()}: emulated GPU has only 16 multiprocessors, and NCCL gets 16; hint: auto"
     done = train_unlike(folder, "tiny", [(132, 116, 16), (16, 0, 0)], {"train": {"sm_count_target": True}}, USAGE)
     assert [words in d.err for d in done] == [True, False], done
+
+
+def test_true_has_no_effect_where_ranks_share_a_gpu(folder):
+    shared = {**environment(1, 132, 0, 0), "ZTRAIN_SHARE_GPUS": "1"}
+    words = "train.sm_count_target: true has no effect: ranks share a GPU"
+    for target in (True, "auto"):
+        spec = spec_of(folder, f"shared-{target}", {"train": {"sm_count_target": target}})
+        done = folder.ztrain("--config", spec, "--local-gpus", 2, env=shared)
+        assert done.out.count(words) == (target is True) and "to NCCL" not in done.out, done
