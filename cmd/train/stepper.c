@@ -240,7 +240,8 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     return finish(s, err);
 }
 
-/* Captures the loaded step. If that fails, returns to the state before and leaves s->graph NULL. */
+/* Captures the loaded step. If that fails, returns to the state before and leaves s->graph NULL; from the next step on
+ * blocks are graphs, which hold no collectives and one stream only. */
 static enum status capture(struct stepper *s, struct error *err)
 {
     struct trainer *t = s->trainer;
@@ -260,6 +261,7 @@ static enum status capture(struct stepper *s, struct error *err)
     graph_free(s->graph);
     s->graph = NULL;
     s->graphs = false;
+    s->blocks = true;
     zero_rewind_step(t->zero);
     if (why.code == STATUS_OK)
         error_set(&why, STATUS_DEVICE, "a graph cannot be captured on another rank");
@@ -267,7 +269,7 @@ static enum status capture(struct stepper *s, struct error *err)
         *err = why;
         return error_hint(err, "train.cuda_graphs: false");
     }
-    log_warn("CUDA graphs: none: %s", why.text);
+    log_warn("CUDA graphs: by block, not by step: %s", why.text);
     return STATUS_OK;
 }
 

@@ -20,7 +20,8 @@ struct stepper_check {
 struct stepper {
     struct trainer *trainer;           /* borrowed */
     bool graphs;                       /* steps are launched as graphs */
-    bool blocks;                       /* else: those of the blocks are (gpu/model/block_graphs.h) */
+    bool blocks;                       /* else: those of the blocks are (gpu/model/block_graphs.h); also once a step
+                                          could not be captured */
     bool warm;                         /* a step was enqueued already */
     struct trace_file *trace;          /* borrowed; NULL: none */
     bool eager;                        /* set by the caller: the next step is enqueued op by op all the same */

@@ -182,7 +182,7 @@ static struct transformer_config configure_transformer(const struct trainer *t)
         .logits_dtype = logits_dtype(t),
         .ragged = !t->train_config.packing || t->train_config.document_mask || t->train_config.classification,
         .unordered_attention = !spec->train.deterministic,
-        .graphs_by_block = t->graphs == GRAPHS_BY_BLOCK,
+        .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */
         .graphs_demanded = spec->train.cuda_graphs == SPEC_GRAPHS_ON,
         .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)spec->gradient_accumulation_steps : 1,
     };

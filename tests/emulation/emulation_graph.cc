@@ -5,7 +5,7 @@
  * its events, and have to be joined to its origin again before it ends. Calls that CUDA forbids invalidate the capture
  * with CUDA's error: waiting for an event from outside, querying or waiting for the device on the capturing thread,
  * allocating, leaving work on a stream that was not joined. With ZTRAIN_EMULATION_NO_CAPTURE in the environment no
- * capture succeeds.
+ * capture succeeds, or, if it is "steps", none of several streams.
  *
  * A launch queues the nodes on streams that belong to the graph, one for each parallel branch (a graph without parallel
  * branches runs on the stream of its launch), ordered by the graph's dependencies alone: so the order of execution is as
@@ -169,6 +169,16 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return cudaSuccess;
 }
 
+/* ZTRAIN_EMULATION_NO_CAPTURE=steps: captures of several streams fail; any other value: all do. */
+static bool cannot_capture(const graph_capture *c)
+{
+    const char *wish = getenv("ZTRAIN_EMULATION_NO_CAPTURE");
+    int streams_in_it = 0;
+    for (const stream_state &s : streams)
+        streams_in_it += s.capture == c;
+    return wish && (std::string(wish) != "steps" || streams_in_it > 1);
+}
+
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *result)
 {
     ENTER("cudaStreamEndCapture");
@@ -182,7 +192,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *result)
     if (!c->relaxed && c->owner != std::this_thread::get_id())
         return fail(cudaErrorStreamCaptureWrongThread);
     std::vector<bool> joined = reached(c->nodes, s->capture_after);
-    if (getenv("ZTRAIN_EMULATION_NO_CAPTURE"))
+    if (cannot_capture(c))
         capture_spoil(c, cudaErrorStreamCaptureUnsupported);
     cudaError_t code = c->spoiled == cudaSuccess ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
     for (stream_state &other : streams) {

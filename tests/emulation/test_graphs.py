@@ -134,13 +134,34 @@ def test_where_graphs_cannot_be(tmp_path, monkeypatch):
 
 
 def test_a_capture_that_fails(tmp_path, monkeypatch):
-    """With auto, the log has the reason, and the run continues op by op."""
+    """With auto, the log has the reasons, and the run continues by block, and if that fails as well op by op."""
     with monkeypatch.context() as patch:
         patch.setenv("ZTRAIN_EMULATION_NO_CAPTURE", "1")
         failed, weights = train(tmp_path, "failed", "train.max_steps=3", TWO_MICRO_BATCHES)
         said = short_run(tmp_path)
         refused = short_run(tmp_path, "run.name=refused", "train.cuda_graphs=true", status=5)
+    assert "CUDA graphs: by block, not by step: a graph cannot be captured" in said
     assert "CUDA graphs: none: a graph cannot be captured" in said
     assert "a graph cannot be captured" in refused and "train.cuda_graphs: false" in refused
     plain, same_weights = train(tmp_path, "plain", "train.max_steps=3", TWO_MICRO_BATCHES, "train.cuda_graphs=false")
     assert graph_steps(failed) == [] and numbers(failed) == numbers(plain) and weights == same_weights
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_step_that_is_not_captured_has_blocks_that_are(tmp_path, monkeypatch, ranks):
+    """As where a version of NCCL cannot be captured."""
+    monkeypatch.setenv("ZTRAIN_EMULATION_GPUS", ranks)
+    monkeypatch.setenv("ZTRAIN_EMULATION_STATS", "1")
+    settings = ("train.max_steps=5", "train.eval_interval_steps=2", "train_micro_batch_size_per_gpu=3", "zero_optimization.stage=3")
+    rows = {}
+    for name, graphs in ("blocks", "auto"), ("plain", "false"):
+        with monkeypatch.context() as patch:
+            patch.setenv("ZTRAIN_EMULATION_NO_CAPTURE", "steps")
+            said = short_run(tmp_path, f"run.name={name}", f"train.cuda_graphs={graphs}", *settings,
+                             arguments=["--local-gpus", ranks] if ranks != "1" else [])
+        with open(tmp_path / name / "metrics.jsonl", encoding="utf-8") as f:
+            rows[name] = [json.loads(line) for line in f]
+        launched = [int(count) for count in re.findall(r"(\d+) graphs of \d+ operations", said)]
+        assert all(count > 8 if name == "blocks" else count == 0 for count in launched) and launched, said
+        assert said.count("CUDA graphs: by block, not by step: ") == (int(ranks) if name == "blocks" else 0), said
+    assert numbers(rows["blocks"]) == numbers(rows["plain"]) and graph_steps(rows["blocks"]) == []
