@@ -64,14 +64,26 @@ static enum status refuse(const struct trainer *t, size_t need, int ranks, size_
               size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
               size_round((int64_t)t->device->memory_bytes, total), t->device->name,
               describe_others(t->device->id, others, sizeof others));
-    return memory_limit_advise(t, available / (size_t)ranks + t->plan.reserve.total, err);
+    return memory_limit_advise(t, available, ranks, err);
+}
+
+/* The plan leaves too little for kernels that are loaded later: `later` bytes. */
+static void warn(const struct trainer *t, size_t need, int ranks, size_t available, size_t later)
+{
+    char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
+    const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
+    if (room)
+        snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
+    log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels which are loaded later are "
+             "expected to take: the run may end for lack of memory; hint: %s",
+             size_round((int64_t)(available - need), left), size_round((int64_t)later, expected),
+             room ? hint : "free memory on the GPU (nvidia-smi)");
 }
 
 enum status memory_free_check(const struct trainer *t, struct error *err)
 {
     size_t need, available;
     int ranks;
-    char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX];
     TRY(add_claims(t, &need, &ranks, err));
     if (!device_available_bytes(t->device, &available))
         return STATUS_OK;
@@ -79,9 +91,6 @@ enum status memory_free_check(const struct trainer *t, struct error *err)
         return refuse(t, need, ranks, available, err);
     const size_t later = t->plan.reserve.parts[CUDA_RESERVE_KERNELS] * (size_t)ranks;
     if (available - need < later)
-        log_warn(
-            "the plan leaves %s of the GPU's free memory, less than the %s that kernels which are loaded later are "
-            "expected to take: the run may end for lack of memory",
-            size_round((int64_t)(available - need), left), size_round((int64_t)later, expected));
+        warn(t, need, ranks, available, later);
     return STATUS_OK;
 }

@@ -19,6 +19,8 @@ struct found {
 struct search {
     const struct trainer *trainer;
     size_t limit; /* bytes of device memory, reserve included */
+    size_t apart; /* bytes of them that messages do not count */
+    int ranks;    /* that messages count together */
     struct memory_setting given;
     struct found cheapest;   /* that fits */
     struct found same_micro; /* the cheapest that fits with the spec's micro-batch */
@@ -112,7 +114,7 @@ static void add_line(void *context, const char *line)
     snprintf(text + used, ADVICE_MAX - used, "%s%s", used ? ", " : "", line);
 }
 
-/* Writes "key=value, key=value (270.1 MiB)". */
+/* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
 static const char *describe(const struct search *s, const struct found *found, char text[ADVICE_MAX])
 {
     char size[SIZE_TEXT_MAX];
@@ -121,8 +123,9 @@ static const char *describe(const struct search *s, const struct found *found, c
     memory_setting_apply(&found->setting, s->trainer->spec, s->trainer->world, &copy);
     memory_setting_lines(&found->setting, &s->given, &copy, add_line, text);
     size_t used = strlen(text);
+    const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
     snprintf(text + used, ADVICE_MAX - used, "%s(%s)", used ? " " : "this spec ",
-             size_round((int64_t)found->bytes, size));
+             size_round((int64_t)bytes * s->ranks, size));
     return text;
 }
 
@@ -147,7 +150,7 @@ static enum status refuse_plan(const struct trainer *t, struct error *err)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     const size_t need = memory_plan_device_bytes(&t->plan);
-    struct search s = {.trainer = t, .limit = (size_t)cap};
+    struct search s = {.trainer = t, .limit = (size_t)cap, .ranks = 1};
     char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
     TRY(search(&s, err));
     if (t->plan.reserve.total)
@@ -170,9 +173,10 @@ enum status memory_size_check(const struct trainer *t, struct error *err)
     return t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes ? refuse_plan(t, err) : STATUS_OK;
 }
 
-enum status memory_limit_advise(const struct trainer *t, size_t limit, struct error *err)
+enum status memory_limit_advise(const struct trainer *t, size_t available, int ranks, struct error *err)
 {
-    struct search s = {.trainer = t, .limit = limit};
+    const size_t reserve = t->plan.reserve.total;
+    struct search s = {.trainer = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
     struct error ignored;
     return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
 }

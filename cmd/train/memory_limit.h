@@ -13,8 +13,9 @@ enum status memory_limit_check(const struct trainer *trainer, struct error *err)
  * process could leave room for it, and nothing need be tested or measured before. Not collective. */
 enum status memory_size_check(const struct trainer *trainer, struct error *err);
 
-/* Adds to an error the hint which settings fit into `limit` bytes of device memory, reserve included. Returns err's
- * code. */
-enum status memory_limit_advise(const struct trainer *trainer, size_t limit, struct error *err);
+/* Adds to an error the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. The
+ * hint's bytes are those that the arenas of these ranks would take, without the reserve, which is taken already or is
+ * not asked for. Returns err's code. */
+enum status memory_limit_advise(const struct trainer *trainer, size_t available, int ranks, struct error *err);
 
 #endif

@@ -28,7 +28,8 @@
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
  * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail, =steps: those of several streams; ZTRAIN_EMULATION_SLOW: a call or a
- * library that takes four seconds, once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out (forgetful_wait.h). */
+ * library that takes four seconds, once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out
+ * (forgetful_wait.h). */
 #ifndef ZTRAIN_TESTS_EMULATION_H
 #define ZTRAIN_TESTS_EMULATION_H
 

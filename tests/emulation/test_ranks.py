@@ -247,16 +247,35 @@ def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
     assert "error" not in done[0].err  # one message for all
 
 
+def mebibytes(done, words):
+    """The size after these words, or in brackets after them."""
+    number, unit = re.search(words + r"[^(]*?\(?([\d.]+) ([KM])iB", done.err).groups()
+    return float(number) / (1 if unit == "M" else 1024)
+
+
 def test_a_gpu_with_too_little_memory(folder):
-    """What would fit is named; ranks that share a GPU count together."""
+    """What would fit is named, and counted as what is free is; ranks that share a GPU count together."""
     large = {"train_batch_size": 40, "train_micro_batch_size_per_gpu": 40}
     done = train(folder, large, ranks=1, env={"ZTRAIN_EMULATION_MEMORY": "20"}, expect=DEVICE)
     assert "cannot allocate" not in done.err and "on it are processes" not in done.err
     need = int(re.search(r"the plan takes [\d.]+ MiB \((\d+) bytes\)", done.err)[1]) // 2**20
     done = train(folder, large, ranks=1, env={"ZTRAIN_EMULATION_MEMORY": str(need - 1)}, expect=DEVICE)
     assert "; hint: it fits with train_micro_batch_size_per_gpu=" in done.err and "`ztrain plan --fit` finds" in done.err, done
+    assert mebibytes(done, "it fits with [^(]*") <= mebibytes(done, "but only "), done
     done = train(folder, env={**SHARED, "ZTRAIN_EMULATION_MEMORY": str(need)}, expect=DEVICE)
     assert "the plans of 2 ranks take " in done.err, done
+    assert mebibytes(done, "it fits with [^(]*|the least is [^(]*") < mebibytes(done, "the plans of 2 ranks take "), done
+
+
+def test_a_plan_that_leaves_too_little(folder):
+    """The warning names a limit that gives the settings which leave enough, unless others take too much."""
+    large = {"train_batch_size": 40, "train_micro_batch_size_per_gpu": 40, "train": {"max_steps": 1}}
+    done = train(folder, large, "tight", ranks=1, env={"ZTRAIN_EMULATION_MEMORY": "195"})
+    limit, = re.findall(r"the plan leaves [\d.]+ MiB .* hint: train.memory_limit=(\d+MiB) names settings", done.err)
+    done = train(folder, large, "limited", ranks=1, expect=DEVICE, more=["--set", f"train.memory_limit={limit}"])
+    assert "more than train.memory_limit" in done.err and "hint: it fits with " in done.err
+    done = train(folder, large, "other", ranks=1, env={"ZTRAIN_EMULATION_MEMORY": "120"})
+    assert "the plan leaves " in done.err and "hint: free memory on the GPU" in done.err
 
 
 def test_a_plan_that_no_such_gpu_holds_is_refused_before_anything_is_measured(folder, tmp_path):
