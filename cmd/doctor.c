@@ -240,15 +240,18 @@ static void print_help(void)
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
-    if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        print_help();
-        return STATUS_OK;
+    const int test = argc > 1 && !strcmp(argv[1], "--gpu-test");
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            print_help();
+            return STATUS_OK;
+        }
     }
-    if (argc == 2 && !strcmp(argv[1], "--gpu-test"))
-        return gpu_test_report(err);
-    if (argc > 1)
+    if (argc > 1 + test)
         return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes --gpu-test or nothing",
-                         argv[1]);
+                         argv[1 + test]);
+    if (test)
+        return gpu_test_report(err);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));

@@ -1,15 +1,18 @@
 /* library_places.c: the places of library_places.h, one after the other. */
 #include "gpu/library_places.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/status.h"
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Of a site-packages folder. */
@@ -62,10 +65,36 @@ static void *open_below(struct search *search, const char *folder, const char *b
     return handle;
 }
 
+/* Warns of each folder of $ZTRAIN_CUDA_LIBRARIES that is not there: the libraries of other places are taken then. Once
+ * for each value of the variable. */
+static void check_named(const char *list)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects `checked` */
+    static char *checked;                                     /* kept until the process ends */
+    struct stat info;
+    pthread_mutex_lock(&mutex);
+    const bool known = checked && strcmp(checked, list) == 0;
+    if (!known) {
+        free(checked);
+        checked = memory_text(list);
+    }
+    pthread_mutex_unlock(&mutex);
+    while (!known && *list) {
+        const size_t length = strcspn(list, ":");
+        char *folder = memory_printf("%.*s", (int)length, list);
+        if (length && (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)))
+            log_warn("ZTRAIN_CUDA_LIBRARIES: there is no folder '%s': libraries are looked for elsewhere", folder);
+        free(folder);
+        list += length + (list[length] == ':');
+    }
+}
+
 static void *open_named(struct search *search)
 {
     const char *list = getenv("ZTRAIN_CUDA_LIBRARIES");
     void *handle = NULL;
+    if (list)
+        check_named(list);
     while (list && *list && !handle && !search->refused) {
         size_t length = strcspn(list, ":");
         char *folder = memory_printf("%.*s", (int)length, list);
@@ -108,6 +137,25 @@ static void *open_packaged(struct search *search)
     return handle;
 }
 
+/* Adds the packages that have the file, if they are known, to the reason. */
+static void name_packages(const char *file, char *why, size_t size)
+{
+    static const struct {
+        const char *file, *pypi, *distribution;
+    } packages[] = {
+        {"libcublasLt.so.12", "nvidia-cublas-cu12", "libcublas-12-N, as libcublas-12-8"},
+        {"libcublasLt.so.13", "nvidia-cublas", "libcublas-13-N, as libcublas-13-0"},
+        {"libcudnn.so.9", "nvidia-cudnn-cu13 or nvidia-cudnn-cu12", "libcudnn9-cuda-13 or libcudnn9-cuda-12"},
+        {"libnccl.so.2", "nvidia-nccl-cu13 or nvidia-nccl-cu12", "libnccl2"},
+    };
+    const size_t used = strlen(why);
+    for (size_t i = 0; i < COUNT_OF(packages); i++)
+        if (!strcmp(packages[i].file, file))
+            snprintf(why + used, size - used,
+                     "; PyPI's package is %s, that of NVIDIA's repository for Debian and Ubuntu %s", packages[i].pypi,
+                     packages[i].distribution);
+}
+
 void *library_places_open(const char *file, char *why, size_t size)
 {
     struct search search = {.file = file, .why = why, .size = size};
@@ -122,5 +170,9 @@ void *library_places_open(const char *file, char *why, size_t size)
     snprintf(why, size, "%s", reason);
     for (size_t i = 0; !handle && i < COUNT_OF(toolkits); i++)
         handle = open_below(&search, toolkits[i], "/lib64");
-    return handle ? handle : open_packaged(&search);
+    if (!handle)
+        handle = open_packaged(&search);
+    if (!handle)
+        name_packages(file, why, size);
+    return handle;
 }

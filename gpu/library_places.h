@@ -3,7 +3,8 @@
  * Searched in this order, until a file opens:
  *
  *   1. the folders of $ZTRAIN_CUDA_LIBRARIES, separated by colons: each has the libraries itself, or is a Python's
- *      site-packages folder. A file that is there and does not open ends the search: it was asked for.
+ *      site-packages folder. A file that is there and does not open ends the search: it was asked for. A folder that is
+ *      not there causes a warning.
  *   2. the dynamic linker's places (LD_LIBRARY_PATH, ld.so.conf)
  *   3. a toolkit: $CUDA_HOME/lib64, $CUDA_PATH/lib64, /usr/local/cuda/lib64
  *   4. $CONDA_PREFIX/lib, and the site-packages folders below $VIRTUAL_ENV, $CONDA_PREFIX, the prefix of the python3 of
@@ -17,7 +18,8 @@
 #include <stddef.h>
 
 /* Opens `file`, a soname (libnccl.so.2), with RTLD_NOW | RTLD_LOCAL. NULL: `why` (size bytes) is the reason of the
- * first file of that name that did not open, or else the dynamic linker's. Any thread. */
+ * first file of that name that did not open, or else the dynamic linker's, with the packages that have the file. Any
+ * thread. */
 void *library_places_open(const char *file, char *why, size_t size);
 
 #endif

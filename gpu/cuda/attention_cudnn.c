@@ -277,6 +277,23 @@ static void describe_plan(const struct attention_cudnn *a, const struct attentio
                  (double)cudnn_plan_workspace_bytes(plan->cudnn_plan) / (1 << 20), pieces);
 }
 
+/* Adds to the reason of a refused plan what to do about it, for warnings. */
+static void add_hint(struct attention_plan *plan)
+{
+    const struct attention_shape *s = &plan->shape;
+    const size_t used = strlen(plan->why);
+    char newer[160];
+    snprintf(newer, sizeof newer,
+             "a newer cuDNN may compute it (PyPI's nvidia-cudnn-cu%d); ZTRAIN_CUDA_ATTENTION=own does without cuDNN, "
+             "and without this warning",
+             CUDART_VERSION / 1000);
+    if (!strstr(plan->why, "; hint: "))
+        snprintf(plan->why + used, sizeof plan->why - used, "; hint: %s",
+                 s->dtype == DTYPE_F32                        ? "bf16: {enabled: true}"
+                 : s->D % 8 || !attention_shape_is_aligned(s) ? "cuDNN computes heads whose size is a multiple of 8"
+                                                              : newer);
+}
+
 static void log_plan(const struct attention_cudnn *a, struct attention_plan *plan)
 {
     static const char *const notes[] = {"", " (unordered)", " (dropout)", " (unordered, dropout)"};
@@ -285,6 +302,8 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
     if (plan->logged)
         return;
     plan->logged = true;
+    if (a->demanded && plan->state == ATTENTION_REFUSED)
+        add_hint(plan);
     describe_plan(a, plan, how, sizeof how);
     if (s->ragged)
         snprintf(sequences, sizeof sequences, "sequences of up to %lld tokens", (long long)s->T);
@@ -297,6 +316,8 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
         log_warn("%s", text);
     else
         log_info("%s", text);
+    if (plan->state == ATTENTION_REFUSED)
+        add_hint(plan); /* attention_cudnn_obstacle() */
 }
 
 enum status attention_cudnn_choose(struct attention_cudnn *a, struct gemm_cache *cache, struct gemm_trial *trial,

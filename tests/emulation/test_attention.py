@@ -89,6 +89,8 @@ def test_falls_back(tmp_path, fault):
     output = train(tmp_path, ZTRAIN_EMULATION_CUDNN=fault)
     for direction in ("forward", "backward"):
         assert re.search(rf"attention {direction}, bf16, .*: ztrain's kernels: .*{FAULTS[fault]}", output), output
+    advice = "does it find libnvrtc" if fault == "none" else r"a newer cuDNN may compute it \(PyPI's nvidia-cudnn-cu1\d\); "
+    check_price("warning: ", rf".*{FAULTS[fault]}.*; hint: {advice}", output)
 
 
 def test_failure_in_a_step():
@@ -117,7 +119,7 @@ def test_without_the_library(tmp_path):
     absent = {"ZTRAIN_EMULATION_WITHOUT": "libcudnn.so.9"}
     output = train(tmp_path / "without", **absent)
     assert re.search(r"attention forward, bf16, .*: ztrain's kernels: cannot open cuDNN", output)
-    check_price("warning: ", "cannot open cuDNN", output)
+    check_price("warning: ", "cannot open cuDNN .*; PyPI's package is nvidia-cudnn-cu13 or .*; hint: install cuDNN ", output)
     output = train(tmp_path / "demanded", code=5, ZTRAIN_CUDA_ATTENTION="cudnn", **absent)
     assert "ZTRAIN_CUDA_ATTENTION asks for cuDNN: cannot open cuDNN libcudnn.so.9" in output
 

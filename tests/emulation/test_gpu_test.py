@@ -48,6 +48,19 @@ def test_no_gpu(folder):
     assert "doctor --gpu-test: there is no GPU to test: the NVIDIA driver shows no GPU" in done.err
     done = folder.ztrain("doctor", "--gpu-tset", expect=USAGE)
     assert "--gpu-tset" in done.err
+    done = folder.ztrain("doctor", "--gpu-test", "now", expect=USAGE)
+    assert "doctor: unexpected argument 'now'" in done.err
+    assert "usage: ztrain doctor" in folder.ztrain("doctor", "--gpu-test", "--help").out
+
+
+def test_doctor_and_libraries(folder):
+    """A folder that is not there is named once; a missing library with its package."""
+    done = folder.ztrain("doctor", env={"ZTRAIN_CUDA_LIBRARIES": f"/nowhere:{folder.path}"})
+    assert done.err.count("ZTRAIN_CUDA_LIBRARIES: there is no folder ") == done.err.count("'/nowhere'") == 1, done
+    for file, package in (("libcudnn.so.9", "nvidia-cudnn-cu13"), ("libnccl.so.2", "libnccl2")):
+        done = folder.ztrain("doctor", env={"ZTRAIN_EMULATION_WITHOUT": file})
+        line, = [line for line in done.out.splitlines() if "cannot open " in line and file in line]
+        assert package in line and "there is no folder" not in done.err, done
 
 
 def test_a_wrong_op_ends_the_run(folder):
