@@ -4,11 +4,12 @@ LLM.Q (https://github.com/IST-DASLab/llmq) has published the speed of its own st
 Against ztrain's, it keeps logits and gradients in bf16 and adds up bias gradients in other kernels; like ztrain's, its
 attention repeats bit for bit. 524,288 tokens a step, sequences of 1024.
 """
+import os
 import re
 
 import pytest
 
-from harness import USAGE
+from harness import ROOT, USAGE
 
 LLMQ_STEP = "bf16-logits,bf16-gradients,fused-bias"
 FP32_LOGITS = ["--set", "train.logits_dtype=fp32"]
@@ -214,3 +215,40 @@ def test_long_steps_are_continued_from_shorter_ones(folder):
 def test_options_of_the_plan_are_refused_elsewhere(folder, arguments, hint):
     done = folder.ztrain(*arguments, "--config", folder.spec(), expect=USAGE)
     assert hint in done.err
+
+
+QWEN3_06B = {"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16,
+             "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 28, "vocab_size": 151936, "rms_norm_eps": 1e-6,
+             "max_position_embeddings": 40960, "rope_theta": 1e6, "tie_word_embeddings": True}
+RECOMPUTED = ((GPT2_124M, 1024, 16, 8, 1, 0), (QWEN3_06B, 1024, 8, 8, 1, 0), (LLAMA_8B, 4096, 1, 8, 8, 3))
+
+
+def page():
+    with open(os.path.join(ROOT, "docs", "performance.md"), encoding="utf-8") as f:
+        return f.read()
+
+
+def test_the_page_has_the_estimates_of_recomputation(folder):
+    """docs/performance.md: the step without it, and how much longer it gets; a column for each model."""
+    rows = {name: re.search(rf"^\| {name} \| [\d.]+, [\d.]+ \| (.*) \|$", page(), re.M)[1].split(" | ")
+            for name in ("none", "norms", "mlp", "attention", "block")}
+    for column, step in enumerate(RECOMPUTED):
+        times = {name: float(ms) for name, ms in re.findall(r"^  (\w+) +[\d.]+ +[\d.]+ +([\d.]+) +[\d.]+ +[\d.]+ %$",
+                                                            plan(folder, *step), re.M)}
+        for name, row_of_it in rows.items():
+            more = 100 * (times[name] / times["none"] - 1)
+            said = f"{times[name]:.0f} ms" if name == "none" else f"+{more:.{0 if more >= 10 else 1}f} %"
+            assert row_of_it[column] == said, (name, column, times)
+
+
+@pytest.mark.parametrize("optimizer, row_of_it", [("AdamW", "AdamW"), ("Muon", "Muon, ranks share the blocks")])
+def test_the_page_has_the_estimates_of_muon(folder, optimizer, row_of_it):
+    spec = folder.spec({"model": {"config": LLAMA_8B}, "data": {"seq_length": 4096}, "bf16": {"enabled": True},
+                        "train_batch_size": 128, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},
+                        "optimizer": {"type": optimizer}, "activation_checkpointing": {"enabled": True, "policy": "norms"}})
+    out = folder.ztrain("plan", "--speed", "--config", spec, "--world", 8).out
+    total = float(re.search(r"^  total +[\d.]+ +([\d.]+)$", out, re.M)[1])
+    seconds = [ms / 1000 for ms in (total, row(out, "optimizer")[1], row(out, "exposed transfers")[1])]
+    said = f"| {row_of_it} | {seconds[0]:.2f} | {seconds[1]:.3f} | {seconds[2]:.3f} | "
+    line, = [line for line in page().splitlines() if line.startswith(said)]
+    assert line.endswith(f" {mfu(out)[1]:.1f} % |"), (line, out)
