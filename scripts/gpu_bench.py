@@ -105,7 +105,7 @@ KINDS = {
     "RoPE": (("RoPE",), ("rope",)),
     "cross-entropy": (("cross-entropy",), ("cross_entropy",)),
     "embedding": (("embedding",), ("embedding_fwd", "embedding_bwd")),
-    "optimizer": (("optimizer",), ("sumsq", "decide_step", "find_nonfinite", "adam")),
+    "optimizer": (("optimizer",), ("sumsq", "decide_step", "find_nonfinite", "adam", "accumulate")),
 }
 
 
