@@ -442,7 +442,8 @@ def compare_with_torch(arguments, top, task, ours, left):
         print(f"{task.title}: {'left out: ' if NO_FIT in why else ''}{why}", flush=True)
         return None if NO_FIT in why or OUT_OF_TIME in why else False
     rate = task.tokens / (task.run.accumulation * answer["micro"] + answer["update"])
-    print(f"{task.title}: ztrain {ours:.0f}, torch {rate:.0f} tokens/s, ratio {ours / rate:.2f}; torch {answer['memory'] / 2**30:.1f} GiB", flush=True)
+    print(f"{task.title}: ztrain {ours:.0f}, torch {rate:.0f} tokens/s, ratio {ours / rate:.2f}; torch {answer['memory'] / 2**30:.1f} GiB",
+          flush=True)
     return None
 
 
@@ -476,10 +477,12 @@ def measure_all(arguments, top, end):
     tasks, results, speeds, started, ratios = tasks_of(arguments, top), [], {}, set(), []
     while tasks:
         left, factor = end - time.monotonic(), max(1, statistics.median(ratios or [1]))
-        chosen = schedule([task for task in tasks if not task.torch or task.name in speeds], left, factor, started)
-        if not chosen:
+        own = {task.name for task in tasks if not task.torch and not task.deterministic}  # those that PyTorch may yet be compared with
+        chosen = schedule([task for task in tasks if not task.torch or task.name in speeds or task.name in own], left, factor, started)
+        ready = [task for task in chosen if not task.torch or task.name in speeds]
+        if not ready:
             break
-        task, timed = next(iter(chosen.items()))
+        task, timed = ready[0], chosen[ready[0]]
         tasks.remove(task)
         if task.torch:
             results.append(compare_with_torch(arguments, top, task, speeds[task.name], left))
@@ -495,7 +498,8 @@ def measure_all(arguments, top, end):
         if task.torch and task.name not in speeds:
             print(f"{task.title}: left out: there is no speed of ztrain's to compare with", flush=True)
             continue
-        print(f"{task.title}: {OUT_OF_TIME}: it takes about {task.cost(factor, task.name not in started):.0f} s, {max(0, left):.0f} are left", flush=True)
+        needs = task.cost(factor, task.name not in started)
+        print(f"{task.title}: {OUT_OF_TIME}: it takes about {needs:.0f} s, {max(0, left):.0f} are left", flush=True)
     return results
 
 
@@ -532,7 +536,8 @@ def main():
     end = time.monotonic() + arguments.limit
     top = tempfile.mkdtemp(prefix="ztrain-gpu-bench-")
     try:
-        write_tokens(f"{top}/tokens", 1 << (26 if arguments.device == "cuda" else 20), min(case.model["vocab_size"] for case in arguments.cases.values()))
+        vocabulary = min(case.model["vocab_size"] for case in arguments.cases.values())
+        write_tokens(f"{top}/tokens", 1 << (26 if arguments.device == "cuda" else 20), vocabulary)
         arguments.gpu = arguments.gpu or gpu_name(arguments, top)
         results = measure_all(arguments, top, end)
     finally:
