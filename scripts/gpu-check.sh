@@ -12,8 +12,8 @@
 #   bench       GPT-2 124M and 1558M, and LLM.Q's shapes (Qwen2.5 0.5B to 7B), in steps of 524,288 tokens: tokens/s and each kind of
 #               op next to what `ztrain plan --speed` expects, and PyTorch's tokens/s, if it is there. What does not fit is left out
 #
-#   --build DIR   the folder of ztrain and ops-test (default: build); `make gpu-build` builds them with the small libraries
-#                 linked statically, so that the folder can be copied to a machine that has only CUDA and Python
+#   --build DIR   the folder of ztrain and ops-test (default: build/gpu if it has them, else build); `make gpu-build` builds build/gpu
+#                 with the small libraries linked statically, so that it can be copied to a machine that has only CUDA and Python
 #   --out DIR     logs, tables and metrics (default: build/gpu-check)
 #   --device KEY  train.device (default: cuda; cpu only shows that this script works)
 #   --seconds N   for all parts together (default: 530); a part for which no time is left has failed
@@ -24,7 +24,7 @@
 set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
-build=build out=build/gpu-check device=cuda quick='' seconds=530
+build='' out=build/gpu-check device=cuda quick='' seconds=530
 all=(doctor ops perf golden ranks resume graphs sanitizer bench)
 fail() {
     echo "gpu-check: $1; hint: --help" >&2
@@ -48,6 +48,8 @@ done
 for name in "$@"; do
     [[ " ${all[*]} " == *" $name "* ]] || fail "no part '$name'"
 done
+has_programs() { [ -x "$1/ztrain" ] && [ -x "$1/ops-test" ]; }
+[ -n "$build" ] || { has_programs build/gpu && build=build/gpu; } || build=build
 for program in ztrain ops-test; do
     [ -x "$build/$program" ] || {
         echo "gpu-check: no $build/$program; hint: make gpu-build, or --build DIR" >&2
