@@ -3,29 +3,30 @@
 #
 #   doctor      the self-test of the GPU; GPU, driver, libraries, measured ceilings
 #   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention also with ztrain's own kernels
-#   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention with cuDNN and without
 #   golden      every golden case in fp32 (without TF32), bf16 and fp16; some also without cuDNN
 #   ranks       2 and 4 ranks on one GPU, ZeRO stages 0 to 3
+#   bench       GPT-2 124M and 1558M, and LLM.Q's shapes (Qwen2.5 0.5B to 7B), in steps of 524,288 tokens: tokens/s and each kind of
+#               op next to what `ztrain plan --speed` expects, and PyTorch's tokens/s, if it is there. The goals come first; what does not
+#               fit, or has no time left, is named and has not passed. Alone it has all the time, which suffices for every case on an H100
 #   resume      interrupted and resumed: the same numbers bit for bit
 #   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, and the speed-up
-#   sanitizer   compute-sanitizer's memcheck and racecheck on a small run
-#   bench       GPT-2 124M and 1558M, and LLM.Q's shapes (Qwen2.5 0.5B to 7B), in steps of 524,288 tokens: tokens/s and each kind of
-#               op next to what `ztrain plan --speed` expects, and PyTorch's tokens/s, if it is there. What does not fit is left out
+#   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention with cuDNN and without
+#   sanitizer   compute-sanitizer's memcheck and racecheck on a small run; left out where there is no such program
 #
 #   --build DIR   the folder of ztrain and ops-test (default: build/gpu if it has them, else build); `make gpu-build` builds build/gpu
 #                 with the small libraries linked statically, so that it can be copied to a machine that has only CUDA and Python
 #   --out DIR     logs, tables and metrics (default: build/gpu-check)
 #   --device KEY  train.device (default: cuda; cpu only shows that this script works)
-#   --seconds N   for all parts together (default: 530); a part for which no time is left has failed
+#   --seconds N   for all parts together (default: 575, for less than ten minutes); a part for which no time is left has failed
 #   --quick       fewer golden cases, shorter turns of the benchmark
 #
 # ztrain also finds CUDA's libraries in Python's site-packages (docs/cuda.md). The last line is 'N passed, M failed'; SUMMARY in
-# the output folder has the tables of this run.
+# the output folder has in short what a row of docs/gpu-log.md needs, and such a row.
 set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
-build='' out=build/gpu-check device=cuda quick='' seconds=530
-all=(doctor ops perf golden ranks resume graphs sanitizer bench)
+build='' out=build/gpu-check device=cuda quick='' seconds=575
+all=(doctor ops golden ranks bench resume graphs perf sanitizer)
 fail() {
     echo "gpu-check: $1; hint: --help" >&2
     exit 2
@@ -69,17 +70,73 @@ export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$out/gemm-cache}
 unset ZTRAIN_CUDA_TF32 # fp32 means fp32 here
 golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device")
 
-# Runs a part within its time limit and the time that is left for all of them.
-logs=()
+# What each part runs, and the seconds that are kept for each of these; together less than --seconds. What one does not need goes to
+# those after it.
+declare -A runs_of=(
+    [doctor]="gpu-test doctor" [ops]="ops ops-own-attention" [golden]="golden golden-own-attention" [ranks]="ranks ranks-4" [bench]=bench
+    [resume]=resume [graphs]=graphs [perf]="perf perf-own-attention" [sanitizer]="memcheck racecheck"
+)
+declare -A kept=(
+    [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [golden]=60 [golden-own-attention]=15 [ranks]=40 [ranks-4]=30 [bench]=165
+    [resume]=20 [graphs]=15 [perf]=25 [perf-own-attention]=10 [memcheck]=45 [racecheck]=45
+)
+to_come=()
+for name in "$@"; do
+    read -ra names <<<"${runs_of[$name]}"
+    to_come+=("${names[@]}")
+done
+
+# NVIDIA's compute-sanitizer: on the path, in a toolkit, or in Python's site-packages; or no such program.
+find_sanitizer() {
+    local folder program
+    sanitizer_program=$(command -v compute-sanitizer) && return
+    while read -r folder; do
+        for program in "$folder"/bin/compute-sanitizer "$folder"/nvidia/*/bin/compute-sanitizer; do
+            [ ! -x "$program" ] || { sanitizer_program=$program && return; }
+        done
+    done < <(printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}" && "$python" -c 'import sys; print(*sys.path, sep="\n")')
+    return 1
+}
+export sanitizer_program=''
+if ! find_sanitizer; then
+    kept[memcheck]=0 kept[racecheck]=0
+fi
+
+# Sets REPLY to the seconds that NAME may take: all that is left, except for what is kept for those after it.
+limit_of() {
+    local left=$((seconds - SECONDS)) later=0 at=0 name
+    while [ "${to_come[at]}" != "$1" ]; do at=$((at + 1)); done
+    for name in "${to_come[@]:at+1}"; do later=$((later + ${kept[$name]})); done
+    REPLY=$((left - later))
+    [ "$REPLY" -ge "${kept[$1]}" ] || REPLY=${kept[$1]}
+    [ "$REPLY" -le "$left" ] || REPLY=$left
+}
+
+# gpu_part NAME COMMAND… runs it within its time limit, and notes what SUMMARY says of it.
+logs=() passed=() failed=() left_out=()
 gpu_part() {
-    local left=$((seconds - SECONDS)) limit=$2
-    [ "$limit" -le "$left" ] || limit=$left
-    logs+=("$LOGS/$1.log")
-    if [ "$limit" -lt 5 ]; then
-        part "$1" 5 bash -c 'echo "left out: no time left"; exit 1'
+    local name=$1 good=$parts_passed bad=$parts_failed
+    shift
+    limit_of "$name"
+    logs+=("$LOGS/$name.log")
+    if [ "$REPLY" -lt 5 ]; then
+        part "$name" 5 bash -c 'echo "left out: no time left"; exit 1'
     else
-        part "$1" "$limit" "${@:3}"
+        part "$name" "$REPLY" "$@"
     fi
+    good=$((parts_passed - good)) bad=$((parts_failed - bad))
+    if [ "$bad" -gt 0 ]; then
+        failed+=("$name ($bad of $((good + bad)))")
+    elif [ "$good" -gt 0 ]; then
+        passed+=("$name ($good)")
+    fi
+}
+
+# no_part NAME WHY HINT: neither passed nor failed.
+no_part() {
+    echo "=== $1"
+    echo "left out: $2 ($3)"
+    left_out+=("$1: $2")
 }
 
 # small_command CASE FOLDER: $run becomes the command that trains a golden case in bf16, with its run folder in FOLDER.
@@ -158,66 +215,142 @@ PYTHON
 # Two small runs under one of compute-sanitizer's tools, one with odd rows and GELU, one with RoPE, SwiGLU and cuDNN.
 sanitizer() {
     local tool=$1 case top run code=0
-    command -v compute-sanitizer >/dev/null || {
-        echo "no compute-sanitizer on this machine; hint: it comes with the CUDA Toolkit; add its folder to PATH"
-        return 1
-    }
     top=$(mktemp -d) || return
     for case in gpt2 qwen3; do
         small_command "$case" "$top"
-        compute-sanitizer --tool "$tool" --error-exitcode 9 "${run[@]}" --set train.max_steps=2 || code=$?
+        "$sanitizer_program" --tool "$tool" --error-exitcode 9 "${run[@]}" --set train.max_steps=2 || code=$?
     done
     rm -rf "$top"
     return $code
 }
 
+started=$(date -u +%F)
 for name in "$@"; do
     case $name in
     doctor)
-        [ "$device" = cpu ] || gpu_part gpu-test 60 "$build/ztrain" doctor --gpu-test
-        gpu_part doctor 60 "$build/ztrain" doctor
+        [ "$device" = cpu ] || gpu_part gpu-test "$build/ztrain" doctor --gpu-test
+        gpu_part doctor "$build/ztrain" doctor
         ;;
     ops)
-        gpu_part ops 120 "$build/ops-test" test --device "$device"
-        gpu_part ops-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention
+        gpu_part ops "$build/ops-test" test --device "$device"
+        gpu_part ops-own-attention env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention
         ;;
     perf)
-        gpu_part perf 120 "$build/ops-test" perf --device "$device"
-        gpu_part perf-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" perf --device "$device" --op attention
+        gpu_part perf "$build/ops-test" perf --device "$device"
+        gpu_part perf-own-attention env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" perf --device "$device" --op attention
         ;;
     golden)
-        gpu_part golden 120 "${golden[@]}" --dtype fp32,bf16,fp16 ${quick:+--case gpt2 --case llama}
-        gpu_part golden-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "${golden[@]}" --dtype bf16,fp16 --case qwen3 \
-            --case llama-bias
+        gpu_part golden "${golden[@]}" --dtype fp32,bf16,fp16 ${quick:+--case gpt2 --case llama}
+        gpu_part golden-own-attention env ZTRAIN_CUDA_ATTENTION=own "${golden[@]}" --dtype bf16,fp16 --case qwen3 --case llama-bias
         ;;
     ranks)
-        gpu_part ranks 120 "${golden[@]}" --ranks 2 --stage 0,1,2,3 --dtype bf16 --case gpt2 --case qwen3
-        gpu_part ranks-4 90 "${golden[@]}" --ranks 4 --stage 0,1,2,3 --dtype fp32 --case llama
+        gpu_part ranks "${golden[@]}" --ranks 2 --stage 0,1,2,3 --dtype bf16 --case gpt2 --case qwen3
+        gpu_part ranks-4 "${golden[@]}" --ranks 4 --stage 0,1,2,3 --dtype fp32 --case llama
         ;;
-    resume) gpu_part resume 60 resume ;;
-    graphs) gpu_part graphs 60 graphs ;;
+    resume) gpu_part resume resume ;;
+    graphs) gpu_part graphs graphs ;;
     sanitizer)
-        gpu_part memcheck 90 sanitizer memcheck
-        gpu_part racecheck 90 sanitizer racecheck
+        for tool in memcheck racecheck; do
+            if [ -n "$sanitizer_program" ]; then
+                gpu_part $tool sanitizer $tool
+            else
+                no_part $tool "no compute-sanitizer" \
+                    "hint: $python -m pip install nvidia-cuda-sanitizer-api, for CUDA 12 with -cu12 behind it; the CUDA Toolkit has it, too"
+            fi
+        done
         ;;
     bench)
-        left=$((seconds - SECONDS)) # the benchmark leaves out cases for which it has no time
-        gpu_part bench 300 "$python" scripts/gpu_bench.py --ztrain "$build/ztrain" --out "$out" \
-            --limit "$((left < 290 ? left - 10 : 280))" --device "$device" ${quick:+--seconds 1}
+        limit_of bench # the benchmark names the cases for which it has no time
+        gpu_part bench "$python" scripts/gpu_bench.py --ztrain "$build/ztrain" --out "$out" --limit "$((REPLY - 10))" \
+            --device "$device" ${quick:+--seconds 1}
         ;;
     esac
 done
+
+# ---- SUMMARY ----------------------------------------------------------------------------------------------------------------------
+
+# list WORD…: "WORD; WORD", or "nothing".
+list() {
+    local text
+    text=$(printf '%s; ' "$@")
+    text=${text%; }
+    echo "${text:-nothing}"
+}
+
+# log_of NAME PATTERN: the lines of a part's log that match, if it ran this time.
+log_of() {
+    [[ " ${logs[*]-} " != *" $LOGS/$1.log "* ]] || grep -hE "$2" "$LOGS/$1.log"
+}
+
+# Of `ztrain doctor`, on one line: GPUs and driver; the libraries with their versions.
+describe_gpu() {
+    if grep -qE '^  gpu [0-9]' "$1"; then
+        sed -nE 's/^  gpu [0-9]+ +([^,]+, [^(]*[^ (]).*/\1/p' "$1" | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) /\1 x /'
+        sed -nE 's/^  driver +([0-9].*)/driver \1/p' "$1"
+    else # NVML is missing
+        sed -nE 's/^  cuda device +([^;]+); .*, (driver for CUDA [0-9.]+).*/\1; \2/p' "$1"
+    fi
+}
+describe_libraries() { sed -nE 's/^  (cublasLt|cuDNN|NCCL|NVRTC) +([0-9][0-9.]*) .*/\1 \2/p' "$1"; }
+
+# The result of the self-test.
+describe_self_test() {
+    local log=$LOGS/gpu-test.log wrong
+    [[ " ${logs[*]-} " == *" $log "* ]] || { echo "not run" && return; }
+    wrong=$(grep -E ' WRONG: |runs do without|error: ' "$log" | sed -E 's/^ +//; s/  +/ /g')
+    [ -z "$wrong" ] || { mapfile -t lines <<<"$wrong" && list "${lines[@]}" && return; }
+    [[ " ${failed[*]-} " != *" gpu-test "* ]] || { echo "not finished: $(tail -n 1 "$log")" && return; }
+    echo "$(grep -cE ' right$' "$log") checks right, $(sed -nE 's/^  time +//p' "$log")"
+}
+
+# What the parts whose numbers must repeat, and compute-sanitizer, said last.
+describe_bits() {
+    log_of resume 'after a resume$' | sed 's/^/resume: /'
+    log_of graphs '^graphs: '
+    log_of memcheck 'ERROR SUMMARY' | sed -E 's/^=+ */memcheck: /' | uniq # one for each run
+    log_of racecheck 'RACECHECK SUMMARY|ERROR SUMMARY' | sed -E 's/^=+ */racecheck: /' | uniq
+}
+
+# The benchmark's lines, shorter.
+describe_figures() {
+    local case='^([^ ]+) .*, (deterministic|deterministic: false): ztrain ([0-9]+) tokens.s MFU ([^,;]+)'
+    log_of bench '^[^ ]' | sed -nE -e "s/$case, expected [0-9]+ \(([^)]*)\).*/\1 \2 \3 tokens\/s, MFU \4 (expected \5)/p; t" \
+        -e "s/$case;.*/\1 \2 \3 tokens\/s, MFU \4/p; t" \
+        -e 's/^([^ ]+) .*, (deterministic|deterministic: false): (left out: does not fit|not measured: out of time).*/\1 \2 \3/p; t' \
+        -e 's/^([^ ]+) +torch: .*(ratio [0-9.]+).*/\1 torch \2/p'
+}
+
+about=$LOGS/doctor.log
+if [[ " ${logs[*]-} " != *" $about "* ]]; then # a summary without the GPU's name is of no use
+    about=$LOGS/about.log
+    timeout 30 "$build/ztrain" doctor >"$about" 2>&1
+fi
+commit=$(git rev-parse --short HEAD 2>/dev/null || "$build/ztrain" --version | sed -nE '1s/ +/ /p')
+[ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
+mapfile -t gpus < <(describe_gpu "$about")
+mapfile -t versions < <(describe_libraries "$about")
+mapfile -t bits < <(describe_bits)
+mapfile -t figures < <(describe_figures)
+gpu=$(list ${gpus[@]+"${gpus[@]}"}) libraries=$(list ${versions[@]+"${versions[@]}"}) self_test=$(describe_self_test)
+good=$(list ${passed[@]+"${passed[@]}"}) bad=$(list ${failed[@]+"${failed[@]}"}) out_of_it=$(list ${left_out[@]+"${left_out[@]}"})
 {
-    echo "# $(date -u +%F) $(git rev-parse --short HEAD 2>/dev/null)"
-    for log in "${logs[@]}"; do
-        echo "## $(basename "$log" .log)"
-        if [ "$(basename "$log")" = bench.log ]; then
-            cat "$log"
-            continue
-        fi
-        grep -hE "passed, |^(FAIL|FAILED)|ratio|GB/s|TFLOP/s|ceiling|^attention|left out" "$log"
+    echo "gpu-check of $started, commit $commit, programs of $build, train.device=$device, $SECONDS s"
+    echo "GPU: $gpu"
+    echo "libraries: $libraries"
+    echo "self-test: $self_test"
+    echo "passed: $good"
+    echo "failed: $bad"
+    echo "left out: $out_of_it"
+    [ ${#bits[@]} = 0 ] || printf '%s\n' "${bits[@]}"
+    grep -hE '^  (products|attention|copy)|throttled: ' "$about" | sed -E 's/^ +//; s/  +/ /g'
+    for log in ${logs[@]+"${logs[@]}"}; do
+        [ "$log" = "$LOGS/bench.log" ] || grep -hE '^(FAIL|FAILED)|left out: |WRONG: ' "$log" | sed "s/^/$(basename "$log" .log): /" | head -n 10
     done
-    [ ${#parts_broken[@]} = 0 ] || echo "failed: ${parts_broken[*]}"
+    log_of bench '^[^ ].*: |^    (off|by kind)'
+    echo "a row for docs/gpu-log.md:"
+    printf '| %s ' "$started" "$commit" "$gpu; $libraries" "$self_test" "$good" "$bad; left out: $out_of_it" \
+        "$(list ${bits[@]+"${bits[@]}"})" "$(list ${figures[@]+"${figures[@]}"})"
+    echo "|"
 } >"$out/SUMMARY"
 cat "$out/SUMMARY"
 parts_end

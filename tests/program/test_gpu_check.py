@@ -1,9 +1,12 @@
-"""scripts/gpu-check.sh without a GPU: its parts that run and judge programs, on the CPU device."""
+"""scripts/gpu-check.sh without a GPU: its parts that run and judge programs on the CPU device, and what it makes of what stand-ins of
+programs print."""
 import argparse
 import importlib.util
 import json
 import os
 import re
+import shutil
+import stat
 import subprocess
 import sys
 
@@ -24,7 +27,204 @@ def check(folder, *arguments):
 def test_a_part_of_its_own(folder):
     done = check(folder, "--device", "cpu", "--out", folder.at("out"), "resume")
     assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed\n"), done.stdout + done.stderr
-    assert "the same after a resume" in done.stdout
+    with open(folder.at("out/SUMMARY"), encoding="utf-8") as f:
+        assert re.search(r"^resume: \d+ rows; the same after a resume$", f.read(), re.M)
+
+
+def script(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("#!/bin/bash\n" + text)
+    os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+
+
+def stand_ins(folder, *builds):
+    """A copy of the script, next to build folders with programs that say what they are."""
+    shutil.copytree(os.path.join(harness.ROOT, "scripts"), folder.at("tree/scripts"), dirs_exist_ok=True)
+    for build in builds:
+        for name in ("ztrain", "ops-test"):
+            script(folder.at(f"tree/{build}/{name}"), f"echo this is {build}/{name}\n")
+
+
+def check_tree(folder, *arguments, path=None, **environment):
+    """`path`: instead of PATH, with programs that the script shall not find elsewhere."""
+    return subprocess.run([folder.at("tree/scripts/gpu-check.sh"), *arguments], capture_output=True, text=True,
+                          env={**os.environ, **({"PATH": path} if path else {}), **environment}, timeout=120 * harness.SLOWNESS)
+
+
+def test_the_build_folder_is_the_one_that_exists(folder):
+    """README: make gpu-build && scripts/gpu-check.sh. The hint names a target that makes what is looked for."""
+    stand_ins(folder)
+    done = check_tree(folder, "ops")
+    assert done.returncode == 2 and done.stderr == "gpu-check: no build/ztrain; hint: make gpu-build, or --build DIR\n", done.stderr
+    with open(os.path.join(harness.ROOT, "Makefile"), encoding="utf-8") as f:
+        assert "BUILD=build/gpu CUDA=1 STATIC_LIBRARIES=1 build/gpu/ztrain build/gpu/ops-test" in f.read()
+    stand_ins(folder, "build")
+    assert "this is build/ops-test" in check_tree(folder, "ops").stdout
+    script(folder.at("tree/build/gpu/ztrain"), "")  # a build that is not complete
+    assert "this is build/ops-test" in check_tree(folder, "ops").stdout
+    stand_ins(folder, "build/gpu")
+    assert "this is build/gpu/ops-test" in check_tree(folder, "ops").stdout
+    assert "this is build/ops-test" in check_tree(folder, "--build", folder.at("tree/build"), "ops").stdout
+
+
+def test_the_commands_of_the_documents(folder):
+    for name in ("README.md", "docs/gpu-log.md"):
+        with open(os.path.join(harness.ROOT, name), encoding="utf-8") as f:
+            text = f.read()
+        assert "`make gpu-build && scripts/gpu-check.sh`" in text, name
+        for words in re.findall(r"`scripts/gpu-check\.sh ([^`…]*)`", text):
+            stand_ins(folder, "build")
+            assert check_tree(folder, *words.split(), "--help").returncode == 0 or set(words.split()) <= set(parts()), words
+
+
+def parts():
+    with open(os.path.join(harness.ROOT, "scripts", "gpu-check.sh"), encoding="utf-8") as f:
+        return re.search(r"^all=\((.*)\)$", f.read(), re.M).group(1).split()
+
+
+def limits(to_come, elapsed, seconds, name, sanitizer=True):
+    """The limit of a part after so many seconds."""
+    with open(os.path.join(harness.ROOT, "scripts", "gpu-check.sh"), encoding="utf-8") as f:
+        text = f.read()
+    kept = re.search(r"^declare -A kept=\(.*?^\)$", text, re.M | re.S).group(0)
+    function = re.search(r"^limit_of\(\) \{.*?^\}$", text, re.M | re.S).group(0)
+    none = "" if sanitizer else "kept[memcheck]=0 kept[racecheck]=0\n"
+    words = f"{kept}\n{none}{function}\nto_come=({' '.join(to_come)}) seconds={seconds} SECONDS={elapsed}\nlimit_of {name}; echo $REPLY"
+    return int(subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=True).stdout)
+
+
+def test_the_limits_are_those_of_ten_minutes():
+    with open(os.path.join(harness.ROOT, "scripts", "gpu-check.sh"), encoding="utf-8") as f:
+        text = f.read()
+    table = re.search(r"^declare -A kept=\((.*?)^\)$", text, re.M | re.S).group(1)
+    kept = {name: int(value) for name, value in re.findall(r"\[([a-z0-9-]+)\]=(\d+)", table)}
+    seconds = int(re.search(r"^build=.* seconds=(\d+)$", text, re.M).group(1))
+    runs = dict(re.findall(r'\[([a-z]+)\]="?([a-z0-9 -]+?)"?(?= \[|\n)', re.search(r"^declare -A runs_of=\((.*?)^\)$", text, re.M | re.S).group(1)))
+    order = [name for part in parts() for name in runs[part].split()]
+    assert sorted(order) == sorted(kept) and sum(kept.values()) <= seconds <= 580
+    assert parts()[:5] == ["doctor", "ops", "golden", "ranks", "bench"] and parts()[-1] == "sanitizer"
+    # whatever is left unused goes to the parts that follow, and what these need stays
+    after = sum(kept[name] for name in order[order.index("bench") + 1:])
+    assert limits(order, 100, seconds, "bench") == seconds - 100 - after
+    assert limits(order, 100, seconds, "bench", sanitizer=False) == seconds - 100 - after + 90
+    assert limits(order, 400, seconds, "bench") == kept["bench"] and limits(order, 540, seconds, "bench") == seconds - 540
+    assert limits(order, 0, seconds, "gpu-test") < kept["gpu-test"] + 10
+    assert limits(["bench"], 1, seconds, "bench") == seconds - 1
+
+
+DOCTOR = """gpu
+  driver            580.65.06 (NVML 13)
+  gpu 0             NVIDIA H100 80GB HBM3, 79.6 GiB (79.1 GiB available)
+                    SMs at 345 of 1980 MHz, memory at 2619 MHz, 31 degrees, 70 of 700 W, throttled: no
+  cublasLt          13.1.0 (built with 13.1.0)  /usr/lib/libcublasLt.so.13
+  cuDNN             9.19.0 (built with 9.19.0)  /usr/lib/libcudnn.so.9
+  NCCL              not found
+  cuda device       NVIDIA H100 80GB HBM3; GPU 0 of 1, compute capability 9.0, driver for CUDA 13.0, cublasLt 13.1.0
+  products bf16     650.0 TFLOP/s, 65.7 % of the data sheet's 989
+"""
+SELF_TEST = """gpu test
+  op embedding_fwd         right
+  op norm_bwd              {norm}
+  a captured step          right
+  time              1.4 s
+"""
+BENCH = """qwen2.5-7b      T=1024 B=4 x 128, deterministic: left out: does not fit: it needs 146.8 GiB
+torch: left out: there is no torch for python3; hint: pip install torch
+gpt2-124m-b128  T=1024 B=128 x 4, deterministic: false: ztrain 580000 tokens/s MFU 46.8 %, expected 591001 (47.7 %), ratio 0.98; goal 47 % on an H100: missed; 41.0 GiB, 5 steps
+    ms of a micro-batch     measured  expected   ratio
+    products                   40.000    39.000    1.03
+    off by more than 15 %: norms (1.25 of the expected time)
+gpt2-124m-b128  T=1024 B=128 x 4, deterministic: ztrain 540000 tokens/s MFU unknown; 41.0 GiB, 5 steps
+gpt2-1558m      T=1024 B=16 x 32, deterministic: not measured: out of time: it takes about 30 s, 12 are left
+gpt2-124m       torch: ztrain 500000, torch 400000 tokens/s, ratio 1.25; torch 30.0 GiB
+2 passed, 0 failed
+"""
+
+
+def stand_in_gpu(folder, norm="right"):
+    """Programs that print what they would on a GPU, in the tree and in a PATH of their own."""
+    stand_ins(folder, "build")
+    for name, text in (("doctor", DOCTOR), ("gpu-test", SELF_TEST.format(norm=norm)), ("bench", BENCH)):
+        with open(folder.at(f"{name}.txt"), "w", encoding="utf-8") as f:
+            f.write(text)
+    script(folder.at("tree/build/ztrain"), f"""case "$*" in
+doctor) cat {folder.at("doctor.txt")} ;;
+*--gpu-test) cat {folder.at("gpu-test.txt")}; ! grep -q WRONG {folder.at("gpu-test.txt")} || exit 5 ;;
+*) echo "a step" ;;
+esac
+""")
+    script(folder.at("bin/python3"), f"""case "$*" in
+*gpu_bench.py*) cat {folder.at("bench.txt")} ;;
+*) exec {sys.executable} "$@" ;;
+esac
+""")
+    return folder.at("bin") + ":/usr/bin:/bin"
+
+
+def summary_of(folder):
+    with open(folder.at("out/SUMMARY"), encoding="utf-8") as f:
+        return f.read()
+
+
+def test_the_summary_has_what_a_row_of_the_log_needs(folder):
+    path = stand_in_gpu(folder)
+    script(folder.at("bin/compute-sanitizer"), 'echo "========= ERROR SUMMARY: 0 errors"\n')
+    done = check_tree(folder, "--out", folder.at("out"), "doctor", "bench", "sanitizer", path=path)
+    text = summary_of(folder)
+    assert done.returncode == 0 and done.stdout.endswith(text + "6 passed, 0 failed\n"), done.stdout + done.stderr
+    assert re.match(r"gpu-check of 20\d\d-\d\d-\d\d, commit .*, programs of build, train.device=cuda, \d+ s\n", text), text
+    for line in ("GPU: NVIDIA H100 80GB HBM3, 79.6 GiB; driver 580.65.06 (NVML 13)", "libraries: cublasLt 13.1.0; cuDNN 9.19.0",
+                 "self-test: 3 checks right, 1.4 s", "passed: gpu-test (1); doctor (1); bench (2); memcheck (1); racecheck (1)", "failed: nothing",
+                 "left out: nothing", "memcheck: ERROR SUMMARY: 0 errors", "racecheck: ERROR SUMMARY: 0 errors",
+                 "products bf16 650.0 TFLOP/s, 65.7 % of the data sheet's 989", "    off by more than 15 %: norms (1.25 of the expected time)",
+                 "torch: left out: there is no torch for python3; hint: pip install torch"):
+        assert line in text.splitlines(), text
+    assert "    products" not in text and len(text.splitlines()) < 40
+    row = [cell.strip() for cell in text.splitlines()[-1].strip("| ").split(" | ")]
+    with open(os.path.join(harness.ROOT, "docs", "gpu-log.md"), encoding="utf-8") as f:
+        head = re.search(r"^\| date .*$", f.read(), re.M).group(0)
+    assert len(row) == len(head.strip("| ").split(" | ")), (row, head)
+    assert row[2:7] == ["NVIDIA H100 80GB HBM3, 79.6 GiB; driver 580.65.06 (NVML 13); cublasLt 13.1.0; cuDNN 9.19.0", "3 checks right, 1.4 s",
+                        "gpu-test (1); doctor (1); bench (2); memcheck (1); racecheck (1)", "nothing; left out: nothing",
+                        "memcheck: ERROR SUMMARY: 0 errors; racecheck: ERROR SUMMARY: 0 errors"]
+    assert row[7] == ("qwen2.5-7b deterministic left out: does not fit; "
+                      "gpt2-124m-b128 deterministic: false 580000 tokens/s, MFU 46.8 % (expected 47.7 %); "
+                      "gpt2-124m-b128 deterministic 540000 tokens/s, MFU unknown; gpt2-1558m deterministic not measured: out of time; "
+                      "gpt2-124m torch ratio 1.25")
+
+
+def test_the_summary_of_one_part_names_the_gpu_too(folder):
+    path = stand_in_gpu(folder)
+    done = check_tree(folder, "--out", folder.at("out"), "bench", path=path)
+    assert done.returncode == 0 and "GPU: NVIDIA H100 80GB HBM3, 79.6 GiB; driver 580.65.06" in summary_of(folder)
+    assert "self-test: not run" in summary_of(folder)
+
+
+def test_the_summary_names_what_the_self_test_found(folder):
+    path = stand_in_gpu(folder, norm="WRONG: 3e-2 off")
+    done = check_tree(folder, "--out", folder.at("out"), "doctor", path=path)
+    assert done.returncode == 1
+    assert "self-test: op norm_bwd WRONG: 3e-2 off\n" in summary_of(folder) and "failed: gpu-test (1 of 1)" in summary_of(folder)
+
+
+def test_a_missing_sanitizer_is_neither_pass_nor_failure(folder):
+    path = stand_in_gpu(folder)
+    done = check_tree(folder, "--out", folder.at("out"), "doctor", "sanitizer", path=path, CUDA_HOME=folder.at("none"))
+    assert done.returncode == 0 and done.stdout.endswith("\n2 passed, 0 failed\n"), done.stdout + done.stderr
+    assert done.stdout.count("left out: no compute-sanitizer (hint: ") == 2 and "pip install nvidia-cuda-sanitizer-api" in done.stdout
+    text = summary_of(folder)
+    assert "left out: memcheck: no compute-sanitizer; racecheck: no compute-sanitizer\n" in text and "failed: nothing" in text
+    # as PyPI's package has it
+    script(folder.at("packages/nvidia/cu13/bin/compute-sanitizer"), 'echo "========= ERROR SUMMARY: 0 errors"\n')
+    done = check_tree(folder, "--out", folder.at("out"), "sanitizer", path=path, PYTHONPATH=folder.at("packages"))
+    assert done.returncode == 0 and done.stdout.endswith("2 passed, 0 failed\n"), done.stdout + done.stderr
+
+
+def test_a_benchmark_without_time_has_not_passed(folder):
+    done = check(folder, "--device", "cpu", "--out", folder.at("out"), "--seconds", "30", "doctor", "bench")
+    assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed\n"), done.stdout + done.stderr
+    assert "passed: doctor (1)\n" in summary_of(folder) and "gpt2-1558m deterministic not measured: out of time" in summary_of(folder)
 
 
 def test_the_summary_is_of_this_run_and_names_what_failed(folder):
@@ -32,9 +232,8 @@ def test_the_summary_is_of_this_run_and_names_what_failed(folder):
     assert check(folder, "--device", "cpu", "--out", out, "ops").returncode == 0
     done = check(folder, "--device", "cpu", "--out", out, "--seconds", "1", "doctor")
     assert done.returncode == 1 and done.stdout.endswith("0 passed, 1 failed\n")
-    with open(os.path.join(out, "SUMMARY"), encoding="utf-8") as f:
-        summary = f.read()
-    assert "## ops" not in summary and "left out: no time left" in summary and "failed: doctor" in summary
+    summary = summary_of(folder)
+    assert "ops" not in summary and "doctor: left out: no time left" in summary and "failed: doctor (1 of 1)" in summary
 
 
 def test_options(folder):
@@ -99,7 +298,8 @@ def test_a_case_runs_in_both_variants(folder):
     expected = []
     for variant in ("deterministic: false", "deterministic"):
         # a step has 128 tokens in micro-batches of 64; the plan's H100 is not as slow, or fast, as this CPU
-        row = re.search(rf"^tiny +T=32 B=2 x 2, {variant}: ztrain \d+ tokens/s MFU \w+.*, expected (\d+) \([\d.]+ %\), ratio [\d.]+", done.stdout, re.M)
+        row = re.search(rf"^tiny +T=32 B=2 x 2, {variant}: ztrain \d+ tokens/s MFU \w+.*, expected (\d+) \([\d.]+ %\), ratio [\d.]+",
+                        done.stdout, re.M)
         assert row, done.stdout
         expected.append(row.group(1))
     assert expected[0] != expected[1], "the plan does not know the variants"
@@ -176,6 +376,37 @@ def test_the_goals_come_first(folder):
             cost += task.cost(1, task.name not in began) + ops * task.step(1)
             began.add(task.name)
         assert cost <= left
+
+
+def test_the_order_in_which_cases_are_measured(folder, capsys):
+    """With a clock that goes on as the plan expects. PyTorch keeps its time while its case is not yet measured; what is not measured is named."""
+    module = load_bench()
+    tasks_on_an_h100(module, folder)
+    arguments = argparse.Namespace(cases=module.CASES, ztrain=os.path.abspath(harness.ZTRAIN), out=folder.at("."), device="cuda", gpu=H100,
+                                   tokens=module.TOKENS, seconds=4)
+    clock, order = [0.0], []
+
+    def spend(task, timed):
+        clock[0] += task.cost(1, task.name not in [name for name, _ in order]) + timed * task.step(1)
+        order.append((task.name, "torch" if task.torch else task.deterministic))
+
+    def measure(_, task, timed, *__):
+        spend(task, timed)
+        return (False, None) if task.name == "qwen2.5-3b" else (True, task.expected["tokens/s"])
+    module.measure, module.compare_with_torch = measure, lambda _, __, task, *___: spend(task, False)
+    module.time = argparse.Namespace(monotonic=lambda: clock[0])
+    for left in (320, 560, 1000):
+        clock[0], order[:] = 0.0, []
+        results = module.measure_all(arguments, folder.at("."), left)
+        out = capsys.readouterr().out
+        assert clock[0] <= left and order[0] == ("gpt2-124m-b128", False), (left, order)
+        measured = [name for name, kind in order if kind is False]
+        assert measured == [name for name in module.CASES if name != "qwen2.5-7b"]
+        assert (out.count(module.OUT_OF_TIME) == 0) == (left == 1000), out
+        assert results.count(False) >= 1  # 3B, of which nothing is compared with PyTorch
+        assert ("qwen2.5-3b", "torch") not in order
+        assert left < 560 or ("gpt2-124m", "torch") in order, out
+        assert left < 1000 or "qwen2.5-3b      torch: left out: there is no speed of ztrain's" in out, out
 
 
 def test_published_figures_have_a_verdict_on_the_h100_only():
