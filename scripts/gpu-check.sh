@@ -109,24 +109,28 @@ limit_of() {
     for name in "${to_come[@]:at+1}"; do later=$((later + ${kept[$name]})); done
     REPLY=$((left - later))
     [ "$REPLY" -ge "${kept[$1]}" ] || REPLY=${kept[$1]}
-    [ "$REPLY" -le "$left" ] || REPLY=$left
+    REPLY=$((REPLY < left ? REPLY : left))
 }
 
 # gpu_part NAME COMMAND… runs it within its time limit, and notes what SUMMARY says of it.
 logs=() passed=() failed=() left_out=()
 gpu_part() {
-    local name=$1 good=$parts_passed bad=$parts_failed
+    local name=$1 good=$parts_passed bad=$parts_failed began=$SECONDS limit
     shift
-    limit_of "$name"
+    limit_of "$name" && limit=$REPLY
     logs+=("$LOGS/$name.log")
-    if [ "$REPLY" -lt 5 ]; then
+    if [ "$limit" -lt 5 ]; then
         part "$name" 5 bash -c 'echo "left out: no time left"; exit 1'
     else
-        part "$name" "$REPLY" "$@"
+        part "$name" "$limit" "$@"
     fi
     good=$((parts_passed - good)) bad=$((parts_failed - bad))
     if [ "$bad" -gt 0 ]; then
-        failed+=("$name ($bad of $((good + bad)))")
+        if [ "$limit" -ge 5 ] && [ $((SECONDS - began)) -ge "$limit" ]; then
+            failed+=("$name (over $limit s)")
+        else
+            failed+=("$name ($bad of $((good + bad)))")
+        fi
     elif [ "$good" -gt 0 ]; then
         passed+=("$name ($good)")
     fi
@@ -311,13 +315,25 @@ describe_bits() {
     log_of racecheck 'RACECHECK SUMMARY|ERROR SUMMARY' | sed -E 's/^=+ */racecheck: /' | uniq
 }
 
-# The benchmark's lines, shorter.
+# Why a part failed: what it marked, or else the last thing that it said.
+describe_failures() {
+    local name
+    for name in ${failed[@]+"${failed[@]%% *}"}; do
+        { grep -hE '^(FAIL|FAILED)|^left out: |WRONG: ' "$LOGS/$name.log" || grep -h . "$LOGS/$name.log" | tail -n 1; } | sed "s/^/$name: /"
+    done 2>&1 | cut -c 1-300 | head -n 20
+}
+
+# The benchmark's lines, shorter; in one what there was no time for.
 describe_figures() {
+    local late
     local case='^([^ ]+) .*, (deterministic|deterministic: false): ztrain ([0-9]+) tokens.s MFU ([^,;]+)'
     log_of bench '^[^ ]' | sed -nE -e "s/$case, expected [0-9]+ \(([^)]*)\).*/\1 \2 \3 tokens\/s, MFU \4 (expected \5)/p; t" \
         -e "s/$case;.*/\1 \2 \3 tokens\/s, MFU \4/p; t" \
-        -e 's/^([^ ]+) .*, (deterministic|deterministic: false): (left out: does not fit|not measured: out of time).*/\1 \2 \3/p; t' \
+        -e 's/^([^ ]+) .*, (deterministic|deterministic: false): (left out: does not fit).*/\1 \2 \3/p; t' \
         -e 's/^([^ ]+) +torch: .*(ratio [0-9.]+).*/\1 torch \2/p'
+    late=$(log_of bench ': not measured: out of time' | sed -nE -e 's/^([^ ]+) .*, (deterministic.*): not measured.*/\1 \2/p; t' \
+        -e 's/^([^ ]+) +torch: .*/\1 torch/p' | paste -sd ',' | sed 's/,/, /g')
+    [ -z "$late" ] || echo "out of time: $late"
 }
 
 about=$LOGS/doctor.log
@@ -343,9 +359,7 @@ good=$(list ${passed[@]+"${passed[@]}"}) bad=$(list ${failed[@]+"${failed[@]}"})
     echo "left out: $out_of_it"
     [ ${#bits[@]} = 0 ] || printf '%s\n' "${bits[@]}"
     grep -hE '^  (products|attention|copy)|throttled: ' "$about" | sed -E 's/^ +//; s/  +/ /g'
-    for log in ${logs[@]+"${logs[@]}"}; do
-        [ "$log" = "$LOGS/bench.log" ] || grep -hE '^(FAIL|FAILED)|left out: |WRONG: ' "$log" | sed "s/^/$(basename "$log" .log): /" | head -n 10
-    done
+    describe_failures
     log_of bench '^[^ ].*: |^    (off|by kind)'
     echo "a row for docs/gpu-log.md:"
     printf '| %s ' "$started" "$commit" "$gpu; $libraries" "$self_test" "$good" "$bad; left out: $out_of_it" \

@@ -137,6 +137,7 @@ gpt2-124m-b128  T=1024 B=128 x 4, deterministic: false: ztrain 580000 tokens/s M
     off by more than 15 %: norms (1.25 of the expected time)
 gpt2-124m-b128  T=1024 B=128 x 4, deterministic: ztrain 540000 tokens/s MFU unknown; 41.0 GiB, 5 steps
 gpt2-1558m      T=1024 B=16 x 32, deterministic: not measured: out of time: it takes about 30 s, 12 are left
+qwen2.5-0.5b    torch: not measured: out of time: it takes about 54 s, 12 are left
 gpt2-124m       torch: ztrain 500000, torch 400000 tokens/s, ratio 1.25; torch 30.0 GiB
 2 passed, 0 failed
 """
@@ -190,8 +191,8 @@ def test_the_summary_has_what_a_row_of_the_log_needs(folder):
                         "memcheck: ERROR SUMMARY: 0 errors; racecheck: ERROR SUMMARY: 0 errors"]
     assert row[7] == ("qwen2.5-7b deterministic left out: does not fit; "
                       "gpt2-124m-b128 deterministic: false 580000 tokens/s, MFU 46.8 % (expected 47.7 %); "
-                      "gpt2-124m-b128 deterministic 540000 tokens/s, MFU unknown; gpt2-1558m deterministic not measured: out of time; "
-                      "gpt2-124m torch ratio 1.25")
+                      "gpt2-124m-b128 deterministic 540000 tokens/s, MFU unknown; gpt2-124m torch ratio 1.25; "
+                      "out of time: gpt2-1558m deterministic, qwen2.5-0.5b torch")
 
 
 def test_the_summary_of_one_part_names_the_gpu_too(folder):
@@ -206,6 +207,24 @@ def test_the_summary_names_what_the_self_test_found(folder):
     done = check_tree(folder, "--out", folder.at("out"), "doctor", path=path)
     assert done.returncode == 1
     assert "self-test: op norm_bwd WRONG: 3e-2 off\n" in summary_of(folder) and "failed: gpu-test (1 of 1)" in summary_of(folder)
+
+
+def test_the_summary_says_why_a_part_failed(folder):
+    path = stand_in_gpu(folder)
+    script(folder.at("tree/build/ops-test"), "sleep 60\n")
+    done = check_tree(folder, "--out", folder.at("out"), "--seconds", "6", "ops", path=path)
+    assert done.returncode == 1, done.stdout
+    text = summary_of(folder)
+    assert re.search(r"^failed: ops \(over [56] s\); ops-own-attention \(1 of 1\)$", text, re.M), text
+    assert "\nops-own-attention: left out: no time left\n" in text
+    script(folder.at("tree/build/ops-test"), "echo a table; echo ops-test: no memory; exit 5\n")
+    check_tree(folder, "--out", folder.at("out"), "perf", path=path)
+    assert "failed: perf (1 of 1); perf-own-attention (1 of 1)\n" in summary_of(folder)
+    assert "\nperf: ops-test: no memory\n" in summary_of(folder), summary_of(folder)
+    script(folder.at("tree/build/ops-test"), "printf 'FAIL rope\\nok   add\\n1 passed, 1 failed\\n'; exit 1\n")
+    check_tree(folder, "--out", folder.at("out"), "ops", path=path)
+    assert "failed: ops (1 of 2); ops-own-attention (1 of 2)\n" in summary_of(folder) and "\nops: FAIL rope\n" in summary_of(folder)
+    assert "ok   add" not in summary_of(folder)
 
 
 def test_a_missing_sanitizer_is_neither_pass_nor_failure(folder):
@@ -224,7 +243,7 @@ def test_a_missing_sanitizer_is_neither_pass_nor_failure(folder):
 def test_a_benchmark_without_time_has_not_passed(folder):
     done = check(folder, "--device", "cpu", "--out", folder.at("out"), "--seconds", "30", "doctor", "bench")
     assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed\n"), done.stdout + done.stderr
-    assert "passed: doctor (1)\n" in summary_of(folder) and "gpt2-1558m deterministic not measured: out of time" in summary_of(folder)
+    assert "passed: doctor (1)\n" in summary_of(folder) and "out of time: gpt2-124m-b128 deterministic: false, " in summary_of(folder)
 
 
 def test_the_summary_is_of_this_run_and_names_what_failed(folder):
