@@ -347,7 +347,7 @@ mapfile -t gpus < <(describe_gpu "$about")
 mapfile -t versions < <(describe_libraries "$about")
 mapfile -t bits < <(describe_bits)
 mapfile -t figures < <(describe_figures)
-gpu=$(list ${gpus[@]+"${gpus[@]}"}) libraries=$(list ${versions[@]+"${versions[@]}"}) self_test=$(describe_self_test)
+gpu=$(list "${gpus[@]:-no GPU}") libraries=$(list ${versions[@]+"${versions[@]}"}) self_test=$(describe_self_test)
 good=$(list ${passed[@]+"${passed[@]}"}) bad=$(list ${failed[@]+"${failed[@]}"}) out_of_it=$(list ${left_out[@]+"${left_out[@]}"})
 {
     echo "gpu-check of $started, commit $commit, programs of $build, train.device=$device, $SECONDS s"

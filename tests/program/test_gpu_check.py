@@ -243,6 +243,7 @@ def test_a_missing_sanitizer_is_neither_pass_nor_failure(folder):
 def test_a_benchmark_without_time_has_not_passed(folder):
     done = check(folder, "--device", "cpu", "--out", folder.at("out"), "--seconds", "30", "doctor", "bench")
     assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed\n"), done.stdout + done.stderr
+    assert "GPU: no GPU\n" in summary_of(folder) or os.path.exists("/dev/nvidia0")
     assert "passed: doctor (1)\n" in summary_of(folder) and "out of time: gpt2-124m-b128 deterministic: false, " in summary_of(folder)
 
 
