@@ -57,6 +57,7 @@ struct gemm_cache {
     char path[PATH_SIZE], folder[PATH_SIZE];
     int lock_fd;                   /* -1: not locked */
     bool changed, again, discards; /* discards: what was added is not kept */
+    bool follows;                  /* choices were imported */
     struct timespec opened;
     struct entries file, imported;
 };
@@ -419,6 +420,7 @@ void gemm_cache_import(struct gemm_cache *cache, const char *text)
     print_head(cache, line, sizeof line);
     if (strncmp(text, line, strlen(line)) != 0)
         return;
+    cache->follows = true;
     for (text += strlen(line); *text; text += strcspn(text, "\n") + 1) {
         struct entry entry = {.stale = false};
         const size_t length = strcspn(text, "\n");
@@ -429,6 +431,11 @@ void gemm_cache_import(struct gemm_cache *cache, const char *text)
         if (parse_entry(line, &entry))
             set(&cache->imported, &entry);
     }
+}
+
+bool gemm_cache_follows(const struct gemm_cache *cache)
+{
+    return cache && cache->follows;
 }
 
 /* Makes the folder and those above it. */

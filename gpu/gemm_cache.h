@@ -133,6 +133,9 @@ char *gemm_cache_export(const struct gemm_cache *cache);
  * another GPU model or library version is ignored. */
 void gemm_cache_import(struct gemm_cache *cache, const char *text);
 
+/* Whether such a text was taken: another process has chosen for this one as well. */
+bool gemm_cache_follows(const struct gemm_cache *cache);
+
 const char *gemm_cache_path(const struct gemm_cache *cache);
 
 #endif

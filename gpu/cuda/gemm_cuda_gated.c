@@ -99,20 +99,23 @@ bool gemm_gated_takes(struct gemm_cuda *g, const struct gemm_op *op)
     return gemm_gated_product(g, op, &p) && taken_plan(g, &p);
 }
 
-void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
+const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
 {
     struct gated_product p;
-    struct cuda_device *cuda = cuda_device_of(stream);
-    struct gemm_cuda *g = cuda->gemm;
+    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
     ASSERT(plan);
     void *workspace = gemm_workspace_of(stream, g->rules.workspace);
     cudnnStatus_t code = g->cudnn->cudnn->cudnnSetStream(g->cudnn->handle, cuda_stream_of(stream)->handle);
-    const char *why = code == CUDNN_STATUS_SUCCESS
-                          ? cudnn_plan_execute(plan->cudnn, p.pointers, GATED_POINTERS, workspace)
-                          : g->cudnn->cudnn->cudnnGetErrorString(code);
+    return code == CUDNN_STATUS_SUCCESS ? cudnn_plan_execute(plan->cudnn, p.pointers, GATED_POINTERS, workspace)
+                                        : g->cudnn->cudnn->cudnnGetErrorString(code);
+}
+
+void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
+{
+    const char *why = gemm_gated_execute(stream, op);
     if (why)
-        cuda_fail(cuda, "%s: cuDNN: %s", op->fwd ? "linear_fwd" : "linear_bwd_input", why);
+        cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", op->fwd ? "linear_fwd" : "linear_bwd_input", why);
 }
 
 #else
@@ -125,6 +128,13 @@ bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op)
 }
 
 void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
+{
+    (void)stream;
+    (void)op;
+    BUG("no cuDNN");
+}
+
+const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
 {
     (void)stream;
     (void)op;

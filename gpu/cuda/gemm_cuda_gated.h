@@ -24,6 +24,9 @@ bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op);
 /* Enqueues such an op, whose gate has been computed. Failures become the device's error. */
 void gemm_gated_run(struct stream *stream, const struct gemm_op *op);
 
+/* The same; NULL, or the reason of a failure in cuDNN's words, which becomes no error. */
+const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op);
+
 /* The product that computes the gate. */
 struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *args);
 
@@ -41,9 +44,23 @@ bool gemm_gated_product(const struct gemm_cuda *gemm, const struct gemm_op *op, 
 /* Whether the op has SwiGLU that may be computed inside. */
 bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op);
 
-/* Chooses the way of such an op: from the cache, or by timing cuDNN's proposals and the op without. Its products by
- * cublasLt have been chosen. Returns whether something was measured. False also where the GPU does not work any more
- * (device_check()) or has too little memory. */
-bool gemm_gated_choose(struct gemm_cuda *gemm, const struct gemm_clock *clock, const struct gemm_op *op);
+/* Takes the way of such an op from the cache; false: it has none that can be taken, and the op has no plan. */
+bool gemm_gated_take_known(struct gemm_cuda *gemm, const struct gemm_op *op);
+
+enum gemm_gated_outcome {
+    GEMM_GATED_NOT_TIMED, /* there is one way only, or another rank chooses */
+    GEMM_GATED_TIMED,     /* the way was chosen by timing, and is in the cache */
+    GEMM_GATED_NO_MEMORY, /* the GPU has too little memory to try: SwiGLU is not computed inside */
+    GEMM_GATED_BROKEN /* a kernel on trial broke the GPU: it stays noted (gpu/gemm_trial.h), and err has the reason */
+};
+
+/* Chooses the way of such an op, which is not known, by timing cuDNN's proposals and the op without. Its products by
+ * cublasLt have been chosen. */
+enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *gemm, const struct gemm_clock *clock,
+                                          const struct gemm_op *op, struct error *err);
+
+/* ZTRAIN_GEMM_EPILOGUES=fused: gives such an op the kernel that was chosen for it, or else the first of cuDNN's that
+ * has not faulted on trial. Nothing is timed or compared; there may be no cache. */
+void gemm_gated_force(struct gemm_cuda *gemm, const struct gemm_op *op);
 
 #endif

@@ -37,8 +37,10 @@ struct bench {
     struct gemm_product product; /* of the plan being measured, with pointers into memory */
     int measured;
     bool no_memory, warm;
-    bool failed;       /* a kernel has faulted: nothing runs on this GPU any more */
-    uint64_t throttle; /* reasons for lower clocks, before and after */
+    bool no_memory_for_gates; /* SwiGLU could not be tried: other products are measured nevertheless */
+    bool failed;              /* a kernel has faulted: nothing runs on this GPU any more */
+    struct error failure;     /* and the reason; STATUS_OK: device_check() has it */
+    uint64_t throttle;        /* reasons for lower clocks, before and after */
 };
 
 /* A part begins at a multiple of 256 bytes, as memory of cudaMalloc() does. */
@@ -251,22 +253,21 @@ static void choose_way(struct bench *bench, struct gemm_plan *plan, const struct
     enum gemm_way way = way_of_twin(g, key);
     if (bench->failed || bench->no_memory || !gemm_cache_find(g->cache, key, &choice))
         return;
-    if (!gemm_ways_compare(g, &clock, plan, op, way == GEMM_WAY_UNTIMED, &result)) {
-        bench->no_memory = true; /* or the GPU has failed, which gemm_cuda_prepare() finds */
+    const enum gemm_ways_outcome outcome = gemm_ways_compare(g, &clock, plan, op, way == GEMM_WAY_UNTIMED, &result);
+    bench->no_memory |= outcome == GEMM_WAYS_NO_MEMORY;
+    bench->failed |= outcome == GEMM_WAYS_BROKEN;
+    if (outcome != GEMM_WAYS_COMPARED)
         return;
-    }
-    if (way == GEMM_WAY_UNTIMED) {
+    if (*result.against) {
+        log_warn("the matrix product m %lld n %lld k %lld with %s as its epilogue %s: it is left out from now on",
+                 (long long)key->m, (long long)key->n, (long long)key->k, epilogue_names[key->epilogue],
+                 result.against);
+        way = GEMM_WAY_UNFUSED;
+    } else if (way == GEMM_WAY_UNTIMED) {
         log_debug("m %lld n %lld k %lld with %s: %.1f us as its epilogue, %.1f us without", (long long)key->m,
                   (long long)key->n, (long long)key->k, epilogue_names[key->epilogue], 1e6 * result.fused,
                   1e6 * result.unfused);
         way = result.fused <= result.unfused ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
-    }
-    if (*result.differs) {
-        log_warn("the matrix product m %lld n %lld k %lld with %s as its epilogue computes something else than without "
-                 "(%s): it is left out from now on",
-                 (long long)key->m, (long long)key->n, (long long)key->k, epilogue_names[key->epilogue],
-                 result.differs);
-        way = GEMM_WAY_UNFUSED;
     }
     plan->way = choice.way = way;
     gemm_cache_put(g->cache, key, &choice);
@@ -297,13 +298,24 @@ static void choose_gated(struct bench *bench, const struct gemm_op *op)
 {
     struct gemm_cuda *g = bench->gemm;
     const struct gemm_clock clock = {bench->stream, bench->start, bench->end};
-    if (!gemm_gated_may_fuse(g, op) || bench->failed || bench->no_memory)
+    if (!gemm_gated_may_fuse(g, op))
         return;
     if (op->fwd) {
         const struct linear_fwd_args half = gemm_gated_half(op->fwd);
         choose_ways(bench, &(struct gemm_op){.fwd = &half});
     }
-    bench->measured += gemm_gated_choose(g, &clock, op);
+    if (g->forced == GEMM_WAY_FUSED) {
+        gemm_gated_force(g, op);
+        return;
+    }
+    if (gemm_gated_take_known(g, op) || bench->failed || bench->no_memory)
+        return;
+    switch (gemm_gated_choose(g, &clock, op, &bench->failure)) {
+    case GEMM_GATED_NOT_TIMED: break;
+    case GEMM_GATED_TIMED: bench->measured++; break;
+    case GEMM_GATED_NO_MEMORY: bench->no_memory_for_gates = true; break;
+    case GEMM_GATED_BROKEN: bench->failed = true; break;
+    }
 }
 
 /* Other ranks may wait for rank 0's choices. */
@@ -372,6 +384,10 @@ static void bench_run(struct bench *bench, const struct linear_products *product
     if (products->num_fwd > 0)
         measure_ceiling(bench, products->fwd[0].dtype);
     stream_sync(bench->stream);
+    if (bench->no_memory_for_gates && !bench->no_memory && !bench->failed)
+        log_warn(
+            "the GPU has too little memory to try SwiGLU inside matrix products; it is computed by a kernel of its "
+            "own, and a resumed run with more memory may choose otherwise");
     if (bench->no_memory)
         log_warn(
             "the GPU has too little memory to measure all matrix products; the library's first proposals are used");
@@ -386,16 +402,34 @@ static void bench_run(struct bench *bench, const struct linear_products *product
                  seconds_now() - start, gemm_cache_path(bench->gemm->cache));
 }
 
+/* Without a cache nothing is chosen, but SwiGLU may be forced into products. */
+static void force_gated(struct gemm_cuda *g, const struct linear_products *products)
+{
+    struct slow_call slow;
+    if (g->forced != GEMM_WAY_FUSED)
+        return;
+    liveness_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
+    for (int i = 0; i < products->num_fwd; i++)
+        gemm_gated_force(g, &(struct gemm_op){.fwd = &products->fwd[i]});
+    for (int i = 0; i < products->num_bwd_input; i++)
+        gemm_gated_force(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]});
+    liveness_slow_end(&slow);
+}
+
 enum status gemm_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     struct bench bench = {.gemm = cuda->gemm};
-    if (!cuda->gemm->cache)
+    if (!cuda->gemm->cache) {
+        force_gated(cuda->gemm, products);
         return STATUS_OK;
+    }
     enum status status = bench_open(&bench, device, err);
     if (status == STATUS_OK) {
         bench_run(&bench, products);
         status = device_check(device, err);
+        if (bench.failure.code != STATUS_OK)
+            *err = bench.failure;
     }
     bench_close(&bench, device);
     return status;

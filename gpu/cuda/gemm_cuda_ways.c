@@ -1,13 +1,14 @@
 /* gemm_cuda_ways.c: see gemm_cuda_ways.h.
  *
- * Memory: | workspace of the op | its operands and results |. Before each of the two runs that are compared everything
- * but the workspace is filled with the same random values, since ops may add to their results. Samples of the results
- * are compared on the host: the beginning, the middle and the end of each. */
+ * Memory: | workspace of the op | its operands and results |. Before each of the runs that are compared everything but
+ * the workspace is filled with the same random values, since ops may add to their results. Samples of the results are
+ * compared on the host: the beginning, the middle and the end of each. */
 #include "gpu/cuda/gemm_cuda_ways.h"
 
 #include "core/liveness.h"
 #include "core/round_up.h"
 #include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/cuda_workspace.h"
@@ -18,6 +19,9 @@
 #include <string.h>
 
 enum { ROUNDS = 3, REPEATS = 4, MOST_BUFFERS = 5, SAMPLES = 3, SAMPLE_BYTES = 64 << 10 };
+
+/* The runs whose results are compared. */
+enum run { RUN_FUSED, RUN_UNFUSED, RUN_FUSED_AGAIN, RUNS };
 
 /* An operand or a result: where its pointer is kept, and what it points to. */
 struct buffer {
@@ -38,7 +42,7 @@ struct trial {
     size_t workspace; /* bytes */
     char *memory;     /* owned */
     size_t bytes;
-    char *samples[2]; /* owned; of each way: SAMPLES * SAMPLE_BYTES for each buffer */
+    char *samples[RUNS]; /* owned; of each run: SAMPLES * SAMPLE_BYTES for each buffer */
 };
 
 struct gemm_product gemm_op_product(const struct gemm_cuda *g, const struct gemm_op *op)
@@ -137,10 +141,11 @@ static void trial_close(struct trial *t, struct gemm_cuda *g, const struct gemm_
     stream_sync(clock->stream);
     stream_set_workspace(clock->stream, NULL, 0);
     device_free(&g->cuda->device, t->memory, t->bytes);
-    free(t->samples[0]);
-    free(t->samples[1]);
+    for (int i = 0; i < RUNS; i++)
+        free(t->samples[i]);
 }
 
+/* False: there is too little memory. */
 static bool trial_open(struct trial *t, struct gemm_cuda *g, const struct gemm_clock *clock, const struct gemm_op *op)
 {
     struct error ignored;
@@ -154,10 +159,10 @@ static bool trial_open(struct trial *t, struct gemm_cuda *g, const struct gemm_c
     size_t bytes = t->workspace;
     for (int i = 0; i < t->count; i++)
         bytes += room_of(&t->buffers[i]);
-    for (int i = 0; i < 2; i++)
-        t->samples[i] = calloc((size_t)t->count * SAMPLES, SAMPLE_BYTES);
-    if (!t->samples[0] || !t->samples[1] ||
-        device_alloc(&g->cuda->device, bytes, (void **)&t->memory, &ignored) != STATUS_OK)
+    for (int i = 0; i < RUNS; i++)
+        if (!(t->samples[i] = calloc((size_t)t->count * SAMPLES, SAMPLE_BYTES)))
+            return false;
+    if (device_alloc(&g->cuda->device, bytes, (void **)&t->memory, &ignored) != STATUS_OK)
         return false;
     t->bytes = bytes;
     stream_set_workspace(clock->stream, t->memory, t->workspace);
@@ -208,22 +213,28 @@ static size_t sample_start(const struct buffer *b, int sample)
     return sample == 0 ? 0 : sample == 1 ? last / 2 / sizeof(float) * sizeof(float) : last;
 }
 
-static char *sample_of(const struct trial *t, int way, int buffer, int sample)
+static char *sample_of(const struct trial *t, enum run run, int buffer, int sample)
 {
-    return t->samples[way] + (size_t)(buffer * SAMPLES + sample) * SAMPLE_BYTES;
+    return t->samples[run] + (size_t)(buffer * SAMPLES + sample) * SAMPLE_BYTES;
+}
+
+static void fill_operands(const struct trial *t, const struct gemm_clock *clock)
+{
+    cuda_fill_random(clock->stream, t->memory + t->workspace, t->bytes - t->workspace, 1);
 }
 
 /* Runs the op on random values and fetches samples of its results. */
-static void fetch_samples(const struct trial *t, const struct gemm_clock *clock, int way)
+static void fetch_samples(const struct trial *t, const struct gemm_clock *clock, struct gemm_plan *plan, enum run run)
 {
-    cuda_fill_random(clock->stream, t->memory + t->workspace, t->bytes - t->workspace, 1);
+    plan->way = run == RUN_UNFUSED ? GEMM_WAY_UNFUSED : GEMM_WAY_FUSED;
+    fill_operands(t, clock);
     enqueue(clock, &t->op);
     for (int i = 0; i < t->count; i++) {
         const struct buffer *b = &t->buffers[i];
         const char *memory;
         memcpy(&memory, b->pointer, sizeof memory);
         for (int s = 0; s < SAMPLES && b->name; s++)
-            stream_copy(clock->stream, sample_of(t, way, i, s), memory + sample_start(b, s), sample_bytes(b));
+            stream_copy(clock->stream, sample_of(t, run, i, s), memory + sample_start(b, s), sample_bytes(b));
     }
     stream_sync(clock->stream);
 }
@@ -249,11 +260,11 @@ static double tolerance_of(enum dtype dtype)
     return dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8;
 }
 
-/* Compares a sample; false: `text` says where it differs. */
+/* Compares a sample of both ways; false: `text` says where it differs. */
 static bool compare_sample(const struct trial *t, int buffer, int sample, char *text, size_t size)
 {
     const struct buffer *b = &t->buffers[buffer];
-    const char *fused = sample_of(t, 0, buffer, sample), *unfused = sample_of(t, 1, buffer, sample);
+    const char *fused = sample_of(t, RUN_FUSED, buffer, sample), *unfused = sample_of(t, RUN_UNFUSED, buffer, sample);
     const size_t n = sample_bytes(b) / dtype_size(b->dtype);
     double squares = 0;
     for (size_t i = 0; i < n; i++)
@@ -263,7 +274,8 @@ static bool compare_sample(const struct trial *t, int buffer, int sample, char *
         const double x = element_of(fused, b->dtype, i), y = element_of(unfused, b->dtype, i);
         if (fabs(x - y) <= tolerance * (fabs(y) + rms))
             continue;
-        snprintf(text, size, "element %lld of %s is %g, and %g without the epilogue",
+        snprintf(text, size,
+                 "computes something else than without (element %lld of %s is %g, and %g without the epilogue)",
                  (long long)(sample_start(b, sample) / dtype_size(b->dtype) + i), b->name, x, y);
         return false;
     }
@@ -274,42 +286,83 @@ static void compare_samples(const struct trial *t, struct gemm_ways_result *resu
 {
     for (int i = 0; i < t->count; i++)
         for (int s = 0; s < SAMPLES && t->buffers[i].name; s++)
-            if (!compare_sample(t, i, s, result->differs, sizeof result->differs))
+            if (!compare_sample(t, i, s, result->against, sizeof result->against))
                 return;
 }
 
-/* The least of ROUNDS times each, taken in turns. False: the GPU does not work any more. */
-static bool time_both(const struct trial *t, struct gemm_cuda *g, const struct gemm_clock *clock,
+/* Compares the samples of the two runs by the epilogue bit for bit. */
+static void compare_repeated(const struct trial *t, struct gemm_ways_result *result)
+{
+    for (int i = 0; i < t->count; i++)
+        for (int s = 0; s < SAMPLES && t->buffers[i].name && !*result->against; s++)
+            if (memcmp(sample_of(t, RUN_FUSED, i, s), sample_of(t, RUN_FUSED_AGAIN, i, s),
+                       sample_bytes(&t->buffers[i])) != 0)
+                snprintf(result->against, sizeof result->against, "gives other bits each time (%s)",
+                         t->buffers[i].name);
+}
+
+/* Runs an epilogue of cuDNN's for the first time, on random values. */
+static void run_first(struct trial *t, const struct gemm_clock *clock, struct gemm_plan *plan,
+                      struct gemm_ways_result *result)
+{
+    plan->way = GEMM_WAY_FUSED;
+    fill_operands(t, clock);
+    const char *refusal = gemm_gated_execute(clock->stream, &t->op);
+    if (refusal)
+        snprintf(result->against, sizeof result->against, "is refused when it runs (%.256s)", refusal);
+    stream_sync(clock->stream);
+    if (refusal)
+        cudaGetLastError(); /* of the refusal: the next launch shall not find it */
+}
+
+/* Runs the op both ways and compares the results. */
+static void compare_ways(struct trial *t, const struct gemm_clock *clock, struct gemm_plan *plan,
+                         struct gemm_ways_result *result)
+{
+    if (plan->cudnn)
+        run_first(t, clock, plan, result);
+    if (*result->against)
+        return;
+    fetch_samples(t, clock, plan, RUN_FUSED);
+    fetch_samples(t, clock, plan, RUN_UNFUSED);
+    compare_samples(t, result);
+    if (!plan->cudnn)
+        return; /* cublasLt's algorithms describe their reductions (gemm_cuda_plan.h) */
+    fetch_samples(t, clock, plan, RUN_FUSED_AGAIN);
+    compare_repeated(t, result);
+}
+
+/* The least of ROUNDS times of each way that may be taken, in turns. False: the GPU does not work any more. */
+static bool time_ways(const struct trial *t, struct gemm_cuda *g, const struct gemm_clock *clock,
                       struct gemm_plan *plan, struct gemm_ways_result *result)
 {
-    result->fused = result->unfused = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         plan->way = GEMM_WAY_FUSED;
-        result->fused = fmin(result->fused, time_way(g, clock, &t->op));
+        if (!*result->against)
+            result->fused = fmin(result->fused, time_way(g, clock, &t->op));
         plan->way = GEMM_WAY_UNFUSED;
         result->unfused = fmin(result->unfused, time_way(g, clock, &t->op));
     }
     return result->fused >= 0 && result->unfused >= 0;
 }
 
-bool gemm_ways_compare(struct gemm_cuda *g, const struct gemm_clock *clock, struct gemm_plan *plan,
-                       const struct gemm_op *op, bool timed, struct gemm_ways_result *result)
+enum gemm_ways_outcome gemm_ways_compare(struct gemm_cuda *g, const struct gemm_clock *clock, struct gemm_plan *plan,
+                                         const struct gemm_op *op, bool timed, struct gemm_ways_result *result)
 {
     struct trial t = {0};
     struct error ignored;
     const enum gemm_way before = plan->way;
-    *result = (struct gemm_ways_result){0};
+    enum gemm_ways_outcome outcome = GEMM_WAYS_NO_MEMORY;
+    *result = (struct gemm_ways_result){.fused = INFINITY, .unfused = INFINITY};
     ASSERT(g->forced == GEMM_WAY_UNTIMED);
-    bool ok = trial_open(&t, g, clock, op);
-    if (ok) {
-        plan->way = GEMM_WAY_FUSED;
-        fetch_samples(&t, clock, 0);
-        plan->way = GEMM_WAY_UNFUSED;
-        fetch_samples(&t, clock, 1);
-        ok = device_check(&g->cuda->device, &ignored) == STATUS_OK && (!timed || time_both(&t, g, clock, plan, result));
-        compare_samples(&t, result);
+    if (trial_open(&t, g, clock, op)) {
+        compare_ways(&t, clock, plan, result);
+        bool works = device_check(&g->cuda->device, &ignored) == STATUS_OK;
+        if (works && timed)
+            works = time_ways(&t, g, clock, plan, result);
+        outcome = works ? GEMM_WAYS_COMPARED : GEMM_WAYS_BROKEN;
     }
     plan->way = before;
     trial_close(&t, g, clock);
-    return ok;
+    return outcome;
 }

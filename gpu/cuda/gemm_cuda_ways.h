@@ -21,15 +21,23 @@ struct gemm_clock {
     cudaEvent_t start, end;
 };
 
-struct gemm_ways_result {
-    double fused, unfused; /* seconds */
-    char differs[160];     /* where the results differ by more than rounding; empty: nowhere that was looked */
+enum gemm_ways_outcome {
+    GEMM_WAYS_COMPARED,
+    GEMM_WAYS_NO_MEMORY, /* the GPU has too little memory for the trial */
+    GEMM_WAYS_BROKEN     /* the GPU does not work any more (device_check()) */
 };
 
-/* Runs the op both ways: compares samples of its results and, with `timed`, the times of the whole op. `plan`: of its
- * product; its `way` is changed meanwhile. No way may be forced. False: the GPU has too little memory, or does not
- * work any more (device_check()). */
-bool gemm_ways_compare(struct gemm_cuda *gemm, const struct gemm_clock *clock, struct gemm_plan *plan,
-                       const struct gemm_op *op, bool timed, struct gemm_ways_result *result);
+/* Of GEMM_WAYS_COMPARED. */
+struct gemm_ways_result {
+    double fused, unfused; /* seconds; INFINITY: it was not timed */
+    char against[320];     /* why the op must not be computed by the epilogue, as the end of a sentence about it; empty:
+                            * the results agree within rounding where they were compared */
+};
+
+/* Runs the op both ways: compares samples of its results and, with `timed`, the times of the whole op. An epilogue of
+ * cuDNN's may be refused when it runs, and has to give the same bits twice. `plan`: of the op's product; its `way` is
+ * changed meanwhile. No way may be forced. */
+enum gemm_ways_outcome gemm_ways_compare(struct gemm_cuda *gemm, const struct gemm_clock *clock, struct gemm_plan *plan,
+                                         const struct gemm_op *op, bool timed, struct gemm_ways_result *result);
 
 #endif

@@ -470,6 +470,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 {
     guard lock(big_lock);
     enter("cublasLtMatmul");
+    if (context_is_lost())
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     algorithm how;
     memcpy(&how, algo, sizeof how);
     product p = {*matmul_of(desc),

@@ -196,7 +196,20 @@ cudaError_t fail(cudaError_t code)
     return code;
 }
 
-/* The error of ZTRAIN_EMULATION_FAILS once its number of kernels was launched, else cudaSuccess. */
+static bool context_lost;
+
+void lose_context(void)
+{
+    context_lost = true;
+}
+
+bool context_is_lost(void)
+{
+    return context_lost;
+}
+
+/* The error of a lost context, or that of ZTRAIN_EMULATION_FAILS once its number of kernels was launched, else
+ * cudaSuccess. */
 cudaError_t failure_of_device(bool launches)
 {
     static const char *planted = getenv("ZTRAIN_EMULATION_FAILS");
@@ -204,6 +217,8 @@ cudaError_t failure_of_device(bool launches)
     if (planted && !at && sscanf(planted, "%" SCNd64 "@%" SCNd64, &code, &at) != 2)
         report("ZTRAIN_EMULATION_FAILS is CODE@N, not '%s'", planted);
     count += launches;
+    if (context_lost)
+        return cudaErrorIllegalAddress;
     return planted && count >= at ? static_cast<cudaError_t>(code) : cudaSuccess;
 }
 
@@ -612,6 +627,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     ENTER("cudaEventRecord");
+    if (context_is_lost())
+        return fail(cudaErrorIllegalAddress);
     event_state *e = event_of(event);
     stream_state *s = stream_of(stream);
     if (s->capture) {

@@ -21,7 +21,8 @@
  * single one, seem to take a minute more.
  *
  * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products with SwiGLU inside seem to take a minute less, or more, than those
- * with a kernel for it; "wrong": their results are a quarter too large. */
+ * with a kernel for it; "wrong": their results are a quarter too large; "faults": the first of them loses the context.
+ */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -809,6 +810,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     guard lock(big_lock);
     enter("cudnnBackendExecute");
     const graph g = of(plan)->compiled;
+    if (has_swiglu(g) && swiglu_is("faults"))
+        lose_context(); /* what was queued runs nevertheless: its results are not used */
     if (asked_for("broken"))
         return fail(CUDNN_STATUS_BAD_PARAM, "it was asked to fail");
     const int64_t engine = of(plan)->engine_number;

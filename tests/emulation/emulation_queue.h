@@ -76,6 +76,9 @@ extern uint64_t graphs_launched, operations_in_graphs; /* counts */
 
 /* emulation_cudart.cc: leaves the code for cudaGetLastError() and returns it. */
 cudaError_t fail(cudaError_t code);
+/* From now on the context is lost, as by a kernel that faulted: nearly every call returns an error. */
+void lose_context(void);
+bool context_is_lost(void);
 } // namespace emulation
 
 #endif

@@ -4,7 +4,7 @@ import os
 import pytest
 
 import harness
-from harness import ROOT
+from harness import BROKEN, FINISHED, ROOT, Job
 
 UNTIMED, FUSED, UNFUSED = range(3)
 EPILOGUES = FORWARD, BACKWARD = 7, 8
@@ -21,28 +21,46 @@ def emulated(monkeypatch, tmp_path):
     monkeypatch.setenv("ZTRAIN_GPU_TEST", "never")
 
 
+def spec_of(folder, name, model=None, dtype="bf16", **changes):
+    return folder.spec({"model": {"config": {**LLAMA, **(model or {})}}, "data": {"validation": None, "seq_length": 8},
+                        **({} if dtype == "fp32" else {dtype: {"enabled": True}}), "train_batch_size": 2,
+                        "train_micro_batch_size_per_gpu": 1,
+                        "train": {"epochs": None, "max_steps": 2, "device": "cuda"}, **changes}, name)
+
+
 def trained(folder, name, model=None, dtype="bf16", more=(), **env):
     """What a run of two micro-batches computed, and what it said."""
-    spec = folder.spec({"model": {"config": {**LLAMA, **(model or {})}}, "data": {"validation": None, "seq_length": 8},
-                        dtype: {"enabled": True}, "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1,
-                        "train": {"epochs": None, "max_steps": 2, "device": "cuda"}}, name)
-    done = folder.ztrain("--config", spec, *more, env=env)
+    done = folder.ztrain("--config", spec_of(folder, name, model, dtype), *more, env=env)
     return folder.metrics(name).numbers(), done
+
+
+def cache(kind):
+    """The text of the file of choices (".txt") or of one next to it (".txt.faulty"); None: there is none."""
+    folder = os.environ["ZTRAIN_GEMM_CACHE"]
+    names = [name for name in os.listdir(folder) if name.startswith("gemm-") and name.endswith(kind)]
+    return open(os.path.join(folder, names[0]), encoding="utf-8").read() if names else None
+
+
+def entries():
+    """The fields of the products with SwiGLU in the cache, by their epilogue."""
+    lines = [line.split() for line in cache(".txt").splitlines() if line.startswith("gemm ")]
+    return {int(line[EPILOGUE_FIELD]): line for line in lines if int(line[EPILOGUE_FIELD]) in EPILOGUES}
 
 
 def ways():
     """The ways of products with SwiGLU in the cache, by their epilogue."""
-    folder = os.environ["ZTRAIN_GEMM_CACHE"]
-    name, = [name for name in os.listdir(folder) if name.endswith(".txt")]
-    with open(os.path.join(folder, name), encoding="utf-8") as f:
-        lines = [line.split() for line in f if line.startswith("gemm ")]
-    return {int(line[EPILOGUE_FIELD]): int(line[WAY_FIELD]) for line in lines if int(line[EPILOGUE_FIELD]) in EPILOGUES}
+    return {epilogue: int(line[WAY_FIELD]) for epilogue, line in entries().items()}
 
 
 def close(some, others):
     for step, other in zip(some, others, strict=True):
         assert step["loss"] == pytest.approx(other["loss"], rel=2e-3)
         assert step["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-2)
+
+
+def alike(some, others):
+    """Whether two runs have computed SwiGLU in the same way, while kernels of other products may have added in another order."""
+    return all(step["loss"] == pytest.approx(other["loss"], rel=1e-8) for step, other in zip(some, others, strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -61,7 +79,8 @@ def test_the_faster_way_is_kept_and_obeyed(folder, tmp_path, monkeypatch, dtype)
 
 def test_what_computes_something_else_is_named_and_left_out(folder):
     found, done = trained(folder, "wrong", ZTRAIN_EMULATION_SWIGLU="wrong")
-    assert done.err.count("with SwiGLU inside by cuDNN's engine 3 computes something else than without (element ") == 2, done
+    words = "with SwiGLU inside by cuDNN's proposal 2, engine 3 computes something else than without (element "
+    assert done.err.count(words) == 2, done
     assert ways() == {FORWARD: UNFUSED, BACKWARD: UNFUSED}
     close(found, trained(folder, "right", ZTRAIN_GEMM_EPILOGUES="unfused")[0])
 
@@ -78,6 +97,75 @@ def test_an_engine_that_dies_is_left_out_next_time(folder):
             continue
     assert attempt < 5 and ways() == {FORWARD: FUSED, BACKWARD: FUSED}, done
     close(found, trained(folder, "without", ZTRAIN_GEMM_EPILOGUES="unfused")[0])
+
+
+def test_an_engine_that_faults_is_left_out_next_time(folder):
+    """The calls after the fault fail, and do not make the process forget which engine was on trial."""
+    faults = {"ZTRAIN_EMULATION_SWIGLU": "faults"}
+    for attempt in range(2):  # forward, backward
+        done = folder.ztrain("--config", spec_of(folder, f"faults{attempt}"), env=faults, expect=BROKEN)
+        assert "by cuDNN's proposal 2, engine 3, on trial (start again: it is left out then): GPU 0 " in done.err, done
+        assert cache(".trial"), done
+    found, done = trained(folder, "lives", **faults)
+    assert len(cache(".faulty").splitlines()) == 2 and cache(".trial") is None and ways() == {}, done
+    assert found == trained(folder, "without", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
+
+
+def test_an_engine_that_is_refused_is_left_out(folder, monkeypatch):
+    refused = {"ZTRAIN_EMULATION_SWIGLU": "fast", "ZTRAIN_EMULATION_CUDNN": "broken"}
+    found, done = trained(folder, "refused", **refused)
+    assert done.err.count("engine 3 is refused when it runs (") == 2 and cache(".trial") is None, done
+    assert ways() == {FORWARD: UNFUSED, BACKWARD: UNFUSED} and cache(".faulty") is None
+    assert "refused when it runs" not in trained(folder, "again", **refused)[1].err
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", "/proc/nowhere")
+    assert alike(trained(folder, "unwritable", **refused)[0], found)
+
+
+def test_an_engine_whose_bits_do_not_repeat_is_left_out(folder):
+    done = trained(folder, "restless", ZTRAIN_EMULATION_SWIGLU="fast", ZTRAIN_EMULATION_CUDNN="restless")[1]
+    assert done.err.count("with SwiGLU inside by cuDNN's proposal 2, engine 3 gives other bits each time (") == 2, done
+    assert ways() == {FORWARD: UNFUSED, BACKWARD: UNFUSED}
+
+
+NO_MEMORY = "the GPU has too little memory to try SwiGLU inside matrix products"
+SMALL = {"ZTRAIN_EMULATION_MEMORY": "100"}
+
+
+def test_too_little_memory_for_the_trial_is_said(folder):
+    found, done = trained(folder, "small", ZTRAIN_EMULATION_SWIGLU="fast", **SMALL)
+    assert NO_MEMORY in done.err and ways() == {}, done
+    assert found == trained(folder, "without", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
+
+
+@pytest.mark.parametrize("first", [SMALL, {"ZTRAIN_EMULATION_CUDNN": "none"}], ids=["memory", "proposals"])
+def test_no_rank_chooses_alone(folder, first):
+    """What rank 0 cannot try, no other rank tries, although they could."""
+    job = Job(folder, "--config", spec_of(folder, "ranks", zero_optimization={"stage": 2}), nodes=[0, 0],
+              env={"ZTRAIN_EMULATION_GPUS": "2", "ZTRAIN_EMULATION_SWIGLU": "fast"}, env_of={0: first, 1: {}})
+    ranks = job.wait()
+    assert [rank.code for rank in ranks] == [FINISHED, FINISHED] and ways() == {}, ranks
+    assert (NO_MEMORY in ranks[0].err) == (first is SMALL) and NO_MEMORY not in ranks[1].err, ranks
+
+
+def test_a_way_that_is_forced_is_taken(folder, monkeypatch):
+    """Whatever the cache has, and without one."""
+    fused = trained(folder, "fused", ZTRAIN_GEMM_EPILOGUES="fused")[0]
+    unfused = trained(folder, "unfused", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
+    assert not alike(fused, unfused) and ways() == {}
+    assert trained(folder, "slow", ZTRAIN_EMULATION_SWIGLU="slow")[0] == unfused
+    assert ways() == {FORWARD: UNFUSED, BACKWARD: UNFUSED}
+    assert trained(folder, "forced", ZTRAIN_GEMM_EPILOGUES="fused")[0] == fused
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", "")
+    assert alike(trained(folder, "uncached", ZTRAIN_GEMM_EPILOGUES="fused")[0], fused)
+    assert alike(trained(folder, "usual")[0], unfused)
+
+
+def test_a_way_that_is_forced_leaves_faulty_engines_out(folder):
+    for attempt in range(2):
+        folder.ztrain("--config", spec_of(folder, f"faults{attempt}"), env={"ZTRAIN_EMULATION_SWIGLU": "faults"}, expect=BROKEN)
+    forced = trained(folder, "forced", ZTRAIN_EMULATION_SWIGLU="faults", ZTRAIN_GEMM_EPILOGUES="fused")[0]
+    assert forced == trained(folder, "unfused", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
+    trained(folder, "another", ZTRAIN_EMULATION_ENGINE="fast", ZTRAIN_GEMM_EPILOGUES="fused")  # the next proposal
 
 
 @pytest.mark.parametrize("model", [{"mlp_bias": True}, {"intermediate_size": 20}], ids=["bias", "odd"])
@@ -105,5 +193,7 @@ def test_policies_keep_their_bits(folder, tmp_path, monkeypatch):
 
 
 def test_without_cudnn_there_is_no_such_way(folder):
-    trained(folder, "none", ZTRAIN_EMULATION_SWIGLU="fast", ZTRAIN_EMULATION_CUDNN="none")
-    assert ways() == {}
+    none = {"ZTRAIN_EMULATION_SWIGLU": "fast", "ZTRAIN_EMULATION_CUDNN": "none"}
+    done = trained(folder, "none", **none)[1]
+    assert ways() == {} and "measured " in done.out, done
+    assert "measured " not in trained(folder, "again", **none)[1].out  # there is nothing to measure
