@@ -22,7 +22,7 @@
 /* MAX_ENTRIES bounds the memory that a file can take; a run has about fifty choices. */
 enum { MAX_ENTRIES = 1 << 16, LINE_SIZE = 1024, PATH_SIZE = 4096, LOCK_POLL_MS = 20 };
 
-static const char magic[] = "ztrain gemm cache 5";
+static const char magic[] = "ztrain gemm cache 6";
 
 /* What is chosen for. */
 enum kind { KIND_GEMM, KIND_ATTENTION, KIND_COUNT };
@@ -164,7 +164,8 @@ bool gemm_cache_find_attention(const struct gemm_cache *cache, const struct atte
     if (!find_choice(cache, &whole, &found))
         return false;
     const uint64_t *data = found.algorithm.data;
-    *choice = (struct attention_choice){(int64_t)data[0], (int64_t)data[1], (int64_t)data[2], found.microseconds};
+    *choice =
+        (struct attention_choice){(int64_t)data[0], (int64_t)data[1], (int64_t)data[2], data[3], found.microseconds};
     return true;
 }
 
@@ -206,11 +207,11 @@ void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const 
 void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_key *key,
                               const struct attention_choice *choice)
 {
-    const struct entry entry = {
-        .key = key_of_attention(key),
-        .choice = {.algorithm = {{(uint64_t)choice->piece, (uint64_t)choice->proposal, (uint64_t)choice->engine}},
-                   .microseconds = choice->microseconds},
-        .used = true};
+    const struct entry entry = {.key = key_of_attention(key),
+                                .choice = {.algorithm = {{(uint64_t)choice->piece, (uint64_t)choice->proposal,
+                                                          (uint64_t)choice->engine, choice->kernel}},
+                                           .microseconds = choice->microseconds},
+                                .used = true};
     put_entry(cache, &entry);
 }
 

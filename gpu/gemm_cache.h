@@ -4,15 +4,16 @@
  * There is one text file for each GPU model and library version, gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, or else
  * in $XDG_CACHE_HOME/ztrain, or else in ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE means no cache and no measuring.
  *
- *     ztrain gemm cache 5
+ *     ztrain gemm cache 6
  *     gpu NVIDIA H200
  *     cublaslt 130100
  *     gemm KEY… WAY ALGORITHM MICROSECONDS CHECKSUM      one line per product: numbers; enum gemm_way; 128 hexadecimal
  *                                                        digits; 16 of XXH64
  *     attention KEY… 0 ALGORITHM MICROSECONDS CHECKSUM   one line per shape: struct attention_choice is the ALGORITHM
  *
- * Version 1 had no WAY, version 2 no first word, versions 3 and 4 no workspace and no multiprocessors in the keys.
- * Their files are replaced, and what they had is measured again.
+ * Version 1 had no WAY, version 2 no first word, versions 3 and 4 no workspace and no multiprocessors in the keys,
+ * version 5 no version of cuDNN in the keys of its products, and no kernels of cuDNN in the choices, only engines and
+ * places among the proposals. Their files are replaced, and what they had is measured again.
  *
  * Entries are permanent: a choice that another process wrote earlier is used instead of a new measurement, so that all
  * ranks of a machine, and a run that continues tomorrow, compute with the same kernels and get the same bits. Between
@@ -52,10 +53,11 @@ struct gemm_key {
     int64_t workspace;                              /* bytes that the kernel may use */
     int64_t sm_target;                              /* multiprocessors that it may use; 0: all */
     int64_t align_a, align_b, align_d, align_extra; /* of the pointers, in bytes; 16 or more: 16 */
+    int64_t cudnn; /* the version of cuDNN, 91900 for 9.19.0, with epilogues of cuDNN's; else 0 */
 };
 enum { GEMM_KEY_FIELDS = sizeof(struct gemm_key) / sizeof(int64_t) };
 
-/* An algorithm as the library describes it: opaque. Of cuDNN: the proposal, the engine, the library's version. */
+/* An algorithm as the library describes it: opaque. Of cuDNN: the engine, and the kernel (cudnn_plan_kernel()). */
 struct gemm_algorithm {
     uint64_t data[8];
 };
@@ -85,7 +87,8 @@ struct attention_key {
 /* How cuDNN computes it. */
 struct attention_choice {
     int64_t piece;            /* sequences at a time */
-    int64_t proposal, engine; /* the place among the proposals of the library, and its engine there */
+    int64_t proposal, engine; /* for people: the place among the proposals of the library, and its engine there */
+    uint64_t kernel;          /* cudnn_plan_kernel() */
     double microseconds;      /* of the whole, when it was measured */
 };
 

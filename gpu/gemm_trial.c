@@ -26,10 +26,10 @@ static uint64_t hash_of_trial(const struct gemm_key *key, const struct gemm_algo
     return XXH64(algorithm, sizeof *algorithm, XXH64(key, sizeof *key, 0));
 }
 
-/* The time that was measured is none of it. */
+/* Neither the time that was measured nor the place among the proposals is a part of it. */
 static uint64_t hash_of_attention(const struct attention_key *key, const struct attention_choice *choice)
 {
-    const int64_t how[] = {choice->piece, choice->proposal, choice->engine};
+    const int64_t how[] = {choice->piece, choice->engine, (int64_t)choice->kernel};
     return XXH64(how, sizeof how, XXH64(key, sizeof *key, 0));
 }
 

@@ -68,23 +68,24 @@ static struct attention_choice choice_of(const struct attention_plan *plan)
 {
     return (struct attention_choice){.piece = plan->piece,
                                      .proposal = cudnn_plan_proposal(plan->cudnn_plan),
-                                     .engine = cudnn_plan_engine(plan->cudnn_plan)};
+                                     .engine = cudnn_plan_engine(plan->cudnn_plan),
+                                     .kernel = cudnn_plan_kernel(plan->cudnn_plan)};
 }
 
 static bool is_same(const struct attention_choice *a, const struct attention_choice *b)
 {
-    return a->piece == b->piece && a->proposal == b->proposal && a->engine == b->engine;
+    return a->piece == b->piece && a->kernel == b->kernel;
 }
 
 /* ---- candidates ---------------------------------------------------------- */
 
 /* Replaces the plan's engine, which takes cuDNN a while. */
-static bool make_again(struct attention_plan *plan, int64_t piece, int64_t first)
+static bool make_again(struct attention_plan *plan, int64_t piece, const struct cudnn_wish *wish)
 {
     struct error ignored;
     struct slow_call slow;
     liveness_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
-    const bool made = attention_plan_make_again(plan, piece, first, plan->planned, &ignored) == STATUS_OK;
+    const bool made = attention_plan_make_again(plan, piece, wish, plan->planned, &ignored) == STATUS_OK;
     liveness_slow_end(&slow);
     return made;
 }
@@ -105,7 +106,7 @@ static int add_candidate(const struct attention_chooser *c, struct attention_pla
     return count + 1;
 }
 
-/* Makes all candidates of a plan, the announced one first; returns their number. */
+/* Makes all candidates of a plan, the announced one first, no kernel twice; returns their number. */
 static int list_candidates(const struct attention_chooser *c, struct attention_plan *plan,
                            struct candidate candidates[CANDIDATES])
 {
@@ -113,11 +114,14 @@ static int list_candidates(const struct attention_chooser *c, struct attention_p
     const int sizes = attention_plan_pieces(plan, pieces);
     int count = 0;
     for (int i = 0; i < sizes; i++) {
-        bool made = i == 0 || make_again(plan, pieces[i], 0);
-        for (int engines = 0; made && engines < ENGINES; engines++) {
-            const int64_t next = cudnn_plan_proposal(plan->cudnn_plan) + 1;
+        uint64_t kernels[ENGINES];
+        struct cudnn_wish wish = {.passed = kernels};
+        bool made = i == 0 || make_again(plan, pieces[i], &wish);
+        while (made) {
+            kernels[wish.num_passed++] = cudnn_plan_kernel(plan->cudnn_plan);
+            wish.first = cudnn_plan_proposal(plan->cudnn_plan) + 1;
             count = add_candidate(c, plan, candidates, count);
-            made = engines + 1 < ENGINES && make_again(plan, pieces[i], next);
+            made = wish.num_passed < ENGINES && make_again(plan, pieces[i], &wish);
         }
     }
     return count;
@@ -189,16 +193,15 @@ static enum status try_candidates(struct attention_chooser *c, struct attention_
     return STATUS_OK;
 }
 
-/* Replaces the plan's engine by the one of a choice; false: cuDNN no longer proposes it. */
+/* Replaces the plan's engine by the one of a choice, wherever among the proposals it stands; false: cuDNN does not
+ * propose it here. */
 static bool take_choice(struct attention_plan *plan, const struct attention_choice *choice)
 {
     const struct attention_choice now = choice_of(plan);
     if (is_same(choice, &now))
         return true;
-    if (!attention_plan_may_have_piece(plan, choice->piece) || !make_again(plan, choice->piece, choice->proposal))
-        return false;
-    const struct attention_choice made = choice_of(plan);
-    return is_same(choice, &made);
+    return attention_plan_may_have_piece(plan, choice->piece) &&
+           make_again(plan, choice->piece, &(struct cudnn_wish){.kernel = choice->kernel});
 }
 
 /* Takes the choice of the cache; false: there is none that can be taken, and the plan is the announced one. */
@@ -211,7 +214,7 @@ static bool take_known(const struct attention_chooser *c, struct attention_plan 
         return false;
     if (take_choice(plan, &known))
         return true;
-    if (!make_again(plan, announced.piece, announced.proposal))
+    if (!make_again(plan, announced.piece, &(struct cudnn_wish){.kernel = announced.kernel}))
         attention_plan_refuse(plan, "cuDNN no longer has the plan that was announced");
     return false;
 }

@@ -72,12 +72,11 @@ void attention_plan_refuse(struct attention_plan *plan, const char *why)
     snprintf(plan->why, sizeof plan->why, "%.*s", (int)sizeof plan->why - 1, why);
 }
 
-static enum status make_cudnn_plan(struct attention_plan *plan, size_t most_workspace, int64_t first, struct error *err)
+static enum status make_cudnn_plan(struct attention_plan *plan, const struct cudnn_wish *wish, struct error *err)
 {
-    const struct cudnn_wish wish = {.most_workspace = most_workspace, .first = first};
     struct attention_shape piece = plan->shape;
     piece.B = plan->piece;
-    return attention_graph_plan(plan->target, plan->direction, &piece, &wish, &plan->cudnn_plan, err);
+    return attention_graph_plan(plan->target, plan->direction, &piece, wish, &plan->cudnn_plan, err);
 }
 
 static size_t workspace_aligned(size_t bytes)
@@ -121,7 +120,7 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
     const size_t small = memory / 256, large = memory / 16;
     const struct attention_shape *s = &plan->shape;
     plan->piece = s->B;
-    TRY(make_cudnn_plan(plan, SIZE_MAX, 0, err));
+    TRY(make_cudnn_plan(plan, &(struct cudnn_wish){.most_workspace = SIZE_MAX}, err));
     size_t sequence =
         (cudnn_plan_workspace_bytes(plan->cudnn_plan) + extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
@@ -135,7 +134,7 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
     if (kept > large)
         return error_set(err, STATUS_DEVICE, "dropout of the weights would need %.3f GiB for a sequence",
                          (double)kept / (1 << 30));
-    return make_cudnn_plan(plan, large - kept, 0, err);
+    return make_cudnn_plan(plan, &(struct cudnn_wish){.most_workspace = large - kept}, err);
 }
 
 int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES])
@@ -186,9 +185,10 @@ size_t attention_plan_workspace_bytes(const struct attention_plan *plan)
            WORKSPACE_ALIGN;
 }
 
-enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, int64_t first, size_t most,
-                                      struct error *err)
+enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, const struct cudnn_wish *wish,
+                                      size_t most, struct error *err)
 {
+    struct cudnn_wish bounded = *wish;
     cudnn_plan_free(plan->cudnn_plan);
     plan->cudnn_plan = NULL;
     plan->piece = piece;
@@ -196,7 +196,8 @@ enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece
     if (others > most)
         return error_set(err, STATUS_DEVICE, "%lld sequences at a time need more workspace than is planned",
                          (long long)piece);
-    return make_cudnn_plan(plan, (most - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN, first, err);
+    bounded.most_workspace = (most - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+    return make_cudnn_plan(plan, &bounded, err);
 }
 
 struct attention_workspace {

@@ -52,11 +52,11 @@ struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args
  * the reason: cuDNN cannot compute this shape. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err);
 
-/* Replaces cuDNN's plan by one for `piece` sequences, of the first acceptable proposal from `first` on, with which
- * attention_plan_workspace_bytes() is at most `most`. STATUS_DEVICE, with the reason: there is none; nor is the old
- * plan. */
-enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, int64_t first, size_t most,
-                                      struct error *err);
+/* Replaces cuDNN's plan by one for `piece` sequences, of the first proposal as wished with which
+ * attention_plan_workspace_bytes() is at most `most`, whatever most_workspace of the wish is. STATUS_DEVICE, with the
+ * reason: there is none; nor is the old plan. */
+enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, const struct cudnn_wish *wish,
+                                      size_t most, struct error *err);
 
 /* The sizes of a piece that are worth a trial, the present one first; returns their number. Smaller ones are those
  * whose workspace may stay in the GPU's cache; ragged sequences keep theirs. */

@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 8, MAX_CONFIGS = 32, MAX_NOTES = 16 };
+enum { MAX_KNOBS = 64 };
 enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
 struct cudnn_graph {
@@ -32,6 +34,7 @@ struct cudnn_plan {
     struct cudnn_graph *graph; /* owned */
     cudnnBackendDescriptor_t descriptor;
     int64_t workspace, engine, proposal;
+    uint64_t kernel;
     char why[512]; /* of the last execution that failed */
 };
 
@@ -274,6 +277,42 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudn
 
 /* ---- plans --------------------------------------------------------------- */
 
+/* The hash of one setting of an engine. */
+static uint64_t hash_of_knob(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t knob)
+{
+    cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
+    int64_t count, setting[2] = {0};
+    cudnn->cudnnBackendGetAttribute(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &count, &type);
+    cudnn->cudnnBackendGetAttribute(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &count, &setting[1]);
+    setting[0] = (int64_t)type;
+    return XXH64(setting, sizeof setting, 0);
+}
+
+/* The hash of the settings of an engine, in whatever order they come. What the library does not tell counts as none. */
+static uint64_t hash_of_knobs(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t config)
+{
+    cudnnBackendDescriptor_t knobs[MAX_KNOBS];
+    int64_t count = 0, made = 0;
+    uint64_t hash = 0;
+    while (made < MAX_KNOBS && cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
+                                                                   &knobs[made]) == CUDNN_STATUS_SUCCESS)
+        made++;
+    if (cudnn->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, made,
+                                        &count, knobs) != CUDNN_STATUS_SUCCESS)
+        count = 0;
+    for (int64_t i = 0; i < count && i < made; i++)
+        hash += hash_of_knob(cudnn, knobs[i]);
+    while (made > 0)
+        cudnn->cudnnBackendDestroyDescriptor(knobs[--made]);
+    return hash;
+}
+
+static uint64_t hash_of_kernel(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t config, int64_t engine)
+{
+    const uint64_t hash = XXH64(&engine, sizeof engine, hash_of_knobs(cudnn, config));
+    return hash ? hash : 1;
+}
+
 /* Whether the results of the engine repeat bit for bit; and its number. */
 static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t config, int64_t *engine)
 {
@@ -349,6 +388,14 @@ static int64_t first_of_mode(cudnnBackendHeurMode_t mode)
     return mode == CUDNN_HEUR_MODE_A ? 0 : MAX_CONFIGS;
 }
 
+static bool is_wished(const struct cudnn_wish *wish, uint64_t kernel)
+{
+    for (int i = 0; i < wish->num_passed; i++)
+        if (wish->passed[i] == kernel)
+            return false;
+    return !wish->kernel || wish->kernel == kernel;
+}
+
 /* Fills the plan from the heuristics of one mode; false: no engine is acceptable, and `why` gives the reason of the
  * last one. */
 static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
@@ -368,6 +415,9 @@ static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t oper
             snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
             continue;
         }
+        plan->kernel = hash_of_kernel(graph->target.cudnn, configs[i], plan->engine);
+        if (!is_wished(wish, plan->kernel))
+            continue;
         cudnnBackendDescriptor_t descriptor = try_config(graph, configs[i], &plan->workspace);
         if (descriptor && plan->workspace >= 0 && (size_t)plan->workspace <= wish->most_workspace) {
             plan->descriptor = descriptor;
@@ -435,6 +485,11 @@ int64_t cudnn_plan_engine(const struct cudnn_plan *plan)
 int64_t cudnn_plan_proposal(const struct cudnn_plan *plan)
 {
     return plan->proposal;
+}
+
+uint64_t cudnn_plan_kernel(const struct cudnn_plan *plan)
+{
+    return plan->kernel;
 }
 
 const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, int count, void *workspace)

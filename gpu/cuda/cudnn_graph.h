@@ -82,9 +82,12 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudn
 
 /* What a plan should be like. The library's proposals are numbered: those of heuristic mode A, then the fallbacks. */
 struct cudnn_wish {
-    bool unordered;        /* its results need not repeat bit for bit */
-    size_t most_workspace; /* bytes */
-    int64_t first;         /* proposals before this one are passed over */
+    bool unordered;         /* its results need not repeat bit for bit */
+    size_t most_workspace;  /* bytes */
+    int64_t first;          /* proposals before this one are passed over */
+    uint64_t kernel;        /* the only one that will do, by cudnn_plan_kernel(); 0: any */
+    const uint64_t *passed; /* kernels that are passed over (num_passed) */
+    int num_passed;
 };
 
 /* Makes a plan of the first proposal that is as wished. Takes the graph over, on failure as well (STATUS_DEVICE: the
@@ -95,6 +98,11 @@ void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
 size_t cudnn_plan_workspace_bytes(const struct cudnn_plan *plan);
 int64_t cudnn_plan_engine(const struct cudnn_plan *plan);   /* its number among the library's */
 int64_t cudnn_plan_proposal(const struct cudnn_plan *plan); /* and among the proposals for this graph */
+
+/* Which kernel the plan has: a hash, never 0, over the engine and its settings (cuDNN's knobs), which together tell the
+ * proposals of a version for a graph apart. Neither its place nor its engine do: the library leaves out what a chip
+ * cannot run, and proposes engines several times with other settings. */
+uint64_t cudnn_plan_kernel(const struct cudnn_plan *plan);
 
 /* Enqueues the plan on the stream of the target's handle. pointers (id): device memory; the workspace is 256-byte
  * aligned scratch memory. Allocates no device memory and waits for nothing. NULL, or the reason of a failure. */

@@ -47,6 +47,7 @@ static bool product_of_fwd(const struct gemm_cuda *g, const struct linear_fwd_ar
     up.y = elements_after(a->y, F);
     *p = (struct gated_product){.key = gemm_product_fwd(&g->rules, &up).key};
     p->key.epilogue = GEMM_SWIGLU;
+    p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
     p->key.ld_aux = a->N;
     p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->x;
     p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)up.w;
@@ -63,6 +64,7 @@ static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_in
         return false;
     *p = (struct gated_product){.key = gemm_product_bwd_input(&g->rules, a).key};
     p->key.epilogue = GEMM_DSWIGLU;
+    p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
     p->key.ldd = p->key.ld_aux = 2 * a->K;
     p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->dy;
     p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)a->w;

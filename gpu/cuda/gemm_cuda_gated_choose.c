@@ -12,54 +12,52 @@
 
 enum { PROPOSALS = 4 }; /* of cuDNN that are tried */
 
-/* How cuDNN computes a product, in the words of the cache. */
-enum { WORD_PROPOSAL, WORD_ENGINE, WORD_VERSION };
+/* The kernel by which cuDNN computes a product, in the words of the cache. */
+enum { WORD_ENGINE, WORD_KERNEL };
 
-static struct gemm_algorithm algorithm_of(const struct cudnn_target *target, const struct cudnn_plan *plan)
+/* plan: NULL where cuDNN does not compute it. */
+static struct gemm_algorithm algorithm_of(const struct cudnn_plan *plan)
 {
     struct gemm_algorithm algorithm = {{0}};
-    algorithm.data[WORD_PROPOSAL] = plan ? (uint64_t)cudnn_plan_proposal(plan) : 0;
     algorithm.data[WORD_ENGINE] = plan ? (uint64_t)cudnn_plan_engine(plan) : 0;
-    algorithm.data[WORD_VERSION] = (uint64_t)target->version;
+    algorithm.data[WORD_KERNEL] = plan ? cudnn_plan_kernel(plan) : 0;
     return algorithm;
 }
 
-/* Gives the plan the first of cuDNN's proposals from `first` on; false: there is none. */
-static bool make(const struct gemm_cuda *g, struct gemm_plan *plan, int64_t first)
+/* Gives the plan the first of cuDNN's proposals that is as wished and needs no more workspace than other products;
+ * false: there is none. */
+static bool make(const struct gemm_cuda *g, struct gemm_plan *plan, const struct cudnn_wish *wish)
 {
-    const struct cudnn_target *target = g->cudnn;
-    const struct cudnn_wish wish = {.most_workspace = g->rules.workspace, .first = first};
+    struct cudnn_wish bounded = *wish;
     struct error ignored;
+    bounded.most_workspace = g->rules.workspace;
     cudnn_plan_free(plan->cudnn);
-    plan->supported = gemm_gated_plan(target, &plan->key, &wish, &plan->cudnn, &ignored) == STATUS_OK;
+    plan->supported = gemm_gated_plan(g->cudnn, &plan->key, &bounded, &plan->cudnn, &ignored) == STATUS_OK;
     liveness_tick();
     return plan->supported;
 }
 
 /* The fastest way so far. */
 struct best {
-    int64_t proposal;      /* -1: none of cuDNN's */
+    uint64_t kernel;       /* 0: none of cuDNN's */
     double fused, unfused; /* seconds */
 };
 
 /* Whether a process ended while it tried the plan's proposal. */
 static bool is_faulty(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
-    const struct gemm_algorithm algorithm = algorithm_of(g->cudnn, plan->cudnn);
+    const struct gemm_algorithm algorithm = algorithm_of(plan->cudnn);
     return gemm_trial_is_faulty(g->trial, &plan->key, &algorithm);
 }
 
-/* Takes the choice of the cache; false: there is none for this version of cuDNN. */
+/* Takes the choice of the cache; false: there is none, or cuDNN does not propose its kernel here. */
 static bool take_known(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
     struct gemm_choice known;
-    const struct cudnn_target *target = g->cudnn;
-    if (!gemm_cache_find(g->cache, &plan->key, &known) ||
-        known.algorithm.data[WORD_VERSION] != (uint64_t)target->version)
+    if (!gemm_cache_find(g->cache, &plan->key, &known))
         return false;
-    if (known.way == GEMM_WAY_FUSED &&
-        (!make(g, plan, (int64_t)known.algorithm.data[WORD_PROPOSAL]) ||
-         (uint64_t)cudnn_plan_engine(plan->cudnn) != known.algorithm.data[WORD_ENGINE] || is_faulty(g, plan)))
+    const struct cudnn_wish wish = {.kernel = known.algorithm.data[WORD_KERNEL]};
+    if (known.way == GEMM_WAY_FUSED && (!make(g, plan, &wish) || is_faulty(g, plan)))
         return false;
     plan->way = known.way;
     return true;
@@ -81,7 +79,7 @@ static enum gemm_ways_outcome try_proposal(struct gemm_cuda *g, const struct gem
 {
     char words[192];
     struct gemm_ways_result result;
-    const struct gemm_algorithm algorithm = algorithm_of(g->cudnn, plan->cudnn);
+    const struct gemm_algorithm algorithm = algorithm_of(plan->cudnn);
     words_of(plan, words, sizeof words);
     gemm_trial_note(g->trial, &plan->key, &algorithm);
     const enum gemm_ways_outcome outcome = gemm_ways_compare(g, clock, plan, op, true, &result);
@@ -96,29 +94,33 @@ static enum gemm_ways_outcome try_proposal(struct gemm_cuda *g, const struct gem
     else
         log_debug("%s: %.1f us, %.1f us without", words, 1e6 * result.fused, 1e6 * result.unfused);
     if (result.fused < best->fused)
-        *best = (struct best){cudnn_plan_proposal(plan->cudnn), result.fused, best->unfused};
+        *best = (struct best){cudnn_plan_kernel(plan->cudnn), result.fused, best->unfused};
     return outcome;
 }
 
 /* Leaves the plan with the faster way, and keeps it. */
 static void keep_best(struct gemm_cuda *g, struct gemm_plan *plan, const struct best *best)
 {
-    const bool faster = best->proposal >= 0 && best->fused < best->unfused;
-    plan->way = faster && make(g, plan, best->proposal) ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
-    struct gemm_choice choice = {.way = plan->way, .microseconds = 1e6 * fmin(best->fused, best->unfused)};
-    choice.algorithm = algorithm_of(g->cudnn, plan->cudnn);
+    const bool faster = best->kernel && best->fused < best->unfused;
+    const bool made = faster && make(g, plan, &(struct cudnn_wish){.kernel = best->kernel});
+    plan->way = made ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
+    const struct gemm_choice choice = {.algorithm = algorithm_of(made ? plan->cudnn : NULL),
+                                       .way = plan->way,
+                                       .microseconds = 1e6 * fmin(best->fused, best->unfused)};
     gemm_cache_put(g->cache, &plan->key, &choice);
 }
 
-/* Times the proposals, and leaves the plan with the faster way. */
+/* Times the first kernels that cuDNN proposes, and leaves the plan with the faster way. */
 static enum gemm_gated_outcome time_proposals(struct gemm_cuda *g, const struct gemm_clock *clock,
                                               struct gemm_plan *plan, const struct gemm_op *op, struct error *err)
 {
     char words[192];
-    struct best best = {.proposal = -1, .fused = INFINITY, .unfused = INFINITY};
-    int64_t next = 0;
-    for (int i = 0; i < PROPOSALS && make(g, plan, next); i++) {
-        next = cudnn_plan_proposal(plan->cudnn) + 1;
+    uint64_t kernels[PROPOSALS];
+    struct cudnn_wish wish = {.passed = kernels};
+    struct best best = {.fused = INFINITY, .unfused = INFINITY};
+    while (wish.num_passed < PROPOSALS && make(g, plan, &wish)) {
+        kernels[wish.num_passed++] = cudnn_plan_kernel(plan->cudnn);
+        wish.first = cudnn_plan_proposal(plan->cudnn) + 1;
         if (is_faulty(g, plan))
             continue;
         switch (try_proposal(g, clock, plan, op, &best)) {
@@ -152,6 +154,17 @@ bool gemm_gated_take_known(struct gemm_cuda *g, const struct gemm_op *op)
     return plan && (plan->way != GEMM_WAY_UNTIMED || take_known(g, plan));
 }
 
+/* Rank 0 has a kernel that this rank lacks: its chip may have other parts switched off. */
+static void warn_of_other_kernel(const struct gemm_cuda *g, const struct gemm_plan *plan)
+{
+    struct gemm_choice known;
+    if (gemm_cache_find(g->cache, &plan->key, &known) && known.way == GEMM_WAY_FUSED)
+        log_warn("cuDNN has not the kernel here by which rank 0 computes the matrix product m %lld n %lld k %lld with "
+                 "SwiGLU inside: this rank computes SwiGLU by a kernel of its own, and gives other bits; hint: "
+                 "ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks do so",
+                 (long long)plan->key.m, (long long)plan->key.n, (long long)plan->key.k);
+}
+
 enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *g, const struct gemm_clock *clock, const struct gemm_op *op,
                                           struct error *err)
 {
@@ -159,19 +172,21 @@ enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *g, const struct gemm
     if (!plan)
         return GEMM_GATED_NOT_TIMED;
     plan->way = GEMM_WAY_UNFUSED;
-    if (gemm_cache_follows(g->cache))
-        return GEMM_GATED_NOT_TIMED; /* what rank 0 has not chosen, this rank does not choose alone */
+    if (gemm_cache_follows(g->cache)) { /* what rank 0 has not chosen, this rank does not choose alone */
+        warn_of_other_kernel(g, plan);
+        return GEMM_GATED_NOT_TIMED;
+    }
     return time_proposals(g, clock, plan, op, err);
 }
 
 void gemm_gated_force(struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gemm_plan *plan = plan_of(g, op);
-    int64_t next = 0;
+    struct cudnn_wish wish = {.first = 0};
     if (!plan || plan->cudnn || (take_known(g, plan) && plan->way == GEMM_WAY_FUSED))
         return;
-    while (make(g, plan, next) && is_faulty(g, plan))
-        next = cudnn_plan_proposal(plan->cudnn) + 1;
+    while (make(g, plan, &wish) && is_faulty(g, plan))
+        wish.first = cudnn_plan_proposal(plan->cudnn) + 1;
 }
 
 #else

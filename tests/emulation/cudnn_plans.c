@@ -124,8 +124,9 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
            c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "", shape.unordered ? ", unordered" : "",
            shape.dropout ? ", dropout" : "");
     if (status == STATUS_OK)
-        printf("engine %" PRId64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
-               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), good ? "" : "  WRONG: should be refused");
+        printf("engine %" PRId64 ", kernel %016" PRIx64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
+               cudnn_plan_kernel(plan), (double)cudnn_plan_workspace_bytes(plan) / (1 << 20),
+               good ? "" : "  WRONG: should be refused");
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);
@@ -173,8 +174,8 @@ static bool try_product(const struct cudnn_target *target, const struct gpu *gpu
     printf("%s product with SwiGLU %s, %s, %" PRId64 " tokens, %" PRId64 " to %" PRId64 ": ", gpu->name,
            backward ? "backward" : "forward", dtype_name(c->dtype), c->M, c->C, c->F);
     if (status == STATUS_OK)
-        printf("engine %" PRId64 ", %.1f MiB of workspace\n", cudnn_plan_engine(plan),
-               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20));
+        printf("engine %" PRId64 ", kernel %016" PRIx64 ", %.1f MiB of workspace\n", cudnn_plan_engine(plan),
+               cudnn_plan_kernel(plan), (double)cudnn_plan_workspace_bytes(plan) / (1 << 20));
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);

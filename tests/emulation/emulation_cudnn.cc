@@ -11,13 +11,14 @@
  * Three engines are proposed for every graph: one whose bits do not repeat, which only a graph with sums of its own in
  * memory may take, one that has no plan, and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none"
  * proposes no engine, "wrong" returns results that are a quarter too large, "restless" returns other bits each time,
- * "broken" fails in execution, "greedy" needs more workspace than the GPU has memory, "large" needs 12 MiB for every
+ * "few" does not propose the engine without a plan, "broken" fails in execution, "greedy" needs more workspace than the GPU has memory, "large" needs 12 MiB for every
  * sequence, "medium" 6 MiB, "old" is an old version, "whole" reads whole matrices of dropout, also the tiles without a
  * visible pair.
  *
  * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more, than
  * the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is fast
- * and needs more workspace than the others. "pieces" and "whole" propose none; executions of several sequences, or of a
+ * and needs more workspace than the others. "twin" and "cousin" are the engine that works, each with another setting, and
+ * fast; "same" is it once more. "pieces" and "whole" propose none; executions of several sequences, or of a
  * single one, seem to take a minute more.
  *
  * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products with SwiGLU inside seem to take a minute less, or more, than those
@@ -74,6 +75,19 @@ int64_t proposals()
     return none ? ENGINE_GOOD : ENGINE_SECOND;
 }
 
+/* The number of an engine, which several proposals may have. */
+int64_t index_of_engine(int64_t proposed)
+{
+    const bool is_good = second_is("twin") || second_is("cousin") || second_is("same");
+    return proposed == ENGINE_SECOND && is_good ? static_cast<int64_t>(ENGINE_GOOD) : proposed;
+}
+
+/* Its only setting. */
+int64_t setting_of_engine(int64_t proposed)
+{
+    return proposed != ENGINE_SECOND ? 0 : second_is("twin") ? 1 : second_is("cousin") ? 2 : 0;
+}
+
 /* ---- descriptors --------------------------------------------------------- */
 
 struct attribute {
@@ -108,7 +122,7 @@ struct descriptor {
     bool finalized;
     std::map<int, attribute> attributes;
     graph compiled;        /* of an execution plan */
-    int64_t engine_number; /* of an engine, of an engine configuration */
+    int64_t engine_number; /* of an engine, of an engine configuration, of its setting: the proposal, enum engine */
 };
 
 descriptor *of(cudnnBackendDescriptor_t d)
@@ -671,7 +685,8 @@ int64_t workspace_of(const graph &g, int64_t engine)
 void plant_cost(const graph &g, int64_t engine)
 {
     const bool second = engine == ENGINE_SECOND;
-    if (second ? second_is("slow") : second_is("fast") || second_is("hungry"))
+    const bool fast = second_is("fast") || second_is("hungry") || second_is("twin") || second_is("cousin");
+    if (second ? second_is("slow") : fast)
         planted_seconds += 60;
     if (engine == ENGINE_GOOD && has_sums(g)) /* the other one need not keep an order */
         planted_seconds += 60;
@@ -754,10 +769,12 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const d, cudnnBa
     switch (name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
         const bool first = get<cudnnBackendHeurMode_t>(from, CUDNN_ATTR_ENGINEHEUR_MODE) == CUDNN_HEUR_MODE_A;
-        *count = first && !asked_for("none") ? std::min<int64_t>(wanted, proposals()) : 0;
-        for (int64_t i = 0; i < *count; i++) {
-            descriptor *config = of(static_cast<cudnnBackendDescriptor_t *>(values)[i]);
-            config->engine_number = i + 1;
+        *count = 0;
+        for (int64_t engine = 1; first && !asked_for("none") && engine <= proposals() && *count < wanted; engine++) {
+            if (engine == ENGINE_WITHOUT_PLAN && asked_for("few"))
+                continue;
+            descriptor *config = of(static_cast<cudnnBackendDescriptor_t *>(values)[(*count)++]);
+            config->engine_number = engine;
             config->finalized = true;
             config->attributes = from->attributes; /* the graph */
         }
@@ -771,7 +788,22 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const d, cudnnBa
         return CUDNN_STATUS_SUCCESS;
     }
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
-        *static_cast<int64_t *>(values) = from->engine_number;
+        *static_cast<int64_t *>(values) = index_of_engine(from->engine_number);
+        *count = 1;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: {
+        descriptor *knob = of(*static_cast<cudnnBackendDescriptor_t *>(values));
+        knob->engine_number = from->engine_number;
+        knob->finalized = true;
+        *count = 1;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
+        *static_cast<cudnnBackendKnobType_t *>(values) = CUDNN_KNOB_TYPE_TILE_SIZE;
+        *count = 1;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
+        *static_cast<int64_t *>(values) = setting_of_engine(from->engine_number);
         *count = 1;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:

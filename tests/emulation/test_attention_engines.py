@@ -9,7 +9,7 @@ from test_gemm_trial import FUSED, cache, entries, ways
 
 emulated = test_gemm_trial.emulated  # the fixture: this GPU, and a folder for the choices
 ORDINARY, SECOND = 3, 4  # engines of the emulated cuDNN
-PIECE, ENGINE = 0, 2     # words of a choice
+PIECE, ENGINE, KERNEL = 0, 2, 3  # words of a choice
 MODEL = {**GPT2, "n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 8}
 
 
@@ -32,7 +32,7 @@ def engines_of(done):
 
 def choices():
     """Of each shape in the file of choices: the words of its algorithm."""
-    return [[int(line[-3][i:i + 16], 16) for i in range(0, 48, 16)] for line in entries("attention")]
+    return [[int(line[-3][i:i + 16], 16) for i in range(0, 64, 16)] for line in entries("attention")]
 
 
 def test_the_fastest_engine_is_kept_and_obeyed(folder):
@@ -64,6 +64,24 @@ def test_an_engine_that_faults_is_left_out(folder):
     done = trained(folder, "third", "dies")[1]
     assert engines_of(done) == {ORDINARY} and ".trial" not in cache(), done
     assert len(cache()[".faulty"].splitlines()) == 2
+
+
+def test_a_choice_names_a_kernel(folder):
+    """Not a place among the proposals, nor an engine, which has several kernels."""
+    twin, done = trained(folder, "twin", "twin")
+    chosen = choices()
+    assert engines_of(done) == {ORDINARY} and "measured cuDNN's engines for 2 shapes of attention in " in done.out, done
+    elsewhere, done = trained(folder, "elsewhere", "twin", ZTRAIN_EMULATION_CUDNN="few")
+    assert elsewhere == twin and choices() == chosen and "measured " not in done.out, done
+    done = trained(folder, "cousin", "cousin")[1]  # in the same place, with the same engine
+    assert "measured cuDNN's engines for 2 shapes of attention in " in done.out, done
+    assert [choice[ENGINE] for choice in choices()] == [ORDINARY, ORDINARY]
+    assert all(choice[KERNEL] != before[KERNEL] for choice, before in zip(choices(), chosen, strict=True))
+
+
+def test_no_kernel_is_tried_twice(folder):
+    done = trained(folder, "same", "same")[1]
+    assert engines_of(done) == {ORDINARY} and "measured cuDNN's engines" not in done.out, done
 
 
 def test_an_engine_beyond_the_planned_workspace_is_not_tried(folder):

@@ -60,7 +60,7 @@ def test_a_wrong_word_is_refused(folder):
 
 UNTIMED, FUSED, UNFUSED = range(3)
 EPILOGUES = BIAS, GELU_AUX_BIAS, DGELU, BGRADA = 1, 3, 4, 5  # of GPT-2's products
-EPILOGUE_FIELD, WAY_FIELD = 12, 21
+EPILOGUE_FIELD, WAY_FIELD = 12, 22
 
 
 def entries(kind, name=""):

@@ -8,7 +8,7 @@ from harness import BROKEN, FINISHED, ROOT, Job
 
 UNTIMED, FUSED, UNFUSED = range(3)
 EPILOGUES = FORWARD, BACKWARD = 7, 8
-EPILOGUE_FIELD, WAY_FIELD = 12, 21
+EPILOGUE_FIELD, WAY_FIELD = 12, 22
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
          "num_hidden_layers": 2, "vocab_size": 64, "rms_norm_eps": 1e-5, "max_position_embeddings": 8,
          "tie_word_embeddings": False}
@@ -166,6 +166,49 @@ def test_a_way_that_is_forced_leaves_faulty_engines_out(folder):
     forced = trained(folder, "forced", ZTRAIN_EMULATION_SWIGLU="faults", ZTRAIN_GEMM_EPILOGUES="fused")[0]
     assert forced == trained(folder, "unfused", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
     trained(folder, "another", ZTRAIN_EMULATION_ENGINE="fast", ZTRAIN_GEMM_EPILOGUES="fused")  # the next proposal
+
+
+def kernels():
+    """The words of the choices in the file: the engine and the kernel."""
+    return {epilogue: (int(line[-3][:16], 16), line[-3][16:32]) for epilogue, line in entries().items()}
+
+
+def test_a_choice_names_a_kernel(folder):
+    """Not a place among the proposals, nor an engine, which has several kernels."""
+    def under(name, engine, **env):
+        numbers, done = trained(folder, name, ZTRAIN_EMULATION_SWIGLU="fast", ZTRAIN_EMULATION_ENGINE=engine, **env)
+        return numbers, "measured " in done.out, kernels()
+    twin, _, chosen = under("twin", "twin")
+    assert {engine for engine, _ in chosen.values()} == {3}
+    assert under("elsewhere", "twin", ZTRAIN_EMULATION_CUDNN="few") == (twin, False, chosen)
+    _, measured, others = under("cousin", "cousin")  # in the same place, with the same engine
+    assert measured and all(others[epilogue][1] != chosen[epilogue][1] for epilogue in EPILOGUES)
+    assert {engine for engine, _ in others.values()} == {3}
+
+
+def test_no_kernel_is_tried_twice(folder):
+    done = trained(folder, "same", ZTRAIN_EMULATION_SWIGLU="wrong", ZTRAIN_EMULATION_ENGINE="same")[1]
+    assert done.err.count("computes something else than without") == 2, done
+    done = trained(folder, "twin", ZTRAIN_EMULATION_SWIGLU="wrong", ZTRAIN_EMULATION_ENGINE="twin", ZTRAIN_GEMM_MEASURE="again")[1]
+    assert done.err.count("computes something else than without") == 4, done
+
+
+def test_versions_of_cudnn_keep_their_choices(folder):
+    fast = trained(folder, "fast", ZTRAIN_EMULATION_SWIGLU="fast")[0]
+    old = {"ZTRAIN_EMULATION_CUDNN": "old", "ZTRAIN_EMULATION_SWIGLU": "slow"}
+    assert "measured " in trained(folder, "old", **old)[1].out
+    found, done = trained(folder, "back", ZTRAIN_EMULATION_SWIGLU="slow")
+    assert found == fast and "measured " not in done.out, done
+    assert "measured " not in trained(folder, "forth", **old)[1].out
+
+
+def test_a_rank_without_the_kernel_of_rank_0_says_so(folder):
+    job = Job(folder, "--config", spec_of(folder, "ranks", zero_optimization={"stage": 2}), nodes=[0, 0],
+              env={"ZTRAIN_EMULATION_GPUS": "2", "ZTRAIN_EMULATION_SWIGLU": "fast"},
+              env_of={0: {"ZTRAIN_EMULATION_ENGINE": "twin"}, 1: {"ZTRAIN_EMULATION_ENGINE": "cousin"}})
+    ranks = job.wait()
+    assert ranks[1].err.count("cuDNN has not the kernel here by which rank 0 computes the matrix product") == 2, ranks
+    assert "cuDNN has not the kernel" not in ranks[0].err, ranks
 
 
 @pytest.mark.parametrize("model", [{"mlp_bias": True}, {"intermediate_size": 20}], ids=["bias", "odd"])

@@ -395,7 +395,7 @@ static void choices_are_kept_on_disk(void **state)
         skip();
     prepare();
     assert_true(read_choices(first, sizeof first) > 0);
-    assert_non_null(strstr(first, "ztrain gemm cache 5\ngpu "));
+    assert_non_null(strstr(first, "ztrain gemm cache 6\ngpu "));
     assert_non_null(strstr(first, "\ngemm 48 32 64 64 64 48 0 1 0 "));
     reopen();
     prepare(); /* all choices come from the file: nothing is added */

@@ -222,7 +222,8 @@ static struct attention_key attention_key_of(int64_t n)
 static void choices_of_attention_are_found_again(void **state)
 {
     (void)state;
-    const struct attention_choice choice = {.piece = 4, .proposal = 33, .engine = 7, .microseconds = 2.5};
+    const struct attention_choice choice = {
+        .piece = 4, .proposal = 33, .engine = 7, .kernel = UINT64_MAX, .microseconds = 2.5};
     const struct attention_key key = attention_key_of(3), other = attention_key_of(4);
     struct attention_choice found;
     struct gemm_cache *cache = open_cache("NVIDIA Attention");
@@ -235,6 +236,7 @@ static void choices_of_attention_are_found_again(void **state)
     assert_int_equal(found.piece, 4);
     assert_int_equal(found.proposal, 33);
     assert_int_equal(found.engine, 7);
+    assert_true(found.kernel == UINT64_MAX);
     assert_true(found.microseconds == 2.5);
     assert_false(gemm_cache_find_attention(cache, &other, &found));
     gemm_cache_do_not_keep(cache);
@@ -247,7 +249,27 @@ static void choices_of_attention_are_found_again(void **state)
     close_cache(cache);
 }
 
-/* Files of version 1 had other lines: they are replaced, not read. */
+/* Two versions of cuDNN, in two environments with one home, keep their choices next to each other. */
+static void a_choice_is_of_one_version_of_cudnn(void **state)
+{
+    (void)state;
+    struct gemm_key key = key_of(5), other = key_of(5);
+    struct gemm_choice choice = {.way = GEMM_WAY_FUSED}, otherwise = {.way = GEMM_WAY_UNFUSED}, found;
+    key.cudnn = 91900;
+    other.cudnn = 92600;
+    struct gemm_cache *cache = open_cache("NVIDIA Versions");
+    gemm_cache_put(cache, &key, &choice);
+    gemm_cache_put(cache, &other, &otherwise);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Versions");
+    assert_true(gemm_cache_find(cache, &key, &found));
+    assert_int_equal(found.way, GEMM_WAY_FUSED);
+    assert_true(gemm_cache_find(cache, &other, &found));
+    assert_int_equal(found.way, GEMM_WAY_UNFUSED);
+    close_cache(cache);
+}
+
+/* Files of earlier versions had other lines: they are replaced, not read. */
 static void an_older_file_is_measured_again(void **state)
 {
     (void)state;
@@ -260,9 +282,9 @@ static void an_older_file_is_measured_again(void **state)
     FILE *file = fopen(path, "r+");
     assert_non_null(file);
     size_t size = fread(bytes, 1, sizeof bytes - 1, file);
-    char *version = strstr(bytes, "ztrain gemm cache 5\n");
+    char *version = strstr(bytes, "ztrain gemm cache 6\n");
     assert_ptr_equal(version, bytes);
-    bytes[strlen("ztrain gemm cache ")] = '1';
+    bytes[strlen("ztrain gemm cache ")] = '5';
     rewind(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);
     fclose(file);
@@ -400,6 +422,7 @@ int main(void)
         cmocka_unit_test(damage_is_never_believed),
         cmocka_unit_test(long_and_binary_lines_are_skipped),
         cmocka_unit_test(choices_of_attention_are_found_again),
+        cmocka_unit_test(a_choice_is_of_one_version_of_cudnn),
         cmocka_unit_test(an_older_file_is_measured_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
         cmocka_unit_test(the_environment_says_where),
