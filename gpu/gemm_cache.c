@@ -42,8 +42,11 @@ struct cache_key {
 struct entry {
     struct cache_key key;
     struct gemm_choice choice;
-    bool stale; /* not to be found: it is measured again */
-    bool used;  /* found or made by this process */
+    bool stale;      /* not to be found: it is measured again */
+    bool used;       /* found or made by this process */
+    bool added;      /* since the lock */
+    bool had_before; /* added: in place of the file's choice, which is `before` */
+    struct gemm_choice before;
 };
 
 struct entries {
@@ -55,9 +58,10 @@ struct gemm_cache {
     char gpu[128];
     size_t version;
     char path[PATH_SIZE], folder[PATH_SIZE];
-    int lock_fd;                   /* -1: not locked */
-    bool changed, again, discards; /* discards: what was added is not kept */
-    bool follows;                  /* choices were imported */
+    int lock_fd; /* -1: not locked */
+    bool again;
+    bool discards[KIND_COUNT]; /* what was added is not kept */
+    bool follows;              /* choices were imported */
     struct timespec opened;
     struct entries file, imported;
 };
@@ -187,32 +191,36 @@ static void set(struct entries *entries, const struct entry *entry)
     entries->all[entries->count++] = *entry;
 }
 
-static void put_entry(struct gemm_cache *cache, const struct entry *entry)
+static void put_choice(struct gemm_cache *cache, const struct cache_key *key, const struct gemm_choice *choice)
 {
-    struct entry *imported = cache ? find(&cache->imported, &entry->key) : NULL;
     if (!cache)
         return;
+    struct entry entry = {.key = *key, .choice = *choice, .used = true, .added = true};
+    struct entry *imported = find(&cache->imported, key);
+    const struct entry *there = find(&cache->file, key);
     if (imported) /* of no use here, or it would have been found and taken */
-        imported->choice = entry->choice;
-    set(&cache->file, entry);
-    cache->changed = true;
+        imported->choice = *choice;
+    if (there) {
+        entry.had_before = !there->added || there->had_before;
+        entry.before = there->added ? there->before : there->choice;
+    }
+    set(&cache->file, &entry);
 }
 
 void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice)
 {
-    const struct entry entry = {.key = key_of_product(key), .choice = *choice, .used = true};
-    put_entry(cache, &entry);
+    const struct cache_key whole = key_of_product(key);
+    put_choice(cache, &whole, choice);
 }
 
 void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_key *key,
                               const struct attention_choice *choice)
 {
-    const struct entry entry = {.key = key_of_attention(key),
-                                .choice = {.algorithm = {{(uint64_t)choice->piece, (uint64_t)choice->proposal,
-                                                          (uint64_t)choice->engine, choice->kernel}},
-                                           .microseconds = choice->microseconds},
-                                .used = true};
-    put_entry(cache, &entry);
+    const struct cache_key whole = key_of_attention(key);
+    const struct gemm_choice words = {
+        .algorithm = {{(uint64_t)choice->piece, (uint64_t)choice->proposal, (uint64_t)choice->engine, choice->kernel}},
+        .microseconds = choice->microseconds};
+    put_choice(cache, &whole, &words);
 }
 
 void gemm_cache_measure_again(struct gemm_cache *cache)
@@ -224,7 +232,13 @@ void gemm_cache_measure_again(struct gemm_cache *cache)
 void gemm_cache_do_not_keep(struct gemm_cache *cache)
 {
     if (cache)
-        cache->discards = true;
+        cache->discards[KIND_GEMM] = true;
+}
+
+void gemm_cache_do_not_keep_attention(struct gemm_cache *cache)
+{
+    if (cache)
+        cache->discards[KIND_ATTENTION] = true;
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -371,6 +385,30 @@ static bool write_entry(FILE *file, const struct entry *entry)
     return fprintf(file, "%s %016" PRIx64 "\n", line, (uint64_t)XXH64(line, (size_t)n, 0)) > 0;
 }
 
+/* Whether what was added for the key is not kept. */
+static bool is_discarded(const struct gemm_cache *cache, const struct entry *entry)
+{
+    return entry->added && cache->discards[entry->key.kind];
+}
+
+/* Whether the file lacks a choice that is kept. */
+static bool has_changed(const struct gemm_cache *cache)
+{
+    for (int i = 0; i < cache->file.count; i++)
+        if (cache->file.all[i].added && !is_discarded(cache, &cache->file.all[i]))
+            return true;
+    return false;
+}
+
+/* Writes what is kept of an entry. */
+static bool write_kept(const struct gemm_cache *cache, FILE *file, const struct entry *entry)
+{
+    const struct entry before = {.key = entry->key, .choice = entry->before};
+    if (!is_discarded(cache, entry))
+        return write_entry(file, entry);
+    return !entry->had_before || write_entry(file, &before);
+}
+
 static enum status write_file(const struct gemm_cache *cache, struct error *err)
 {
     char temporary[PATH_SIZE + 32], line[LINE_SIZE];
@@ -381,7 +419,7 @@ static enum status write_file(const struct gemm_cache *cache, struct error *err)
     print_head(cache, line, sizeof line);
     bool written = fputs(line, file) >= 0;
     for (int i = 0; written && i < cache->file.count; i++)
-        written = write_entry(file, &cache->file.all[i]);
+        written = write_kept(cache, file, &cache->file.all[i]);
     written = fflush(file) == 0 && fsync(fileno(file)) == 0 && written;
     int code = errno;
     written = fclose(file) == 0 && written;
@@ -483,7 +521,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
         nanosleep(&pause, NULL);
         liveness_tick();
     }
-    cache->changed = cache->discards = false;
+    memset(cache->discards, 0, sizeof cache->discards);
     liveness_slow_begin(&slow, "reading", cache->path, -1);
     read_file(cache);
     liveness_slow_end(&slow);
@@ -496,9 +534,8 @@ void gemm_cache_unlock(struct gemm_cache *cache)
     if (!cache)
         return;
     liveness_slow_begin(&slow, "writing", cache->path, -1);
-    if (cache->changed && !cache->discards && write_file(cache, &err) != STATUS_OK)
+    if (has_changed(cache) && write_file(cache, &err) != STATUS_OK)
         log_warn("%s; kernels are measured again next time", err.text);
-    cache->changed = cache->discards = false;
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
     liveness_slow_end(&slow);

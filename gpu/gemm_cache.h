@@ -116,7 +116,8 @@ bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key,
  * another rank that measures again. Choices of other products stay in the file. */
 void gemm_cache_measure_again(struct gemm_cache *cache);
 
-/* Choices that are added between the lock and the unlock will not be written, and are measured again next time. */
+/* Choices for products that are added between the lock and the unlock will not be written, and are measured again next
+ * time. What the file had for them before stays. */
 void gemm_cache_do_not_keep(struct gemm_cache *cache);
 
 /* Adds a choice, or replaces one that the library no longer accepts. */
@@ -127,6 +128,7 @@ bool gemm_cache_find_attention(const struct gemm_cache *cache, const struct atte
                                struct attention_choice *choice);
 void gemm_cache_put_attention(struct gemm_cache *cache, const struct attention_key *key,
                               const struct attention_choice *choice);
+void gemm_cache_do_not_keep_attention(struct gemm_cache *cache);
 
 /* The choices that this process has found or made, as a text, for the ranks on other machines. Owned by the caller;
  * NULL: there are none, or no memory. */

@@ -245,7 +245,7 @@ void attention_choose_end(struct attention_chooser *c, double seconds)
         log_warn("the GPU is throttled (%s): the engines chosen for %d shapes of attention are not kept, and measured "
                  "again next time",
                  nvml_throttle_text(throttle, text, sizeof text), c->timed);
-        gemm_cache_do_not_keep(c->cache);
+        gemm_cache_do_not_keep_attention(c->cache);
     } else if (c->timed)
         log_info("measured cuDNN's engines for %d shapes of attention in %.1f s; the fastest are kept in %s", c->timed,
                  seconds, gemm_cache_path(c->cache));

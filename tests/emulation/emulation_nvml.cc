@@ -1,7 +1,9 @@
 /* emulation_nvml.cc: the functions of NVML that ztrain calls (gpu/nvml.c), for a machine with one GPU.
  *
  * ZTRAIN_EMULATION_NVML: the library is there only if this is set. "throttle=4" gives the reasons for lower clocks (a
- * decimal bit mask), "others=2" processes that compute on the GPU in addition to this one. */
+ * decimal bit mask), with "until=2" to the first two that ask, with "from=2" to all but the first two; "others=2"
+ * processes that compute on the GPU in addition to this one. */
+#include <atomic>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +124,9 @@ int nvmlDeviceGetEnforcedPowerLimit(void *, unsigned *milliwatts)
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *, unsigned long long *reasons)
 {
-    *reasons = setting("throttle=");
+    static std::atomic<unsigned long long> asked;
+    const unsigned long long before = asked++, until = setting("until="), from = setting("from=");
+    *reasons = (!until || before < until) && before >= from ? setting("throttle=") : 0;
     return OK;
 }
 

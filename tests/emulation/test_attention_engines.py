@@ -114,6 +114,17 @@ def test_a_throttled_gpu_keeps_no_engine(folder):
     assert engines_of(done) == {SECOND} and "" not in cache(), os.listdir(os.environ["ZTRAIN_GEMM_CACHE"])
 
 
+def test_products_and_attention_are_kept_apart(folder):
+    """A GPU that is throttled while it is measured for one of the two keeps what it has chosen for the other, and says so."""
+    done = trained(folder, "products", "fast", ZTRAIN_EMULATION_NVML="throttle=32,until=2")[1]
+    assert "the kernels chosen for " in done.err and "the fastest are kept in " in done.out, done
+    assert [choice[ENGINE] for choice in choices()] == [SECOND, SECOND] and not entries("gemm")
+    forget_attention()
+    done = trained(folder, "attention", "fast", ZTRAIN_EMULATION_NVML="throttle=32,from=2")[1]
+    assert "the engines chosen for 2 shapes" in done.err and "their kernels are kept in " in done.out, done
+    assert not choices() and entries("gemm")
+
+
 def test_ranks_take_the_choices_of_rank_0(folder, tmp_path):
     """Also where they have folders of their own, as on other machines; there they measure nothing."""
     spec = folder.spec({"model": {"config": MODEL}, "data": {"validation": None, "seq_length": 8}, "bf16": {"enabled": True},

@@ -239,13 +239,42 @@ static void choices_of_attention_are_found_again(void **state)
     assert_true(found.kernel == UINT64_MAX);
     assert_true(found.microseconds == 2.5);
     assert_false(gemm_cache_find_attention(cache, &other, &found));
-    gemm_cache_do_not_keep(cache);
+    gemm_cache_do_not_keep_attention(cache);
     gemm_cache_put_attention(cache, &other, &choice);
     assert_true(gemm_cache_find_attention(cache, &other, &found));
     close_cache(cache);
     cache = open_cache("NVIDIA Attention");
     assert_true(gemm_cache_find_attention(cache, &key, &found));
     assert_false(gemm_cache_find_attention(cache, &other, &found));
+    close_cache(cache);
+}
+
+/* A GPU that is throttled while it is measured for one of the two keeps what it has chosen for the other. */
+static void products_and_attention_are_kept_apart(void **state)
+{
+    (void)state;
+    const struct attention_choice choice = {.piece = 1, .kernel = 5}, other = {.piece = 2, .kernel = 6};
+    const struct attention_key key = attention_key_of(8);
+    struct attention_choice found;
+    struct gemm_cache *cache = open_cache("NVIDIA Warm");
+    put(cache, 1, 1);
+    gemm_cache_do_not_keep(cache);
+    gemm_cache_put_attention(cache, &key, &choice);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Warm");
+    assert_int_equal(get(cache, 1), 0);
+    assert_true(gemm_cache_find_attention(cache, &key, &found));
+    put(cache, 1, 1);
+    put(cache, 2, 2);
+    gemm_cache_put_attention(cache, &key, &other);
+    gemm_cache_put_attention(cache, &key, &other); /* twice: the file's choice is still the one before */
+    gemm_cache_do_not_keep_attention(cache);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Warm");
+    assert_int_equal(get(cache, 1), 1);
+    assert_int_equal(get(cache, 2), 2);
+    assert_true(gemm_cache_find_attention(cache, &key, &found));
+    assert_true(found.kernel == 5);
     close_cache(cache);
 }
 
@@ -422,6 +451,7 @@ int main(void)
         cmocka_unit_test(damage_is_never_believed),
         cmocka_unit_test(long_and_binary_lines_are_skipped),
         cmocka_unit_test(choices_of_attention_are_found_again),
+        cmocka_unit_test(products_and_attention_are_kept_apart),
         cmocka_unit_test(a_choice_is_of_one_version_of_cudnn),
         cmocka_unit_test(an_older_file_is_measured_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
