@@ -57,7 +57,10 @@ static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
     enum status status = cudnn_open(&a->target.cudnn, err);
     if (status == STATUS_OK) {
         a->target.version = (int)a->target.cudnn->cudnnGetVersion();
+        struct slow_call slow;
+        liveness_slow_begin(&slow, "opening", "cuDNN", -1);
         cudnnStatus_t code = a->target.cudnn->cudnnCreate(&a->target.handle);
+        liveness_slow_end(&slow);
         if (code != CUDNN_STATUS_SUCCESS) {
             a->target.handle = NULL;
             status = error_set(err, STATUS_DEVICE, "cannot open cuDNN on GPU %d: %s", a->cuda->index,

@@ -9,7 +9,7 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
-/* From now on bias, GELU and bias gradients are computed by ztrain's kernels after the products. */
+/* From now on bias, GELU, SwiGLU and bias gradients are computed by ztrain's kernels after the products. */
 void gemm_cuda_avoid_epilogues(struct gemm_cuda *gemm);
 
 /* From now on the kernels of products leave `count` multiprocessors to other kernels. */

@@ -1,7 +1,10 @@
 /* gemm_cuda_gated.c: see gemm_cuda_gated.h. */
 #include "gpu/cuda/gemm_cuda_gated.h"
 
+#include "core/log.h"
 #include "gpu/cuda/device_cuda_error.h"
+
+#include <stdio.h>
 
 struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *a)
 {
@@ -40,6 +43,7 @@ static bool fits(enum dtype dtype, int64_t M, int64_t F, int64_t K)
 static bool product_of_fwd(const struct gemm_cuda *g, const struct linear_fwd_args *a, struct gated_product *p)
 {
     const int64_t F = a->N / 2;
+    ASSERT(!a->gated || (!a->gelu && a->y_dtype == a->dtype && (!a->ld_y || a->ld_y == a->N)));
     if (!a->gated || a->gated_gelu || a->bias || a->weights_in_out || !fits(a->dtype, a->M, F, a->K))
         return false;
     struct linear_fwd_args up = gemm_gated_half(a);
@@ -60,6 +64,7 @@ static bool product_of_fwd(const struct gemm_cuda *g, const struct linear_fwd_ar
 static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_input_args *a, struct gated_product *p)
 {
     const bool dense = !a->ld_dy || a->ld_dy % 8 == 0;
+    ASSERT(!a->gate_up || (!a->gelu_aux && !a->dbias && !a->accumulate));
     if (!a->gate_up || a->gated_gelu || a->weights_in_out || !dense || !fits(a->dtype, a->M, a->K, a->N))
         return false;
     *p = (struct gated_product){.key = gemm_product_bwd_input(&g->rules, a).key};
@@ -84,6 +89,19 @@ bool gemm_gated_may_fuse(const struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gated_product p;
     return g->forced != GEMM_WAY_UNFUSED && gemm_gated_product(g, op, &p);
+}
+
+bool gemm_gated_wants_cudnn(const struct gemm_cuda *g, const struct linear_products *products)
+{
+    if (!g->cache && g->forced != GEMM_WAY_FUSED)
+        return false;
+    for (int i = 0; i < products->num_fwd; i++)
+        if (gemm_gated_may_fuse(g, &(struct gemm_op){.fwd = &products->fwd[i]}))
+            return true;
+    for (int i = 0; i < products->num_bwd_input; i++)
+        if (gemm_gated_may_fuse(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]}))
+            return true;
+    return false;
 }
 
 /* ---- execution ----------------------------------------------------------- */
@@ -120,7 +138,49 @@ void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
         cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", op->fwd ? "linear_fwd" : "linear_bwd_input", why);
 }
 
+/* ---- the log ------------------------------------------------------------- */
+
+/* "inside the matrix product, by cuDNN 9.19.0, engine 7" */
+static void describe_way(struct gemm_cuda *g, const struct gemm_op *op, char *text, size_t size)
+{
+    struct gated_product p;
+    const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
+    const int version = plan ? g->cudnn->version : 0;
+    if (plan)
+        snprintf(text, size, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,
+                 version / 100 % 100, version % 100, (long long)cudnn_plan_engine(plan->cudnn));
+    else
+        snprintf(text, size, "a kernel of its own");
+}
+
+void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
+{
+    char how[128];
+    for (int i = 0; i < products->num_fwd; i++) {
+        const struct linear_fwd_args *a = &products->fwd[i];
+        if (!a->gated)
+            continue;
+        describe_way(g, &(struct gemm_op){.fwd = a}, how, sizeof how);
+        log_info("%s forward, %s, %lld x %lld: %s", a->gated_gelu ? "GeGLU" : "SwiGLU", dtype_name(a->dtype),
+                 (long long)a->M, (long long)a->N / 2, how);
+    }
+    for (int i = 0; i < products->num_bwd_input; i++) {
+        const struct linear_bwd_input_args *a = &products->bwd_input[i];
+        if (!a->gate_up)
+            continue;
+        describe_way(g, &(struct gemm_op){.bwd_input = a}, how, sizeof how);
+        log_info("%s backward, %s, %lld x %lld: %s", a->gated_gelu ? "GeGLU" : "SwiGLU", dtype_name(a->dtype),
+                 (long long)a->M, (long long)a->K, how);
+    }
+}
+
 #else
+
+void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products)
+{
+    (void)gemm;
+    (void)products;
+}
 
 bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op)
 {
@@ -147,6 +207,13 @@ bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op)
 {
     (void)gemm;
     (void)op;
+    return false;
+}
+
+bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_products *products)
+{
+    (void)gemm;
+    (void)products;
     return false;
 }
 

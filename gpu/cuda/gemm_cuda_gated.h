@@ -9,9 +9,10 @@
  *
  * Without it SwiGLU is a kernel of its own, which reads what the product has written. Before the first step both ways
  * are timed and their results compared, as for the epilogues of cublasLt (gemm_cuda_ways.h), and the choice is kept in
- * the same file. Products that were not announced, fp32, GeGLU and products with a bias are computed without. Nothing
- * but the comparison shows that cuDNN's kernels may write where they have read: each tile is read and written by one
- * block. Kernels of cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
+ * the same file. Products that were not announced, fp32, GeGLU, and gate and up with biases are computed without. Down's
+ * backward has no bias, and may be computed inside where mlp_bias gives the others one. Nothing but the comparison
+ * shows that cuDNN's kernels may write where they have read: each tile is read and written by one block. Kernels of
+ * cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
 #ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
 #define ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
 
@@ -44,6 +45,10 @@ bool gemm_gated_product(const struct gemm_cuda *gemm, const struct gemm_op *op, 
 /* Whether the op has SwiGLU that may be computed inside. */
 bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op);
 
+/* Whether one of the products may be computed by cuDNN, which is to be opened for it: there is SwiGLU that may be
+ * computed inside, and a cache for the choice, or the way is forced. */
+bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_products *products);
+
 /* Takes the way of such an op from the cache; false: it has none that can be taken, and the op has no plan. */
 bool gemm_gated_take_known(struct gemm_cuda *gemm, const struct gemm_op *op);
 
@@ -62,5 +67,8 @@ enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *gemm, const struct g
 /* ZTRAIN_GEMM_EPILOGUES=fused: gives such an op the kernel that was chosen for it, or else the first of cuDNN's that
  * has not faulted on trial. Nothing is timed or compared; there may be no cache. */
 void gemm_gated_force(struct gemm_cuda *gemm, const struct gemm_op *op);
+
+/* Logs for each op with SwiGLU or GeGLU whether it is computed inside, and by which engine. */
+void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products);
 
 #endif

@@ -422,6 +422,7 @@ enum status gemm_cuda_prepare(struct device *device, const struct linear_product
     struct bench bench = {.gemm = cuda->gemm};
     if (!cuda->gemm->cache) {
         force_gated(cuda->gemm, products);
+        gemm_gated_log(cuda->gemm, products);
         return STATUS_OK;
     }
     enum status status = bench_open(&bench, device, err);
@@ -431,6 +432,8 @@ enum status gemm_cuda_prepare(struct device *device, const struct linear_product
         if (bench.failure.code != STATUS_OK)
             *err = bench.failure;
     }
+    if (status == STATUS_OK)
+        gemm_gated_log(cuda->gemm, products);
     bench_close(&bench, device);
     return status;
 }

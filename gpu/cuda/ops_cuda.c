@@ -3,6 +3,7 @@
 
 #include "gpu/cuda/attention_cudnn.h"
 #include "gpu/cuda/gemm_cuda.h"
+#include "gpu/cuda/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm_cuda_measure.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
 #include "gpu/cuda_workspace.h"
@@ -20,22 +21,11 @@ size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *l
     return own > cudnn ? own : cudnn;
 }
 
-static bool has_gates(const struct linear_products *products)
-{
-    for (int i = 0; i < products->num_fwd; i++)
-        if (products->fwd[i].gated)
-            return true;
-    for (int i = 0; i < products->num_bwd_input; i++)
-        if (products->bwd_input[i].gate_up)
-            return true;
-    return false;
-}
-
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     const struct gemm_cuda *gemm = cuda->gemm;
-    if (has_gates(products))
+    if (gemm_gated_wants_cudnn(gemm, products))
         gemm_cuda_use_cudnn(cuda->gemm, attention_cudnn_target(cuda->attention));
     gemm_cache_lock(gemm->cache); /* one process of a machine measures, the others wait and read */
     gemm_trial_begin(gemm->trial);

@@ -1,5 +1,7 @@
 """SwiGLU inside matrix products, by cuDNN: taken where it is faster and computes the same, by the same file of choices."""
+import json
 import os
+import re
 
 import pytest
 
@@ -67,6 +69,8 @@ def alike(some, others):
 def test_the_faster_way_is_kept_and_obeyed(folder, tmp_path, monkeypatch, dtype):
     fast, done = trained(folder, "fast", dtype=dtype, ZTRAIN_EMULATION_SWIGLU="fast")
     assert "measured " in done.out and ways() == {FORWARD: FUSED, BACKWARD: FUSED}, done
+    assert re.findall(r"SwiGLU (.*ward), \w+, 8 x 24: inside the matrix product, by cuDNN [\d.]+, engine 3\n", done.out) == [
+        "forward", "backward"], done
     again, done = trained(folder, "again", dtype=dtype, ZTRAIN_EMULATION_SWIGLU="slow")
     assert again == fast and "measured " not in done.out, done
     graph, done = trained(folder, "graph", dtype=dtype, more=["--set", "train.cuda_graphs=true"])
@@ -74,6 +78,7 @@ def test_the_faster_way_is_kept_and_obeyed(folder, tmp_path, monkeypatch, dtype)
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
     slow, done = trained(folder, "slow", dtype=dtype, ZTRAIN_EMULATION_SWIGLU="slow")
     assert ways() == {FORWARD: UNFUSED, BACKWARD: UNFUSED} and slow != fast, done
+    assert f"SwiGLU forward, {dtype}, 8 x 24: a kernel of its own\n" in done.out, done
     close(fast, slow)
 
 
@@ -233,6 +238,30 @@ def test_policies_keep_their_bits(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
     outside = under("none", "unfused")[0]
     assert [under(policy, "unfused")[0] for policy in ("norms", "mlp", "attention", "block")] == 4 * [outside]
+
+
+OWN = {"ZTRAIN_CUDA_ATTENTION": "own"}
+
+
+def test_opening_cudnn_is_not_silence(folder):
+    Job(folder, "--config", spec_of(folder, "slow", zero_optimization={"stage": 2}, comm={"timeout_seconds": 2}), nodes=[0, 0],
+        env={"ZTRAIN_EMULATION_GPUS": "2", **OWN}, env_of={1: {"ZTRAIN_EMULATION_SLOW": "cudnnCreate"}}).train()
+
+
+@pytest.mark.parametrize("model, dtype, env, opens", [
+    ({}, "bf16", {}, True),
+    ({"mlp_bias": True}, "bf16", {}, True),  # backward of down
+    ({"intermediate_size": 20}, "bf16", {}, False),
+    ({}, "fp32", {}, False),
+    ({}, "bf16", {"ZTRAIN_GEMM_EPILOGUES": "unfused"}, False),
+    ({}, "bf16", {"ZTRAIN_GEMM_CACHE": ""}, False),
+    ({}, "bf16", {"ZTRAIN_GEMM_CACHE": "", "ZTRAIN_GEMM_EPILOGUES": "fused"}, True),
+])
+def test_cudnn_is_opened_where_it_can_be_used(folder, model, dtype, env, opens):
+    trained(folder, "some", model, dtype, **OWN, **env)
+    with open(os.path.join(folder.run_folder("some"), "checkpoints", "step-00000002", "manifest.json"), encoding="utf-8") as f:
+        machine = json.load(f)["machine"]
+    assert ("cuDNN" in machine) == opens, machine
 
 
 def test_without_cudnn_there_is_no_such_way(folder):
