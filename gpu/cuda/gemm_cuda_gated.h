@@ -9,10 +9,10 @@
  *
  * Without it SwiGLU is a kernel of its own, which reads what the product has written. Before the first step both ways
  * are timed and their results compared, as for the epilogues of cublasLt (gemm_cuda_ways.h), and the choice is kept in
- * the same file. Products that were not announced, fp32, GeGLU, and gate and up with biases are computed without. Down's
- * backward has no bias, and may be computed inside where mlp_bias gives the others one. Nothing but the comparison
- * shows that cuDNN's kernels may write where they have read: each tile is read and written by one block. Kernels of
- * cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
+ * the same file. Products that were not announced, fp32, GeGLU, and gate and up with biases are computed without.
+ * Down's backward has no bias, and may be computed inside where mlp_bias gives the others one. Nothing but the
+ * comparison shows that cuDNN's kernels may write where they have read: each tile is read and written by one block.
+ * Kernels of cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
 #ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
 #define ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
 

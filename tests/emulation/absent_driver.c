@@ -1,9 +1,11 @@
 /* absent_driver.c: the part of NVIDIA's driver library that cuDNN needs to make plans where there is no GPU.
  *
  * Built as libcuda.so.1, for cudnn_plans.c. cuDNN compiles its kernels and loads them before a plan is complete: here
- * loading succeeds and does nothing. Calls that ask for a GPU, or for work on one, fail because there is none. The header
- * is not included: its macros rename some of these functions. */
+ * loading succeeds and does nothing, and the name of the last kernel is kept: it tells for which GPUs cuDNN made it.
+ * Calls that ask for a GPU, or for work on one, fail because there is none. The header is not included: its macros
+ * rename some of these functions. */
 #include <stddef.h>
+#include <stdio.h>
 
 enum { SUCCESS = 0, NO_DEVICE = 100 };
 
@@ -47,7 +49,15 @@ int cuKernelSetAttribute(int attribute, int value, void *kernel, int device);
 int cuFuncSetAttribute(void *function, int attribute, int value);
 int cuFuncGetAttribute(int *value, int attribute, void *function);
 
+const char *absent_driver_kernel(void); /* the last one that was asked for; "" before */
+
 static char something; /* any address will do: nothing reads there */
+static char last_kernel[256];
+
+const char *absent_driver_kernel(void)
+{
+    return last_kernel;
+}
 
 int cuDriverGetVersion(int *version)
 {
@@ -84,7 +94,8 @@ int cuLibraryUnload(void *library)
 
 int cuLibraryGetKernel(void **kernel, void *library, const char *name)
 {
-    (void)library, (void)name;
+    (void)library;
+    snprintf(last_kernel, sizeof last_kernel, "%s", name);
     *kernel = &something;
     return SUCCESS;
 }

@@ -9,6 +9,11 @@
  * graphs, that there are engines whose bits repeat, and the workspace that they need. When a run begins, the results of
  * the plans are compared with those of ztrain's kernels (gpu/cuda/attention_cudnn_verify.c).
  *
+ * The description lacks one thing that a real H200 has: how its multiprocessors are spread over GPCs. No member for it
+ * is documented, and cuDNN 9.19 passes over its kernels for sm90 in products then ("No GPC available",
+ * CUDNN_LOGLEVEL_DBG=3) and makes one for sm80 instead. So of products this program shows that cuDNN takes the graphs,
+ * not which kernels an H200 gets; the names that it prints tell.
+ *
  * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with a version
  * that takes no descriptions, it prints that and exits 0. */
 #include "gpu/cuda/attention_cudnn_graph.h"
@@ -83,6 +88,9 @@ static const struct plan_case cases[] = {
      .dropout = 6554},
 };
 
+/* The name of the kernel of the last plan, by absent_driver.c; several kernels: of the last one. */
+static const char *(*kernel_name)(void);
+
 /* The transformer's layout: q, k and v next to each other in rows of (H + 2 KV) D. */
 static struct attention_shape shape_of(const struct plan_case *c, bool backward)
 {
@@ -124,8 +132,8 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
            c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "", shape.unordered ? ", unordered" : "",
            shape.dropout ? ", dropout" : "");
     if (status == STATUS_OK)
-        printf("engine %" PRId64 ", kernel %016" PRIx64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
-               cudnn_plan_kernel(plan), (double)cudnn_plan_workspace_bytes(plan) / (1 << 20),
+        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")%s\n", cudnn_plan_engine(plan),
+               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), kernel_name(), cudnn_plan_kernel(plan),
                good ? "" : "  WRONG: should be refused");
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
@@ -174,8 +182,8 @@ static bool try_product(const struct cudnn_target *target, const struct gpu *gpu
     printf("%s product with SwiGLU %s, %s, %" PRId64 " tokens, %" PRId64 " to %" PRId64 ": ", gpu->name,
            backward ? "backward" : "forward", dtype_name(c->dtype), c->M, c->C, c->F);
     if (status == STATUS_OK)
-        printf("engine %" PRId64 ", kernel %016" PRIx64 ", %.1f MiB of workspace\n", cudnn_plan_engine(plan),
-               cudnn_plan_kernel(plan), (double)cudnn_plan_workspace_bytes(plan) / (1 << 20));
+        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")\n", cudnn_plan_engine(plan),
+               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), kernel_name(), cudnn_plan_kernel(plan));
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);
@@ -209,7 +217,10 @@ static bool load_driver(const char *program)
     char path[4096];
     const char *slash = strrchr(program, '/');
     snprintf(path, sizeof path, "%.*s/absent/libcuda.so.1", slash ? (int)(slash - program) : 1, slash ? program : ".");
-    if (dlopen(path, RTLD_NOW | RTLD_GLOBAL))
+    void *driver = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (driver)
+        *(void **)&kernel_name = dlsym(driver, "absent_driver_kernel");
+    if (driver && kernel_name)
         return true;
     printf("cannot open %s: %s\n", path, dlerror());
     return false;

@@ -249,6 +249,10 @@ def test_plans_of_the_real_library():
         pytest.skip(f"no {missing} of cuDNN on this machine: {output.strip()}")
     assert output.count("H200 forward") == output.count("H200 backward") >= 9, output
     assert output.rstrip().endswith("as it should be"), output
+    made = [line for line in output.splitlines() if "MiB of workspace" in line]
+    assert all(re.search(r" MiB of workspace, \w+ \([0-9a-f]{16}\)$", line) for line in made), output
+    # the description of the GPU says too little for products: theirs may be kernels for an older one
+    assert all("sm90" in line for line in made if "product" not in line), output
     check_workspaces(output)
 
 
