@@ -52,6 +52,10 @@ bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_pr
 /* Takes the way of such an op from the cache; false: it has none that can be taken, and the op has no plan. */
 bool gemm_gated_take_known(struct gemm_cuda *gemm, const struct gemm_op *op);
 
+/* Takes those ways of the products that rank 0 has chosen. cuDNN compiles their kernels, about a second for each:
+ * therefore before the cache is locked, so that the ranks of a machine do it at the same time. */
+void gemm_gated_take_imported(struct gemm_cuda *gemm, const struct linear_products *products);
+
 enum gemm_gated_outcome {
     GEMM_GATED_NOT_TIMED, /* there is one way only, or another rank chooses */
     GEMM_GATED_TIMED,     /* the way was chosen by timing, and is in the cache */

@@ -151,7 +151,26 @@ static struct gemm_plan *plan_of(struct gemm_cuda *g, const struct gemm_op *op)
 bool gemm_gated_take_known(struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gemm_plan *plan = plan_of(g, op);
-    return plan && (plan->way != GEMM_WAY_UNTIMED || take_known(g, plan));
+    if (!plan)
+        return false;
+    if (plan->way == GEMM_WAY_FUSED && is_faulty(g, plan)) /* it was taken before the faulty ones were known */
+        plan->way = GEMM_WAY_UNTIMED;
+    return plan->way != GEMM_WAY_UNTIMED || take_known(g, plan);
+}
+
+void gemm_gated_take_imported(struct gemm_cuda *g, const struct linear_products *products)
+{
+    struct slow_call slow;
+    int taken = 0;
+    if (!g->cudnn || !gemm_cache_follows(g->cache))
+        return;
+    liveness_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
+    for (int i = 0; i < products->num_fwd; i++)
+        taken += gemm_gated_take_known(g, &(struct gemm_op){.fwd = &products->fwd[i]});
+    for (int i = 0; i < products->num_bwd_input; i++)
+        taken += gemm_gated_take_known(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]});
+    liveness_slow_end(&slow);
+    log_debug("took rank 0's ways of %d products with SwiGLU", taken);
 }
 
 /* Rank 0 has a kernel that this rank lacks: its chip may have other parts switched off. */
@@ -190,6 +209,12 @@ void gemm_gated_force(struct gemm_cuda *g, const struct gemm_op *op)
 }
 
 #else
+
+void gemm_gated_take_imported(struct gemm_cuda *gemm, const struct linear_products *products)
+{
+    (void)gemm;
+    (void)products;
+}
 
 bool gemm_gated_take_known(struct gemm_cuda *gemm, const struct gemm_op *op)
 {

@@ -27,6 +27,7 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
     const struct gemm_cuda *gemm = cuda->gemm;
     if (gemm_gated_wants_cudnn(gemm, products))
         gemm_cuda_use_cudnn(cuda->gemm, attention_cudnn_target(cuda->attention));
+    gemm_gated_take_imported(cuda->gemm, products);
     gemm_cache_lock(gemm->cache); /* one process of a machine measures, the others wait and read */
     gemm_trial_begin(gemm->trial);
     enum status status = gemm_cuda_prepare(device, products, err);

@@ -1,4 +1,7 @@
 """SwiGLU inside matrix products, by cuDNN: taken where it is faster and computes the same, by the same file of choices."""
+import datetime
+import fcntl
+import glob
 import json
 import os
 import re
@@ -6,7 +9,7 @@ import re
 import pytest
 
 import harness
-from harness import BROKEN, FINISHED, ROOT, Job
+from harness import BROKEN, FINISHED, ROOT, Job, children, wait_until
 
 UNTIMED, FUSED, UNFUSED = range(3)
 EPILOGUES = FORWARD, BACKWARD = 7, 8
@@ -214,6 +217,31 @@ def test_a_rank_without_the_kernel_of_rank_0_says_so(folder):
     ranks = job.wait()
     assert ranks[1].err.count("cuDNN has not the kernel here by which rank 0 computes the matrix product") == 2, ranks
     assert "cuDNN has not the kernel" not in ranks[0].err, ranks
+
+
+def has_open(process, path):
+    """Whether a process of that job has the file open."""
+    links = [link for pid in [process.pid, *children(process.pid)] for link in glob.glob(f"/proc/{pid}/fd/*")]
+    return any(os.path.realpath(link) == path for link in links)
+
+
+def test_the_kernels_of_rank_0_are_compiled_without_the_lock(folder, tmp_path):
+    """Another rank of rank 1's machine may hold it meanwhile."""
+    other = {"ZTRAIN_GEMM_CACHE": str(tmp_path / "other")}
+    trained(folder, "before", ZTRAIN_GEMM_EPILOGUES="unfused", **other)
+    name, = [name for name in os.listdir(tmp_path / "other") if name.endswith(".txt.lock")]
+    path = os.path.realpath(tmp_path / "other" / name)
+    with open(path, "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job = Job(folder, "--config", spec_of(folder, "ranks", zero_optimization={"stage": 2}), nodes=[0, 0],
+                  env={"ZTRAIN_EMULATION_GPUS": "2", "ZTRAIN_EMULATION_SWIGLU": "fast"}, env_of={0: {}, 1: other})
+        wait_until(lambda: has_open(job.ranks[1], path), what="rank 1 waits for the lock")
+        released = datetime.datetime.now(datetime.timezone.utc)
+    job.train()
+    with open(os.path.join(folder.run_folder("ranks"), "log", "rank-00001.log"), encoding="utf-8") as log:
+        line, = [line for line in log if "took rank 0's ways of 2 products with SwiGLU" in line]
+    assert datetime.datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")) <= released
+    assert ways() == {FORWARD: FUSED, BACKWARD: FUSED}
 
 
 @pytest.mark.parametrize("model", [{"mlp_bias": True}, {"intermediate_size": 20}], ids=["bias", "odd"])
