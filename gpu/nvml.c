@@ -225,8 +225,9 @@ const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size)
         uint64_t bit;
         const char *text;
     } reasons[] = {
-        {1 << 2, "power cap"},      {1 << 3, "hardware slowdown"}, {1 << 5, "hot (driver)"},
-        {1 << 6, "hot (hardware)"}, {1 << 7, "power brake"},
+        {1 << 2, "power cap"},           {1 << 3, "hardware slowdown"},
+        {1 << 5, "driver's heat limit"}, {1 << 6, "hardware's heat limit"},
+        {1 << 7, "power brake"},
     };
     size_t length = 0;
     snprintf(text, size, "no");

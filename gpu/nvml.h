@@ -44,7 +44,8 @@ bool nvml_read_throttle(const char *file, const char *id, uint64_t *throttle);
 /* Those of NVML_THROTTLE_FAULTS that hold now for a GPU; 0: none, or NVML does not say. */
 uint64_t nvml_throttle_faults(const char *id);
 
-/* Writes the reasons for lower clocks ("power cap, hot (driver)"), or "no" if no reason costs speed. Returns text. */
+/* Writes the reasons for lower clocks ("power cap, driver's heat limit"), or "no" if no reason costs speed. Returns
+ * text. */
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size);
 
 #endif

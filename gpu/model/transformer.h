@@ -79,8 +79,8 @@ enum status transformer_train(struct transformer *transformer, const struct batc
                               double *loss_sum, struct error *err);
 
 /* From now on training launches the work of each block that was enqueued before, with the same sizes and addresses, as
- * a graph (block_graphs.h), or op by op. Off at first; needs config.graphs_by_block, which must not be set for a stream
- * that is captured as a whole. */
+ * a graph (block_graphs.h), or op by op. Off at first; needs config.graphs_by_block, and must be off while the
+ * stream is captured as a whole. */
 void transformer_replay(struct transformer *transformer, bool on);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)

@@ -110,7 +110,7 @@ def test_the_number_of_pieces_is_timed(folder):
 
 def test_a_throttled_gpu_keeps_no_engine(folder):
     done = trained(folder, "hot", "fast", ZTRAIN_EMULATION_NVML="throttle=32")[1]
-    assert "the GPU is throttled (hot (driver)): the engines chosen for 2 shapes of attention are not kept" in done.err, done
+    assert "the GPU is throttled (driver's heat limit): the engines chosen for 2 shapes of attention are not kept" in done.err, done
     assert engines_of(done) == {SECOND} and "" not in cache(), os.listdir(os.environ["ZTRAIN_GEMM_CACHE"])
 
 

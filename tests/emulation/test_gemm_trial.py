@@ -46,7 +46,7 @@ def test_a_kernel_that_is_refused_is_left_out(folder):
 
 def test_a_throttled_gpu_keeps_no_choice(folder):
     done = folder.ztrain("--config", spec_of(folder), env={"ZTRAIN_EMULATION_NVML": "throttle=32"})
-    assert "the GPU is throttled (hot (driver)): the kernels chosen for " in done.err and "" not in cache(), done
+    assert "the GPU is throttled (driver's heat limit): the kernels chosen for " in done.err and "" not in cache(), done
     capped = {"ZTRAIN_EMULATION_NVML": "throttle=4"}  # a power cap is usual
     assert "throttled" not in folder.ztrain("--config", spec_of(folder, "capped"), env=capped).err and "" in cache()
 

@@ -33,7 +33,7 @@ static void reasons_have_names(void **state)
     assert_string_equal(nvml_throttle_text(0x113, text, sizeof text), "no");
     assert_string_equal(nvml_throttle_text(0x4, text, sizeof text), "power cap");
     assert_string_equal(nvml_throttle_text(0xec, text, sizeof text),
-                        "power cap, hardware slowdown, hot (driver), hot (hardware), power brake");
+                        "power cap, hardware slowdown, driver's heat limit, hardware's heat limit, power brake");
     assert_string_equal(nvml_throttle_text(0xec, small, sizeof small), "power c");
 }
 
