@@ -68,7 +68,8 @@ export build device python ZTRAIN_SHARE_GPUS=1
 case $out in /*) ;; *) out=$PWD/$out ;; esac
 export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$out/gemm-cache}
 unset ZTRAIN_CUDA_TF32 # fp32 means fp32 here
-golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device")
+processors=$(nproc) # each run takes more than half a GiB of the GPU
+golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device" --jobs "$((processors < 8 ? processors : 8))")
 
 # What each part runs, and the seconds that are kept for each of these; together less than --seconds. What one does not need goes to
 # those after it.
