@@ -477,6 +477,15 @@ bool gemm_cache_follows(const struct gemm_cache *cache)
     return cache && cache->follows;
 }
 
+bool gemm_cache_find_imported(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice)
+{
+    const struct cache_key whole = key_of_product(key);
+    const struct entry *entry = cache ? find(&cache->imported, &whole) : NULL;
+    if (entry)
+        *choice = entry->choice;
+    return entry != NULL;
+}
+
 /* Makes the folder and those above it. */
 static void make_folders(const char *path)
 {

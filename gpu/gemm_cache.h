@@ -138,8 +138,10 @@ char *gemm_cache_export(const struct gemm_cache *cache);
  * another GPU model or library version is ignored. */
 void gemm_cache_import(struct gemm_cache *cache, const char *text);
 
-/* Whether such a text was taken: another process has chosen for this one as well. */
+/* Whether such a text was taken: another process has chosen for this one as well. The second is gemm_cache_find() in
+ * such texts alone. */
 bool gemm_cache_follows(const struct gemm_cache *cache);
+bool gemm_cache_find_imported(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice);
 
 const char *gemm_cache_path(const struct gemm_cache *cache);
 

@@ -50,11 +50,19 @@ static bool is_faulty(const struct gemm_cuda *g, const struct gemm_plan *plan)
     return gemm_trial_is_faulty(g->trial, &plan->key, &algorithm);
 }
 
+/* Finds the choice of the cache. Where rank 0 has chosen, only its choice counts: this rank's file may be of another
+ * machine, and have what rank 0 could not try. */
+static bool find_known(const struct gemm_cuda *g, const struct gemm_plan *plan, struct gemm_choice *known)
+{
+    return gemm_cache_follows(g->cache) ? gemm_cache_find_imported(g->cache, &plan->key, known)
+                                        : gemm_cache_find(g->cache, &plan->key, known);
+}
+
 /* Takes the choice of the cache; false: there is none, or cuDNN does not propose its kernel here. */
 static bool take_known(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
     struct gemm_choice known;
-    if (!gemm_cache_find(g->cache, &plan->key, &known))
+    if (!find_known(g, plan, &known))
         return false;
     const struct cudnn_wish wish = {.kernel = known.algorithm.data[WORD_KERNEL]};
     if (known.way == GEMM_WAY_FUSED && (!make(g, plan, &wish) || is_faulty(g, plan)))
@@ -173,15 +181,16 @@ void gemm_gated_take_imported(struct gemm_cuda *g, const struct linear_products 
     log_debug("took rank 0's ways of %d products with SwiGLU", taken);
 }
 
-/* Rank 0 has a kernel that this rank lacks: its chip may have other parts switched off. */
+/* Warns where rank 0 has a kernel that cuDNN does not propose here, or that has faulted here. */
 static void warn_of_other_kernel(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     struct gemm_choice known;
-    if (gemm_cache_find(g->cache, &plan->key, &known) && known.way == GEMM_WAY_FUSED)
-        log_warn("cuDNN has not the kernel here by which rank 0 computes the matrix product m %lld n %lld k %lld with "
-                 "SwiGLU inside: this rank computes SwiGLU by a kernel of its own, and gives other bits; hint: "
-                 "ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks do so",
-                 (long long)plan->key.m, (long long)plan->key.n, (long long)plan->key.k);
+    if (find_known(g, plan, &known) && known.way == GEMM_WAY_FUSED)
+        log_warn(
+            "this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld with "
+            "SwiGLU inside: it computes SwiGLU by a kernel of its own, and gives other bits; hint: "
+            "ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks do so",
+            (long long)plan->key.m, (long long)plan->key.n, (long long)plan->key.k);
 }
 
 enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *g, const struct gemm_clock *clock, const struct gemm_op *op,
