@@ -73,11 +73,11 @@ char *device_choices(struct device *device)
     return backend->choices ? backend->choices(device) : NULL;
 }
 
-void device_take_choices(struct device *device, const char *text)
+void device_take_choices(struct device *device, const char *text, bool complete)
 {
     const struct device_backend *backend = device_backend_of(device);
     if (backend->take_choices)
-        backend->take_choices(device, text);
+        backend->take_choices(device, text, complete);
 }
 
 void device_avoid(struct device *device, unsigned parts)

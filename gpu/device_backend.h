@@ -20,9 +20,9 @@ struct device_backend {
     enum status (*pin_host)(struct device *device, void *memory, size_t bytes, struct error *err);
     void (*unpin_host)(struct device *device, void *memory, size_t bytes);
     enum status (*prepare)(struct device *device, const struct linear_products *products,
-                           struct error *err);                     /* or NULL */
-    char *(*choices)(struct device *device);                       /* device_choices(); or NULL */
-    void (*take_choices)(struct device *device, const char *text); /* device_take_choices(); or NULL */
+                           struct error *err);                                    /* or NULL */
+    char *(*choices)(struct device *device);                                      /* device_choices(); or NULL */
+    void (*take_choices)(struct device *device, const char *text, bool complete); /* device_take_choices(); or NULL */
     size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
     void (*describe)(struct device *device, char *text, size_t size); /* or NULL */
     void (*avoid)(struct device *device, unsigned parts);             /* device_avoid(); or NULL */

@@ -11,7 +11,8 @@
 char *device_choices(struct device *device);
 
 /* To be called before ops_prepare(), which takes these choices then, where the device is of the same model with the
- * same libraries. Of two choices for one product the later counts. */
-void device_take_choices(struct device *device, const char *text);
+ * same libraries. Of two choices for one product the later counts. complete: they are rank 0's, which has chosen for
+ * all ranks; where it could not choose, this rank does not, either. */
+void device_take_choices(struct device *device, const char *text, bool complete);
 
 #endif

@@ -61,7 +61,7 @@ struct gemm_cache {
     int lock_fd; /* -1: not locked */
     bool again;
     bool discards[KIND_COUNT]; /* what was added is not kept */
-    bool follows;              /* choices were imported */
+    bool follows;              /* complete choices were imported */
     struct timespec opened;
     struct entries file, imported;
 };
@@ -451,7 +451,7 @@ char *gemm_cache_export(const struct gemm_cache *cache)
     return NULL;
 }
 
-void gemm_cache_import(struct gemm_cache *cache, const char *text)
+void gemm_cache_import(struct gemm_cache *cache, const char *text, bool complete)
 {
     char line[LINE_SIZE];
     if (!cache)
@@ -459,7 +459,7 @@ void gemm_cache_import(struct gemm_cache *cache, const char *text)
     print_head(cache, line, sizeof line);
     if (strncmp(text, line, strlen(line)) != 0)
         return;
-    cache->follows = true;
+    cache->follows |= complete;
     for (text += strlen(line); *text; text += strcspn(text, "\n") + 1) {
         struct entry entry = {.stale = false};
         const size_t length = strcspn(text, "\n");

@@ -134,12 +134,11 @@ void gemm_cache_do_not_keep_attention(struct gemm_cache *cache);
  * NULL: there are none, or no memory. */
 char *gemm_cache_export(const struct gemm_cache *cache);
 
-/* From now on the choices of such a text count more than those of the file, in which they are not written. A text of
- * another GPU model or library version is ignored. */
-void gemm_cache_import(struct gemm_cache *cache, const char *text);
+/* From now on the choices of such a text count more than those of the file, in which they are not written. complete:
+ * another process has chosen for this one as well. A text of another GPU model or library version is ignored. */
+void gemm_cache_import(struct gemm_cache *cache, const char *text, bool complete);
 
-/* Whether such a text was taken: another process has chosen for this one as well. The second is gemm_cache_find() in
- * such texts alone. */
+/* Whether a complete text was taken. The second is gemm_cache_find() in imported texts alone. */
 bool gemm_cache_follows(const struct gemm_cache *cache);
 bool gemm_cache_find_imported(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice);
 

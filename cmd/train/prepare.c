@@ -258,7 +258,7 @@ static enum status share_choices(struct run *run, struct error *err)
     if (shared == STATUS_OK && bytes)
         shared = comm_broadcast(run->comm, choices, bytes, 0, err);
     if (!is_first && shared == STATUS_OK && bytes)
-        device_take_choices(run->trainer.device, choices);
+        device_take_choices(run->trainer.device, choices, true);
     if (!is_first)
         free(choices);
     return shared;

@@ -105,7 +105,7 @@ char *run_kernels_take(struct device *device, const struct run_place *place, con
     free(own);
     if (!text)
         return NULL;
-    device_take_choices(device, text);
+    device_take_choices(device, text, false);
     log_info("kernels: those that the run has computed with, from '%s'", path);
     return text;
 }

@@ -43,10 +43,10 @@ char *ops_cuda_choices(struct device *device)
     return gemm_cache_export(cuda->gemm->cache);
 }
 
-void ops_cuda_take_choices(struct device *device, const char *text)
+void ops_cuda_take_choices(struct device *device, const char *text, bool complete)
 {
     const struct cuda_device *cuda = device->private_;
-    gemm_cache_import(cuda->gemm->cache, text);
+    gemm_cache_import(cuda->gemm->cache, text, complete);
 }
 
 void ops_cuda_avoid(struct device *device, unsigned parts)

@@ -24,7 +24,7 @@ extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
 char *ops_cuda_choices(struct device *device);
-void ops_cuda_take_choices(struct device *device, const char *text);
+void ops_cuda_take_choices(struct device *device, const char *text, bool complete);
 const char *ops_cuda_attention_obstacle(struct device *device);
 void ops_cuda_avoid(struct device *device, unsigned parts);
 void ops_cuda_leave_multiprocessors(struct device *device, int count);

@@ -279,6 +279,15 @@ def test_policies_keep_their_bits(folder, tmp_path, monkeypatch):
     assert [under(policy, "unfused")[0] for policy in ("norms", "mlp", "attention", "block")] == 4 * [outside]
 
 
+def test_a_resume_chooses_for_sizes_that_are_new(folder, tmp_path, monkeypatch):
+    """It takes the run's kernels from the run folder, which has none for another micro-batch."""
+    trained(folder, "run", ZTRAIN_EMULATION_SWIGLU="fast")
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
+    resume = ["--resume", folder.run_folder("run"), "--set", "train.max_steps=3"]
+    done = trained(folder, "run", more=[*resume, "--set", "train_micro_batch_size_per_gpu=2"], ZTRAIN_EMULATION_SWIGLU="fast")[1]
+    assert "those that the run has computed with" in done.out and ways() == {FORWARD: FUSED, BACKWARD: FUSED}, done
+
+
 OWN = {"ZTRAIN_CUDA_ATTENTION": "own"}
 
 

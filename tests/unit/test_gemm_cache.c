@@ -417,14 +417,18 @@ static void choices_go_from_rank_to_rank(void **state)
     assert_int_equal(get(first, 2), 12); /* 1 is in the file, but this run has no such product */
     char *text = gemm_cache_export(first);
     assert_non_null(text);
-    gemm_cache_import(foreign, text);
+    gemm_cache_import(foreign, text, true);
     assert_int_equal(get(foreign, 2), 0);
+    assert_false(gemm_cache_follows(foreign)); /* the text is of another GPU */
     close_cache(foreign);
     put(first, 1, 21);
     put(first, 2, 22);
     close_cache(first);
     second = open_cache("Sender");
-    gemm_cache_import(second, text);
+    gemm_cache_import(second, text, false);
+    assert_false(gemm_cache_follows(second));
+    gemm_cache_import(second, text, true);
+    assert_true(gemm_cache_follows(second));
     assert_int_equal(get(second, 1), 21);
     assert_int_equal(get(second, 2), 12);
     close_cache(second);
@@ -433,9 +437,9 @@ static void choices_go_from_rank_to_rank(void **state)
     for (size_t cut = 0; cut < strlen(text); cut++) { /* damaged on its way */
         char *damaged = strdup(text);
         damaged[cut] ^= 1;
-        gemm_cache_import(second, damaged);
+        gemm_cache_import(second, damaged, true);
         damaged[cut] = '\0';
-        gemm_cache_import(second, damaged);
+        gemm_cache_import(second, damaged, true);
         free(damaged);
     }
     assert_int_equal(get(second, 2), 22);
