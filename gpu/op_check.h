@@ -3,8 +3,9 @@
  *     op_check.c        two devices side by side: memory, comparison
  *     op_check_cases.c  for each op its arguments, in several variants
  *
- * It finds a device, driver or library that computes something else; it does not take the place of tests/ops, which
- * compares with a reference in double, and on many shapes. */
+ * It finds a device, driver or library that computes something else: the variants take each path of a kernel that the
+ * arguments choose (rows of several warps, tails of arrays, second tiles, …). It does not take the place of tests/ops,
+ * which compares with a reference in double, and on many shapes. */
 #ifndef ZTRAIN_GPU_OP_CHECK_H
 #define ZTRAIN_GPU_OP_CHECK_H
 
@@ -12,7 +13,7 @@
 
 struct op_checker;
 
-/* Allocates memory on both devices: one MiB and the workspace. Both are borrowed. */
+/* Allocates memory on both devices: four MiB and the workspace. Both are borrowed. */
 enum status op_checker_new(struct device *device, struct device *reference, struct op_checker **checker,
                            struct error *err);
 void op_checker_free(struct op_checker *checker); /* may be NULL */

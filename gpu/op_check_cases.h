@@ -4,7 +4,7 @@
 
 #include "gpu/ops.h"
 
-enum { OP_CHECK_BYTES = 1 << 20, OP_CHECK_RESULTS = 8 };
+enum { OP_CHECK_BYTES = 4 << 20, OP_CHECK_RESULTS = 16 };
 
 enum op_check_type {
     OP_CHECK_F32 = DTYPE_F32,
@@ -32,7 +32,7 @@ struct op_check_bed {
     uint64_t random;
     enum dtype dtype;
     int variant;
-    double tolerance; /* 0: by type */
+    double tolerance; /* of results that are not compared byte by byte; 0: by type */
     struct op_check_result results[OP_CHECK_RESULTS];
     int count;
 };
@@ -51,6 +51,12 @@ void *bed_output(struct op_check_bed *bed, enum dtype dtype, int64_t n);        
 void *bed_changed(struct op_check_bed *bed, enum dtype dtype, int64_t n, double scale); /* random, and compared */
 double *bed_double(struct op_check_bed *bed, double value);                             /* compared */
 void bed_compare(struct op_check_bed *bed, const void *at, enum op_check_type type, int64_t n);
+
+/* Sets element i of a tensor, before bed_load(). */
+void bed_set(struct op_check_bed *bed, void *tensor, enum dtype dtype, int64_t i, double value);
+
+/* The tolerance that values of a type have by themselves. */
+double op_check_tolerance(enum op_check_type type);
 void bed_load(struct op_check_bed *bed);
 
 #endif

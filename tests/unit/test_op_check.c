@@ -1,5 +1,5 @@
-/* test_op_check.c: the check of a device's ops finds every op that computes nothing, and none that is right. The device
- * is the CPU, next to itself. */
+/* test_op_check.c: the check of a device's ops finds every op that computes nothing, and every one that leaves out
+ * something of its arguments, and none that is right. The device is the CPU, next to itself. */
 #include "gpu/op_check.h"
 #include "gpu/open/device_open.h"
 
@@ -19,44 +19,228 @@ OPS_LIST(LOST)
 #define LOST_ENTRY(op) .op = lost_##op,
 static const struct op_table lost_ops = {OPS_LIST(LOST_ENTRY)};
 
-/* A device whose op number `op` does nothing. */
-static struct op_table table_without(const struct op_table *table, int op)
+/* `table` with the entry number `op` of another one. */
+static struct op_table table_with(const struct op_table *table, const struct op_table *other, int op)
 {
-    struct op_table without = *table;
-    memcpy((char *)&without + (size_t)op * sizeof table->add, (const char *)&lost_ops + (size_t)op * sizeof table->add,
+    struct op_table with = *table;
+    memcpy((char *)&with + (size_t)op * sizeof table->add, (const char *)other + (size_t)op * sizeof table->add,
            sizeof table->add);
-    return without;
+    return with;
+}
+
+/* ---- faults -------------------------------------------------------------- */
+
+static const struct op_table *right; /* the CPU's */
+
+/* An op with other arguments than it was called with: `a` points to a copy of them. A statement may return, so that the
+ * op is lost for these arguments. */
+#define FAULT(name, op, ...)                                                          \
+    static void fault_##name(struct stream *stream, const struct op##_args *original) \
+    {                                                                                 \
+        struct op##_args changed = *original, *a = &changed;                          \
+        __VA_ARGS__;                                                                  \
+        right->op(stream, a);                                                         \
+    }
+#define FAULT_ENTRY(name, op, ...) {#name, #op, {.op = fault_##name}},
+
+enum {
+    VECTOR_LEAST = 4,     /* elements of fp32 in 16 bytes */
+    ROW_HELD = 227 << 10, /* bytes of shared memory, at most */
+    KEYS_TILE = 64,
+    DECODE_KEYS = 32,
+    SEVERAL_WARPS = 64, /* threads of a row */
+    COLUMN_ROWS = 64,
+    SUM_ELEMENTS = 4096,
+};
+
+#define FAULTS(X)                                                                                          \
+    X(position_types, embedding_fwd, a->wse = NULL)                                                        \
+    X(type_rows, embedding_bwd, if (a->dwse) a->M -= 1)                                                    \
+    X(two_digits, embedding_bwd, if (a->V > 512) return )                                                  \
+    X(norm_offset, norm_fwd, a->weight_offset = 0)                                                         \
+    X(norm_warps, norm_fwd, if (a->C > SEVERAL_WARPS * VECTOR_LEAST * 4 && a->C % 8 == 0) return )         \
+    X(norm_odd, norm_fwd, if (a->C % 2 && a->C < 512) return )                                             \
+    X(norm_odd_long, norm_fwd, if (a->C % 2 && a->C > 2048) return )                                       \
+    X(norm_long, norm_fwd, if (a->C > 16384) return )                                                      \
+    X(norm_bwd_offset, norm_bwd, a->weight_offset = 0)                                                     \
+    X(norm_sums, norm_bwd, a->dx_sums = NULL)                                                              \
+    X(norm_sums_added, norm_bwd, a->accumulate_sums = false)                                               \
+    X(norm_bwd_warps, norm_bwd, if (a->C > 512 && a->C < 2048 && a->dx_sums) return )                      \
+    X(norm_bwd_one_sum, norm_bwd, if (a->C > 4096 && !a->dx_sums) return )                                 \
+    X(norm_bwd_long, norm_bwd, if (a->C > 6144) return )                                                   \
+    X(norm_bwd_odd, norm_bwd, if (a->C % 2 && a->C > 1024) return )                                        \
+    X(norm_bwd_rows, norm_bwd, if (a->M > 512) a->M = 512)                                                 \
+    X(head_offset, head_norm_fwd, a->weight_offset = 0)                                                    \
+    X(head_distance, head_norm_fwd, a->ld_x = a->ld_y = a->heads * a->D)                                   \
+    X(head_bwd_offset, head_norm_bwd, a->weight_offset = 0)                                                \
+    X(head_added, head_norm_bwd, a->accumulate = false)                                                    \
+    X(erf, linear_fwd, a->gelu_erf = false)                                                                \
+    X(wide_logits, linear_fwd, if (a->y_dtype != a->dtype) return )                                        \
+    X(logits_distance, linear_fwd, a->ld_y = 0)                                                            \
+    X(erf_slope, linear_bwd_input, a->gelu_erf = false)                                                    \
+    X(input_sums, linear_bwd_input, a->dbias = NULL)                                                       \
+    X(input_sums_added, linear_bwd_input, a->accumulate_dbias = false)                                     \
+    X(input_distance, linear_bwd_input, a->ld_dy = 0)                                                      \
+    X(input_ranges, linear_bwd_input, if (a->dbias && a->M > COLUMN_ROWS) a->M = COLUMN_ROWS)              \
+    X(null_columns, linear_bwd_weight, a->null_count = 0)                                                  \
+    X(weight_distance, linear_bwd_weight, a->ld_dy = 0)                                                    \
+    X(rope_part, rope, a->R = a->D)                                                                        \
+    X(rope_distance, rope, a->ld = a->heads * a->D)                                                        \
+    X(second_tile, attention_fwd, if (a->max_seq > KEYS_TILE) a->window = KEYS_TILE)                       \
+    X(cap, attention_fwd, a->softcap = 0)                                                                  \
+    X(large_heads, attention_fwd, if (a->D > 64 && a->D <= 128) return )                                   \
+    X(larger_heads, attention_fwd, if (a->D > 128) return )                                                \
+    X(cap_slope, attention_bwd, a->softcap = 0)                                                            \
+    X(large_heads_bwd, attention_bwd, if (a->D > 64 && a->D <= 128) return )                               \
+    X(larger_heads_bwd, attention_bwd, if (a->D > 128) return )                                            \
+    X(decode_heads, attention_decode, if (a->D > 32) return )                                              \
+    X(decode_keys, attention_decode, if (a->start > DECODE_KEYS) a->window = DECODE_KEYS)                  \
+    X(loss_cap, cross_entropy, a->softcap = 0)                                                             \
+    X(loss_scale, cross_entropy, a->loss_scale = NULL)                                                     \
+    X(step_scale, cross_entropy, a->step_scale = NULL)                                                     \
+    X(logit_scale, cross_entropy, a->logit_scale = 1)                                                      \
+    X(smoothing, cross_entropy, a->smoothing = 0)                                                          \
+    X(in_place, cross_entropy, if (a->dlogits == a->logits) a->dlogits = NULL)                             \
+    X(in_place_narrow, cross_entropy, if (a->dlogits == a->logits && a->dtype != a->logits_dtype) return ) \
+    X(long_row, cross_entropy, if (a->V * (int64_t)dtype_size(a->logits_dtype) > ROW_HELD) return )        \
+    X(add_tail, add, a->n = a->n / 8 * 8)                                                                  \
+    X(cast_tail, cast, a->n = a->n / 8 * 8)                                                                \
+    X(tanh_tail, tanh_fwd, a->n = a->n / 8 * 8)                                                            \
+    X(tanh_bwd_tail, tanh_bwd, a->n = a->n / 8 * 8)                                                        \
+    X(accumulate_tail, accumulate, a->n = a->n / 8 * 8)                                                    \
+    X(accumulate_narrow, accumulate, if (a->src_dtype == DTYPE_BF16 && a->dst_dtype == DTYPE_F32) return ) \
+    X(accumulate_half, accumulate, if (a->src_dtype == DTYPE_BF16 && a->dst_dtype == DTYPE_BF16) return )  \
+    X(accumulate_scale, accumulate, a->scale = 1)                                                          \
+    X(dropout_rows, dropout, if (a->C % DROPOUT_BLOCK) return )                                            \
+    X(sums_of_blocks, sumsq, if (a->n > SUM_ELEMENTS) a->n = SUM_ELEMENTS)                                 \
+    X(sums_tail, sumsq, a->n = a->n / 8 * 8)                                                               \
+    X(later_blocks, find_nonfinite, if (a->n > SUM_ELEMENTS) a->n = SUM_ELEMENTS)                          \
+    X(dynamic_scale, decide_step, a->scaler.dynamic = false)                                               \
+    X(adam_l2, adam, a->adamw = true)                                                                      \
+    X(adam_tail, adam, a->n = a->n / 8 * 8)                                                                \
+    X(adam_bf16, adam, if (a->master_dtype == DTYPE_BF16 && a->moment_dtype == DTYPE_F32) return )         \
+    X(adam_all_bf16, adam, if (a->moment_dtype == DTYPE_BF16) return )                                     \
+    X(adam_segments, adam, if (a->segments) a->segments = NULL)                                            \
+    X(adam_decay, adam, a->weight_decay = 0)                                                               \
+    X(nesterov, momentum, a->nesterov = false)                                                             \
+    X(dampening, momentum, a->dampening = 0)                                                               \
+    X(momentum_tail, momentum, a->n = a->n / 8 * 8)                                                        \
+    X(momentum_segments, momentum, if (a->segments) a->segments = NULL)                                    \
+    X(momentum_bf16, momentum, if (a->grad_dtype == DTYPE_BF16) return )                                   \
+    X(muon_nesterov, muon_momentum, a->nesterov = true)                                                    \
+    X(muon_bf16, muon_momentum, if (a->grad_dtype == DTYPE_BF16) return )                                  \
+    X(muon_tail, muon_update, a->n = a->n / 8 * 8)                                                         \
+    X(tall_matrix, orthogonalize, if (a->rows > a->cols) return )
+
+FAULTS(FAULT)
+
+/* Ops that read the step's state, with a copy of it that is not skipped. */
+#define UNSKIPPED(op)                                                                   \
+    static void unskipped_##op(struct stream *stream, const struct op##_args *original) \
+    {                                                                                   \
+        struct step_state state = *original->step;                                      \
+        struct op##_args changed = *original;                                           \
+        state.skipped = 0;                                                              \
+        changed.step = &state;                                                          \
+        right->op(stream, &changed);                                                    \
+        stream_sync(stream);                                                            \
+    }
+#define SKIPPING(X) X(adam) X(momentum) X(muon_momentum) X(muon_update)
+SKIPPING(UNSKIPPED)
+#define UNSKIPPED_ENTRY(op) {"skipped_" #op, #op, {.op = unskipped_##op}},
+
+/* Rows without a target get one. */
+static void fault_targets(struct stream *stream, const struct cross_entropy_args *original)
+{
+    struct cross_entropy_args changed = *original;
+    int32_t targets[64];
+    stream_sync(stream);
+    assert_true(original->M <= (int64_t)COUNT_OF(targets));
+    for (int64_t i = 0; i < original->M; i++)
+        targets[i] = original->targets[i] < 0 ? 0 : original->targets[i];
+    changed.targets = targets;
+    right->cross_entropy(stream, &changed);
+    stream_sync(stream);
+}
+
+static const struct {
+    const char *name, *op;
+    struct op_table table; /* one entry, that of the op */
+} faults[] = {FAULTS(FAULT_ENTRY)
+                  SKIPPING(UNSKIPPED_ENTRY){"targets", "cross_entropy", {.cross_entropy = fault_targets}}};
+
+/* ---- tests --------------------------------------------------------------- */
+
+static struct device *device, *reference;
+static struct op_checker *checker;
+static char differs[256];
+
+static int open_devices(void **state)
+{
+    (void)state;
+    struct error err = {.text = ""};
+    if (device_open(DEVICE_CPU, 0, 1, &device, &err) != STATUS_OK ||
+        device_open(DEVICE_CPU, 0, 1, &reference, &err) != STATUS_OK ||
+        op_checker_new(device, reference, &checker, &err) != STATUS_OK)
+        return -1;
+    right = device->ops;
+    return 0;
+}
+
+static int close_devices(void **state)
+{
+    (void)state;
+    op_checker_free(checker);
+    device_close(reference);
+    device_close(device);
+    return 0;
+}
+
+/* Checks an op of a device with this table. */
+static bool is_found(int op, const struct op_table *table)
+{
+    struct error err = {.text = ""};
+    device->ops = table;
+    assert_int_equal(op_check_run(checker, op, differs, sizeof differs, &err), STATUS_OK);
+    device->ops = right;
+    return strstr(differs, "variant") && strstr(differs, "is right");
 }
 
 static void every_lost_op_is_found(void **state)
 {
     (void)state;
-    struct device *device, *reference;
-    struct op_checker *checker;
-    struct error err = {.text = ""};
-    char differs[256];
-    assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &err), STATUS_OK);
-    assert_int_equal(device_open(DEVICE_CPU, 0, 1, &reference, &err), STATUS_OK);
-    assert_int_equal(op_checker_new(device, reference, &checker, &err), STATUS_OK);
-    const struct op_table *right = device->ops;
     for (int op = 0; op < OPS_COUNT; op++) {
-        assert_int_equal(op_check_run(checker, op, differs, sizeof differs, &err), STATUS_OK);
-        if (*differs)
+        if (is_found(op, right) || *differs)
             fail_msg("%s differs from itself: %s", op_check_name(op), differs);
-        const struct op_table wrong = table_without(right, op);
-        device->ops = &wrong;
-        assert_int_equal(op_check_run(checker, op, differs, sizeof differs, &err), STATUS_OK);
-        device->ops = right;
-        if (!strstr(differs, "variant") || !strstr(differs, "is right"))
+        const struct op_table wrong = table_with(right, &lost_ops, op);
+        if (!is_found(op, &wrong))
             fail_msg("a lost %s is not found", op_check_name(op));
     }
-    op_checker_free(checker);
-    device_close(reference);
-    device_close(device);
+}
+
+static int op_number(const char *name)
+{
+    int op = 0;
+    while (strcmp(op_check_name(op), name) != 0)
+        op++;
+    return op;
+}
+
+/* Each argument counts, and each kind of shape that kernels treat in a way of its own. */
+static void every_fault_is_found(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        const int op = op_number(faults[i].op);
+        const struct op_table wrong = table_with(right, &faults[i].table, op);
+        if (!is_found(op, &wrong))
+            fail_msg("the fault '%s' of %s is not found", faults[i].name, faults[i].op);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_lost_op_is_found)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_lost_op_is_found),
+                                       cmocka_unit_test(every_fault_is_found)};
+    return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
