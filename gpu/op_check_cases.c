@@ -221,6 +221,14 @@ static void tell_erf_from_tanh(struct op_check_bed *b)
         b->tolerance = 1e-4;
 }
 
+/* TF32 has ten bits of mantissa, and a library may cut off the others instead of rounding. */
+static void allow_tf32(struct op_check_bed *b)
+{
+    bool tf32;
+    if (b->dtype == DTYPE_F32 && device_cuda_wants_tf32(&tf32, NULL) == STATUS_OK && tf32)
+        b->tolerance = 4e-3;
+}
+
 /* Plain, bias, GELU, both with the other layout of weights, SwiGLU; GELU by erf with a bias; logits: fp32, in rows with
  * something between them. */
 static bool check_linear_fwd(struct op_check_bed *b)
@@ -241,6 +249,7 @@ static bool check_linear_fwd(struct op_check_bed *b)
     a.gated = b->variant == 4 ? bed_output(b, b->dtype, M * N / 2) : NULL;
     if (a.gelu_erf)
         tell_erf_from_tanh(b);
+    allow_tf32(b);
     RUN(b, linear_fwd, &a);
     return true;
 }
@@ -268,6 +277,7 @@ static bool check_linear_bwd_input(struct op_check_bed *b)
         allow_rounding(b);
     if (a.gelu_erf)
         tell_erf_from_tanh(b);
+    allow_tf32(b);
     RUN(b, linear_bwd_input, &a);
     return true;
 }
@@ -289,6 +299,7 @@ static bool check_linear_bwd_weight(struct op_check_bed *b)
     a.dbias = b->variant ? bed_changed(b, DTYPE_F32, N, 1) : NULL;
     a.dy = bed_input(b, b->dtype, MANY * (N + GAP), 1);
     a.x = bed_input(b, b->dtype, MANY * C, 1);
+    allow_tf32(b);
     RUN(b, linear_bwd_weight, &a);
     return true;
 }

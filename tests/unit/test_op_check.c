@@ -1,11 +1,13 @@
 /* test_op_check.c: the check of a device's ops finds every op that computes nothing, and every one that leaves out
  * something of its arguments, and none that is right. The device is the CPU, next to itself. */
+#include "core/memory.h"
 #include "gpu/op_check.h"
 #include "gpu/open/device_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -218,6 +220,42 @@ static void every_lost_op_is_found(void **state)
     }
 }
 
+/* ---- TF32 ---------------------------------------------------------------- */
+
+/* Operands as a library may read them for TF32: the lower 13 bits of the mantissa are cut off. Freed by the caller. */
+static float *cut(const void *from, int64_t n)
+{
+    float *to = memory_alloc((size_t)n * sizeof *to);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)from + (size_t)i * sizeof word, sizeof word);
+        word &= ~(uint32_t)0x1fff;
+        memcpy(&to[i], &word, sizeof word);
+    }
+    return to;
+}
+
+#define CUT(op, left, left_n, right_operand, right_n)                               \
+    static void cut_##op(struct stream *stream, const struct op##_args *original)   \
+    {                                                                               \
+        struct op##_args changed = *original, *a = &changed;                        \
+        stream_sync(stream); /* the operands have come */                           \
+        if (a->dtype != DTYPE_F32) {                                                \
+            right->op(stream, a);                                                   \
+            return;                                                                 \
+        }                                                                           \
+        float *one = cut(a->left, left_n), *other = cut(a->right_operand, right_n); \
+        a->left = one;                                                              \
+        a->right_operand = other;                                                   \
+        right->op(stream, a);                                                       \
+        stream_sync(stream);                                                        \
+        free(one);                                                                  \
+        free(other);                                                                \
+    }
+CUT(linear_fwd, x, a->M * a->K, w, a->N * a->K)
+CUT(linear_bwd_input, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), w, a->N * a->K)
+CUT(linear_bwd_weight, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), x, a->M * a->K)
+
 static int op_number(const char *name)
 {
     int op = 0;
@@ -238,9 +276,30 @@ static void every_fault_is_found(void **state)
     }
 }
 
+/* Products whose operands are cut off are wrong in fp32, where any of their variants shows it, and right where TF32 is
+ * asked for. */
+static void tf32_is_allowed(void **state)
+{
+    (void)state;
+    static const struct op_table cutting = {.linear_fwd = cut_linear_fwd,
+                                            .linear_bwd_input = cut_linear_bwd_input,
+                                            .linear_bwd_weight = cut_linear_bwd_weight};
+    static const char *const ops[] = {"linear_fwd", "linear_bwd_input", "linear_bwd_weight"};
+    int found = 0;
+    for (size_t i = 0; i < COUNT_OF(ops); i++) {
+        const struct op_table table = table_with(right, &cutting, op_number(ops[i]));
+        found += is_found(op_number(ops[i]), &table);
+        setenv("ZTRAIN_CUDA_TF32", "1", 1);
+        if (is_found(op_number(ops[i]), &table))
+            fail_msg("%s: %s", ops[i], differs);
+        unsetenv("ZTRAIN_CUDA_TF32");
+    }
+    assert_true(found >= 2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_lost_op_is_found),
-                                       cmocka_unit_test(every_fault_is_found)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_lost_op_is_found), cmocka_unit_test(every_fault_is_found),
+                                       cmocka_unit_test(tf32_is_allowed)};
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
