@@ -29,6 +29,8 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
+# A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/train/gpu_test_record.h).
+LDFLAGS_ALL = -Wl,--build-id
 # STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
 LIBRARIES = yaml jansson zstd xxhash sodium uring
 LDLIBS_ALL = $(if $(filter 1,$(STATIC_LIBRARIES)),$(LIBRARIES:%=-l:lib%.a),$(LIBRARIES:%=-l%)) -ldl -lpthread -lm $(LDLIBS)

@@ -7,13 +7,14 @@
  *                            number; 16 of XXH64 over the line before it
  *
  * Lines are appended, each with one write, and the last one of a hash counts. A line that does not parse is skipped:
- * the GPU is tested again. */
+ * the GPU is tested again. A line after one that was cut off begins with a newline of its own. What was tested includes
+ * the program's build ID; without one there are no records, and the GPU is tested at every start. */
 #ifndef ZTRAIN_CMD_TRAIN_GPU_TEST_RECORD_H
 #define ZTRAIN_CMD_TRAIN_GPU_TEST_RECORD_H
 
 #include "gpu/device.h"
 
-/* Whether this GPU, with its driver, the libraries and this ztrain, was tested; *avoid: with this outcome. */
+/* Whether this GPU, with its driver, the libraries and this build of ztrain, was tested; *avoid: with this outcome. */
 bool gpu_test_record_find(const struct device *device, unsigned *avoid);
 
 /* Remembers a test. A file that cannot be written is a line of the log: the test will be repeated. */
