@@ -235,7 +235,8 @@ static void print_help(void)
         "usage: ztrain doctor [--gpu-test]\n\n"
         "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
         "  --gpu-test   compares every op of the first visible GPU with the CPU's on small shapes, and a step that is\n"
-        "               launched as a CUDA graph with the same step op by op; exit code 5 if one is wrong");
+        "               launched as a CUDA graph with the same step op by op; exit code 5 if one is wrong, also where\n"
+        "               runs do without what is wrong");
 }
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)

@@ -1,4 +1,4 @@
-"""The self-test of a GPU finds planted faults of the emulated one: what has an alternative is switched off, else it is exit 5."""
+"""The self-test of a GPU finds planted faults of the emulated one: a run does without what has an alternative, else it ends with 5."""
 import os
 import re
 
@@ -41,6 +41,11 @@ def test_takes_two_seconds_by_what_it_does(folder):
         r"emulation: (\d+) kernels, (\d+) copies and fills, (\d+) products, .* (\d+) waits", done.err).groups())
     seconds = 1e-3 * kernels + 5e-3 * products + 5e-5 * (copies + waits)
     assert 0.1 < seconds <= 2, (kernels, copies, products, waits)
+    with open(os.path.join(ROOT, "docs", "cuda.md"), encoding="utf-8") as f:
+        page = " ".join(f.read().split())
+    written = re.search(r"the emulated GPU counts about (\d+) kernels, (\d+) products and ([\d,]+) copies and waits", page).groups()
+    for count, text in zip((kernels, products, copies + waits), written):
+        assert abs(count - int(text.replace(",", ""))) <= 0.1 * count, (count, text)
 
 
 def test_no_gpu(folder):
@@ -76,7 +81,9 @@ def test_a_wrong_op_ends_the_run(folder):
 def test_a_wrong_epilogue_is_left_out(folder):
     """By all ranks, also if one of them alone finds it, and without a new test the next time."""
     wrong = {"ZTRAIN_EMULATION_EPILOGUES": "wrong"}
-    out = folder.ztrain("doctor", "--gpu-test", env=wrong).out
+    done = folder.ztrain("doctor", "--gpu-test", env=wrong, expect=DEVICE)
+    out = done.out
+    assert f"error: the self-test of emulated GPU found wrong results with {FUSED}, which runs do without; hint: " in done.err, done
     assert re.search(rf"^  op linear_fwd +WRONG: in .*\n  op linear_fwd without {FUSED} +right$", out, re.M), out
     assert re.search(rf"^  runs do without +{FUSED}$", out, re.M), out
     warning = f"the self-test of emulated GPU found wrong results with {FUSED}: the run does without, and is slower"
@@ -95,12 +102,53 @@ def test_a_wrong_epilogue_is_left_out(folder):
 
 def test_a_wrong_graph_is_left_out(folder):
     wrong = {"ZTRAIN_EMULATION_GRAPH_LOSES": "adam"}
-    out = folder.ztrain("doctor", "--gpu-test", env=wrong).out
+    done = folder.ztrain("doctor", "--gpu-test", env=wrong, expect=DEVICE)
+    out = done.out
+    assert "found wrong results with CUDA graphs, which runs do without" in done.err, done
     assert re.search("WRONG: a captured step of a small model has .* than the same step op by op", out), out
     done = folder.ztrain("--config", spec_of(folder, cuda_graphs="auto"), env=wrong)
     assert "found wrong results with CUDA graphs: the run does without" in done.err, done
     done = folder.ztrain("--config", spec_of(folder, "demanded", cuda_graphs=True), env=wrong, expect=DEVICE)
     assert "train.cuda_graphs is true, but in the self-test of emulated GPU a captured step differed" in done.err, done
+
+
+def test_tf32_is_right(folder):
+    assert "WRONG" not in folder.ztrain("doctor", "--gpu-test", env={"ZTRAIN_CUDA_TF32": "1"}).out
+
+
+def other_build(path):
+    """Copies the binary, with another build ID, as if its kernels had changed."""
+    with open(harness.ZTRAIN, "rb") as f:
+        program = bytearray(f.read())
+    note = program.find(b"\x14\0\0\0\x03\0\0\0GNU\0")  # 20 bytes follow
+    assert note > 0
+    program[note + 12] ^= 1
+    with open(path, "wb") as f:
+        f.write(program)
+    os.chmod(path, 0o755)
+    return path
+
+
+def test_what_a_record_is_valid_for(folder, tmp_path, monkeypatch):
+    """Products of the same kind, the same build; of a line that was cut off, no more than that one is lost."""
+    names = iter(range(100))
+
+    def tests(**env):
+        return "GPU self-test: " in folder.ztrain("--config", spec_of(folder, f"run-{next(names)}"), env=env).out
+
+    path = os.path.join(os.environ["ZTRAIN_GEMM_CACHE"], "gpu-test-emulated-GPU.txt")
+    assert tests() and not tests()
+    assert tests(ZTRAIN_CUDA_TF32="1") and not tests(ZTRAIN_CUDA_TF32="1") and not tests()
+    with open(path, encoding="utf-8") as f:
+        first, second = f.readlines()
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(first + second[:20])
+    assert not tests() and tests(ZTRAIN_CUDA_TF32="1") and not tests(ZTRAIN_CUDA_TF32="1")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(first[:-1])
+    assert tests() and not tests()
+    monkeypatch.setattr(harness, "ZTRAIN", other_build(tmp_path / "ztrain"))
+    assert tests() and not tests()
 
 
 def test_the_test_can_be_left_out(folder):
