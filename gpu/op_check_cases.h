@@ -33,6 +33,7 @@ struct op_check_bed {
     enum dtype dtype;
     int variant;
     double tolerance; /* of results that are not compared byte by byte; 0: by type */
+    double unequal;   /* the share of a result's elements of 16 bits that may differ at all; 0: any */
     struct op_check_result results[OP_CHECK_RESULTS];
     int count;
 };

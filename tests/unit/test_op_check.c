@@ -123,6 +123,7 @@ enum {
     X(adam_bf16, adam, if (a->master_dtype == DTYPE_BF16 && a->moment_dtype == DTYPE_F32) return )         \
     X(adam_all_bf16, adam, if (a->moment_dtype == DTYPE_BF16) return )                                     \
     X(adam_segments, adam, if (a->segments) a->segments = NULL)                                            \
+    X(adam_place, adam, a->rounding.place += ROUNDING_BLOCK)                                               \
     X(adam_decay, adam, a->weight_decay = 0)                                                               \
     X(nesterov, momentum, a->nesterov = false)                                                             \
     X(dampening, momentum, a->dampening = 0)                                                               \
