@@ -3,9 +3,9 @@
  *     op_check.c        two devices side by side: memory, comparison
  *     op_check_cases.c  for each op its arguments, in several variants
  *
- * It finds a device, driver or library that computes something else: the variants take each path of a kernel that the
- * arguments choose (rows of several warps, tails of arrays, second tiles, …). It does not take the place of tests/ops,
- * which compares with a reference in double, and on many shapes. */
+ * It finds a device, driver or library that computes something else: the variants take paths of kernels that arguments
+ * choose (rows of several warps, tails of arrays, second tiles, …). It does not take the place of tests/ops, which
+ * compares with a reference in double, and on many shapes. */
 #ifndef ZTRAIN_GPU_OP_CHECK_H
 #define ZTRAIN_GPU_OP_CHECK_H
 

@@ -229,8 +229,8 @@ static void allow_tf32(struct op_check_bed *b)
         b->tolerance = 4e-3;
 }
 
-/* Plain, bias, GELU, both with the other layout of weights, SwiGLU; GELU by erf with a bias; logits: fp32, in rows with
- * something between them. */
+/* Plain, bias, GELU, both with the other layout of weights, SwiGLU or in fp16 GeGLU; GELU by erf with a bias; logits:
+ * fp32, in rows with something between them. */
 static bool check_linear_fwd(struct op_check_bed *b)
 {
     if (b->variant > 6)
@@ -247,6 +247,7 @@ static bool check_linear_fwd(struct op_check_bed *b)
     a.bias = b->variant % 2 ? bed_input(b, b->dtype, N, 1) : NULL;
     a.aux = a.gelu ? bed_output(b, b->dtype, M * N) : NULL;
     a.gated = b->variant == 4 ? bed_output(b, b->dtype, M * N / 2) : NULL;
+    a.gated_gelu = a.gated && b->dtype == DTYPE_F16;
     if (a.gelu_erf)
         tell_erf_from_tanh(b);
     allow_tf32(b);
@@ -254,7 +255,8 @@ static bool check_linear_fwd(struct op_check_bed *b)
     return true;
 }
 
-/* Plain, added, with GELU's slope, with SwiGLU's; with bias gradients: alone, with GELU's slope, with that by erf. */
+/* Plain, added, with GELU's slope, with SwiGLU's or in fp16 GeGLU's; with bias gradients: alone, with GELU's slope,
+ * with that by erf. */
 static bool check_linear_bwd_input(struct op_check_bed *b)
 {
     if (b->variant > 6)
@@ -272,6 +274,7 @@ static bool check_linear_bwd_input(struct op_check_bed *b)
     a.w = bed_input(b, b->dtype, N * C, 0.2);
     a.gelu_aux = b->variant == 2 || b->variant > 4 ? bed_input(b, b->dtype, rows * C, 1) : NULL;
     a.gate_up = b->variant == 3 ? bed_changed(b, b->dtype, M * 2 * C, 1) : NULL;
+    a.gated_gelu = a.gate_up && b->dtype == DTYPE_F16;
     a.dbias = sums ? bed_changed(b, DTYPE_F32, C, 1) : NULL;
     if (sums)
         allow_rounding(b);
