@@ -89,6 +89,9 @@ enum {
     X(input_ranges, linear_bwd_input, if (a->dbias && a->M > COLUMN_ROWS) a->M = COLUMN_ROWS)              \
     X(null_columns, linear_bwd_weight, a->null_count = 0)                                                  \
     X(weight_distance, linear_bwd_weight, a->ld_dy = 0)                                                    \
+    X(weight_bias_added, linear_bwd_weight, a->accumulate_dbias = false)                                   \
+    X(weight_narrow, linear_bwd_weight, if (a->dw_dtype == DTYPE_BF16) return)                             \
+    X(weight_narrow_added, linear_bwd_weight, if (a->dw_dtype == DTYPE_BF16) a->accumulate = false)        \
     X(rope_part, rope, a->R = a->D)                                                                        \
     X(rope_distance, rope, a->ld = a->heads * a->D)                                                        \
     X(second_tile, attention_fwd, if (a->max_seq > KEYS_TILE) a->window = KEYS_TILE)                       \

@@ -161,7 +161,7 @@ static void announce(const struct model *model)
     arena_init_dry(&dry);
     transformer_layout(transformer, &dry);
     announcing = model;
-    assert_int_equal(transformer_prepare(transformer, true, &err), STATUS_OK);
+    assert_int_equal(transformer_prepare(transformer, true, false, &err), STATUS_OK);
     transformer_free(transformer);
     device_close(device);
     tensor_table_release(&table);
