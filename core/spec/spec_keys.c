@@ -787,7 +787,8 @@ const struct spec_key spec_keys[] = {
           "cpu: master weights, m and v are in host memory, where the CPU updates them; gradients come down during "
           "backward and parameters go up during the next forward; needs stage 1, 2 or 3; nvme: they and the gradients "
           "are on a local disk and pass through host memory in pieces; needs stage 3 and nvme_path; the bits are those "
-          "of a run without offload"),
+          "of a run without offload (on a GPU not those of gradients that are accumulated in bf16, which agree to "
+          "rounding)"),
      .choices = offload_choices},
     {USED("zero_optimization.offload_optimizer.ratio", KEY_REAL, spec.zero.offload_optimizer.ratio, "1.0", SILENT,
           "at least this fraction of the optimizer's state is in host memory: that of the last units, which the next "
