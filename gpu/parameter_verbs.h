@@ -1,13 +1,13 @@
-/* parameter_verbs.h: the four verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor
+/* parameter_verbs.h: the five verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor
  * declares them, comm/zero implements them.
  *
  *   acquire      work enqueued on `stream` from now on may read the unit's parameters
  *   release      no further work will read them; the memory may be reused after the work enqueued so far
  *   grads        returns the memory for the unit's gradients (fp32, laid out as the unit). accumulate: add to its
  *                values; else overwrite every element of every tensor (gaps may stay unwritten or become zeros)
- *   matrix_sums  may be called after grads: then the gradients of the unit's tensors of two dimensions go into the
- *                memory that it returns (bf16, laid out as the unit) instead, added to its values with `adds`, and the
- *                other tensors' alone where grads says. NULL: there is no such memory for this unit
+ *   matrix_sums  may be called for a block, after grads and before its ops: the gradients of its tensors of two
+ *                dimensions go into the memory that it returns then (bf16, laid out as the unit; adds: added to its
+ *                values), and only the others' where grads says. NULL: there is no such memory
  *   grads_ready  all work that writes the unit's gradients in this micro-batch is enqueued; their reduction may start
  *                after it
  *

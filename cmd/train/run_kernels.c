@@ -102,11 +102,15 @@ char *run_kernels_take(struct device *device, const struct run_place *place, con
     char *own = device_choices(device);
     if (own)
         text = read_text(path, own);
+    else if (device->kind == DEVICE_CUDA)
+        log_warn("the kernels that the run has computed with, in '%s', cannot be taken, because there is no folder for "
+                 "choices of kernels: the run may continue with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
+                 path);
     free(own);
     if (!text)
         return NULL;
     device_take_choices(device, text, false);
-    log_info("kernels: those that the run has computed with, from '%s'", path);
+    log_info("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
     return text;
 }
 

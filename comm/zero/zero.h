@@ -1,4 +1,4 @@
-/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm and
+/* zero.h: ZeRO stages 0 to 3 as an implementation of the five verbs (gpu/parameter_verbs.h); gradient norm and
  * clipping; the optimizer step on the owned slices (Rajbhandari et al., "ZeRO: memory optimizations toward training
  * trillion parameter models", 2020).
  *

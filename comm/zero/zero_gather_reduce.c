@@ -1,4 +1,4 @@
-/* zero_gather_reduce.c: the four verbs: parameters are gathered before they are used, gradients are reduced while
+/* zero_gather_reduce.c: the five verbs: parameters are gathered before they are used, gradients are reduced while
  * backward continues.
  *
  * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: forward 0, 1, … L, then the head, then L, … 1;

@@ -1,6 +1,6 @@
 /* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies),
  * zero_check.c (a step computed twice) -> zero_hash.c -> zero.c
- * (creation, memory, access to slices) -> zero_gather_reduce.c (the four verbs: gathering and reducing) <- zero_step.c
+ * (creation, memory, access to slices) -> zero_gather_reduce.c (the five verbs: gathering and reducing) <- zero_step.c
  * (the end of a step: norm, clipping, update); all but the first two -> zero_offload.c (the optimizer's state in host
  * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
  * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the

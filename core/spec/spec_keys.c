@@ -863,7 +863,9 @@ const struct spec_key spec_keys[] = {
          "activation_checkpointing.policy", KEY_CHOICE, spec.recompute, "none", SILENT,
          "the activations that are not kept for backward but computed again, with the same bits; norms: the outputs of "
          "norms; mlp: also the activation between the MLP's products; attention: also q, k, v and the attention's "
-         "output; block: everything but each block's input"),
+         "output; block: everything but each block's input; a GPU may compute SwiGLU inside a product, but not with "
+         "mlp and "
+         "attention, which agree with the other policies to rounding then"),
      .choices = recompute_choices},
     {USED(
         "activation_checkpointing.cpu_checkpointing", KEY_BOOL, spec.cpu_checkpointing, "false", SILENT,

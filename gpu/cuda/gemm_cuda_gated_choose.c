@@ -181,16 +181,27 @@ void gemm_gated_take_imported(struct gemm_cuda *g, const struct linear_products 
     log_debug("took rank 0's ways of %d products with SwiGLU", taken);
 }
 
-/* Warns where rank 0 has a kernel that cuDNN does not propose here, or that has faulted here. */
+/* Warns where rank 0, or the run that is resumed, has a kernel that cuDNN does not propose here, or that has faulted
+ * here. */
 static void warn_of_other_kernel(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     struct gemm_choice known;
-    if (find_known(g, plan, &known) && known.way == GEMM_WAY_FUSED)
+    if (gemm_cache_find_imported(g->cache, &plan->key, &known) && known.way == GEMM_WAY_FUSED)
         log_warn(
-            "this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld with "
-            "SwiGLU inside: it computes SwiGLU by a kernel of its own, and gives other bits; hint: "
-            "ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks do so",
-            (long long)plan->key.m, (long long)plan->key.n, (long long)plan->key.k);
+            "this rank cannot take the kernel by which %s the matrix product m %lld n %lld k %lld with SwiGLU inside, "
+            "and gives other bits; hint: ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks compute SwiGLU by a kernel of "
+            "its own",
+            gemm_cache_follows(g->cache) ? "rank 0 computes" : "the run has computed", (long long)plan->key.m,
+            (long long)plan->key.n, (long long)plan->key.k);
+}
+
+/* Rank 0 hands on the choices of the run that is resumed: not one that it could not take itself. */
+static void replace_imported(struct gemm_cuda *g, const struct gemm_plan *plan)
+{
+    const struct gemm_choice unfused = {.way = GEMM_WAY_UNFUSED};
+    struct gemm_choice known;
+    if (gemm_cache_find_imported(g->cache, &plan->key, &known))
+        gemm_cache_put(g->cache, &plan->key, &unfused);
 }
 
 enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *g, const struct gemm_clock *clock, const struct gemm_op *op,
@@ -200,11 +211,13 @@ enum gemm_gated_outcome gemm_gated_choose(struct gemm_cuda *g, const struct gemm
     if (!plan)
         return GEMM_GATED_NOT_TIMED;
     plan->way = GEMM_WAY_UNFUSED;
-    if (gemm_cache_follows(g->cache)) { /* what rank 0 has not chosen, this rank does not choose alone */
-        warn_of_other_kernel(g, plan);
+    warn_of_other_kernel(g, plan);
+    if (gemm_cache_follows(g->cache)) /* what rank 0 has not chosen, this rank does not choose alone */
         return GEMM_GATED_NOT_TIMED;
-    }
-    return time_proposals(g, clock, plan, op, err);
+    const enum gemm_gated_outcome outcome = time_proposals(g, clock, plan, op, err);
+    if (outcome == GEMM_GATED_NOT_TIMED || outcome == GEMM_GATED_NO_MEMORY)
+        replace_imported(g, plan);
+    return outcome;
 }
 
 void gemm_gated_force(struct gemm_cuda *g, const struct gemm_op *op)

@@ -220,8 +220,14 @@ static void choose_algorithm(struct bench *bench, const struct gemm_product *p)
     struct gemm_plan *plan = gemm_plan_find(g, &p->key);
     if (plan || !(plan = gemm_plan_new(g, &p->key)) || !plan->supported)
         return;
-    if (!gemm_cache_find(g->cache, &p->key, &known) || !gemm_plan_take_known(g, plan, &known))
-        measure_candidates(bench, plan);
+    const bool found = gemm_cache_find(g->cache, &p->key, &known);
+    if (found && gemm_plan_take_known(g, plan, &known))
+        return;
+    if (found && gemm_cache_follows(g->cache))
+        log_warn("this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld, "
+                 "and gives other bits",
+                 (long long)p->key.m, (long long)p->key.n, (long long)p->key.k);
+    measure_candidates(bench, plan);
 }
 
 /* ---- with the epilogue or without ---------------------------------------- */

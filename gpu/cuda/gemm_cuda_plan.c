@@ -174,7 +174,7 @@ bool gemm_plan_take_known(const struct gemm_cuda *g, struct gemm_plan *plan, con
                                        &result) != CUBLAS_STATUS_SUCCESS)
         return false;
     result.algo = algorithm;
-    if (!is_acceptable(g, &result))
+    if (!is_acceptable(g, &result) || is_faulty(g, plan, &algorithm))
         return false;
     plan->algorithm = algorithm;
     plan->way = known->way;

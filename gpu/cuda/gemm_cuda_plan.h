@@ -51,7 +51,8 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *k
  * proposal, so that nothing is measured in a step. NULL: out of memory. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Sets the plan's algorithm and way to those from the cache. False: the library no longer accepts the algorithm. */
+/* Sets the plan's algorithm and way to those from the cache. False: the library no longer accepts the algorithm, or it
+ * has faulted on this machine. */
 bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, const struct gemm_choice *known);
 
 /* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was the faster

@@ -10,7 +10,7 @@
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_cache.c      attention over the keys and values of the tokens before
  *   transformer_layers.c     matrix products and norms, as block and head use them
- *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
+ *   transformer_unit.c       a unit in use: its parameters and gradients, through the five verbs
  *
  * Each file calls only those below it. Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v; dt is
  * the compute dtype. */

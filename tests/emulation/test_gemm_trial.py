@@ -1,6 +1,8 @@
 """Kernels of matrix products on trial: one that faults is named and left out, one that is refused is left out, and choices are
 not kept from a GPU that is throttled."""
+import ctypes
 import os
+import struct
 
 import pytest
 
@@ -12,6 +14,16 @@ from harness import GPT2, ROOT, USAGE
 def emulated(monkeypatch, tmp_path):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "cache"))
+
+
+WAY_FIELD = 22  # after the key's, before the algorithm's
+
+
+def xxh64(data, seed):
+    """The hash of the notes on kernels (gpu/gemm_trial.c)."""
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH64.restype = ctypes.c_uint64
+    return library.XXH64(data, ctypes.c_size_t(len(data)), ctypes.c_uint64(seed))
 
 
 def spec_of(folder, name="run"):
@@ -39,6 +51,33 @@ def test_a_kernel_that_faults_is_left_out(folder):
     assert "measured " not in folder.ztrain("--config", spec_of(folder, "fourth"), env=dies).out
 
 
+def test_a_kernel_that_has_faulted_here_is_not_taken_from_the_run_folder(folder, monkeypatch, tmp_path):
+    """The run has computed with it on another machine."""
+    folder.ztrain("--config", spec_of(folder))
+    kernels = os.path.join(folder.run_folder("run"), "kernels-emulated-GPU.txt")
+    with open(kernels, encoding="utf-8") as f:
+        before = [line.split() for line in f if line.startswith("gemm ")]
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
+    os.makedirs(tmp_path / "other")
+    with open(tmp_path / "other" / "gemm-emulated-GPU-130100.txt.faulty", "w", encoding="utf-8") as f:
+        for line in before:
+            key = struct.pack(f"{WAY_FIELD - 1}q", *map(int, line[1:WAY_FIELD]))
+            algorithm = struct.pack("8Q", *(int(line[WAY_FIELD + 1][i:i + 16], 16) for i in range(0, 128, 16)))
+            f.write(f"{xxh64(algorithm, xxh64(key, 0)):016x} m 1 n 1 k 1\n")
+    done = folder.ztrain("--config", spec_of(folder), "--resume", folder.run_folder("run"), "--set", "train.max_steps=2")
+    assert "those that the run has computed with" in done.out and "measured " in done.out, done
+    with open(kernels, encoding="utf-8") as f:
+        after = {tuple(line.split()[1:WAY_FIELD]): line.split()[WAY_FIELD + 1] for line in f if line.startswith("gemm ")}
+    assert all(after[tuple(line[1:WAY_FIELD])] != line[WAY_FIELD + 1] for line in before)
+
+
+def test_a_run_says_that_it_cannot_take_its_kernels(folder):
+    folder.ztrain("--config", spec_of(folder))
+    done = folder.ztrain("--config", spec_of(folder), "--resume", folder.run_folder("run"), "--set", "train.max_steps=2",
+                         env={"ZTRAIN_GEMM_CACHE": ""})
+    assert "cannot be taken, because there is no folder for choices of kernels" in done.err, done
+
+
 def test_a_kernel_that_is_refused_is_left_out(folder):
     done = folder.ztrain("--config", spec_of(folder), env={"ZTRAIN_EMULATION_GEMM": "refuses"})
     assert "measured " in done.out and ".faulty" not in cache() and ".trial" not in cache(), done
@@ -60,7 +99,7 @@ def test_a_wrong_word_is_refused(folder):
 
 UNTIMED, FUSED, UNFUSED = range(3)
 EPILOGUES = BIAS, GELU_AUX_BIAS, DGELU, BGRADA = 1, 3, 4, 5  # of GPT-2's products
-EPILOGUE_FIELD, WAY_FIELD = 12, 22
+EPILOGUE_FIELD = 12
 
 
 def entries(kind, name=""):

@@ -288,6 +288,20 @@ def test_a_resume_chooses_for_sizes_that_are_new(folder, tmp_path, monkeypatch):
     assert "those that the run has computed with" in done.out and ways() == {FORWARD: FUSED, BACKWARD: FUSED}, done
 
 
+def test_a_resume_that_cannot_take_a_kernel_says_so_and_hands_on_another_way(folder, tmp_path, monkeypatch):
+    trained(folder, "run", ZTRAIN_EMULATION_SWIGLU="fast")
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
+    resume = ["--resume", folder.run_folder("run"), "--set", "train.max_steps=3"]
+    done = trained(folder, "run", more=resume, ZTRAIN_EMULATION_SWIGLU="fast", ZTRAIN_EMULATION_CUDNN="none")[1]
+    assert done.err.count("this rank cannot take the kernel by which the run has computed the matrix product m 24 ") == 2, done
+    last = {}
+    with open(os.path.join(folder.run_folder("run"), "kernels-emulated-GPU.txt"), encoding="utf-8") as f:
+        for line in map(str.split, f):
+            if line[0] == "gemm" and int(line[EPILOGUE_FIELD]) in EPILOGUES:
+                last[int(line[EPILOGUE_FIELD])] = int(line[WAY_FIELD])  # of two choices for one product the later counts
+    assert last == {FORWARD: UNFUSED, BACKWARD: UNFUSED}
+
+
 OWN = {"ZTRAIN_CUDA_ATTENTION": "own"}
 
 
