@@ -10,6 +10,8 @@ import stat
 import subprocess
 import sys
 
+import pytest
+
 import harness
 
 
@@ -298,6 +300,7 @@ def names(tasks):
     return [task.name + (" torch" if task.torch else " deterministic" if task.deterministic else "") for task in tasks]
 
 
+@pytest.mark.long  # the plan takes terabytes of addresses, which a sanitizer does not have
 def test_what_does_not_fit_is_no_pass(folder):
     """By the plan, which starts no run; and by ztrain, where the plan has more memory or does not know the GPU."""
     done = bench(folder, {"huge": HUGE, "small-memory": {**TINY, "settings": {"train.memory_limit": "1MiB"}}, "tiny": TINY})
