@@ -184,7 +184,10 @@ static void test_a_failed_read_ends_it(void **unused)
     assert_int_equal(failed->status, STATUS_CHECKPOINT);
     assert_string_equal(failed->err.text, "cannot read number 5");
     read_ahead_give(ahead, failed);
-    assert_null(read_ahead_take(ahead));
+    int begun = 0; /* by the other thread, before this piece failed */
+    for (struct read_ahead_piece *piece; (piece = read_ahead_take(ahead)); begun++)
+        read_ahead_give(ahead, piece);
+    assert_in_range(begun, 0, READ_AHEAD);
     assert_null(read_ahead_take(ahead));
     read_ahead_free(ahead);
     assert_int_equal(numbers.agains, 1);
