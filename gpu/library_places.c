@@ -83,7 +83,9 @@ static void check_named(const char *list)
         const size_t length = strcspn(list, ":");
         char *folder = memory_printf("%.*s", (int)length, list);
         if (length && (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)))
-            log_warn("ZTRAIN_CUDA_LIBRARIES: there is no folder '%s': libraries are looked for elsewhere", folder);
+            log_warn(
+                "ZTRAIN_CUDA_LIBRARIES: there is no folder '%s'; ztrain searches the other places for the libraries",
+                folder);
         free(folder);
         list += length + (list[length] == ':');
     }

@@ -517,7 +517,7 @@ static void check_long_rows(struct op_check_bed *b, enum dtype logits_dtype)
     a.targets = some_targets(b, ROWS, columns);
     a.loss_sum = bed_double(b, 1);
     add_scales(b, &a);
-    for (int i = 0; i < ROWS; i++) /* what is behind V_padded is no gradient */
+    for (int i = 0; i < ROWS; i++) /* the elements after V_padded are not gradients */
         bed_compare(b, (char *)a.dlogits + (size_t)i * BYTES, (enum op_check_type)b->dtype, a.V_padded);
     RUN(b, cross_entropy, &a);
 }

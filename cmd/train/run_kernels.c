@@ -103,9 +103,10 @@ char *run_kernels_take(struct device *device, const struct run_place *place, con
     if (own)
         text = read_text(path, own);
     else if (device->kind == DEVICE_CUDA)
-        log_warn("the kernels that the run has computed with, in '%s', cannot be taken, because there is no folder for "
-                 "choices of kernels: the run may continue with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
-                 path);
+        log_warn(
+            "cannot use the run's kernels in '%s': there is no folder for choices of kernels, so the run may continue "
+            "with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
+            path);
     free(own);
     if (!text)
         return NULL;

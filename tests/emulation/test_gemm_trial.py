@@ -75,7 +75,7 @@ def test_a_run_says_that_it_cannot_take_its_kernels(folder):
     folder.ztrain("--config", spec_of(folder))
     done = folder.ztrain("--config", spec_of(folder), "--resume", folder.run_folder("run"), "--set", "train.max_steps=2",
                          env={"ZTRAIN_GEMM_CACHE": ""})
-    assert "cannot be taken, because there is no folder for choices of kernels" in done.err, done
+    assert "cannot use the run's kernels in " in done.err and "there is no folder for choices of kernels" in done.err, done
 
 
 def test_a_kernel_that_is_refused_is_left_out(folder):
