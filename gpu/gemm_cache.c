@@ -78,6 +78,13 @@ bool gemm_cache_folder(char *folder, size_t size)
     return home && *home && snprintf(folder, size, "%s/.cache/ztrain", home) < (int)size;
 }
 
+void gemm_cache_file_words(const char *gpu, char *name)
+{
+    for (; *gpu; gpu++)
+        *name++ = isalnum((unsigned char)*gpu) ? *gpu : '-';
+    *name = '\0';
+}
+
 struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version)
 {
     struct gemm_cache *cache = calloc(1, sizeof *cache);
@@ -90,10 +97,7 @@ struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version)
     cache->version = cublaslt_version;
     snprintf(cache->gpu, sizeof cache->gpu, "%s", gpu);
     char name[sizeof cache->gpu];
-    size_t n = 0;
-    for (const char *c = cache->gpu; *c; c++)
-        name[n++] = isalnum((unsigned char)*c) ? *c : '-';
-    name[n] = '\0';
+    gemm_cache_file_words(cache->gpu, name);
     if (snprintf(cache->path, sizeof cache->path, "%.3900s/gemm-%s-%zu.txt", cache->folder, name, cublaslt_version) >=
         (int)sizeof cache->path) {
         free(cache);

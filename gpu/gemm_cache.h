@@ -98,6 +98,10 @@ struct gemm_cache;
 bool gemm_cache_folder(char *folder, size_t size);
 void gemm_cache_make_folder(void);
 
+/* A GPU's name as file names have it: letters and digits, and '-' for every other character. name: room for
+ * strlen(gpu) + 1 characters. */
+void gemm_cache_file_words(const char *gpu, char *name);
+
 /* Finds the name of the file, which gemm_cache_lock() reads. NULL: there is no cache. */
 struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version);
 void gemm_cache_close(struct gemm_cache *cache);

@@ -6,7 +6,6 @@
 #include "core/status.h"
 #include "gpu/gemm_cache.h"
 
-#include <ctype.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,12 +23,9 @@ enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 static bool record_path(const struct device *device, char *path, size_t size)
 {
     char folder[RECORD_PATH], name[sizeof device->name];
-    size_t n = 0;
     if (!gemm_cache_folder(folder, sizeof folder))
         return false;
-    for (const char *c = device->name; *c; c++)
-        name[n++] = isalnum((unsigned char)*c) ? *c : '-';
-    name[n] = '\0';
+    gemm_cache_file_words(device->name, name);
     return snprintf(path, size, "%.3900s/gpu-test-%s.txt", folder, name) < (int)size;
 }
 

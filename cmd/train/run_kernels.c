@@ -5,8 +5,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/device_choices.h"
+#include "gpu/gemm_cache.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +24,9 @@ bool run_kernels_is_torn(const char *name)
 
 static void file_name(const struct device *device, char name[NAME_SIZE])
 {
-    int n = snprintf(name, NAME_SIZE, "%s", prefix);
-    for (const char *c = device->name; *c; c++)
-        name[n++] = isalnum((unsigned char)*c) ? *c : '-';
-    snprintf(name + n, (size_t)(NAME_SIZE - n), ".txt");
+    char words[sizeof device->name];
+    gemm_cache_file_words(device->name, words);
+    snprintf(name, NAME_SIZE, "%s%s.txt", prefix, words);
 }
 _Static_assert(sizeof prefix + sizeof((struct device *)NULL)->name + sizeof ".txt" <= NAME_SIZE, "every name fits");
 
