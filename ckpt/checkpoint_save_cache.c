@@ -3,7 +3,11 @@
 
 #include "core/memory.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 /* The files of a tokenizer in a Hugging Face folder, and the settings of generation; those that exist are copied. */
@@ -19,25 +23,65 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "chat_template.jinja",
                                               "chat_template.json",
                                               "generation_config.json"};
-_Static_assert(COUNT_OF(tokenizer_files) == TOKENIZER_FILES_MAX, "the cache has room for each file");
+_Static_assert(COUNT_OF(tokenizer_files) < TOKENIZER_FILES_MAX, "the cache has room for each file");
 
 enum { TOKENIZER_MAX_BYTES = 1 << 30 };
+
+/* Reads dir/name; `prefix` and `name` are its name in a checkpoint. */
+static enum status add_file(struct checkpoint_save_cache *cache, const char *dir, const char *prefix, const char *name,
+                            struct error *err)
+{
+    struct tokenizer_file *file = &cache->files[cache->num_files];
+    char path[FS_PATH_MAX];
+    TRY(fs_join(path, dir, name, STATUS_DATA, err));
+    if (cache->num_files == TOKENIZER_FILES_MAX || strlen(prefix) + strlen(name) >= sizeof file->name) {
+        error_set(err, STATUS_DATA, "cannot keep '%s' in checkpoints: %s", path,
+                  cache->num_files == TOKENIZER_FILES_MAX ? "there are too many templates" : "its name is too long");
+        return error_hint(err, "delete or rename chat templates that the model does not need");
+    }
+    TRY(fs_read_file(path, TOKENIZER_MAX_BYTES, STATUS_DATA, &file->data, &file->bytes, err));
+    snprintf(file->name, sizeof file->name, "%s%s", prefix, name);
+    file->checksum = XXH3_64bits(file->data, file->bytes);
+    cache->num_files++;
+    return STATUS_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct tokenizer_file *)a)->name, ((const struct tokenizer_file *)b)->name);
+}
+
+static enum status add_templates(struct checkpoint_save_cache *cache, const char *tokenizer_dir, struct error *err)
+{
+    enum status status = STATUS_OK;
+    char folder[FS_PATH_MAX];
+    TRY(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
+    if (!fs_is_dir(folder))
+        return STATUS_OK;
+    DIR *listing = memory_opendir(folder);
+    if (!listing)
+        return error_system(err, STATUS_DATA, errno, "cannot list folder '%s'", folder);
+    int first = cache->num_files;
+    for (struct dirent *item; status == STATUS_OK && (item = readdir(listing));)
+        if (*item->d_name != '.' && fs_has_suffix(item->d_name, ".jinja"))
+            status = add_file(cache, folder, TEMPLATES_FOLDER "-", item->d_name, err);
+    closedir(listing);
+    qsort(&cache->files[first], (size_t)(cache->num_files - first), sizeof *cache->files, by_name);
+    return status;
+}
 
 enum status checkpoint_save_cache_new(const char *tokenizer_dir, struct checkpoint_save_cache **out, struct error *err)
 {
     enum status status = STATUS_OK;
     struct checkpoint_save_cache *cache = memory_zeroed(1, sizeof *cache);
     for (size_t i = 0; tokenizer_dir && i < COUNT_OF(tokenizer_files); i++) {
-        struct tokenizer_file *file = &cache->files[cache->num_files];
         char path[FS_PATH_MAX];
         TRY_GOTO(fs_join(path, tokenizer_dir, tokenizer_files[i], STATUS_DATA, err));
-        if (!fs_exists(path))
-            continue;
-        TRY_GOTO(fs_read_file(path, TOKENIZER_MAX_BYTES, STATUS_DATA, &file->data, &file->bytes, err));
-        file->name = tokenizer_files[i];
-        file->checksum = XXH3_64bits(file->data, file->bytes);
-        cache->num_files++;
+        if (fs_exists(path))
+            TRY_GOTO(add_file(cache, tokenizer_dir, "", tokenizer_files[i], err));
     }
+    if (tokenizer_dir)
+        TRY_GOTO(add_templates(cache, tokenizer_dir, err));
     *out = cache;
     return STATUS_OK;
 fail:

@@ -4,15 +4,16 @@
 #define ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
 
 #include "ckpt/checkpoint_list.h"
+#include "ckpt/manifest.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TOKENIZER_FILES_MAX = 12 };
+enum { TOKENIZER_FILES_MAX = 32 };
 
 struct tokenizer_file {
-    const char *name; /* static */
-    char *data;       /* [bytes] owned */
+    char name[MANIFEST_NAME_MAX]; /* in a checkpoint */
+    char *data;                   /* [bytes] owned */
     size_t bytes;
     uint64_t checksum; /* XXH3 of data */
 };

@@ -11,6 +11,10 @@
 
 #define MANIFEST_NAME "manifest.json"
 
+/* The folder of a model's chat templates beside the first one. A checkpoint has no folders: TEMPLATES_FOLDER "/x.jinja"
+ * is TEMPLATES_FOLDER "-x.jinja" there. */
+#define TEMPLATES_FOLDER "additional_chat_templates"
+
 enum {
     MANIFEST_VERSION = 2, /* the latest */
     MANIFEST_MAX_BYTES = 64 << 20,

@@ -365,6 +365,25 @@ static enum status remove_stale(void *context, const char *name, struct error *e
     return remove_file(exporter->out, name, err);
 }
 
+/* Gives a file its name; a chat template's is in a folder, which is created. */
+static enum status publish_file(struct exporter *exporter, const char *name, struct error *err)
+{
+    static const char prefix[] = TEMPLATES_FOLDER "-";
+    bool is_template = strncmp(name, prefix, strlen(prefix)) == 0;
+    char from[FS_PATH_MAX], folder[FS_PATH_MAX], to[FS_PATH_MAX];
+    TRY(temporary_path(exporter, name, from, err));
+    if (is_template) {
+        TRY(fs_join(folder, exporter->out, TEMPLATES_FOLDER, STATUS_DATA, err));
+        TRY(fs_mkdirs(folder, STATUS_DATA, err));
+        TRY(fs_join(to, folder, name + strlen(prefix), STATUS_DATA, err));
+    } else {
+        TRY(fs_join(to, exporter->out, name, STATUS_DATA, err));
+    }
+    if (rename(from, to) != 0)
+        return error_set(err, STATUS_DATA, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+    return is_template ? fs_sync_dir(folder, STATUS_DATA, err) : STATUS_OK;
+}
+
 static enum status publish(struct exporter *exporter, struct error *err)
 {
     TRY(remove_file(exporter->out, CONFIG_FILE, err));
@@ -372,13 +391,9 @@ static enum status publish(struct exporter *exporter, struct error *err)
     TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
     TRY(for_each_file(exporter->out, remove_stale, exporter, err));
     for (int i = 0; i < exporter->names.count; i++) {
-        char from[FS_PATH_MAX], to[FS_PATH_MAX];
-        TRY(temporary_path(exporter, exporter->names.items[i], from, err));
-        TRY(fs_join(to, exporter->out, exporter->names.items[i], STATUS_DATA, err));
         if (i == exporter->names.count - 1) /* config.json comes last: all other files are durable */
             TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
-        if (rename(from, to) != 0)
-            return error_set(err, STATUS_DATA, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+        TRY(publish_file(exporter, exporter->names.items[i], err));
     }
     return fs_sync_dir(exporter->out, STATUS_DATA, err);
 }

@@ -197,12 +197,26 @@ static void test_tokenizer_files_come_along(void **unused)
     case_write(file, "", 0);
     case_path(file, "tokenizer/model.safetensors");
     case_write(file, "x", 1);
+    case_path(file, "tokenizer/additional_chat_templates");
+    assert_int_equal(mkdir(file, 0777), 0);
+    case_path(file, "tokenizer/additional_chat_templates/rag.jinja");
+    case_write(file, "{{ 1 }}", 7);
+    case_path(file, "tokenizer/additional_chat_templates/rag.jinja~");
+    case_write(file, "old", 3);
     struct case_save how = {.world = 2, .step = 1, .level = 3, .tokenizer_dir = source};
     case_save_ok(&how, path);
     assert_true(case_has("step-00000001/tokenizer.json") && case_has("step-00000001/merges.txt"));
     assert_false(case_has("step-00000001/model.safetensors"));
+    assert_true(case_has("step-00000001/additional_chat_templates-rag.jinja"));
+    assert_false(case_has("step-00000001/additional_chat_templates-rag.jinja~"));
     assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
     checkpoint_close(checkpoint);
+
+    struct checkpoint_save_cache *cache;
+    case_path(file, "tokenizer/additional_chat_templates/a-name-that-has-no-room-in-manifests.jinja");
+    case_write(file, "", 0);
+    assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "its name is too long"));
 
     how.tokenizer_dir = "/nonexistent"; /* no such files, so none is copied */
     how.step = 2;

@@ -330,16 +330,19 @@ static void test_tokenizer(void **state)
     assert_int_equal(mkdir(at("tokenizer"), 0700), 0);
     put(at("tokenizer/vocab.json"), "{\"a\": 0}");
     put(at("tokenizer/merges.txt"), "#version\n");
+    assert_int_equal(mkdir(at("tokenizer/additional_chat_templates"), 0700), 0);
+    put(at("tokenizer/additional_chat_templates/tool_use.jinja"), "{{ tools }}");
     model_init(&model, TIED);
     struct checkpoint *checkpoint = save(&model, TIED, at("tokenizer"));
     export(checkpoint, at("out"), DTYPE_F32, 0);
     assert_true(file_is(at("out/vocab.json"), "{\"a\": 0}"));
     assert_true(file_is(at("out/merges.txt"), "#version\n"));
-    assert_int_equal(count_files(at("out"), NULL), 4);
+    assert_true(file_is(at("out/additional_chat_templates/tool_use.jinja"), "{{ tools }}"));
+    assert_int_equal(count_files(at("out"), NULL), 5);
     put(at("checkpoints/step-00000003/vocab.json"), "{\"b\": 0}");
     expect_fault(checkpoint, at("out"), STATUS_CHECKPOINT, "vocab.json' is damaged: it does not match");
     assert_true(file_is(at("out/vocab.json"), "{\"a\": 0}"));
-    assert_int_equal(count_files(at("out"), NULL), 4);
+    assert_int_equal(count_files(at("out"), NULL), 5);
     checkpoint_close(checkpoint);
     model_release(&model);
 }
