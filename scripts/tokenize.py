@@ -44,7 +44,7 @@ load_parts()
 import collections
 import signal
 
-from tokenization.encode import Encoder, roles_shown
+from tokenization.encode import LOST, REFUSED, Encoder, first_of, roles_shown
 from tokenization.errors import DATA, USAGE, Failure, interrupt
 from tokenization.inputs import batches, documents, find_files, kind_of
 from tokenization.options import parse
@@ -79,6 +79,9 @@ def run(args):
             progress.show(sum(shard.tokens for shard in shards))
             interrupt.check()
         progress.clear()
+        if counts[REFUSED] * 10 > counts["conversations"]:
+            raise Failure(DATA, f"{counts[REFUSED]:,} of {counts['conversations']:,} conversations cannot be used, more than a "
+                                f"tenth; the first: {first_of(REFUSED, counts)}")
         total = sum(len(shard.lengths) for shard in shards)
         if total == 0 and counts["dropped"]:
             raise Failure(DATA, f"nothing to learn from in {counts['dropped']:,} documents: "
@@ -108,6 +111,12 @@ def run(args):
         summary_labels(labels, shards)
     if counts["empty"] or skipped:
         print(f"left out   {counts['empty']:,} empty documents, {skipped:,} binary files")
+    if counts[REFUSED]:
+        print(f"left out   {counts[REFUSED]:,} of {counts['conversations']:,} conversations; the first: "
+              + first_of(REFUSED, counts))
+    if counts[LOST]:
+        print(f"not shown  {counts[LOST]:,} conversations have texts that the chat template does not render; the first: "
+              + first_of(LOST, counts))
     if counts["dropped"]:
         print(f"dropped    {counts['dropped']:,} documents with nothing to learn from{roles_shown(counts)}")
     if counts["truncated"]:

@@ -5,7 +5,8 @@
     workers    batches -> processes, and their results in order
     encode     a batch -> tokens, masks or labels, training or validation
     tokenizer      text -> tokens
-    chat_template  a conversation -> text, and which parts of it are learned from
+    conversations  a row -> messages
+    chat_template  messages -> text, and which parts of it are learned from
     shards     tokens -> PREFIX.bin, PREFIX.idx and what lies beside them
     progress   the bar, and the summary at the end
     errors     failures and signals

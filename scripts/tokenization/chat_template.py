@@ -3,20 +3,29 @@
 A template is a Jinja program that came with a model, so it runs in Jinja's sandbox, sees nothing but plain JSON values, and
 has the functions that transformers gives it: raise_exception, strftime_now, the filter tojson, and the block
 {% generation %}, which marks the assistant's words.
+
+A template without such blocks says nothing about its text. But it goes through the messages in a loop, so each loop of a
+template is compiled with calls that write marks between the texts when a conversation is rendered a second time: which
+message the loop is at, and where it ends. Without its marks that text has to be the first one.
+
+    <|user|>one<|end|><|assistant|>1<|end|></s>      the text
+    0                 1                      -       the message that each part comes from; -: none
+                                  [......]..         what is learned: not the prompt to generate, but what ends the turn
 """
-import contextlib
 import datetime
 import json
 import os
 import re
+import secrets
+
+from .conversations import ChatError
+from .errors import Failure, interrupt
 
 MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 OLDEST_JINJA = (3, 1)  # its sandbox has what is used here
-
-
-class ChatError(Exception):
-    """The reason why a conversation or a template cannot be used, in one line."""
+TAG = r"<[^<>\s]+>"  # <think>, whether it is a token or not
+THINK = re.compile("</?think>")
 
 
 def read_json(path):
@@ -43,20 +52,30 @@ def special_tokens(folder):
     return found
 
 
+def template_files(folder):
+    """{name: path} of the templates that are files of a tokenizer folder."""
+    paths, more = {"default": os.path.join(folder, "chat_template.jinja")}, os.path.join(folder, "additional_chat_templates")
+    for name in sorted(os.listdir(more)) if os.path.isdir(more) else []:
+        if name.endswith(".jinja"):
+            paths[name.removesuffix(".jinja")] = os.path.join(more, name)
+    return {name: path for name, path in paths.items() if os.path.exists(path)}
+
+
 def find_templates(folder):
-    """{name: text} of a tokenizer folder: chat_template.jinja counts, else tokenizer_config.json's chat_template, which is a
-    text or a list of named ones."""
-    path = os.path.join(folder, "chat_template.jinja")
-    if os.path.exists(path):
+    """{name: text} of a tokenizer folder: chat_template.jinja and additional_chat_templates/NAME.jinja count, else
+    tokenizer_config.json's chat_template, which is a text or a list of named ones."""
+    templates = {}
+    for name, path in template_files(folder).items():
         try:
             with open(path, encoding="utf-8") as file:
-                return {"default": file.read()}
+                templates[name] = file.read()
         except (OSError, UnicodeDecodeError) as error:
             raise ChatError(f"cannot read '{path}': {error}") from error
+    if templates:
+        return templates
     value = read_json(os.path.join(folder, "tokenizer_config.json")).get("chat_template")
     if isinstance(value, str):
         return {"default": value}
-    templates = {}
     for entry in value if isinstance(value, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str):
             templates[entry["name"]] = entry["template"]
@@ -67,8 +86,71 @@ def find_templates(folder):
     return templates
 
 
+def make_marker(jinja2):
+    """The Jinja extension that writes marks."""
+    nodes = jinja2.nodes
+
+    class Marker(jinja2.ext.Extension):
+        """Knows {% generation %} … {% endgeneration %}, and which message a loop is at. Marks are texts, so that they stay
+        in their places where a template collects a text before it writes it."""
+
+        tags = {"generation"}
+        nonce = secrets.token_hex(8)
+        pattern = re.compile(f"\0{nonce}(\\d*)(\\+?)\0")
+
+        def start(self, messages):
+            """Before a rendering. messages: those to mark; None: no marks."""
+            self.marking, self.known = messages is not None, {id(one): i for i, one in enumerate(messages or ())}
+            self.owner, self.outer, self.blocks = None, [], 0
+
+        def mark(self):
+            return f"\0{self.nonce}{'' if self.owner is None else self.owner}{'+' * (self.blocks > 0)}\0" * self.marking
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("generation"), [], [], body).set_lineno(line)
+
+        def generation(self, caller):
+            self.blocks += 1
+            begin, text = self.mark(), caller()
+            self.blocks -= 1
+            return begin + text + self.mark()
+
+        def enter(self):
+            self.outer.append(self.owner)
+
+        def step(self, value):
+            """A loop's next value."""
+            if id(value) not in self.known:
+                return ""
+            self.owner = self.known[id(value)]
+            return self.mark()
+
+        def leave(self):
+            inner, self.owner = self.owner, self.outer.pop()
+            return "" if inner == self.owner else self.mark()
+
+        def instrument(self, node):
+            """Puts the calls of enter(), step() and leave() before, into and after each loop below a node."""
+            for name, value in list(node.iter_fields()):
+                if isinstance(value, list):
+                    setattr(node, name, [part for child in value for part in self.parts_of(child)])
+            for child in node.iter_child_nodes():
+                self.instrument(child)
+
+        def parts_of(self, node):
+            if not isinstance(node, nodes.For) or not isinstance(node.target, nodes.Name):
+                return [node]
+            target = nodes.Name(node.target.name, "load")
+            node.body.insert(0, nodes.Output([self.call_method("step", [target])]))
+            return [nodes.ExprStmt(self.call_method("enter")), node, nodes.Output([self.call_method("leave")])]
+
+    return Marker
+
+
 def make_environment():
-    """Jinja's sandbox with what templates expect, set up as transformers does it."""
+    """(Jinja's sandbox with what templates expect, set up as transformers does it; its Marker)"""
     try:
         import jinja2
         import jinja2.ext
@@ -78,62 +160,41 @@ def make_environment():
     if tuple(int(n) for n in jinja2.__version__.split(".")[:2]) < OLDEST_JINJA:
         raise ImportError("jinja2")
 
-    class Generation(jinja2.ext.Extension):
-        """{% generation %} … {% endgeneration %}: notes where its text begins and ends."""
-
-        tags = {"generation"}
-
-        def __init__(self, environment):
-            super().__init__(environment)
-            environment.extend(record=self.record)
-            self.blocks = self.spans = None
-
-        def parse(self, parser):
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
-
-        def note(self, caller):
-            text = caller()
-            if self.blocks is not None:
-                start = sum(map(len, self.blocks))
-                self.spans.append((start, start + len(text)))
-            return text
-
-        @contextlib.contextmanager
-        def record(self, blocks, spans):
-            self.blocks, self.spans = blocks, spans
-            try:
-                yield
-            finally:
-                self.blocks = self.spans = None
-
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
 
     def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
+    marker = make_marker(jinja2)
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+        trim_blocks=True, lstrip_blocks=True, extensions=[marker, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return environment
+    return environment, environment.extensions[marker.identifier]
 
 
 class ChatTemplate:
     """The template of a tokenizer folder. ImportError: the package jinja2 is missing or too old."""
 
-    def __init__(self, folder):
-        self.environment, self.special = make_environment(), special_tokens(folder)
-        self.compiled, self.marked = {}, {}
-        for name, text in find_templates(folder).items():
+    def __init__(self, folder, special_texts):
+        """special_texts: the tokenizer's special tokens, one of which may end a turn"""
+        self.environment, self.marker = make_environment()
+        self.environment.globals["strftime_now"] = lambda form: self.now.strftime(form)
+        self.values, self.special_texts = special_tokens(folder), special_texts
+        specials = [re.escape(text) for text in sorted(special_texts, key=len, reverse=True)]
+        self.special = re.compile("|".join(specials) or "(?!)")
+        self.tag = re.compile("(" + "|".join([*specials, TAG]) + ")")
+        self.compiled, self.marked, templates = {}, {}, find_templates(folder)
+        for name, text in templates.items():
             try:
-                self.compiled[name] = self.environment.from_string(text)
+                tree = self.environment.parse(text)
+                self.marker.instrument(tree)
+                self.compiled[name] = self.environment.from_string(tree)
             except Exception as error:  # jinja2.TemplateSyntaxError and others
                 raise ChatError(f"the chat template '{name}' of '{folder}' is wrong: {one_line(error)}") from error
             self.marked[name] = MARKS.search(text) is not None
+        self.takes_calls = any("tool_calls" in text for text in templates.values())
 
     def choose(self, tools):
         if tools and "tool_use" in self.compiled:
@@ -144,71 +205,181 @@ class ChatTemplate:
             return next(iter(self.compiled))
         raise ChatError("the folder has several chat templates and none named 'default': " + ", ".join(self.compiled))
 
-    def run(self, name, row, messages, prompt):
-        blocks, spans = [], []
-        values = {**self.special, **(row.get("chat_template_kwargs") or {})}
+    def run(self, beside, messages, prompt, marked=False):
+        """The text of messages. prompt: with what makes a model answer; marked: with the Marker's marks"""
+        values = {**self.values, **beside, "messages": messages, "add_generation_prompt": prompt}
+        compiled = self.compiled[self.choose(beside["tools"])]
+        self.marker.start(messages if marked else None)
         try:
-            with self.environment.record(blocks, spans):
-                for block in self.compiled[name].generate(messages=messages, tools=row.get("tools"),
-                                                          documents=row.get("documents"),
-                                                          add_generation_prompt=prompt, **values):
-                    blocks.append(block)
+            with interrupt.at_once():  # a template may take for ever
+                return compiled.render(values)
+        except Failure:
+            raise
         except Exception as error:  # a template may raise anything
             raise ChatError(f"the chat template refuses it: {one_line(error)}") from error
-        return "".join(blocks), spans
 
-    def render(self, row, special_ends):
-        """The text of a conversation and the spans (start, end) of its characters that the assistant said. special_ends:
-        special tokens, one of which may end a turn."""
-        messages = clean_messages(row)
-        name = self.choose(row.get("tools"))
-        text, spans = self.run(name, row, messages, False)
-        if not self.marked[name]:
-            spans = [self.turn(name, row, messages, i, text, special_ends)
-                     for i, message in enumerate(messages) if message["role"] == "assistant"]
-        return text, [(start, end) for start, end in spans if end > start]
+    def render(self, conversation):
+        """The text of a conversation; the spans (start, end) of its characters that are learned, which is what the assistant
+        said, with the token that ends its turn; and what the text lacks (Rendering.lost)."""
+        self.now = datetime.datetime.now()
+        found = Rendering(self, conversation)
+        if self.marked[self.choose(conversation.beside["tools"])]:
+            spans = found.blocks()
+        else:
+            spans = [found.turn(i) for i, message in enumerate(conversation.messages)
+                     if message["role"] == "assistant" and i not in conversation.muted]
+        return found.text, sorted((start, end) for start, end in spans if end > start), found.lost()
 
-    def turn(self, name, row, messages, i, text, special_ends):
-        """Where message i, the assistant's, is in the text: between the renderings of the messages before it, with the
-        prompt to generate, and of those up to it. Blanks after the token that ends the turn are left out."""
-        before = self.run(name, row, messages[:i], True)[0] if i else self.run_empty(name, row)
-        after, _ = self.run(name, row, messages[: i + 1], False)
-        if not after.startswith(before) or not text.startswith(after):
-            raise ChatError(
-                f"message {i + 1} cannot be found: the chat template renders the first {i + 1} messages differently when "
-                "others follow; hint: enclose the assistant's text in the template in {% generation %} and {% endgeneration %}")
-        said = after[len(before):]
-        bare = said.rstrip()
-        if any(bare.endswith(end) for end in special_ends):
-            said = bare
-        return len(before), len(before) + len(said)
 
-    def run_empty(self, name, row):
+class Rendering:
+    """A text, and from which message each part of it comes.
+
+    parts: [(start, end, number of the message or None, whether a generation block wrote it)], in order, of the whole text"""
+
+    def __init__(self, template, conversation):
+        self.template, self.messages, self.muted = template, conversation.messages, conversation.muted
+        self.beside, self.parts = conversation.beside, []
+        self.text = self.run(self.messages, False)
+        position, owner, inside = 0, None, False
+        pieces = template.marker.pattern.split(template.run(self.beside, self.messages, False, marked=True))
+        for text, number, block in zip(pieces[::3], pieces[1::3] + [""], pieces[2::3] + [""]):
+            self.parts.append((position, position + len(text), owner, inside))
+            position, owner, inside = position + len(text), int(number) if number else None, bool(block)
+        if "".join(pieces[::3]) != self.text:
+            raise ChatError("the chat template changes what its loops have written, so that nobody can tell who says what" + HINT)
+        self.seen = {owner for start, end, owner, _ in self.parts if owner is not None and self.text[start:end].strip()}
+
+    def run(self, messages, prompt):
+        return self.template.run(self.beside, messages, prompt)
+
+    def blocks(self):
+        """The spans of the generation blocks, without those of messages that are not learned."""
+        spans, last = [], None
+        for start, end, owner, inside in self.parts:
+            last = last if owner is None else owner  # a block after the loop belongs to the last message
+            if inside and last not in self.muted:
+                spans.append((start, end))
+        if self.muted and last is None:
+            raise ChatError(f"message {min(self.muted) + 1}, which is not learned, cannot be told apart from the others: the chat "
+                            "template does not loop over the messages")
+        return spans
+
+    def turn(self, i):
+        """What message i, the assistant's, has in the text, from its first word to the token that ends its turn; blanks
+        after that token are left out."""
+        start, end = self.region(i)
+        if start == end:
+            return start, end
+        start = self.after_prompt(i, start, end)
+        rest = self.text[end:]
+        if i == len(self.messages) - 1 and rest.strip() and not self.template.special.sub("", rest).strip():
+            end = len(self.text)  # a token that ends the conversation, such as Phi-3's
+        bare = self.text[start:end].rstrip()
+        if any(bare.endswith(special) for special in self.template.special_texts):
+            end = start + len(bare)
+        return start, end
+
+    def region(self, i):
+        """What the template's loop wrote for message i."""
+        if not self.seen:
+            return self.between(i)
+        own = [(start, end) for start, end, owner, _ in self.parts if owner == i and self.text[start:end].strip()]
+        if not own:
+            return 0, 0
+        start, end = own[0][0], own[-1][1]
+        said = self.text[start:end]
+        for first, last, owner, _ in self.parts:
+            if start <= first and last <= end and owner != i and self.text[first:last].strip():
+                raise self.not_apart(i)
+        for number, message in enumerate(self.messages):  # some templates write a tool's answer into the turn that called it
+            content = message.get("content")
+            if number not in self.seen and message["role"] != "assistant" and isinstance(content, str):
+                if content.strip() and content.strip() in said:
+                    raise self.not_apart(i)
+        return start, end
+
+    def between(self, i):
+        """The same by renderings of the messages up to this one, for a template without a loop over them."""
+        ends = []
+        for messages in (self.messages[:i], self.messages[: i + 1]):
+            try:
+                text = self.run(messages, False)
+            except ChatError:
+                raise self.not_apart(i) from None
+            if not self.text.startswith(text):
+                raise self.not_apart(i)
+            ends.append(len(text))
+        return tuple(ends)
+
+    def not_apart(self, i):
+        return ChatError(f"message {i + 1} cannot be told apart from the rest of what the chat template writes" + HINT)
+
+    def after_prompt(self, i, start, end):
+        """Where the assistant's words begin in [start, end): after what the template writes to make a model answer."""
         try:
-            return self.run(name, row, [], True)[0]
-        except ChatError as error:
-            raise ChatError("the conversation begins with the assistant, and the chat template renders nothing before that; "
-                            "hint: begin with a user's or system message") from error
+            prompt = self.run(self.messages[:i], True)
+        except ChatError:  # it refuses the beginning of the conversation
+            return self.after_pieces(i, start, end)
+        if start <= len(prompt) <= end and self.text.startswith(prompt):
+            return len(prompt)
+        return self.after_pieces(i, start, end)
+
+    def after_pieces(self, i, start, end):
+        """The same where a prompt is not the beginning of the conversation. A token of it, such as <think>, may be absent from
+        the conversation. Before the first message a template may write a text of its own, such as <s>."""
+        pieces = self.prompt_pieces(i)
+        whole, said = "".join(pieces), self.text[start:end]
+        if not i and whole and whole in said:
+            return start + said.index(whole) + len(whole)
+        position = end - len(said.lstrip()) if pieces else start
+        for piece in pieces:
+            if not self.text.startswith(piece, position, end):
+                if piece.strip() and not self.template.tag.fullmatch(piece):
+                    raise self.not_apart(i)
+                break
+            position += len(piece)
+        return position
+
+    def prompt_pieces(self, i):
+        """What a prompt adds to the messages before message i, or to any question, cut at tokens."""
+        for messages in (self.messages[:i], [{"role": "user", "content": "?"}]):
+            try:
+                bare, prompted = (self.pieces(self.run(messages, prompt)) for prompt in (False, True))
+            except ChatError:
+                continue
+            same = 0
+            while same < min(len(bare), len(prompted)) and bare[same] == prompted[same]:
+                same += 1
+            return self.pieces("".join(prompted[same:]).lstrip())
+        raise self.not_apart(i)
+
+    def pieces(self, text):
+        return [piece for piece in self.template.tag.split(text) if piece]
+
+    def lost(self):
+        """What of a conversation its text does not have, in words, or None. Reasoning may be absent, but not in the last message."""
+        if not all(self.has(name) for name in names_of(self.beside["tools"])):
+            return "the tools"
+        for number, message in enumerate(self.messages, 1):
+            texts = [message[name] for name in ("reasoning_content", "content") if isinstance(message.get(name), str)]
+            said = THINK.split("<think>".join(texts))
+            said = said if number == len(self.messages) else said[-1:]
+            if not all(self.has(text.strip()) for text in said + names_of(message.get("tool_calls"))):
+                return f"message {number}, role {message['role']}"
+        return None
+
+    def has(self, text):
+        return text in self.text or json.dumps(text, ensure_ascii=False)[1:-1] in self.text
+
+
+HINT = "; hint: enclose the assistant's text in the template in {% generation %} and {% endgeneration %}"
+
+
+def names_of(functions):
+    """The names in a list of tools or of calls."""
+    found = [one.get("function", one) for one in functions if isinstance(one, dict)] if isinstance(functions, list) else []
+    return [one["name"] for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)]
 
 
 def one_line(error):
     return " ".join(str(error).split()) or type(error).__name__
-
-
-SHARED_ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT's "from"
-
-
-def clean_messages(row):
-    """The messages as transformers passes them on: members that are null are left out. ShareGPT's {from, value} becomes
-    {role, content}."""
-    messages = []
-    for number, message in enumerate(row["messages"], 1):
-        if not isinstance(message, dict):
-            raise ChatError(f"message {number} is not a JSON object")
-        if "role" not in message and isinstance(message.get("from"), str):
-            message = {"role": SHARED_ROLES.get(message["from"], message["from"]), "content": message.get("value")}
-        message = {key: value for key, value in message.items() if value is not None}
-        if not isinstance(message.get("role"), str):
-            raise ChatError(f"message {number} has no 'role'; it has: {', '.join(message) or 'nothing'}")
-        messages.append(message)
-    return messages

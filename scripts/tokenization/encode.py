@@ -6,35 +6,55 @@ import itertools
 import json
 import sys
 
-from . import chat_template
-from .errors import DATA, Failure, USAGE
+from .chat_template import ChatTemplate
+from .conversations import ChatError, Conversation
+from .errors import DATA, Failure, USAGE, printable
 from .tokenizer import find_folder, open_tokenizer, typecode
 
 MAX_DOCUMENT = 2**31 - 1  # tokens; the index has 32 bits for it
 
 
 ROLE = "role "  # begins the name of the count of conversations without anything to learn in which a role speaks
+REFUSED, LOST = "refused", "lost"  # conversations that are left out, and those whose texts are not all rendered
+
+
+def note(counts, kind, text):
+    """Counts a conversation of a kind, and keeps the first one's text as the name of a count."""
+    counts[kind] += 1
+    if counts[kind] == 1:
+        counts[f"{kind}: {text}"] = 1
+
+
+def first_of(kind, counts):
+    return printable(next(name for name in counts if name.startswith(kind + ": "))[len(kind) + 2:])
 
 
 def role_names(key):
     """The names of counts for the roles of a conversation, which is given as JSON."""
-    roles = {message.get("role", message.get("from")) for message in json.loads(key)["messages"] if isinstance(message, dict)}
+    row = json.loads(key)
+    messages = row.get("messages", row.get("completion"))
+    roles = {message.get("role", message.get("from")) for message in messages if isinstance(message, dict)}
     return {ROLE + str(role)[:32] for role in roles}
 
 
 def roles_shown(counts):
     """"; the roles in them: bot, user", as those conversations have them for which role_names() was called."""
-    roles = sorted(name[len(ROLE):] for name in counts if name.startswith(ROLE))
+    roles = sorted(printable(name[len(ROLE):]) for name in counts if name.startswith(ROLE))
     return "; the roles in them: " + ", ".join(roles[:8]) + ", …" * (len(roles) > 8) if roles else ""
 
 
-def load_chat_template(folder):
+def load_chat_template(folder, special_texts, option):
     try:
-        return chat_template.ChatTemplate(folder)
+        return ChatTemplate(folder, special_texts)
     except ImportError:
-        raise Failure(USAGE, "--chat-template needs the Python package 'jinja2', 3.1 or newer; hint: pip install jinja2")
-    except chat_template.ChatError as error:
+        raise Failure(USAGE, f"{option} needs the Python package 'jinja2', 3.1 or newer; hint: pip install jinja2")
+    except ChatError as error:
         raise Failure(DATA, str(error))
+
+
+def is_conversation(item):
+    """Whether an item is what inputs.conversation() makes, not a pair of completion_documents."""
+    return item.startswith(b"{")
 
 
 class Encoder:
@@ -46,51 +66,75 @@ class Encoder:
         self.typecode = typecode(self.tokenizer.vocabulary)
         self.threshold = int(args.validation * 2**64)
         self.form, self.max_length = args.form, args.max_length
+        self.folder, self.template = args.tokenizer, None
         if self.form == "chat":
-            self.template = load_chat_template(find_folder(args.tokenizer))
-        self.before, self.after = self.special(args.special)
+            self.load_template("--chat-template")
+        self.around = {chat: self.special(args.special, chat) for chat in (False, True)}
 
-    def special(self, wanted):
+    def special(self, wanted, chat):
         """The tokens to put before and after a document that does not have them."""
         if wanted in ("bos", "both") and self.tokenizer.begin is None:
             raise Failure(USAGE, f"--special {wanted}: the tokenizer has no token that begins a text")
         begin, end = [self.tokenizer.begin], [self.tokenizer.end]
         if self.form == "label":
             return [], []
-        if wanted == "auto" and self.form != "chat":
+        if wanted == "auto" and not chat:
             before, after = self.tokenizer.own
             return before, after if end[0] in after else after + end
         return {"auto": ([], []), "none": ([], []), "bos": (begin, []), "eos": ([], end), "both": (begin, end)}[wanted]
 
-    def read_chat(self, item):
-        where, row = json.loads(item)
-        try:
-            text, spans = self.template.render(row, self.tokenizer.special_texts) if row["messages"] else ("", [])
-        except chat_template.ChatError as error:
-            raise Failure(DATA, f"{where}: {error}")
-        return json.dumps(row).encode(), text, spans
+    def load_template(self, option):
+        if self.folder == "byte":
+            raise Failure(USAGE, f"{option}: the byte vocabulary has no chat template; name a tokenizer folder")
+        self.template = load_chat_template(find_folder(self.folder), self.tokenizer.special_texts, option)
 
-    @staticmethod
-    def read_completion(item):
-        prompt, completion = json.loads(item)
-        return item, prompt + completion, [(len(prompt), len(prompt) + len(completion))]
+    def read_conversation(self, row, names, place, counts):
+        """(what decides the side, text, spans of what is learned) of what inputs.conversation() gives"""
+        if self.template is None:
+            self.load_template("--completion with messages in the fields")
+        conversation = Conversation(names, row, self.template.takes_calls)
+        if not conversation.messages:
+            return conversation.key, "", []
+        text, spans, lost = self.template.render(conversation)
+        if lost:
+            note(counts, LOST, f"{place}: {lost}")
+        return conversation.key, text, spans
 
-    def tokens_of(self, items):
+    def chats_of(self, items, counts):
+        """What tokens_of() gives for conversations. Those that cannot be used are left out, and counted."""
+        found = []
+        for item in map(json.loads, items):
+            counts["conversations"] += 1
+            try:
+                found.append(self.read_conversation(**item, counts=counts))
+            except ChatError as error:
+                note(counts, REFUSED, f"{item['place']}: {error}")
+            except RecursionError:
+                note(counts, REFUSED, f"{item['place']}: its values are nested too deeply")
+        encoded_texts = self.tokenizer.encode_marked([text for _, text, _ in found], [spans for _, _, spans in found])
+        for (key, text, spans), (ids, mask) in zip(found, encoded_texts):
+            yield key, ids, mask, bool(spans) and spans[-1][1] >= len(text.rstrip())
+
+    def tokens_of(self, items, counts):
         """(what decides the side, tokens, mask or None, whether the mask counts the end-of-text token) of each item: text as
         bytes, or JSON as chat_documents and completion_documents make it."""
         if self.form == "text":
             for text, ids in zip(items, self.tokenizer.encode(items)):
                 yield text, ids, None, False
-            return
-        read = self.read_chat if self.form == "chat" else self.read_completion
-        found = [read(item) for item in items]
-        encoded_texts = self.tokenizer.encode_marked([text for _, text, _ in found], [spans for _, _, spans in found])
-        for (key, text, spans), (ids, mask) in zip(found, encoded_texts):
-            yield key, ids, mask, bool(spans) and spans[-1][1] >= len(text.rstrip())
+        elif self.form == "chat":
+            yield from self.chats_of(items, counts)
+        else:
+            for chats, some in itertools.groupby(items, is_conversation):
+                some = list(some)
+                if chats:
+                    yield from self.chats_of(some, counts)
+                    continue
+                for item, (ids, mask) in zip(some, self.tokenizer.encode_pairs(map(json.loads, some))):
+                    yield item, ids, mask, True
 
-    def completed(self, ids, mask, ends):
+    def completed(self, ids, mask, ends, chat):
         """The document with its special tokens, cut to the length that is allowed."""
-        before, after = self.before, self.after
+        before, after = self.around[chat]
         if before and list(ids[: len(before)]) == before:
             before = []
         if after and list(ids[-len(after) :]) == after:
@@ -144,17 +188,18 @@ class Encoder:
             return self.encode_labels(items)
         parts = [(array.array(self.typecode), array.array("i"), bytearray()) for _ in range(2)]
         counts, sample, replaced = collections.Counter(), None, self.tokenizer.replaced
-        for key, ids, mask, ends in self.tokens_of(items):
+        for key, ids, mask, ends in self.tokens_of(items, counts):
             if not ids:
                 counts["empty"] += 1
                 continue
-            ids, mask, cut = self.completed(ids, mask, ends)
+            chat = self.form != "text" and is_conversation(key)
+            ids, mask, cut = self.completed(ids, mask, ends, chat)
             counts["truncated"] += cut
             if len(ids) > MAX_DOCUMENT:
                 raise Failure(DATA, f"a document of {len(ids):,} tokens is too long; hint: --document paragraph")
             if mask is not None and not any(mask):
                 counts["dropped"] += 1
-                counts.update(role_names(key) if self.form == "chat" else [])
+                counts.update(role_names(key) if chat else [])
                 continue
             tokens, lengths, masks = parts[self.side(key)]
             tokens.extend(ids)

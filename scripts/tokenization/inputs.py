@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 
+from . import conversations
 from .errors import DATA, Failure, USAGE, interrupt
 
 BATCH_BYTES = 1 << 20  # of text in a batch, which goes to one worker
@@ -124,7 +125,8 @@ def field_text(value, where):
     if value is None:
         return ""
     if isinstance(value, (dict, list)):
-        raise Failure(DATA, f"{where} is a {'list' if isinstance(value, list) else 'JSON object'}, expected text")
+        raise Failure(DATA, f"{where} is a {'list' if isinstance(value, list) else 'JSON object'}, expected text"
+                            + "; hint: --chat-template" * conversations.is_messages(value))
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -177,11 +179,13 @@ def csv_rows(file, path):
         raise Failure(DATA, f"'{path}' line {rows.line_num}: {error}")
 
 
-def check_row(where, row, fields, option):
+def check_row(where, row, fields, option, forms=False):
+    """Refuses a row without these fields. forms: hints at the option for another form of data that it has"""
     if not isinstance(row, dict):
         raise Failure(DATA, f"{where}: expected a JSON object")
     for field in fields:
         if field not in row:
+            option = forms and conversations.option_for(row) or option
             raise Failure(DATA, f"{where}: no field '{field}'; it has: "
                                 + (", ".join(list(map(str, row))[:12]) or "none") + f"; hint: {option}")
 
@@ -189,17 +193,33 @@ def check_row(where, row, fields, option):
 def row_documents(rows, fields):
     """The texts of rows of any kind."""
     for where, row in rows:
-        check_row(where, row, fields, "--fields NAME,NAME")
+        check_row(where, row, fields, "--fields NAME,NAME", forms=True)
         texts = [field_text(row[f], f"{where}: field '{f}'") for f in fields]
         text = " ".join(texts) if any(texts) else ""  # a document of blanks only is left out
         yield text.encode("utf-8", "replace")  # JSON can hold half a surrogate pair, UTF-8 cannot
 
 
-def completion_documents(rows, fields):
-    """Pairs as JSON: [prompt, completion]."""
+def conversation(where, names, row, schema):
+    """What Encoder.read_conversation() takes, as JSON: {"row": {field: value}, "names": of the fields with messages, "place": …}.
+    schema: all rows have the same one, which may be where their nulls come from"""
+    found = {name: row[name] for name in (*names, *conversations.BESIDE, "system") if name in row}
+    try:
+        found = conversations.without_nulls(found) if schema else found
+        return json.dumps({"row": found, "names": names, "place": where}, default=str).encode()
+    except RecursionError:
+        raise Failure(DATA, f"{where}: its values are nested too deeply")
+
+
+def completion_documents(rows, fields, schema):
+    """Pairs as JSON, [prompt, completion], or what conversation() gives where the two are lists of messages. Of three fields
+    the second is the input that belongs to the first, as in Alpaca's data."""
     for where, row in rows:
-        check_row(where, row, fields, "--completion PROMPT,COMPLETION")
-        yield json.dumps([field_text(row[f], f"{where}: field '{f}'") for f in fields]).encode()
+        check_row(where, row, fields, "--completion PROMPT,COMPLETION", forms=True)
+        if len(fields) == 2 and all(isinstance(row[field], list) for field in fields):
+            yield conversation(where, fields, row, schema)
+            continue
+        *prompt, completion = (field_text(row[f], f"{where}: field '{f}'") for f in fields)
+        yield json.dumps(["\n".join(filter(None, prompt)), completion]).encode()
 
 
 def label_documents(rows, fields, label):
@@ -213,26 +233,13 @@ def label_documents(rows, fields, label):
         yield json.dumps([str(value)] + [field_text(row[f], f"{where}: field '{f}'") for f in fields]).encode()
 
 
-CHAT_MEMBERS = ("tools", "documents", "chat_template_kwargs")
-
-
-def chat_documents(rows, field):
-    """Conversations as JSON: [place, {"messages": …, "tools": …}]. field None: messages, or conversations."""
+def chat_documents(rows, field, schema):
+    """What conversation() gives for each row. field: the one with the messages; None: those of conversations.FORMS"""
     for where, row in rows:
-        name = field or ("messages" if not isinstance(row, dict) or "messages" in row else "conversations")
-        check_row(where, row, [name if field or name in row else "messages"], "--fields NAME")
-        chat = {"messages": row[name]}
-        for member in CHAT_MEMBERS:
-            chat[member] = row.get(member)
-        for member, value in chat.items():  # data sets of one schema hold such values as text
-            if isinstance(value, str):
-                try:
-                    chat[member] = json.loads(value)
-                except ValueError:
-                    raise Failure(DATA, f"{where}: '{member}' is text, and not JSON")
-        if not isinstance(chat["messages"], list):
-            raise Failure(DATA, f"{where}: '{name}' is not a list of messages")
-        yield json.dumps([where, chat], default=str).encode()
+        check_row(where, row, [], "")
+        names = [field] if field else conversations.form_of(row) or ["messages"]
+        check_row(where, row, names, "--fields NAME")
+        yield conversation(where, names, row, schema)
 
 
 def csv_columns(file, path, fields):
@@ -287,10 +294,10 @@ def documents_of(file, path, args, advance):
         return csv_label_documents(file, path, args.fields, args.label)
     rows = {"jsonl": json_rows, "csv": csv_rows}[kind](file, path) if kind != "parquet" else parquet_rows(file, path, advance)
     if args.form == "chat":
-        return chat_documents(rows, args.fields[0] if args.fields_given else None)
-    if args.form == "label":
-        return label_documents(rows, args.fields, args.label)
-    return (completion_documents if args.form == "completion" else row_documents)(rows, args.fields)
+        return chat_documents(rows, args.fields[0] if args.fields_given else None, kind == "parquet")
+    if args.form == "completion":
+        return completion_documents(rows, args.fields, kind == "parquet")
+    return label_documents(rows, args.fields, args.label) if args.form == "label" else row_documents(rows, args.fields)
 
 
 def documents(files, args, progress):

@@ -28,13 +28,18 @@ documents
   --max-length N cuts documents after N tokens.
 
 conversations
-  --chat-template takes the field "messages" of each object, a list of {"role": "user", "content": "…"} ("conversations"
-  with "from" and "value" works as well; --fields names another), renders it with the chat template of the tokenizer folder
-  (chat_template.jinja, or chat_template in tokenizer_config.json), and marks in PREFIX.mask what the assistant said: by the
-  template's {% generation %} blocks if it has them, else all turns of the role "assistant" with the token that ends them.
-  "tools" and "documents" of an object go to the template. Conversations in which the assistant says nothing are dropped.
-  --completion PROMPT,COMPLETION names two fields; the document is one after the other, and the completion with the
-  end-of-text token is what is learned from.
+  --chat-template takes the field "messages" of each object, a list of {"role": "user", "content": "…"}; or ShareGPT's
+  "conversations" with "from" and "value"; or "prompt" and "completion", two such lists, of which the second is learned;
+  --fields names another field. It renders them with the chat template of the tokenizer folder (chat_template.jinja with
+  additional_chat_templates, or chat_template in tokenizer_config.json), and marks in PREFIX.mask what the assistant said: by
+  the template's {% generation %} blocks if it has them, else all turns of the role "assistant" with the token that ends them.
+  A turn with "weight": 0 or "train": false is not learned. "tools", "documents", "chat_template_kwargs" and a "system" text
+  of an object go to the template. Conversations in which the assistant says nothing are dropped. Those that the template
+  refuses, and those whose turns cannot be told apart, are left out and counted; more than a tenth of them: exit 3.
+  --completion PROMPT,COMPLETION names two fields; the document is one after the other, each tokenized by itself, and the
+  completion with the end-of-text token is what is learned from. Two lists of messages are rendered as --chat-template does.
+  --completion instruction,input,output, as Alpaca's data have them: the prompt is the first, and the second below it if it is
+  not empty.
   A sample is shown at the end, with what is learned from in green (or between ⟦ and ⟧).
 
 labels
@@ -67,11 +72,13 @@ examples
   scripts/tokenize.py /usr/include --output data/headers --tokenizer byte --document file
   scripts/tokenize.py ag_news.csv --fields 2,3 --output data/news --tokenizer models/gpt2 --validation 0.02
   scripts/tokenize.py chats.jsonl --chat-template --output data/chats --tokenizer models/llama-instruct
+  scripts/tokenize.py alpaca.json --completion instruction,input,output --output data/alpaca --tokenizer models/llama
   scripts/tokenize.py mrpc.jsonl --label label --fields sentence1,sentence2 --output data/mrpc --tokenizer models/bert
   scripts/tokenize.py part-*.jsonl.gz --fields text --output data/web --tokenizer models/llama --workers 16
 
 exit codes
-  0 done; 2 wrong usage (or the package is missing); 3 an input or tokenizer cannot be read or is damaged;
+  0 done; 2 wrong usage (or the package is missing); 3 an input or tokenizer cannot be read or is damaged, or more than a tenth
+  of the conversations cannot be used;
   130 or 143 interrupted by SIGINT or SIGTERM
 """
 
@@ -90,7 +97,7 @@ def parse(arguments):
     parser.add_argument("--fields", metavar="LIST", help="fields of jsonl, csv and parquet (default: text)")
     parser.add_argument("--chat-template", action="store_true",
                         help="render messages with the tokenizer folder's chat template, and write a loss mask")
-    parser.add_argument("--completion", metavar="LIST", help="two fields: a prompt, and the completion to learn")
+    parser.add_argument("--completion", metavar="LIST", help="fields: a prompt, maybe an input, and the completion to learn")
     parser.add_argument("--label", metavar="COLUMN", help="the field with the label of each row, for classification")
     parser.add_argument("--labels-from", metavar="PREFIX", help="number the labels as in this shard")
     parser.add_argument("--special", choices=("auto", "none", "bos", "eos", "both"), default="auto",
@@ -124,8 +131,8 @@ def parse(arguments):
     if args.chat_template and args.tokenizer == "byte":
         parser.error("--chat-template: the byte vocabulary has no chat template; name a tokenizer folder")
     args.fields = [field.strip() for field in (args.completion or args.fields or "text").split(",")]
-    if args.form == "completion" and len(args.fields) != 2:
-        parser.error("--completion: two fields, PROMPT,COMPLETION")
+    if args.form == "completion" and len(args.fields) not in (2, 3):
+        parser.error("--completion: PROMPT,COMPLETION or PROMPT,INPUT,COMPLETION")
     if args.form == "chat" and len(args.fields) != 1:
         parser.error("--fields: with --chat-template one field, the messages")
     if args.form == "label" and (len(args.fields) > 2 or not args.label):

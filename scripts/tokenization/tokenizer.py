@@ -3,12 +3,14 @@ import array
 import itertools
 import json
 import os
+import secrets
 import sys
 
 from .errors import DATA, Failure, USAGE
 from .inputs import LFS_POINTER, refuse_pointer
 
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>", "[EOS]", "<|eot_id|>")
+BORDER = "\ue000border " + secrets.token_hex(8)  # a token that no text has
 
 
 class ByteTokenizer:
@@ -49,6 +51,12 @@ class ByteTokenizer:
                 first, last = (len(text[:n].encode("utf-8", "replace")) for n in (start, end))
                 mask += bytes(first - len(mask)) + b"\1" * (last - first)
             yield next(self.encode([whole])), mask + bytes(len(whole) - len(mask))
+
+    def encode_pairs(self, pairs):
+        """(token array, mask) of each [prompt, completion], whose completion has 1 in the mask."""
+        for prompt, completion in pairs:
+            prompt, completion = (text.encode("utf-8", "replace") for text in (prompt, completion))
+            yield next(self.encode([prompt + completion])), bytes(len(prompt)) + b"\1" * len(completion)
 
     @staticmethod
     def decode(ids):
@@ -91,7 +99,7 @@ class FolderTokenizer:
         begin = self.configured(folder, "bos_token")
         self.begin = ids.get(begin, self.own[0][0] if self.own[0] else None)
         added = self.tokenizer.get_added_tokens_decoder().values()
-        self.special_texts = tuple(token.content for token in added if token.special)
+        self.special_texts = tuple(token.content for token in added if token.content.strip())
 
     def own_tokens(self, folder):
         """The tokens that the tokenizer puts before and after a text. From here on it leaves them to the caller, and the
@@ -140,6 +148,19 @@ class FolderTokenizer:
                     i += 1
                 mask[position] = i < len(marked) and start < marked[i][1] and end > marked[i][0]
             yield array.array("i", encoding.ids), mask
+
+    def encode_pairs(self, pairs):
+        """(token array, mask) of each [prompt, completion], whose completion has 1 in the mask. No token has characters of
+        both: they are tokenized with a token of their own between them, which is left out."""
+        import tokenizers
+        self.tokenizer.add_tokens([tokenizers.AddedToken(BORDER, normalized=False)])
+        pairs = [[text.encode("utf-8", "replace").decode() for text in pair] for pair in pairs]
+        texts = [prompt + BORDER + completion for prompt, completion in pairs]
+        for (prompt, _), encoding in zip(pairs, self.tokenizer.encode_batch(texts, add_special_tokens=False)):
+            place = len(prompt), len(prompt) + len(BORDER)
+            kept = [(token, start >= place[1]) for token, (start, end) in zip(encoding.ids, encoding.offsets)
+                    if (start, end) != place]
+            yield array.array("i", [token for token, _ in kept]), bytes(learned for _, learned in kept)
 
     def decode(self, ids):
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -2,9 +2,11 @@
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 import tokenizers
@@ -48,13 +50,44 @@ GEMMA = """{{- bos_token }}
 {%- if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{%- endif %}"""
 TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "mistral": MISTRAL, "gemma": GEMMA}
 
+# Templates that write a turn in another way when others follow it.
+THINKING = """{%- set last = namespace(user=0) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set last.user = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for m in messages %}
+{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' %}{% generation %}
+{%- if loop.index0 > last.user and (loop.last or m.reasoning_content) %}
+{{- '<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n\\n' }}
+{%- endif %}{{- m.content }}
+{%- for call in m.tool_calls or [] %}{{- '[INST]' + call.function.name + call.function.arguments | tojson }}{%- endfor %}
+{{- '<|im_end|>' }}{% endgeneration %}
+{%- else %}{{- m.content + '<|im_end|>' }}{%- endif %}{{- '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+END_ONCE = """{%- for m in messages %}{{- '<start_of_turn>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' %}{% generation %}{{- m.content + '<end_of_turn>' + ('\\n' if loop.last else '') }}{% endgeneration %}
+{{- '' if loop.last else '\\n' }}{%- else %}{{- m.content + '<end_of_turn>\\n' }}{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<start_of_turn>assistant\\n' }}
+{%- elif messages[-1].role == 'assistant' %}{% generation %}{{- eos_token }}{% endgeneration %}
+{%- else %}{{- eos_token }}{%- endif %}"""
+PREFILLED = """{{- bos_token }}{%- for m in messages %}{%- if m.role == 'assistant' %}{{- '[/INST]' }}
+{%- generation %}{{- m.content.split('</think>')[-1] + eos_token }}{%- endgeneration %}
+{%- else %}{{- '[INST]' + m.content }}{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '[/INST]<think>\\n' }}{%- endif %}"""
+SYSTEM_LAST = """{%- set first = messages[0].content + '\\n\\n' if messages[0].role == 'system' else '' %}
+{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- for m in messages if m.role != 'system' %}
+{%- if m.role != 'assistant' %}{{- '[INST] ' + (first if m == users[-1] else '') + m.content + '[/INST]' }}
+{%- else %}{% generation %}{{- ' ' + m.content + eos_token }}{% endgeneration %}{%- endif %}{%- endfor %}"""
+CHANGING = {"thinking": THINKING, "end once": END_ONCE, "prefilled": PREFILLED, "system last": SYSTEM_LAST}
+
 TALK = ["How many legs has a spider?", "  Eight legs; über 8, naïve 数 🕷 ok. ", "And\n\na cat?", "Four.", "Ä?", "ß "]
 CHATS = [[{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(TALK[:n])]
          for n in (2, 3, 4, 6)]
 
 
 def bare(template):
-    return re.sub(r"\{% (end)?generation %\}", "", template)
+    return re.sub(r"\{%-? (end)?generation %\}", "", template)
 
 
 def make_folder(path, template, kind="bytes", trim=False):
@@ -130,6 +163,142 @@ def test_roles_give_what_marks_give(tmp_path, name):
     assert documents == theirs(fast, CHATS)
 
 
+@pytest.mark.parametrize("name", CHANGING)
+def test_turns_that_change_when_others_follow(tmp_path, name):
+    """Each is learned as the template writes it in the whole conversation."""
+    fast = make_folder(tmp_path / "marked", CHANGING[name])
+    make_folder(tmp_path / "bare", bare(CHANGING[name]))
+    call = {"type": "function", "function": {"name": "count", "arguments": {"legs": 8}}}
+    chats = CHATS + [[{"role": "system", "content": "Be kind."}] + CHATS[3], [
+        CHATS[0][0], {"role": "assistant", "content": "<b>", "reasoning_content": "spiders", "tool_calls": [call]},
+        {"role": "tool", "content": "8"}, {"role": "assistant", "content": "Eight <think>"}]]
+    documents, out = prepare(tmp_path, tmp_path / "bare", [{"messages": chat} for chat in chats], "--chat-template")
+    assert documents == theirs(fast, chats)
+    assert ("not shown" in out) == (name != "thinking")  # the call
+
+
+@pytest.mark.parametrize("before, after", [
+    ("{%- for m in messages %}", "{%- for i in range(messages | length) %}{%- set m = messages[i] %}"),
+    ("{%- for m in messages %}", "{%- for m in messages %}{%- if m is none %}{%- break %}{%- endif %}"),
+    (bare(CHATML), "{%- macro all() %}" + bare(CHATML) + "{%- endmacro %}{{- all() }}")])
+def test_other_ways_through_the_messages(tmp_path, before, after):
+    fast = make_folder(tmp_path / "hf", CHATML)
+    make_folder(tmp_path / "bare", bare(CHATML).replace(before, after))
+    documents, _ = prepare(tmp_path, tmp_path / "bare", [{"messages": chat} for chat in CHATS], "--chat-template")
+    assert documents == theirs(fast, CHATS)
+
+
+def muted(turn, *numbers):
+    """A document of theirs() whose assistant's turns of these numbers are not learned."""
+    ids, mask = turn
+    starts = [i for i, (a, b) in enumerate(zip([0] + mask, mask)) if a < b]
+    return ids, [bit and starts.index(max(s for s in starts if s <= i)) not in numbers for i, bit in enumerate(mask)]
+
+
+@pytest.mark.parametrize("template", [CHATML, bare(CHATML)])
+def test_turns_that_are_not_learned(tmp_path, template):
+    fast = make_folder(tmp_path / "marked", CHATML)
+    make_folder(tmp_path / "hf", template)
+    chat = CHATS[3]
+    rows = [{"messages": [{**m, **more} if i in (1, 5) else m for i, m in enumerate(chat)]}
+            for more in ({"weight": 0}, {"train": False}, {"weight": 1, "train": True})]
+    rows += [{"prompt": chat[:3], "completion": chat[3:], "system": "Be kind."}]
+    expected = theirs(fast, [chat] * 3 + [[{"role": "system", "content": "Be kind."}, *chat]])
+    expected = [muted(expected[0], 0, 2), muted(expected[1], 0, 2), expected[2], muted(expected[3], 0)]
+    assert prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")[0] == expected
+    documents, _ = prepare(tmp_path, tmp_path / "hf", rows[3:], "--completion", "prompt,completion")
+    assert documents == expected[3:]
+
+
+def test_the_assistant_begins(tmp_path):
+    """Also where a template wants to know its first message, and writes a text of its own before it."""
+    greeting = [{"role": "assistant", "content": "Ask me."}, *CHATS[0]]
+    own = CHATML.replace("{{- '<|im_start|>' + m.role", "{%- if loop.first %}{{- '<|im_start|>system\\nok<|im_end|>\\n' }}{%- endif %}"
+                         "{{- '<|im_start|>' + m.role")
+    for i, template in enumerate((CHATML, "{%- if messages[0].role %}{%- endif %}" + own, LLAMA3)):
+        fast = make_folder(tmp_path / f"marked{i}", template)
+        make_folder(tmp_path / f"bare{i}", bare(template))
+        assert prepare(tmp_path, tmp_path / f"bare{i}", [{"messages": greeting}], "--chat-template")[0] == theirs(fast, [greeting])
+
+
+def test_conversations_are_left_out_and_counted(tmp_path):
+    make_folder(tmp_path / "hf", MISTRAL)
+    good = {"messages": CHATS[0]}
+    rows = [good] * 19 + [{"messages": CHATS[0][1:]}, {"messages": None}]
+    documents, out = prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")
+    assert len(documents) == 19
+    assert f"left out   2 of 21 conversations; the first: '{tmp_path}/in.jsonl' line 20: the chat template refuses it: roles" in out
+    error = prepare(tmp_path, tmp_path / "hf", rows[2:] + rows[-1:], "--chat-template", code=3)
+    assert "3 of 20 conversations cannot be used, more than a tenth; the first: " in error and "line 18: " in error
+    assert not (tmp_path / "o.bin.tmp").exists()
+
+
+def test_names_of_reasoning(tmp_path):
+    fast = make_folder(tmp_path / "hf", THINKING)
+    chats = [[CHATS[0][0], {"role": "assistant", "content": "8", **named}] for named in (
+        {"reasoning": "a"}, {"thinking": "b"}, {"thinking": "c", "reasoning_content": "d"}, {"thinking": None, "reasoning": "e"})]
+    documents, _ = prepare(tmp_path, tmp_path / "hf", [{"messages": chat} for chat in chats], "--chat-template")
+    assert documents == theirs(fast, chats)
+    assert len({len(ids) for ids, _ in documents}) == 1
+
+
+def test_calls_of_shared_conversations(tmp_path):
+    """ShareGPT's function_call and observation: calls where the template writes calls, else what the data say."""
+    call, plain = '{"name": "count", "arguments": {"legs": 8}}', "count the legs"
+    fast = make_folder(tmp_path / "hf", THINKING)
+    row = [("human", "How many?"), ("function_call", call), ("observation", "8"), ("function_call", plain), ("gpt", "Eight.")]
+    rows = [{"conversations": [{"from": a, "value": b} for a, b in row], "tools": ""}]
+    said = {"role": "assistant", "content": ""}
+    chat = [{"role": "user", "content": "How many?"},
+            {**said, "tool_calls": [{"type": "function", "function": json.loads(call)}]}, {"role": "tool", "content": "8"},
+            {**said, "content": plain}, {**said, "content": "Eight."}]
+    assert prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")[0] == theirs(fast, [chat])
+    fast = make_folder(tmp_path / "plain", CHATML)
+    chat[1] = {**said, "content": call}
+    documents, out = prepare(tmp_path, tmp_path / "plain", rows, "--chat-template")
+    assert documents == theirs(fast, [chat]) and "not shown" not in out
+
+
+def test_nulls_of_a_schema(tmp_path):
+    """Parquet gives each call the arguments of all others, as null; those of jsonl are the row's own."""
+    import pyarrow
+    import pyarrow.parquet
+    fast = make_folder(tmp_path / "hf", THINKING)
+    chats = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [
+        {"function": {"name": "f", "arguments": arguments}}]}] for arguments in ({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"e": [4]})]
+    (tmp_path / "in").mkdir()
+    rows = [{"messages": chat} for chat in chats]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in" / "rows.parquet")
+    tokenize(tmp_path / "in", "--output", tmp_path / "p", "--tokenizer", tmp_path / "hf", "--chat-template")
+    assert prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")[0] == theirs(fast, chats)
+    for end in ("bin", "idx", "mask"):
+        assert (tmp_path / f"p.{end}").read_bytes() == (tmp_path / f"o.{end}").read_bytes()
+    chats[0][1]["tool_calls"][0]["function"]["arguments"]["a"] = None
+    assert prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")[0] == theirs(fast, chats)
+
+
+def test_texts_that_are_not_rendered(tmp_path):
+    make_folder(tmp_path / "hf", bare(CHATML).replace("messages %}", "messages if m.role != 'system' %}", 1))
+    rows = [{"messages": CHATS[0]}, {"messages": CHATS[0], "system": "Be\x1b[31m kind."}, {"messages": CHATS[0], "tools": [{"name": "f"}]}]
+    _, out = prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")
+    assert "not shown  2 conversations have texts that the chat template does not render; the first: " in out
+    assert "line 2: message 1, role system\n" in out
+
+
+def test_a_template_without_end(tmp_path):
+    make_folder(tmp_path / "hf", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    (tmp_path / "in.jsonl").write_text(json.dumps({"messages": CHATS[0]}))
+    command = [sys.executable, SCRIPT, "in.jsonl", "--output", "o", "--tokenizer", "hf", "--chat-template"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while len(os.listdir(tmp_path)) == 2:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143 and "interrupted, nothing written" in error
+    assert sorted(os.listdir(tmp_path)) == ["hf", "in.jsonl"]
+
+
 def test_blanks_that_offsets_leave_out(tmp_path):
     """Some tokenizers count a word's blank to no token: transformers' mask is 0 then where a turn begins with one."""
     fast = make_folder(tmp_path / "whole", MISTRAL)
@@ -153,6 +322,12 @@ def test_where_a_template_is(tmp_path):
     (tmp_path / "hf" / "chat_template.jinja").write_text(LLAMA3)
     (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": MISTRAL}))
     assert prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")[0] == expected
+    make_folder(tmp_path / "several", {"default": GEMMA, "tool_use": LLAMA3})
+    assert (tmp_path / "several" / "additional_chat_templates" / "tool_use.jinja").exists()
+    assert prepare(tmp_path, tmp_path / "several", rows, "--chat-template")[0] == expected
+    for row in rows:
+        row["tools"] = []
+    assert prepare(tmp_path, tmp_path / "several", rows, "--chat-template")[0] == theirs(make_folder(tmp_path / "gemma", GEMMA), CHATS)
 
 
 def test_other_shapes_of_conversations(tmp_path):
@@ -172,13 +347,21 @@ def test_other_shapes_of_conversations(tmp_path):
     (CHATML, {"messages": ["x"]}, ["message 1 is not a JSON object"]),
     (CHATML, {"messages": "x"}, ["'messages' is text, and not JSON"]),
     (CHATML, {"messages": {"role": "user"}}, ["not a list of messages"]),
+    (CHATML, {"messages": CHATS[0], "tools": {"name": "f"}}, ["'tools' is not a list of JSON objects"]),
+    (CHATML, {"messages": CHATS[0], "chat_template_kwargs": [1]}, ["'chat_template_kwargs' is not a JSON object"]),
+    (CHATML, {"messages": CHATS[0], "chat_template_kwargs": {"messages": 1}}, ["cannot set 'messages'"]),
+    (CHATML, {"messages": CHATS[0], "chat_template_kwargs": {"self": 1, "bos_token": []}, "x": 1, "documents": 3},
+     ["'documents' is not a list"]),
+    (CHATML, {"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]}, ["message 1 has the weight 0.5"]),
+    (bare(CHATML).replace("{%- for", "{%- set all %}{%- for", 1) + "{%- endset %}{{- all | trim }}", {"messages": CHATS[0]},
+     ["changes what its loops have written", "generation"]),
     (CHATML, {"text": "x"}, ["no field 'messages'", "text"]),
     (CHATML, {"messages": CHATS[0][:1]}, ["nothing to learn from", "the assistant says nothing"]),
     (CHATML, {"messages": []}, ["no text"]),
     ("{{ messages[0].content.__class__.__mro__ }}", {"messages": CHATS[0]}, ["chat template refuses"]),
     ("{% for m in messages %}", {"messages": CHATS[0]}, ["chat template", "is wrong"]),
     (bare(CHATML).replace("+ m.role", "+ m.role + (messages | length) | string"), {"messages": CHATS[2]},
-     ["line 1", "message 2 cannot be found", "generation"]),
+     ["line 1", "message 2 cannot be told apart", "generation"]),
     (None, {"messages": CHATS[0]}, ["no chat template", "chat_template.jinja"]),
 ])
 def test_what_cannot_be_rendered(tmp_path, template, row, words):
@@ -216,6 +399,14 @@ def test_completions(tmp_path):
     assert whole[:len(prompt)] == prompt
     assert documents == [(whole + [fast.eos_token_id], [0] * len(prompt) + [1] * (len(whole) - len(prompt) + 1))]
     assert "How many?⟦ Eight 数" in out
+    # no token has a part of both, and the completion has no blank that is not there
+    for kind in ("bytes", "pieces"):
+        fast = make_folder(tmp_path / kind, CHATML, kind)
+        tokens = fast.tokenize("spider")
+        ((ids, mask),), _ = prepare(tmp_path, tmp_path / kind, [{"q": "a spi", "a": "der"}], "--completion", "q,a", "--special", "none")
+        prompt = [token for token, bit in zip(ids, mask) if not bit]
+        assert len(tokens) < 4 and prompt == fast("a spi", add_special_tokens=False)["input_ids"]
+        assert fast.decode(ids) == "a spider" and fast.decode(ids[len(prompt):]) == "der" and mask[len(prompt):] == [1] * len(ids[len(prompt):])
 
 
 def test_long_conversations_are_cut(tmp_path):

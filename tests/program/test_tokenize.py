@@ -237,6 +237,15 @@ def test_completions_of_bytes(tmp_path):
     # without its end of text, the completion that is empty leaves nothing to learn
     out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,c", "--special", "none")
     assert read_mask(tmp_path / "o") == [0] * 4 + [1] * 3 + [1] and "dropped    1 documents" in out
+    # three fields, as Alpaca's data have them: the second may be empty
+    write(path, '{"p": "Add.", "i": "2, 2", "c": "4"}\n{"p": "Go", "i": null, "c": "ok"}')
+    tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,i,c")
+    assert texts(tmp_path / "o") == [b"Add.\n2, 24", b"Gook"]
+    assert read_mask(tmp_path / "o") == [0] * 9 + [1, 1] + [0, 0, 1, 1, 1]
+    # messages need a template
+    write(path, '{"p": [{"role": "user", "content": "a"}], "c": [{"role": "assistant", "content": "b"}]}')
+    error = tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,c", code=2)
+    assert "the byte vocabulary has no chat template" in error
     # a shard without a mask leaves none of an earlier one
     tokenize(write(tmp_path / "in.txt", "text"), "--output", tmp_path / "o", "--tokenizer", "byte")
     assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "in.txt", "o.bin", "o.idx"]
@@ -318,7 +327,7 @@ def test_zstd(tmp_path):
         ["--workers", "0"], ["--document", "page"], ["--fields", "text"], ["--fields", "a,,b"], ["--fields", "a,2"],
         ["--fields", "0"], ["--end-of-text", "x"], ["--unknown"], ["--chat-template"], ["--completion", "text"],
         ["--completion", "text,text", "--fields", "text"], ["--special", "all"], ["--special", "bos"],
-        ["--max-length", "1"], ["--completion", "text,text"])),
+        ["--max-length", "1"], ["--completion", "text,text"], ["--completion", "a,b,c,d"])),
     ["in.csv", "--output", "o", "--tokenizer", "byte", "--completion", "1,2"],
     ["in.csv", "--output", "o", "--tokenizer", "x", "--completion", "text,text", "--chat-template"],
     ["in.txt", "--output", "o.bin", "--tokenizer", "byte"], ["in.txt", "--output", "o/", "--tokenizer", "byte"],
@@ -345,6 +354,10 @@ def test_usage(tmp_path, arguments):
     ("in.jsonl", b"[1]", [], ["in.jsonl' line 1", "JSON object"]),
     ("in.jsonl", b'{"body": "a", "id": 1}', [], ["no field 'text'", "body, id", "--fields"]),
     ("in.jsonl", b'{"text": ["a"]}', [], ["line 1: field 'text' is a list"]),
+    ("in.jsonl", b'{"messages": [], "id": 1}', [], ["no field 'text'", "messages, id", "hint: --chat-template"]),
+    ("in.jsonl", b'{"prompt": "a", "completion": "b"}', [], ["no field 'text'", "hint: --completion prompt,completion"]),
+    ("in.jsonl", b'{"m": [{"role": "user"}]}', ["--fields", "m"], ["field 'm' is a list, expected text; hint: --chat-template"]),
+    ("in.jsonl", b'{"conversations": []}', ["--completion", "p,c"], ["no field 'p'", "hint: --chat-template"]),
     ("in.csv", b"a,b\n1,2\n", [], ["no column 'text'", "a, b", "column numbers"]),
     ("in.csv", b"", [], ["no column 'text'", "empty"]),
     ("in.csv", b"text,b\n1,2\n3\n", ["--fields", "b"], ["in.csv' line 3", "1 columns, expected at least 2"]),
