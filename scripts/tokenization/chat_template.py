@@ -291,11 +291,12 @@ class Rendering:
         for first, last, owner, _ in self.parts:
             if start <= first and last <= end and owner != i and self.text[first:last].strip():
                 raise self.not_apart(i)
-        for number, message in enumerate(self.messages):  # some templates write a tool's answer into the turn that called it
-            content = message.get("content")
-            if number not in self.seen and message["role"] != "assistant" and isinstance(content, str):
-                if content.strip() and content.strip() in said:
-                    raise self.not_apart(i)
+        for number in range(i + 1, len(self.messages)):  # some templates write a tool's answer into the turn that called it
+            content = self.messages[number].get("content")
+            if number in self.seen:
+                break
+            if isinstance(content, str) and content.strip() and content.strip() in said:
+                raise self.not_apart(i)
         return start, end
 
     def between(self, i):
@@ -329,7 +330,7 @@ class Rendering:
         the conversation. Before the first message a template may write a text of its own, such as <s>."""
         pieces = self.prompt_pieces(i)
         whole, said = "".join(pieces), self.text[start:end]
-        if not i and whole and whole in said:
+        if whole and whole in said and not any(number < i for number in self.seen):
             return start + said.index(whole) + len(whole)
         position = end - len(said.lstrip()) if pieces else start
         for piece in pieces:

@@ -1,8 +1,8 @@
 """From a row of data to a conversation: messages as chat templates take them, and which of them are not learned.
 
 Rows come in three forms: `messages` with role and content, ShareGPT's `conversations` with from and value, and a `prompt`
-and a `completion` that are both lists of messages. Other fields of a row are given to the template as well. A row that is
-none of these is a ChatError: it is left out, and counted."""
+and a `completion` that are both lists of messages. The fields of BESIDE go to the template with them. A row of another form is
+a ChatError: it is left out, and counted."""
 import json
 
 FORMS = (("messages",), ("conversations",), ("prompt", "completion"))
@@ -121,7 +121,7 @@ class Conversation:
     key:      bytes that are equal for equal rows"""
 
     def __init__(self, names, row, takes_calls):
-        """names: the fields of the row that hold messages, of which the last one's are learned"""
+        """names: the fields of the row that hold messages; those of the last one are learned"""
         row = {name: value if name == "system" else parsed(name, value) for name, value in row.items()}
         self.beside = checked_beside(row)
         self.key = self.key_of(names, row)

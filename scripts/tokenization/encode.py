@@ -49,7 +49,7 @@ def load_chat_template(folder, special_texts, option):
     except ImportError:
         raise Failure(USAGE, f"{option} needs the Python package 'jinja2', 3.1 or newer; hint: pip install jinja2")
     except ChatError as error:
-        raise Failure(DATA, str(error))
+        raise Failure(DATA, printable(str(error)))
 
 
 def is_conversation(item):

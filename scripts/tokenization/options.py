@@ -29,7 +29,7 @@ documents
 
 conversations
   --chat-template takes the field "messages" of each object, a list of {"role": "user", "content": "…"}; or ShareGPT's
-  "conversations" with "from" and "value"; or "prompt" and "completion", two such lists, of which the second is learned;
+  "conversations" with "from" and "value"; or "prompt" and "completion", two such lists (the completion's turns are learned);
   --fields names another field. It renders them with the chat template of the tokenizer folder (chat_template.jinja with
   additional_chat_templates, or chat_template in tokenizer_config.json), and marks in PREFIX.mask what the assistant said: by
   the template's {% generation %} blocks if it has them, else all turns of the role "assistant" with the token that ends them.

@@ -219,6 +219,11 @@ def test_the_assistant_begins(tmp_path):
         fast = make_folder(tmp_path / f"marked{i}", template)
         make_folder(tmp_path / f"bare{i}", bare(template))
         assert prepare(tmp_path, tmp_path / f"bare{i}", [{"messages": greeting}], "--chat-template")[0] == theirs(fast, [greeting])
+    chats = [[{"role": "system", "content": "s"}, *greeting]]  # a text that the assistant's turn has as well
+    apart = "{{- messages[0].content }}" + CHATML.replace("messages %}", "messages if m.role != 'system' %}")
+    fast = make_folder(tmp_path / "apart", apart)
+    make_folder(tmp_path / "bare", bare(apart))
+    assert prepare(tmp_path, tmp_path / "bare", [{"messages": chats[0]}], "--chat-template")[0] == theirs(fast, chats)
 
 
 def test_conversations_are_left_out_and_counted(tmp_path):
@@ -362,6 +367,10 @@ def test_other_shapes_of_conversations(tmp_path):
     ("{% for m in messages %}", {"messages": CHATS[0]}, ["chat template", "is wrong"]),
     (bare(CHATML).replace("+ m.role", "+ m.role + (messages | length) | string"), {"messages": CHATS[2]},
      ["line 1", "message 2 cannot be told apart", "generation"]),
+    (bare(CHATML).replace("messages %}", "messages if m.role != 'tool' %}").replace("m.content", "m.content + (loop.nextitem or m).content"),
+     {"messages": [*CHATS[0], {"role": "tool", "content": "8"}]}, ["message 2 cannot be told apart"]),
+    (CHATML.replace("m in messages %}", "i in range(messages | length) %}{%- set m = messages[i] %}"),
+     {"messages": [*CHATS[0], {**CHATS[0][1], "weight": 0}]}, ["message 3, which is not learned, cannot be told apart"]),
     (None, {"messages": CHATS[0]}, ["no chat template", "chat_template.jinja"]),
 ])
 def test_what_cannot_be_rendered(tmp_path, template, row, words):
