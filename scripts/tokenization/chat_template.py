@@ -86,50 +86,53 @@ def find_templates(folder):
     return templates
 
 
+class Marks:
+    """Knows which message a loop is at, and {% generation %} … {% endgeneration %}. Marks are texts, so that they stay in their
+    places where a template collects a text before it writes it."""
+
+    nonce = secrets.token_hex(8)
+    pattern = re.compile(f"\0{nonce}(\\d*)(\\+?)\0")  # the message's number, if any; + in a generation block
+
+    def start(self, messages):
+        """Before a rendering. messages: those to mark; None: no marks."""
+        self.marking, self.known = messages is not None, {id(one): i for i, one in enumerate(messages or ())}
+        self.owner, self.outer, self.blocks = None, [], 0
+
+    def mark(self):
+        return f"\0{self.nonce}{'' if self.owner is None else self.owner}{'+' * (self.blocks > 0)}\0" * self.marking
+
+    def generation(self, caller):
+        self.blocks += 1
+        begin, text = self.mark(), caller()
+        self.blocks -= 1
+        return begin + text + self.mark()
+
+    def enter(self):
+        self.outer.append(self.owner)
+
+    def step(self, value):
+        """A loop's next value."""
+        if id(value) not in self.known:
+            return ""
+        self.owner = self.known[id(value)]
+        return self.mark()
+
+    def leave(self):
+        inner, self.owner = self.owner, self.outer.pop()
+        return "" if inner == self.owner else self.mark()
+
+
 def make_marker(jinja2):
-    """The Jinja extension that writes marks."""
+    """Marks as an extension of Jinja, whose methods a template calls."""
     nodes = jinja2.nodes
 
-    class Marker(jinja2.ext.Extension):
-        """Knows {% generation %} … {% endgeneration %}, and which message a loop is at. Marks are texts, so that they stay
-        in their places where a template collects a text before it writes it."""
-
+    class Marker(Marks, jinja2.ext.Extension):
         tags = {"generation"}
-        nonce = secrets.token_hex(8)
-        pattern = re.compile(f"\0{nonce}(\\d*)(\\+?)\0")
-
-        def start(self, messages):
-            """Before a rendering. messages: those to mark; None: no marks."""
-            self.marking, self.known = messages is not None, {id(one): i for i, one in enumerate(messages or ())}
-            self.owner, self.outer, self.blocks = None, [], 0
-
-        def mark(self):
-            return f"\0{self.nonce}{'' if self.owner is None else self.owner}{'+' * (self.blocks > 0)}\0" * self.marking
 
         def parse(self, parser):
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("generation"), [], [], body).set_lineno(line)
-
-        def generation(self, caller):
-            self.blocks += 1
-            begin, text = self.mark(), caller()
-            self.blocks -= 1
-            return begin + text + self.mark()
-
-        def enter(self):
-            self.outer.append(self.owner)
-
-        def step(self, value):
-            """A loop's next value."""
-            if id(value) not in self.known:
-                return ""
-            self.owner = self.known[id(value)]
-            return self.mark()
-
-        def leave(self):
-            inner, self.owner = self.owner, self.outer.pop()
-            return "" if inner == self.owner else self.mark()
 
         def instrument(self, node):
             """Puts the calls of enter(), step() and leave() before, into and after each loop below a node."""
@@ -206,7 +209,7 @@ class ChatTemplate:
         raise ChatError("the folder has several chat templates and none named 'default': " + ", ".join(self.compiled))
 
     def run(self, beside, messages, prompt, marked=False):
-        """The text of messages. prompt: with what makes a model answer; marked: with the Marker's marks"""
+        """The text of messages. prompt: with what makes a model answer; marked: with marks"""
         values = {**self.values, **beside, "messages": messages, "add_generation_prompt": prompt}
         compiled = self.compiled[self.choose(beside["tools"])]
         self.marker.start(messages if marked else None)
@@ -358,7 +361,7 @@ class Rendering:
         return [piece for piece in self.template.tag.split(text) if piece]
 
     def lost(self):
-        """What of a conversation its text does not have, in words, or None. Reasoning may be absent, but not in the last message."""
+        """What of a conversation its text does not have, in words, or None. Only the last message's reasoning has to be there."""
         if not all(self.has(name) for name in names_of(self.beside["tools"])):
             return "the tools"
         for number, message in enumerate(self.messages, 1):
