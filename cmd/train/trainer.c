@@ -6,6 +6,7 @@
 #include "cmd/train/trainer_labels.h"
 #include "cmd/train/trainer_memory.h"
 #include "comm/agree.h"
+#include "core/data/cut_count.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/open/device_open.h"
@@ -326,10 +327,39 @@ static enum status pack_documents(const struct trainer *t, const char *key, cons
         return STATUS_OK;
     TRY(first_fit_new(set, length, fit, err));
     if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
-        log_info("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%; %" PRId64
-                 " documents are longer than data.seq_length and are cut",
-                 key, token_set_documents(set), (*fit)->samples,
-                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)length), (*fit)->cut);
+        log_info("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%", key,
+                 token_set_documents(set), (*fit)->samples,
+                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)length));
+    return STATUS_OK;
+}
+
+/* Whether a document may be longer than a sample; a classifier refuses such documents when it reads them. */
+static bool cuts_documents(const struct trainer *t)
+{
+    return t->spec->data.packing != SPEC_PACKING_CUT && t->desc.num_labels == 0;
+}
+
+/* Rank 0 says what is lost where documents are cut; `training`: STATUS_DATA if no target is left. */
+static enum status report_cuts(const struct trainer *t, const char *key, const struct token_set *set, bool training,
+                               struct error *err)
+{
+    const int64_t length = t->spec->data.seq_length;
+    struct cut_count cut;
+    if (t->rank != 0 || t->quiet || !cuts_documents(t))
+        return STATUS_OK;
+    TRY(cut_count(set, length, &cut, err));
+    if (cut.documents == 0)
+        return STATUS_OK;
+    if (!cut.target_left && training)
+        return error_set(err, STATUS_DATA,
+                         "%s: data.seq_length %" PRId64 " cuts every target off: %" PRId64 " of %" PRId64
+                         " documents are longer, and their %" PRId64
+                         " targets are beyond it; hint: set a larger data.seq_length, or data.packing: true",
+                         key, length, cut.documents, token_set_documents(set), cut.targets);
+    log_info("%s: %" PRId64 " of %" PRId64 " documents are longer than data.seq_length %" PRId64
+             " and are cut, which loses %" PRId64 " targets%s",
+             key, cut.documents, token_set_documents(set), length, cut.targets,
+             cut.target_left ? "" : ", and leaves none");
     return STATUS_OK;
 }
 
@@ -368,6 +398,7 @@ static enum status open_training_data(struct trainer *t, struct error *err)
     for (int i = 0; i < t->sources.count; i++) {
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
         TRY(pack_documents(t, name, t->sources.sets[i], &t->sources.fits[i], err));
+        TRY(report_cuts(t, name, t->sources.sets[i], true, err));
         if (t->desc.num_labels > 0)
             TRY(trainer_take_labels(t, t->sources.labels[i], err));
     }
@@ -396,6 +427,7 @@ static enum status open_validation_data(struct trainer *t, struct error *err)
                               (uint64_t)spec->data.packing};
     t->evaluation_data = XXH3_64bits(facts, sizeof facts);
     TRY(pack_documents(t, "data.validation", t->validation_set, &t->validation_fit, err));
+    TRY(report_cuts(t, "data.validation", t->validation_set, false, err));
     if (t->desc.num_labels > 0) {
         TRY(label_set_open(t->validation_set, &t->validation_labels, err));
         TRY(trainer_take_labels(t, t->validation_labels, err));

@@ -22,14 +22,13 @@ struct packer {
 
 enum { TICK = 1 << 16 /* documents between two signs of life */ };
 
-static enum status read_lengths(const struct token_set *set, int64_t seq_length, struct first_fit *fit,
-                                struct packer *packer, struct error *err)
+static enum status read_lengths(const struct token_set *set, int64_t seq_length, struct packer *packer,
+                                struct error *err)
 {
     const int64_t count = token_set_documents(set);
     for (int64_t i = 0; i < count; i++) {
         int64_t first, length;
         TRY(token_set_document(set, i, &first, &length, err));
-        fit->cut += length > seq_length;
         packer->length[i] = (int32_t)(length < seq_length ? length : seq_length);
         if (i % TICK == 0)
             liveness_tick();
@@ -98,7 +97,7 @@ static enum status pack(const struct token_set *set, int64_t seq_length, struct 
     fit->documents = malloc((size_t)count * sizeof *fit->documents);
     if (!packer->length || !packer->where || !packer->room || !fit->documents)
         return error_set(err, STATUS_DEVICE, "out of memory while packing %lld documents", (long long)count);
-    TRY(read_lengths(set, seq_length, fit, packer, err));
+    TRY(read_lengths(set, seq_length, packer, err));
     place_documents(packer, count, seq_length, fit);
     fit->starts = calloc((size_t)fit->samples + 1, sizeof *fit->starts);
     if (!fit->starts)

@@ -13,7 +13,6 @@ struct first_fit {
     int64_t *starts;     /* (samples + 1) owned: where each sample's documents begin in `documents` */
     int64_t samples;
     int64_t tokens; /* in all samples */
-    int64_t cut;    /* documents that are longer than a sample */
 };
 
 /* Packs the documents of a set, without the empty ones, into samples of at most seq_length tokens. Reads the whole

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from harness import GPT2, SEQUENCE, USAGE, documents, write_mask, write_megatron
+from harness import DATA, GPT2, SEQUENCE, USAGE, documents, write_mask, write_megatron
 
 PACKED = {"data": {"packing": "first_fit"}}
 
@@ -62,6 +62,37 @@ def test_resumed(folder):
     assert rest == whole[-len(rest):] and rest[0]["step"] == 5
     done = folder.train({"checkpoint": {"interval_steps": 4}}, name="other", more=["--resume", middle], expect=USAGE)
     assert "'data.packing' was" in done.err + done.out
+
+
+@pytest.mark.parametrize("packing", [False, "first_fit"])
+def test_what_is_cut_off_is_counted(folder, packing):
+    """By arithmetic: 30 documents of 10 tokens and 6 of 40, 24 of which make a sample."""
+    folder.spec()
+    changes = {"data": {"packing": packing, "validation": folder.at("train")}, "train": {"max_steps": 1}, "train_batch_size": 4}
+    docs = [[1] * 40 if i % 6 == 5 else [2] * 10 for i in range(36)]
+    write_megatron(folder.at("train"), docs)
+    cut = "6 of 36 documents are longer than data.seq_length 24 and are cut, which loses %d targets"
+    done = folder.train(changes, more=["--dry-run"])
+    assert "data.train: " + cut % 96 in done.out and "data.validation: " + cut % 96 in done.out
+    counts = [int(20 <= i < 30) for document in docs for i in range(len(document))]  # of the long ones: 4 are kept
+    write_mask(folder.at("train"), len(counts), lambda i: counts[i])
+    assert "data.train: " + cut % 36 + "\n" in folder.train(changes, ranks=2).out
+
+
+def test_a_run_that_loses_every_target_is_refused(folder):
+    folder.spec()
+    docs = [[1] * 40] * 8
+    write_megatron(folder.at("train"), docs)
+    write_mask(folder.at("train"), 320, lambda i: i % 40 >= SEQUENCE)
+    changes = {"data": {"packing": False}, "train_batch_size": 4}
+    for more in ([],):
+        done = folder.train(changes, ranks=2, more=more, expect=DATA)
+        assert "data.seq_length 24 cuts every target off: 8 of 8 documents are longer, and their 128 targets" in done.last_words
+    assert not os.path.exists(folder.run_folder())
+    assert "cut" not in folder.train({"train_batch_size": 4, "train": {"max_steps": 1}}).out  # packed, all are learned
+    short = {"data": {"packing": False, "train": folder.at("validation"), "validation": folder.at("train")}}
+    done = folder.train({**short, "train_batch_size": 2}, name="evaluated", more=["--dry-run"])
+    assert "data.validation: 8 of 8 documents" in done.out and "loses 128 targets, and leaves none" in done.out
 
 
 def test_graphs_are_refused(folder):

@@ -1,4 +1,5 @@
 /* test_first_fit.c: whole documents in samples: against the rule written down plainly, and as a stream reads them. */
+#include "core/data/cut_count.h"
 #include "core/data/first_fit.h"
 #include "tests/unit/token_files.h"
 
@@ -35,7 +36,7 @@ static struct first_fit *pack_set(const struct token_set *set, int64_t seq_lengt
 static void check_packing(const int *lengths, int count, int seq_length)
 {
     int where[MOST];
-    int64_t tokens = 0, cut = 0, next = 0;
+    int64_t tokens = 0, next = 0;
     megatron("fit", 2, lengths, count, 0, 60000);
     struct token_set *set = open_one("fit");
     struct first_fit *fit = pack_set(set, seq_length);
@@ -49,10 +50,8 @@ static void check_packing(const int *lengths, int count, int seq_length)
     assert_int_equal(fit->starts[fit->samples], next);
     for (int d = 0; d < count; d++) {
         tokens += lengths[d] < seq_length ? lengths[d] : seq_length;
-        cut += lengths[d] > seq_length;
     }
     assert_int_equal(fit->tokens, tokens);
-    assert_int_equal(fit->cut, cut);
     first_fit_free(fit);
     token_set_close(set);
 }
@@ -138,6 +137,50 @@ static void a_stream_reads_whole_documents(void **state)
     }
 }
 
+static void check_cuts(const struct token_set *set, int64_t seq_length, int64_t documents, int64_t targets, bool left)
+{
+    struct cut_count cut;
+    struct error err;
+    if (cut_count(set, seq_length, &cut, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(cut.documents, documents);
+    assert_int_equal(cut.targets, targets);
+    assert_int_equal(cut.target_left, left);
+}
+
+/* What samples of a length leave of documents, and of the targets that a loss mask has in them. */
+static void what_is_cut_off(void **state)
+{
+    (void)state;
+    enum { COUNT = 4, TOKENS = 5 + 1 + 20 + 140000 };
+    static const int lengths[COUNT] = {5, 1, 20, 140000}; /* the last one is longer than what is read at a time */
+    static uint8_t mask[TOKENS];
+    megatron("cuts", 2, lengths, COUNT, 0, 1000);
+    struct token_set *set = open_one("cuts");
+    check_cuts(set, 140000, 0, 0, true);
+    check_cuts(set, 12, 2, 8 + 139988, true);
+    check_cuts(set, 1, 3, 4 + 19 + 139999, false); /* a first token is no target */
+    token_set_close(set);
+
+    mask[0] = mask[5] = mask[6] = 1; /* first tokens */
+    mask[6 + 15] = mask[6 + 19] = mask[26 + 70000] = mask[26 + 139999] = 1;
+    write_file("cuts.mask", mask, sizeof mask);
+    set = open_one("cuts");
+    check_cuts(set, 140000, 0, 0, true);
+    check_cuts(set, 70001, 1, 1, true);
+    check_cuts(set, 16, 2, 3, true);
+    check_cuts(set, 15, 2, 4, false);
+    token_set_close(set);
+    mask[26 + 139999] = 7;
+    write_file("cuts.mask", mask, sizeof mask);
+    set = open_one("cuts");
+    struct cut_count cut;
+    struct error err;
+    assert_int_equal(cut_count(set, 15, &cut, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "7 is neither 0 nor 1"));
+    token_set_close(set);
+}
+
 static void an_index_that_is_damaged(void **state)
 {
     (void)state;
@@ -159,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_goes_where_there_is_room),
         cmocka_unit_test(a_stream_reads_whole_documents),
+        cmocka_unit_test(what_is_cut_off),
         cmocka_unit_test(an_index_that_is_damaged),
     };
     return cmocka_run_group_tests_name("first_fit", tests, setup, teardown);
