@@ -195,7 +195,8 @@ static enum status read_weights(struct sample_model *m, struct error *err)
     else if (m->checkpoint)
         status = read_checkpoint(m, slices, err);
     else
-        status = huggingface_load(m->folder, &m->desc, &m->table, &m->layout, 0, 0, slices, err);
+        status = huggingface_load(&(struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table},
+                                  &m->layout, 0, 0, slices, err);
     if (status == STATUS_OK)
         staging_flush(&s);
     free(s.floats);

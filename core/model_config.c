@@ -267,9 +267,9 @@ bool model_family_classifies(enum model_family family)
     }
 }
 
-/* The class of a family's classifier: "LlamaForCausalLM" gives "LlamaForSequenceClassification". (Gemma 3's without
- * Text takes images.) */
-static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX])
+/* Another class of a family: "LlamaForCausalLM" gives "LlamaForSequenceClassification", and "LlamaModel", which has no
+ * head. (Gemma 3's without Text takes images.) */
+static void sibling_class(enum model_family family, const char *end, char name[MODEL_CLASS_MAX])
 {
     static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM"};
     const char *causal = family == FAMILY_GEMMA3 ? "Gemma3TextForCausalLM" : FAMILIES[family].architecture;
@@ -277,7 +277,20 @@ static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX]
     for (size_t i = 0; i < COUNT_OF(ends); i++)
         if (length > strlen(ends[i]) && strcmp(causal + length - strlen(ends[i]), ends[i]) == 0)
             length -= strlen(ends[i]);
-    snprintf(name, MODEL_CLASS_MAX, "%.*sForSequenceClassification", (int)length, causal);
+    snprintf(name, MODEL_CLASS_MAX, "%.*s%s", (int)length, causal, end);
+}
+
+static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX])
+{
+    sibling_class(family, "ForSequenceClassification", name);
+}
+
+/* Whether a folder was saved from the model without its head, or is of an encoder without a classifier's. */
+static bool is_base(enum model_family family, const char *architecture)
+{
+    char name[MODEL_CLASS_MAX];
+    sibling_class(family, "Model", name);
+    return family == FAMILY_BERT ? model_encoder_is_base(architecture) : strcmp(name, architecture) == 0;
 }
 
 void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
@@ -402,7 +415,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
         reader_fail(reader, STATUS_DATA, "architectures must be a list of names, not %s", reader_show(list, text));
     else if (is_classifier(desc->family, json_string_value(first)))
         read_num_labels(reader, desc);
-    else if (desc->family == FAMILY_BERT && model_encoder_is_base(json_string_value(first)))
+    else if (is_base(desc->family, json_string_value(first)))
         return;
     else if (strcmp(json_string_value(first), FAMILIES[family].architecture) != 0)
         reader_fail(reader, STATUS_USAGE, "architectures %s is not supported with model_type '%s'; hint: %s is",

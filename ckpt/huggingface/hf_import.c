@@ -20,6 +20,7 @@
 #include "core/string_list.h"
 
 #include <float.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +28,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20, TENSOR_NAME_MAX = sizeof(((struct tensor_info *)0)->name) };
+enum {
+    STAGING = 256 << 10,
+    MAX_INDEX_BYTES = 64 << 20,
+    TENSOR_NAME_MAX = sizeof(((struct tensor_info *)0)->name),
+    NAMES_SHOWN = 8 /* of tensors that are left out */
+};
 
 static const char LM_HEAD[] = "lm_head.weight";
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
@@ -43,6 +49,7 @@ struct import {
     const char *dir;
     const struct model_desc *desc;
     const struct tensor_table *table;
+    const struct string_list *ignore;   /* patterns of tensors to leave out; may be NULL */
     uint64_t seed;                      /* of tensors that start fresh */
     const struct tensor_info **by_name; /* sorted by name */
     struct string_list files;           /* names in dir */
@@ -51,8 +58,12 @@ struct import {
     json_t *weight_map;      /* of the index, or NULL */
     size_t seen;             /* tensors in the files, skipped ones included */
     int left_out;            /* tensors of heads that the model does not have */
-    bool new_pooler;         /* the files have no pooler, and need none */
-    int fd, open_file;       /* the file that is open for reading, -1: none */
+    int ignored, extra;      /* tensors that a pattern leaves out; that are not part of the model */
+    char ignored_names[1024];
+    char extra_name[256], extra_path[FS_PATH_MAX]; /* of the first extra one */
+    bool absent;                                   /* the folder has no weights of any kind */
+    bool new_pooler;                               /* the files have no pooler, and need none */
+    int fd, open_file;                             /* the file that is open for reading, -1: none */
     char open_path[FS_PATH_MAX];
     void *staging;
     float *compared; /* (STAGING bytes) of tied_head */
@@ -105,6 +116,18 @@ end:
     return status;
 }
 
+/* transformers would put the adapter on top of its base model: whose weights are meant is not clear. */
+static enum status refuse_adapter(const struct import *import, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    TRY(fs_join(path, import->dir, "adapter_config.json", STATUS_DATA, err));
+    if (!fs_exists(path))
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s' holds a model and a LoRA adapter (adapter_config.json)", import->dir);
+    return error_hint(err, "merge the adapter into the model with peft's merge_and_unload(), and name that folder; "
+                           "remove adapter_config.json if these weights are the merged ones");
+}
+
 static enum status find_files(struct import *import, struct error *err)
 {
     char path[FS_PATH_MAX];
@@ -120,6 +143,7 @@ static enum status find_files(struct import *import, struct error *err)
     bool pickled = fs_exists(path);
     TRY(fs_join(path, import->dir, "adapter_model.safetensors", STATUS_DATA, err));
     bool adapter = fs_exists(path);
+    import->absent = !pickled && !adapter;
     error_set(err, STATUS_DATA, "no weights in '%s': neither %s nor %s", import->dir, SINGLE_FILE, INDEX_FILE);
     if (adapter)
         return error_hint(
@@ -186,8 +210,8 @@ static bool exchange_end(const char *name, const char *old, const char *new, cha
     return ends_with(name, old) && snprintf(out, TENSOR_NAME_MAX, "%.*s%s", kept, name, new) < TENSOR_NAME_MAX;
 }
 
-/* The table's tensor for a name in a file. GPT-2's hub files, and those of BertModel, lack the prefix; old files of
- * BERT have other names in its norms. */
+/* The table's tensor for a name in a file. GPT-2's hub files, and those saved from a model without its head
+ * (LlamaModel, BertModel), lack the prefix; old files of BERT have other names in its norms. */
 static const struct tensor_info *find_tensor(const struct import *import, const char *name)
 {
     char current[TENSOR_NAME_MAX], prefixed[TENSOR_NAME_MAX];
@@ -196,10 +220,34 @@ static const struct tensor_info *find_tensor(const struct import *import, const 
                  exchange_end(name, "LayerNorm.beta", "LayerNorm.bias", current)))
         name = current;
     const struct tensor_info *tensor = find_name(import, name);
-    if (tensor || !(bert || import->desc->family == FAMILY_GPT2))
+    if (tensor)
         return tensor;
-    int n = snprintf(prefixed, sizeof prefixed, "%s.%s", bert ? "bert" : "transformer", name);
+    const char *prefix = bert ? "bert" : import->desc->family == FAMILY_GPT2 ? "transformer" : "model";
+    int n = snprintf(prefixed, sizeof prefixed, "%s.%s", prefix, name);
     return n < (int)sizeof prefixed ? find_name(import, prefixed) : NULL;
+}
+
+static bool is_ignored(const struct import *import, const char *name)
+{
+    for (int i = 0; import->ignore && i < import->ignore->count; i++)
+        if (fnmatch(import->ignore->items[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+static void note_ignored(struct import *import, const char *name)
+{
+    const size_t used = strlen(import->ignored_names);
+    if (import->ignored++ < NAMES_SHOWN)
+        snprintf(import->ignored_names + used, sizeof import->ignored_names - used, "%s%.100s", used ? ", " : "", name);
+}
+
+static void note_extra(struct import *import, const char *path, const char *name)
+{
+    if (import->extra++)
+        return;
+    snprintf(import->extra_name, sizeof import->extra_name, "%s", name);
+    snprintf(import->extra_path, sizeof import->extra_path, "%s", path);
 }
 
 /* Stores the place of one tensor of a file. */
@@ -214,7 +262,9 @@ static enum status match_entry(struct import *import, int file, const char *path
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s' according to %s", path,
                              entry->name, expected, INDEX_FILE);
     }
-    if (is_skipped(import->desc, entry->name))
+    if (is_ignored(import, entry->name))
+        note_ignored(import, entry->name);
+    if (is_ignored(import, entry->name) || is_skipped(import->desc, entry->name))
         return STATUS_OK;
     if (is_pretraining_head(import->desc, entry->name)) {
         import->left_out++;
@@ -224,9 +274,8 @@ static enum status match_entry(struct import *import, int file, const char *path
     const struct tensor_info *tensor =
         tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
     if (!tensor || starts_fresh(import, tensor)) {
-        error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not part of this model", path, entry->name);
-        return error_hint(err, "config.json must be that of the weights (model_type %s, %" PRId64 " layers)",
-                          model_family_name(import->desc->family), import->desc->num_layers);
+        note_extra(import, path, entry->name);
+        return STATUS_OK;
     }
     if (entry->ndim != tensor->ndim ||
         memcmp(entry->shape, tensor->shape, (size_t)entry->ndim * sizeof(int64_t)) != 0) {
@@ -292,12 +341,54 @@ static void tell_differences(const struct import *import)
                  import->left_out == 1 ? "" : "s");
     if (import->new_pooler)
         log_info("model: '%s' has no pooler: 'bert.pooler' starts from random values (run.seed)", import->dir);
+    if (import->ignored)
+        log_info("model: model.ignore_tensors leaves out %d tensor%s of '%s': %s%s", import->ignored,
+                 import->ignored == 1 ? "" : "s", import->dir, import->ignored_names,
+                 import->ignored > NAMES_SHOWN ? ", …" : "");
+    for (int i = 0; !import->ignored && import->ignore && i < import->ignore->count; i++)
+        log_info("model: model.ignore_tensors: no tensor of '%s' matches '%s'", import->dir, import->ignore->items[i]);
+}
+
+/* A pattern for a tensor and its like: the whole layer if the model does not have it, else the tensor in every layer;
+ * outside of layers, what is beside it. */
+static void suggest_pattern(const struct import *import, char *pattern, size_t size)
+{
+    const char *name = import->extra_name;
+    for (const char *part = name; part; part = strchr(part, '.') ? strchr(part, '.') + 1 : NULL) {
+        const size_t digits = strspn(part, "0123456789");
+        const int before = (int)(part - name);
+        if (!digits || part[digits] != '.')
+            continue;
+        if (strtoll(part, NULL, 10) >= import->desc->num_layers)
+            snprintf(pattern, size, "%.*s.*", before + (int)digits, name);
+        else
+            snprintf(pattern, size, "%.*s*%s", before, name, part + digits);
+        return;
+    }
+    const char *last = strrchr(name, '.');
+    snprintf(pattern, size, "%.*s%s", (int)(last ? last - name : (long)strlen(name)), name, last ? ".*" : "");
+}
+
+static enum status refuse_extra(const struct import *import, struct error *err)
+{
+    char pattern[sizeof import->extra_name + 8], more[48] = "";
+    if (import->extra > 1)
+        snprintf(more, sizeof more, " (the first of %d)", import->extra);
+    suggest_pattern(import, pattern, sizeof pattern);
+    error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this model%s", import->extra_path, import->extra_name,
+              more);
+    return error_hint(err,
+                      "config.json must be that of the weights (model_type %s, %" PRId64
+                      " layers); model.ignore_tensors: ['%s'] in a run spec leaves tensors out",
+                      model_family_name(import->desc->family), import->desc->num_layers, pattern);
 }
 
 static enum status check_complete(const struct import *import, struct error *err)
 {
     const struct tensor_info *first = NULL;
     int missing = 0;
+    if (import->extra)
+        return refuse_extra(import, err);
     for (int i = 0; i < import->table->num_tensors; i++) {
         if (import->sources[i].file < 0 && !starts_fresh(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
@@ -311,10 +402,13 @@ static enum status check_complete(const struct import *import, struct error *err
     if (!missing)
         return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s': tensor '%s' is missing", import->dir, first->name);
+    if (is_ignored(import, first->name))
+        return error_hint(err, "model.ignore_tensors leaves it out; the model cannot do without it");
     if (missing > 1)
         return error_hint(err, "%d tensors in all are missing; are all files of the model there?", missing);
     if (first->role == ROLE_LM_HEAD)
-        return error_hint(err, "config.json does not tie the head to the embedding (tie_word_embeddings)");
+        return error_hint(err, "config.json does not tie the head to the embedding (tie_word_embeddings); a model that "
+                               "was saved without its head (LlamaModel) has none to start from");
     return error_hint(err, "is the file complete?");
 }
 
@@ -435,48 +529,79 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
     return STATUS_OK;
 }
 
-enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank, uint64_t seed, struct state_slices slices,
-                             struct error *err)
-{
-    ASSERT(layout->num_units == table->num_units && rank >= 0 && rank < layout->world);
-    struct import import = {
-        .dir = dir, .desc = desc, .table = table, .seed = seed, .tied_head.file = -1, .open_file = -1};
-    size_t tensors = (size_t)table->num_tensors;
-    enum status status;
-    import.by_name = calloc(tensors, sizeof *import.by_name);
-    import.sources = calloc(tensors, sizeof *import.sources);
-    import.staging = malloc(STAGING);
-    import.compared = malloc(STAGING);
-    if (!import.by_name || !import.sources || !import.staging || !import.compared)
-        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors));
-    for (size_t i = 0; i < tensors; i++) {
-        import.by_name[i] = &table->tensors[i];
-        import.sources[i].file = -1;
-    }
-    qsort(import.by_name, tensors, sizeof *import.by_name, compare_names);
+/* ---- the whole import ---------------------------------------------------- */
 
-    TRY_END(find_files(&import, err));
-    for (int file = 0; file < import.files.count; file++)
-        TRY_END(match_file(&import, file, err));
-    resolve_tied_head(&import);
-    resolve_pooler(&import);
+/* Reads the headers and matches their tensors with the table; rank 0 tells the differences. */
+static enum status import_begin(struct import *import, const struct huggingface_source *source, int rank,
+                                struct error *err)
+{
+    const struct tensor_table *table = source->table;
+    const size_t tensors = (size_t)table->num_tensors;
+    *import = (struct import){.dir = source->dir,
+                              .desc = source->desc,
+                              .table = table,
+                              .ignore = source->ignore,
+                              .tied_head.file = -1,
+                              .open_file = -1};
+    import->by_name = calloc(tensors, sizeof *import->by_name);
+    import->sources = calloc(tensors, sizeof *import->sources);
+    import->staging = malloc(STAGING);
+    import->compared = malloc(STAGING);
+    if (!import->by_name || !import->sources || !import->staging || !import->compared)
+        return error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors);
+    for (size_t i = 0; i < tensors; i++) {
+        import->by_name[i] = &table->tensors[i];
+        import->sources[i].file = -1;
+    }
+    qsort(import->by_name, tensors, sizeof *import->by_name, compare_names);
+
+    TRY(find_files(import, err));
+    TRY(refuse_adapter(import, err));
+    for (int file = 0; file < import->files.count; file++)
+        TRY(match_file(import, file, err));
+    resolve_tied_head(import);
+    resolve_pooler(import);
     if (rank == 0)
-        tell_differences(&import);
-    TRY_END(check_complete(&import, err));
-    for (int unit = 0; unit < table->num_units; unit++) {
+        tell_differences(import);
+    return check_complete(import, err);
+}
+
+static void import_end(struct import *import)
+{
+    if (import->open_file >= 0)
+        io_close(import->fd);
+    string_list_release(&import->files);
+    json_decref(import->weight_map);
+    free(import->staging);
+    free(import->compared);
+    free(import->sources);
+    free(import->by_name);
+}
+
+enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)
+{
+    struct import import;
+    enum status status = import_begin(&import, source, 0, err);
+    *absent = import.absent;
+    import_end(&import);
+    return status;
+}
+
+enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
+                             uint64_t seed, struct state_slices slices, struct error *err)
+{
+    const int num_units = source->table->num_units;
+    ASSERT(layout->num_units == num_units && rank >= 0 && rank < layout->world);
+    struct import import;
+    enum status status;
+    TRY_END(import_begin(&import, source, rank, err));
+    import.seed = seed;
+    for (int unit = 0; unit < num_units; unit++) {
         float *own;
         TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
         TRY_END(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
     }
 end:
-    if (import.open_file >= 0)
-        io_close(import.fd);
-    string_list_release(&import.files);
-    json_decref(import.weight_map);
-    free(import.staging);
-    free(import.compared);
-    free(import.sources);
-    free(import.by_name);
+    import_end(&import);
     return status;
 }

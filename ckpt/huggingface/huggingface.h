@@ -5,19 +5,32 @@
 #include "ckpt/checkpoint.h"
 #include "core/model_config.h"
 #include "core/shard.h"
+#include "core/string_list.h"
 #include "core/tensor_table.h"
 
-/* Reads this rank's slices of the weights in folder `dir` into `slices` (master weights), only the byte ranges that it
- * owns. The folder has model.safetensors, or shards with model.safetensors.index.json, in fp32, bf16 or fp16. GPT-2
- * files may lack the "transformer." prefix. The tensors rotary_emb.inv_freq, attn.bias and attn.masked_bias are
- * skipped. A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that is
- * missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that is not the embedding. With
- * desc->new_head, lm_head.weight is skipped, and the classifier's head gets initial values that depend on `seed`.
- * BERT's files may lack the "bert." prefix and have LayerNorm.gamma and .beta; with new_head their heads of pretraining
- * (cls.…) are left out, and a pooler that they lack gets initial values: rank 0 logs both. */
-enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank, uint64_t seed, struct state_slices slices,
-                             struct error *err);
+/* A folder with the weights of a model. All is borrowed. */
+struct huggingface_source {
+    const char *dir;
+    const struct model_desc *desc;
+    const struct tensor_table *table;
+    const struct string_list *ignore; /* fnmatch(3) patterns of tensors to leave out, which rank 0 logs; may be NULL */
+};
+
+/* Reads this rank's slices of the weights into `slices` (master weights), only the byte ranges that it owns. The folder
+ * has model.safetensors, or shards with model.safetensors.index.json, in fp32, bf16 or fp16. Names may lack the prefix
+ * of the family ("model.", "transformer.", "bert."). The tensors rotary_emb.inv_freq, attn.bias and attn.masked_bias
+ * are skipped. A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that
+ * is missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that is not the embedding;
+ * and a folder that has an adapter beside the model. With desc->new_head, lm_head.weight is skipped, and the
+ * classifier's head gets initial values that depend on `seed`. BERT's files may have LayerNorm.gamma and .beta; with
+ * new_head their heads of pretraining (cls.…) are left out, and a pooler that they lack gets initial values: rank 0
+ * logs both. */
+enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
+                             uint64_t seed, struct state_slices slices, struct error *err);
+
+/* Reads the headers only: the errors are those of huggingface_load() but for the ones about values. *absent: it is an
+ * error because the folder has no weights of any kind. */
+enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
 
 /* Writes folder `out` (created if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
  * index; config.json; the checkpoint's tokenizer files. A folder with a model that ztrain did not export is

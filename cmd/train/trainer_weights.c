@@ -30,13 +30,28 @@ static enum status initialise(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
+static struct huggingface_source pretrained(const struct trainer *t)
+{
+    return (struct huggingface_source){.dir = t->spec->model.pretrained,
+                                       .desc = &t->desc,
+                                       .table = &t->table,
+                                       .ignore = &t->spec->model.ignore_tensors};
+}
+
+enum status trainer_weights_check(const struct trainer *t, bool *absent, struct error *err)
+{
+    const struct huggingface_source source = pretrained(t);
+    *absent = false;
+    return source.dir ? huggingface_check(&source, absent, err) : STATUS_OK;
+}
+
 enum status trainer_weights_load(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
 {
+    const struct huggingface_source source = pretrained(t);
     if (checkpoint)
         TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, zero_slices(t->zero), err));
-    else if (t->spec->model.pretrained)
-        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, t->spec->run.seed,
-                             zero_slices(t->zero), err));
+    else if (source.dir)
+        TRY(huggingface_load(&source, &t->layout, t->rank, t->spec->run.seed, zero_slices(t->zero), err));
     else
         TRY(initialise(t, err));
     return STATUS_OK;

@@ -9,6 +9,9 @@
  * the spec names, else by initialisation. */
 enum status trainer_weights_load(struct trainer *trainer, const struct checkpoint *checkpoint, struct error *err);
 
+/* Reads the headers of the Hugging Face folder that the spec names, if it names one: huggingface_check(). */
+enum status trainer_weights_check(const struct trainer *trainer, bool *absent, struct error *err);
+
 /* Collective, after that: turns the loaded shares into the parameters that the ranks compute with. */
 enum status trainer_weights_spread(struct trainer *trainer, struct error *err);
 

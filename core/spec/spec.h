@@ -58,9 +58,10 @@ struct run_spec {
         uint64_t seed;
     } run;
     struct {
-        char *pretrained;  /* a Hugging Face folder, or NULL */
-        char *config_path; /* a config.json or a folder with one, or NULL */
-        json_t *config;    /* model.config given as a mapping, or NULL */
+        char *pretrained;                  /* a Hugging Face folder, or NULL */
+        struct string_list ignore_tensors; /* in the spec's arena: patterns of tensors in its files to leave out */
+        char *config_path;                 /* a config.json or a folder with one, or NULL */
+        json_t *config;                    /* model.config given as a mapping, or NULL */
         enum model_task task;
         int64_t num_labels; /* sequence_classification; 0: unset */
         double dropout;     /* < 0: as config.json says */

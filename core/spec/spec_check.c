@@ -290,6 +290,12 @@ static void check_model(struct spec_context *ctx, struct spec_full *full, const 
         spec_error(ctx, top,
                    "'model.pretrained' or 'model.config' is missing; hint: name a Hugging Face folder, or a "
                    "config.json for random initial weights");
+    const struct spec_node *ignored = spec_find(root, "model.ignore_tensors");
+    if (is_set(ignored) && !is_set(pretrained))
+        spec_error(
+            ctx, ignored->key_pos,
+            "'model.ignore_tensors' needs model.pretrained: random weights have no files to leave tensors out of; "
+            "hint: remove it");
     const struct spec_node *set = is_set(pretrained) ? pretrained : is_set(config) ? config : NULL;
     if (set)
         snprintf(full->spec.model.where, sizeof full->spec.model.where, "%s", spec_pos_text(ctx, set->key_pos));

@@ -224,6 +224,9 @@ const struct spec_key spec_keys[] = {
           "a Hugging Face folder (config.json and safetensors), whose weights the training starts from")},
     {USED("model.config", KEY_MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
           "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random")},
+    {USED("model.ignore_tensors", KEY_STRING_LIST, spec.model.ignore_tensors, NULL, SILENT,
+          "tensors in the files of model.pretrained that are left out: patterns of names, with * and ? as in a shell, "
+          "[\"v_head.*\", \"*.k_scale\"]; what they leave out is printed")},
     {USED("model.task", KEY_CHOICE, spec.model.task, "causal_lm", ERROR,
           "causal_lm: predict the next token; sequence_classification: predict the label of each document (the head is "
           "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label; needs "

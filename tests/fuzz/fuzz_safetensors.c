@@ -77,8 +77,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ASSERT(out && fwrite(data, 1, size, out) == size && fclose(out) == 0);
     const struct state_slices slices = {.get = slice_of};
     struct error err = {.text = ""};
+    const struct huggingface_source source = {.dir = folder, .desc = &desc, .table = &table};
     for (int rank = 0; rank < 2; rank++) {
-        enum status status = huggingface_load(folder, &desc, &table, &layout, rank, 1, slices, &err);
+        enum status status = huggingface_load(&source, &layout, rank, 1, slices, &err);
         ASSERT(status == STATUS_OK || (status == STATUS_DATA && err.text[0]));
     }
     return 0;

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness import GPT2, LLAMA, SEQUENCE, VOCABULARY
+from harness import GPT2, LLAMA, SEQUENCE, VOCABULARY, read_safetensors
 
 pytestmark = pytest.mark.interop
 
@@ -102,6 +102,18 @@ def test_what_transformers_saves_is_read_with_the_same_loss(folder, family, shar
     folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"max_steps": 1},
                   "optimizer": {"params": {"lr": 1e-20, "weight_decay": 0.0}}}, ranks=2)
     # read again, because .to(bfloat16) has rounded RoPE's frequencies as well, which no file holds
+    want = loss_of(load(folder.at("hf"), torch.float32), validation_batch(folder))
+    assert abs(folder.metrics().evaluations[-1]["eval_loss"] - want) < 1e-5
+
+
+def test_a_model_saved_without_its_head_is_read_with_the_same_loss(folder):
+    """Its tensors lack the prefix "model."."""
+    torch.manual_seed(6)
+    keys = {k: v for k, v in FAMILIES["qwen2"].items() if k != "model_type"}
+    transformers.AutoModel.from_config(transformers.Qwen2Config(**keys)).save_pretrained(folder.at("hf"))
+    assert "embed_tokens.weight" in read_safetensors(folder.at("hf", "model.safetensors"))
+    folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"max_steps": 1},
+                  "optimizer": {"params": {"lr": 1e-20, "weight_decay": 0.0}}})
     want = loss_of(load(folder.at("hf"), torch.float32), validation_batch(folder))
     assert abs(folder.metrics().evaluations[-1]["eval_loss"] - want) < 1e-5
 

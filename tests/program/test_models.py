@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from harness import DATA, ROOT, USAGE
+from harness import DATA, ROOT, USAGE, write_safetensors
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3"]
@@ -23,6 +23,10 @@ def tensors_of(folder):
     header.pop("__metadata__", None)
     return {name: (entry["dtype"], entry["shape"], raw[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]])
             for name, entry in header.items()}
+
+
+def bf16(raw):
+    return [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0] for i in range(0, len(raw), 2)]
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -82,6 +86,43 @@ def test_a_lora_folder_is_refused_by_name(folder):
         json.dump({"peft_type": "LORA"}, f)
     done = folder.train({"model": {"config": None, "pretrained": folder.at("adapter")}}, expect=USAGE)
     assert "holds a LoRA adapter (adapter_config.json), not a model" in done.err and "merge_and_unload" in done.err
+
+
+def test_an_adapter_beside_a_whole_model_is_refused(folder):
+    place = os.path.join(GOLDEN, "llama")
+    shutil.copytree(place, folder.at("both"))
+    with open(folder.at("both", "adapter_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"peft_type": "LORA", "base_model_name_or_path": "base"}, f)
+    changes = {"model": {"config": None, "pretrained": folder.at("both")}, "data": {"seq_length": 8}}
+    done = folder.train(changes, expect=DATA)
+    assert "holds a model and a LoRA adapter (adapter_config.json)" in done.last_words and "merge_and_unload" in done.last_words
+
+
+def test_other_names_and_extra_tensors(folder):
+    """Names without the prefix give the same run; tensors that the model does not have are named, or left out by name."""
+    place = os.path.join(GOLDEN, "llama")
+    with open(os.path.join(place, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    tensors = {name: (shape, struct.unpack(f"<{len(raw) // 4}f", raw) if dtype == "F32" else bf16(raw))
+               for name, (dtype, shape, raw) in tensors_of(place).items()}
+    flat = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    extra = {**tensors, "v_head.summary.weight": ([2], [1.0, 2.0]), "model.layers.0.self_attn.k_scale": ([1], [1.0])}
+    changes = {"data": {"train": f"{place}/train", "validation": None, "seq_length": 8}, "train": {"max_steps": 1, "epochs": None}}
+    ignore = ["v_head.*", "*.k_scale", "nothing.*"]
+    for name, content, ignored in (("whole", tensors, None), ("flat", flat, None), ("extra", extra, ignore)):
+        os.mkdir(folder.at(name))
+        write_safetensors(folder.at(name, "model.safetensors"), content)
+        with open(folder.at(name, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        model = {"config": None, "pretrained": folder.at(name), **({"ignore_tensors": ignored} if ignored else {})}
+        if ignored:
+            done = folder.train({**changes, "model": {**model, "ignore_tensors": None}}, name=name, expect=DATA)
+            assert "tensor 'v_head.summary.weight' is not part of this model (the first of 2)" in done.last_words
+            assert "model.ignore_tensors: ['v_head.summary.*']" in done.last_words
+        done = folder.train({**changes, "model": model}, name=name, ranks=2 if ignored else 1)
+        assert (f"leaves out 2 tensors of '{folder.at(name)}': v_head.summary.weight, model.layers.0.self_attn.k_scale"
+                in done.out) == bool(ignored)
+        assert folder.metrics(name).losses == pytest.approx(folder.metrics("whole").losses, rel=1e-6)
 
 
 def test_an_adapter_beside_a_config_has_no_weights(folder):

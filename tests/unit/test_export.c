@@ -208,9 +208,10 @@ static void check_export(struct model *model, const char *out, enum dtype dtype)
         fail_msg("%s", err.text);
     assert_true(again.has_torch_dtype && again.torch_dtype == dtype);
     assert_non_null(json_object_get(again.source, "architectures"));
+    const struct huggingface_source source = {.dir = out, .desc = &again, .table = &model->table};
     model_layout(model, 2);
     for (int rank = 0; rank < 2; rank++) {
-        if (huggingface_load(out, &again, &model->table, &model->layout, rank, 1, slices_of(model), &err) != STATUS_OK)
+        if (huggingface_load(&source, &model->layout, rank, 1, slices_of(model), &err) != STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             for (int64_t i = 0; i < model->layout.slice[unit]; i++) {

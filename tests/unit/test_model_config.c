@@ -189,6 +189,7 @@ static const struct {
      "GraniteForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":7}", STATUS_DATA, "id2label must be an object, not 7"},
     {"{" CLASSIFIER ",\"problem_type\":\"regression\"}", STATUS_USAGE, "problem_type \"regression\" is not supported"},
+    {"{" LLAMA ",\"architectures\":[\"Qwen2Model\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":7}", STATUS_DATA, "architectures must be a list"},
     /* sizes */
     {"{" LLAMA ",\"vocab_size\":0}", STATUS_DATA, "vocab_size is 0, expected 1 … 2147483647"},
@@ -551,6 +552,27 @@ static void test_details(void **state)
     model_desc_release(&desc);
 }
 
+/* Folders that were saved from the model without its head. */
+static void test_classes_without_a_head(void **state)
+{
+    (void)state;
+    static const char *const configs[][2] = {
+        {"{" LLAMA ",\"architectures\":[\"LlamaModel\"]}", "LlamaForCausalLM"},
+        {"{" GPT2 ",\"architectures\":[\"GPT2Model\"]}", "GPT2LMHeadModel"},
+        {"{" GEMMA3 ",\"architectures\":[\"Gemma3TextModel\"]}", "Gemma3ForCausalLM"},
+    };
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct model_desc desc;
+        load_good(configs[i][0], &desc);
+        assert_int_equal(desc.num_labels, 0);
+        json_t *exported = model_desc_export_config(&desc, DTYPE_F32);
+        assert_string_equal(json_string_value(json_array_get(json_object_get(exported, "architectures"), 0)),
+                            configs[i][1]);
+        json_decref(exported);
+        model_desc_release(&desc);
+    }
+}
+
 static void test_export_config(void **state)
 {
     (void)state;
@@ -772,6 +794,7 @@ int main(void)
         cmocka_unit_test(test_notices),
         cmocka_unit_test(test_details),
         cmocka_unit_test(test_export_config),
+        cmocka_unit_test(test_classes_without_a_head),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_spelling),
         cmocka_unit_test(test_spelling_beside),

@@ -268,18 +268,26 @@ static enum status slice_of(void *context, enum slice_access access, enum state_
     return STATUS_OK;
 }
 
+static struct string_list ignore; /* model.ignore_tensors */
+
+static struct huggingface_source source_of(const struct model *model)
+{
+    return (struct huggingface_source){.dir = folder, .desc = &model->desc, .table = &model->table, .ignore = &ignore};
+}
+
 /* Loads as every rank of `world` and checks every element, gaps and padding included. */
 static void check_load(const struct model *model, int world)
 {
     struct slices slices;
     const struct state_slices access = {.owner = &slices, .get = slice_of};
+    const struct huggingface_source source = source_of(model);
     struct error err;
     assert_int_equal(shard_layout_init(&slices.layout, &model->table, world, &err), STATUS_OK);
     size_t bytes = (size_t)slices.layout.shard_numel * sizeof(float);
     slices.shard = malloc(bytes);
     for (int rank = 0; rank < world; rank++) {
         memset(slices.shard, 0x55, bytes);
-        if (huggingface_load(folder, &model->desc, &model->table, &slices.layout, rank, 1, access, &err) != STATUS_OK)
+        if (huggingface_load(&source, &slices.layout, rank, 1, access, &err) != STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             int64_t slice = slices.layout.slice[unit];
@@ -299,10 +307,11 @@ static void expect_fault(const struct model *model, const char *words)
 {
     struct slices slices;
     const struct state_slices access = {.owner = &slices, .get = slice_of};
+    const struct huggingface_source source = source_of(model);
     struct error err = {.text = ""};
     assert_int_equal(shard_layout_init(&slices.layout, &model->table, 2, &err), STATUS_OK);
     slices.shard = malloc((size_t)slices.layout.shard_numel * sizeof(float));
-    enum status status = huggingface_load(folder, &model->desc, &model->table, &slices.layout, 1, 1, access, &err);
+    enum status status = huggingface_load(&source, &slices.layout, 1, 1, access, &err);
     if (status != STATUS_DATA || !strstr(err.text, words))
         fail_msg("'%s' expected, not %d '%s'", words, (int)status, err.text);
     free(slices.shard);
@@ -374,6 +383,116 @@ static void test_skipped(void **state)
     file_add(&file, "model.layers.0.self_attn.rotary_emb.inv_freq", "F64", "[0]", &byte, 0);
     file_end(&file, "model.safetensors", 0);
     check_load(&model, 3);
+    model_release(&model);
+}
+
+/* A file that was saved from the model without its head: names lack the prefix, and there may be no head. */
+static void test_without_prefix(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {LLAMA, TIED};
+    for (size_t c = 0; c < COUNT_OF(configs); c++) {
+        struct model model;
+        struct file file;
+        clear();
+        model_init(&model, configs[c]);
+        for (int head = 1; head >= 0; head--) {
+            file_begin(&file);
+            for (int i = 0; i < model.table.num_tensors; i++) {
+                const char *name = model.table.tensors[i].name;
+                const bool flat = strncmp(name, "model.", 6) == 0;
+                if (flat || head)
+                    file_add_tensor(&file, &model.table, i, name + (flat ? 6 : 0), DTYPE_F32);
+            }
+            file_end(&file, "model.safetensors", 0);
+            if (head || model.desc.tied)
+                check_load(&model, 2);
+            else
+                expect_fault(&model, "tensor 'lm_head.weight' is missing; hint: config.json does not tie the head");
+        }
+        model_release(&model);
+    }
+}
+
+/* All tensors of LLAMA, and one more of this name. */
+static void write_extra(const struct model *model, const char *const *extra, int count)
+{
+    struct file file;
+    const float one = 1;
+    file_begin(&file);
+    for (int i = 0; i < model->table.num_tensors; i++)
+        file_add_tensor(&file, &model->table, i, model->table.tensors[i].name, DTYPE_F32);
+    for (int i = 0; i < count; i++)
+        file_add(&file, extra[i], "F32", "[1]", &one, sizeof one);
+    file_end(&file, "model.safetensors", 0);
+}
+
+/* Tensors that the model does not have: each refusal names a pattern that leaves the tensor out. */
+static void test_extra(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = {
+        {"v_head.summary.weight", "v_head.summary.*"},
+        {"model.layers.1.self_attn.k_scale", "model.layers.*.self_attn.k_scale"},
+        {"model.layers.2.mlp.up_proj.weight", "model.layers.2.*"},
+        {"lonely", "lonely"},
+    };
+    struct model model;
+    const char *all[COUNT_OF(names)];
+    char words[256];
+    clear();
+    model_init(&model, LLAMA);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        all[i] = names[i][0];
+        write_extra(&model, &names[i][0], 1);
+        snprintf(words, sizeof words, "(model_type llama, 2 layers); model.ignore_tensors: ['%s'] in a run spec leaves",
+                 names[i][1]);
+        expect_fault(&model, words);
+        string_list_add(&ignore, names[i][1]);
+        check_load(&model, 2);
+        string_list_release(&ignore);
+    }
+    write_extra(&model, all, COUNT_OF(names));
+    expect_fault(&model, "tensor 'v_head.summary.weight' is not part of this model (the first of 4); hint: ");
+    string_list_add(&ignore, "model.layers.[1-9].*"); /* a layer that the model has, too */
+    string_list_add(&ignore, "v_head*");
+    string_list_add(&ignore, "lonel?");
+    expect_fault(&model,
+                 "tensor 'model.layers.1.input_layernorm.weight' is missing; hint: model.ignore_tensors leaves it");
+    string_list_release(&ignore);
+    model_release(&model);
+}
+
+static void check_refused(const struct model *model, const char *words, bool absent)
+{
+    const struct huggingface_source source = source_of(model);
+    bool is_absent;
+    struct error err = {.text = ""};
+    assert_int_equal(huggingface_check(&source, &is_absent, &err), STATUS_DATA);
+    if (!strstr(err.text, words) || is_absent != absent)
+        fail_msg("'%s' expected, not '%s'", words, err.text);
+}
+
+/* The check that a dry run makes reads no values. */
+static void test_check(void **state)
+{
+    (void)state;
+    struct model model;
+    struct error err;
+    bool absent;
+    clear();
+    model_init(&model, LLAMA);
+    const struct huggingface_source source = source_of(&model);
+    check_refused(&model, "no weights in", true);
+    put("pytorch_model.bin", "x", 1);
+    check_refused(&model, "pytorch_model.bin is not read", false);
+    write_single(&model, DTYPE_F16, 5, 0);
+    check_refused(&model, "is missing", false);
+    write_single(&model, DTYPE_F16, -1, 0);
+    assert_int_equal(huggingface_check(&source, &absent, &err), STATUS_OK);
+    put("adapter_config.json", "{}", 2);
+    check_refused(&model, "holds a model and a LoRA adapter (adapter_config.json); hint: merge the adapter", false);
+    expect_fault(&model, "holds a model and a LoRA adapter");
     model_release(&model);
 }
 
@@ -525,11 +644,6 @@ static void test_faults(void **state)
     file_end(&file, "model.safetensors", 0);
     expect_fault(&model,
                  "tensor 'model.layers.2.mlp.up_proj.weight' is not part of this model; hint: config.json must be");
-    file_begin(&file);
-    file_add(&file, "embed_tokens.weight", "F32", "[37,24]", zeros,
-             sizeof zeros); /* prefixes are optional for GPT-2 only */
-    file_end(&file, "model.safetensors", 0);
-    expect_fault(&model, "tensor 'embed_tokens.weight' is not part of this model");
     static const char *const shapes[][2] = {
         {"[24,37]", "has shape (24, 37), but config.json asks for (37, 24)"},
         {"[888]", "has shape (888), but config.json asks for (37, 24)"},
@@ -594,9 +708,10 @@ static void test_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_headers), cmocka_unit_test(test_prefix),  cmocka_unit_test(test_producer),
-        cmocka_unit_test(test_single),  cmocka_unit_test(test_skipped), cmocka_unit_test(test_tied_head),
-        cmocka_unit_test(test_index),   cmocka_unit_test(test_faults),  cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_headers),        cmocka_unit_test(test_prefix),  cmocka_unit_test(test_producer),
+        cmocka_unit_test(test_single),         cmocka_unit_test(test_skipped), cmocka_unit_test(test_tied_head),
+        cmocka_unit_test(test_index),          cmocka_unit_test(test_faults),  cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_without_prefix), cmocka_unit_test(test_extra),   cmocka_unit_test(test_check),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

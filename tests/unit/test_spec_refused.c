@@ -123,6 +123,8 @@ static const struct bad_case bad_cases[] = {
     {BASE "train: {deterministic: maybe}\n", {":4:24: 'train.deterministic' must be true or false, not 'maybe'"}},
     {BASE "train: {logits_dtype: bf16}\n", {":4:23: 'train.logits_dtype' bf16 needs bf16.enabled; hint: use auto"}},
     {BASE "train: {logits_dtype: fp16}\n", {":4:23: 'train.logits_dtype' must be auto, bf16 or fp32, not 'fp16'"}},
+    {"model: {config: a, ignore_tensors: ['v_head.*']}\ndata: {train: a, seq_length: 8}\ntrain_batch_size: 8\n",
+     {":1:20: 'model.ignore_tensors' needs model.pretrained"}},
     /* absent, or given twice */
     {"run: {name: a}\n",
      {":1:1: 'data.train' is missing; hint: ", ":1:1: 'data.seq_length' is missing; hint: ",
