@@ -6,10 +6,12 @@
 #include "cmd/plan_speed.h"
 #include "cmd/train/memory_limit.h"
 #include "cmd/train/trainer.h"
+#include "cmd/train/trainer_weights.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/plan/device_plan.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -88,17 +90,33 @@ static void print_autos(const struct run_spec *spec)
     string_list_release(&lines);
 }
 
-enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, struct error *err)
+/* Whether it is a file of the data that does not exist, so that nothing is known about them. */
+static bool is_missing(const struct error *err)
+{
+    return err->code == STATUS_DATA && (err->cause == ENOENT || err->cause == ENOTDIR);
+}
+
+/* Weights that are not there are reported, and are no error: a config.json suffices for a plan. */
+static void check_weights(const struct trainer *t, struct error *refused)
+{
+    bool absent;
+    struct error err;
+    const enum status status = trainer_weights_check(t, &absent, &err);
+    if (absent)
+        printf("weights: %s\n", PRINTABLE(err.text));
+    else if (status != STATUS_OK)
+        *refused = err;
+}
+
+enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
+                         struct error *err)
 {
     struct trainer trainer = {0};
     enum status status;
     TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
-    struct error data_error;
-    status = trainer_open_data(&trainer, &data_error);
-    bool data_known = status == STATUS_OK;
-    if (status == STATUS_DEVICE) /* out of memory is not a problem of the data */
-        TRY_END(error_set(err, status, "%s", data_error.text));
-    if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
+    struct error refused = {.code = STATUS_OK}; /* what a run would be refused for */
+    const bool data_known = trainer_open_data(&trainer, &refused) == STATUS_OK;
+    if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
     print_autos(spec);
     printf("# effective run spec\n");
@@ -107,12 +125,20 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     print_batch(spec, world, world_source);
     print_mixture(spec);
     print_schedule(&trainer, data_known);
-    if (!data_known)
-        printf("data: %s\n", PRINTABLE(data_error.text));
+    if (is_missing(&refused)) {
+        printf("data: %s\n", PRINTABLE(refused.text));
+        refused.code = STATUS_OK;
+    }
+    if (refused.code == STATUS_OK && !resumes)
+        check_weights(&trainer, &refused);
     trainer_memory_print(&trainer);
     TRY_END(print_policies(&trainer, err));
     TRY_END(check_printed(err));
     TRY_END(zero_check_folders(trainer.zero, err));
+    if (refused.code != STATUS_OK) {
+        *err = refused;
+        TRY_END(refused.code);
+    }
     status = memory_limit_check(&trainer, err);
 end:
     trainer_release(&trainer);

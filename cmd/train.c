@@ -157,7 +157,7 @@ static enum status run_command(const struct options *options, char **argv, struc
             TRY(resume_dry(resume, &place, spec, world, source, err));
         else
             TRY(spec_resolve_batch(spec, world, source, err));
-        return plan_dry_run(spec, world, source, boot->cores, err);
+        return plan_dry_run(spec, world, source, boot->cores, resume != NULL, err);
     }
     if (!supervises) {
         const struct rank_options rank = {.resume = options->resume,

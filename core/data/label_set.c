@@ -4,6 +4,7 @@
 #include "core/io.h"
 #include "core/liveness.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,10 +54,12 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
     int fd;
     int64_t bytes;
     TRY(companion_path(shard, ".labels", path, err));
-    if (!fs_exists(path))
-        return error_set(err, STATUS_DATA,
-                         "'%s' has no labels: there is no '%s'; hint: scripts/tokenize.py --label COLUMN writes them",
-                         shard->prefix, path);
+    if (!fs_exists(path)) {
+        error_set(err, STATUS_DATA,
+                  "'%s' has no labels: there is no '%s'; hint: scripts/tokenize.py --label COLUMN writes them",
+                  shard->prefix, path);
+        return error_cause(err, ENOENT);
+    }
     TRY(fs_open_read(path, STATUS_DATA, &fd, &bytes, err));
     enum status status;
     if (bytes != 4 * shard->count)

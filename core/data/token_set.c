@@ -213,12 +213,14 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
                                    "'%s' is a folder, expected token shards; hint: name a prefix in it, or all shards "
                                    "with the glob '%s/*.bin'",
                                    path, path);
-            else if (!file_exists(path))
+            else if (!file_exists(path)) {
                 status = error_set(err, STATUS_DATA,
                                    "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a "
                                    "Megatron-LM prefix, an llm.c .bin file, or a glob; scripts/tokenize.py makes token "
                                    "shards",
                                    path, bin);
+                error_cause(err, ENOENT);
+            }
             if (status != STATUS_OK)
                 goto done;
             bin[length] = '\0'; /* an llm.c file without .bin in its name */
@@ -293,10 +295,11 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
         free(with_end);
         TRY(status);
     }
-    if (set->num_shards == own)
-        return error_set(err, STATUS_DATA,
-                         "no token shard (.bin or .idx) matches '%s'; hint: scripts/tokenize.py makes token shards",
-                         pattern);
+    if (set->num_shards == own) {
+        error_set(err, STATUS_DATA,
+                  "no token shard (.bin or .idx) matches '%s'; hint: scripts/tokenize.py makes token shards", pattern);
+        return error_cause(err, ENOENT);
+    }
     return STATUS_OK;
 }
 

@@ -19,8 +19,8 @@ struct token_set;
  * .bin or .idx, an llm.c .bin, or a glob, whose matches are sorted. The matches of a glob that end in .bin or .idx are
  * taken, a shard that has both once; a shard named by two patterns is refused. Reads headers and checks sizes, but does
  * not read all tokens. An index of up to TOKEN_INDEX_CHECKED bytes is checked as a whole; in a larger one, the ends are
- * checked here and each document when it is looked up. Errors (STATUS_DATA) name file and offset. Several threads may
- * read a set. */
+ * checked here and each document when it is looked up. Errors (STATUS_DATA) name file and offset. A shard that does not
+ * exist has the cause ENOENT. Several threads may read a set. */
 #define TOKEN_INDEX_CHECKED (INT64_C(64) << 20)
 
 enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err);

@@ -46,7 +46,7 @@ def prepare(folder, name):
     for key in ("train", "validation"):
         if re.search(rf"^  {key}: \S+", text, re.M):
             classifier = "task: sequence_classification" in text
-            write_megatron(folder.at(key), [[1 + i % 200 for i in range(100 if classifier else 600)]] * 200)
+            write_megatron(folder.at(key), [[1 + i % 200 for i in range(100 if classifier else 6000)]] * 200)
             if classifier:
                 with open(folder.at(f"{key}.labels"), "wb") as f:
                     f.write(struct.pack("<200i", *(i % 2 for i in range(200))))

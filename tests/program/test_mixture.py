@@ -128,10 +128,12 @@ def test_labels_and_packing(sources):
 
 
 def test_refused(sources):
+    def missing(data):
+        return next(line for line in sources.train({"data": data}, more=["--dry-run"]).out.splitlines() if line.startswith("data: "))
+
     def reason(data, **changes):
-        done = sources.train({"data": data, **changes}, more=["--dry-run"])
-        return next(line for line in done.out.splitlines() if line.startswith("data: "))
-    assert "source '" in reason(mixture(sources, train=1, gone=1)) and "no token shard" in reason(mixture(sources, gone=1))
+        return sources.train({"data": data, **changes}, more=["--dry-run"], expect=DATA).last_words
+    assert "source '" in missing(mixture(sources, train=1, gone=1)) and "no token shard" in missing(mixture(sources, gone=1))
     again = sources.at("oth*")
     said = reason({"train": [{"path": sources.at("other"), "weight": 1}, {"path": again, "weight": 1}]})
     assert "other.bin' is in two sources of data.train" in said

@@ -85,7 +85,7 @@ def test_a_run_that_loses_every_target_is_refused(folder):
     write_megatron(folder.at("train"), docs)
     write_mask(folder.at("train"), 320, lambda i: i % 40 >= SEQUENCE)
     changes = {"data": {"packing": False}, "train_batch_size": 4}
-    for more in ([],):
+    for more in ([], ["--dry-run"]):
         done = folder.train(changes, ranks=2, more=more, expect=DATA)
         assert "data.seq_length 24 cuts every target off: 8 of 8 documents are longer, and their 128 targets" in done.last_words
     assert not os.path.exists(folder.run_folder())

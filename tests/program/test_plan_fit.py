@@ -61,8 +61,8 @@ def test_the_lines_fit_when_they_are_pasted(folder, memory, changes):
 
 
 def pasted(folder, base, changes, found, world, memory):
-    """The plan of the spec with the lines: both the plan and a dry run take them under that cap."""
-    spec = folder.spec(merged(merged(base, changes), {**found.lines, "train": {"memory_limit": memory}}), "pasted")
+    """The plan of the spec with the lines: both the plan and a dry run take them under that cap, without data."""
+    spec = folder.spec(merged(merged(base, changes), {**found.lines, "train": {"memory_limit": memory}, "data": {"train": folder.at("none")}}), "pasted")
     dry = folder.ztrain("--config", spec, "--dry-run", "--local-gpus", world)
     assert "# end of the run spec" in dry.out
     return folder.ztrain("plan", "--config", spec, "--world", world).out

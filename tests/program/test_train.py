@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness import (DEVICE, DIVERGED, FINISHED, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, documents,
+from harness import (DATA, DEVICE, DIVERGED, FINISHED, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, documents,
                      nothing_new_in_shared_memory, shared_memory_files, write_llmc, write_megatron)
 
 STEP_FIELDS = {"step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "targets", "tokens_per_s", "mfu",
@@ -284,6 +284,32 @@ def test_keys_from_a_deepspeed_file(folder):
                  more=["--deepspeed", folder.at("ds.json")], ranks=2)
     steps = folder.metrics().steps
     assert len(steps) == 6 and steps[0]["lr"] == 2e-4
+
+
+def test_a_dry_run_refuses_what_a_run_would(folder):
+    """Data and weights that are missing are no error of a dry run; what is there and wrong is."""
+    folder.spec()
+    done = folder.train({"data": {"train": folder.at("gone")}}, more=["--dry-run"])
+    assert "data: no token shard" in done.out and "activations" in done.out
+    write_megatron(folder.at("foreign"), [[VOCABULARY] * 300])
+    done = folder.train({"data": {"train": folder.at("foreign")}}, more=["--dry-run"], expect=DATA)
+    assert f"token id {VOCABULARY} is outside the vocabulary" in done.last_words and "activations" in done.out
+    folder.train({"train": {"max_steps": 1}}, name="first")
+    folder.ztrain("export", folder.run_folder("first"), "--out", folder.at("hf"))
+    changes = {"model": {"config": None, "pretrained": folder.at("hf")}}
+    folder.train(changes, more=["--dry-run"])
+    with open(folder.at("hf", "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    with open(folder.at("hf", "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**config, "intermediate_size": 60}, f)
+    for more in (["--dry-run"], []):
+        done = folder.train(changes, more=more, expect=DATA)
+        assert "has shape (56, 32), but config.json asks for (60, 32)" in done.last_words
+    with open(folder.at("hf", "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    os.remove(folder.at("hf", "model.safetensors"))
+    done = folder.train(changes, more=["--dry-run"])
+    assert "weights: no weights in" in done.out and "activations" in done.out
 
 
 def test_a_run_that_diverges_ends_with_7(folder):
