@@ -6,6 +6,7 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/spec/spec.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,18 +131,19 @@ static void read_formers(struct watched_run *run)
 
 /* ---- the state ----------------------------------------------------------- */
 
-static int64_t spec_integer(const struct watched_run *run, const char *key)
+/* A number of the spec; 0: it has none. */
+static double spec_number(const struct watched_run *run, const char *key)
 {
     const char *text = spec_pairs_find(&run->spec, key);
-    return text ? strtoll(text, NULL, 10) : 0;
+    return text ? strtod(text, NULL) : 0;
 }
 
 /* The run's length: by train.max_steps, and by train.epochs once an epoch has ended. */
 static int64_t length_of(const struct watched_run *run)
 {
-    int64_t most = spec_integer(run, "train.max_steps"), epochs = spec_integer(run, "train.epochs");
-    int64_t by_epochs = epochs * run->history.steps_per_epoch;
-    return most > 0 && (by_epochs <= 0 || most < by_epochs) ? most : by_epochs > 0 ? by_epochs : 0;
+    const double most = spec_number(run, "train.max_steps"), epochs = spec_number(run, "train.epochs");
+    const int64_t max_steps = most > 0 && most < 0x1p62 ? (int64_t)most : 0, per_epoch = run->history.steps_per_epoch;
+    return epochs > 0 && per_epoch > 0 ? spec_run_length(epochs, max_steps, per_epoch) : max_steps;
 }
 
 static enum run_state state_of(const struct watched_run *run)

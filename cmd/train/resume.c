@@ -143,7 +143,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
                          bool print, struct error *err)
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
-    spec_resolve_document_mask_resumed(spec, checkpoint->spec);
+    spec_resolve_resumed(spec, checkpoint->spec);
     return compare_specs(checkpoint, spec, world, print, err);
 }
 

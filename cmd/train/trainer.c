@@ -301,11 +301,41 @@ enum status trainer_activation_bytes(const struct trainer *t, enum recompute pol
     return STATUS_OK;
 }
 
+/* The key that sets the length of a schedule whatever the run's; NULL: it has none. */
+static const char *length_key(enum schedule_type type)
+{
+    switch (type) {
+    case SCHEDULE_LINEAR:
+    case SCHEDULE_COSINE:
+    case SCHEDULE_WSD: return "total_steps";
+    case SCHEDULE_WARMUP_DECAY_LR:
+    case SCHEDULE_WARMUP_COSINE_LR: return "total_num_steps";
+    default: return NULL;
+    }
+}
+
+/* A schedule that ends with the run, whose length has changed since the checkpoint: its learning rates jump. */
+static void report_stretch(const struct trainer *t)
+{
+    const struct schedule_spec *s = &t->spec->scheduler;
+    const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
+    const char *key = length_key(s->type);
+    char way[96] = "";
+    if (!former || former == t->total_steps || !schedule_needs_total(s))
+        return;
+    if (key)
+        snprintf(way, sizeof way, "; scheduler.params.%s: %" PRId64 " keeps the schedule", key, former);
+    log_info("scheduler: %s follows the run's length, which was %" PRId64 " steps in the checkpoint and is %" PRId64
+             " now: the learning rate is another from here on%s",
+             schedule_name(s->type), former, t->total_steps, way);
+}
+
 /* The schedule against the run's length, which is known now. */
 static enum status check_schedule(const struct trainer *t, struct error *err)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t warmup = schedule_warmup(s);
+    report_stretch(t);
     if (s->type != SCHEDULE_CONSTANT && warmup > t->total_steps)
         log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
                  " (scheduler.params): the full learning rate is not reached",

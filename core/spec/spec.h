@@ -9,7 +9,8 @@
  *   spec_write_yaml, spec_to_json, spec_compare    give the effective spec to people, the manifest, a resumed run
  *
  * The length of a run: with epochs and max_steps set, whichever ends first; with epochs alone, that many passes over
- * the data; with max_steps alone, the data repeat until then; with neither, one epoch. */
+ * the data, and of a fraction of a pass its steps, rounded up; with max_steps alone, the data repeat until then; with
+ * neither, one epoch. */
 #ifndef ZTRAIN_CORE_SPEC_SPEC_H
 #define ZTRAIN_CORE_SPEC_SPEC_H
 
@@ -77,7 +78,7 @@ struct run_spec {
         enum spec_document_mask document_mask; /* AUTO until spec_resolve_document_mask() */
     } data;
     struct {
-        int64_t epochs;                            /* 0: unset */
+        double epochs;                             /* <= 0: unset */
         int64_t max_steps;                         /* 0: unset */
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
@@ -190,6 +191,9 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
  * 1 unless communication_data_type is fp16. */
 double spec_comm_factor(const struct run_spec *spec, int world);
 
+/* The optimizer steps of a run with these train.epochs (<= 0: unset) and train.max_steps (0: unset). */
+int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoch);
+
 /* Called once the data are known: returns the number of optimizer steps of the whole run, from epochs and max_steps,
  * and fills in scheduler.total_steps if it was absent or "auto". steps_per_epoch > 0. */
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
@@ -198,8 +202,13 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
  * effect (samples of several documents, a language model), else off. A value other than auto stays as it is. */
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
 
-/* Replaces it by the value of the run that is resumed (its spec_to_json()): a run goes on as it began. */
-void spec_resolve_document_mask_resumed(struct run_spec *spec, const json_t *stored);
+/* A run goes on as it began: takes data.document_mask, if it is auto, and the gradient_clipping that neither file sets,
+ * from the run that is resumed (its spec_to_json()), and notes that run's length. */
+void spec_resolve_resumed(struct run_spec *spec, const json_t *stored);
+
+/* The length of the run, in steps, when the checkpoint that it is resumed from was written, if its schedule ended with
+ * it then and does so now; else 0. */
+int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch);
 
 /* Whether data.document_mask was auto. */
 bool spec_document_mask_was_auto(const struct run_spec *spec);

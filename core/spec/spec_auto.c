@@ -85,17 +85,32 @@ json_t *spec_auto_value(const struct spec_key *key)
     return spec_key_default(&other);
 }
 
-void spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from)
+struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from)
 {
     const struct auto_rule *rule = find_rule(key->path);
     struct spec_auto *filled = spec_arena_alloc(&full->arena, sizeof *filled), **link = &full->autos;
     const char *origin = from ? from : rule ? rule->from : "the default";
     filled->key = key;
+    filled->was = "auto";
     filled->from = spec_arena_copy(&full->arena, origin, strlen(origin));
     filled->derived = !from && rule && (rule->square || rule->factor);
     while (*link)
         link = &(*link)->next;
     *link = filled;
+    return filled;
+}
+
+void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *node = spec_find(root, "gradient_clipping");
+    const bool deepspeed = *ctx->sources[1];
+    if (!deepspeed || (node && node->kind != NODE_NULL))
+        return;
+    full->unset_clipping = true;
+    full->spec.gradient_clipping = 1;
+    struct spec_auto *filled =
+        spec_auto_record(full, spec_key_find("gradient_clipping"), "DeepSpeed's default; 0 switches clipping off");
+    filled->was = "unset";
 }
 
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from)
@@ -165,7 +180,7 @@ void spec_auto_print(const struct run_spec *spec, struct string_list *lines)
     const struct spec_full *full = spec_full(spec);
     for (const struct spec_auto *filled = full->autos; filled; filled = filled->next) {
         char *value = value_text(full, filled);
-        char *line = memory_printf("%s: auto \u2192 %s, from %s%s", filled->key->path, value, filled->from,
+        char *line = memory_printf("%s: %s \u2192 %s, from %s%s", filled->key->path, filled->was, value, filled->from,
                                    filled->key->verdict == VERDICT_NOTICE ? " (it has no effect here)" : "");
         string_list_add(lines, line);
         free(line);

@@ -71,7 +71,9 @@ static void find_switches(const struct spec_node *node, bool *has_switch, bool *
     for (const struct spec_node *child = node->first; child; child = child->next) {
         if (child->key && strcmp(child->key, "enabled") == 0) {
             *has_switch = true;
-            *on = *on || (child->kind == NODE_BOOL ? child->boolean : child->kind != NODE_NULL && !spec_is_auto(child));
+            *on = *on || (child->kind == NODE_BOOL  ? child->boolean
+                          : child->kind == NODE_INT ? child->integer != 0
+                                                    : child->kind != NODE_NULL && !spec_is_auto(child));
         }
         find_switches(child, has_switch, on);
     }
@@ -84,6 +86,8 @@ static bool foreign_is_on(const struct spec_node *node)
         return false;
     if (node->kind == NODE_BOOL)
         return node->boolean;
+    if (node->kind == NODE_INT)
+        return node->integer != 0;
     if (node->kind != NODE_MAPPING)
         return true;
     find_switches(node, &has_switch, &on);
@@ -795,6 +799,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_model(ctx, full, root);
     check_task(ctx, full, root);
     check_batch(ctx, full, root);
+    spec_auto_clipping(ctx, full, root);
     check_optimizer(ctx, full, root);
     check_learning_rate(ctx, full, root);
     check_muon(ctx, full, root);

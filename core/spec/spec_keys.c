@@ -194,6 +194,12 @@ static const struct spec_choice accumulator_choices[] = {
     {0},
 };
 
+static const struct spec_choice reduction_choices[] = {
+    {"mean", 0, VERDICT_USED, NULL},
+    {"sum", 1, VERDICT_USED, NULL},
+    {0},
+};
+
 static const struct spec_choice offload_choices[] = {
     {"none", OFFLOAD_NONE, VERDICT_USED, NULL},
     {"cpu", OFFLOAD_CPU, VERDICT_USED, NULL},
@@ -271,9 +277,11 @@ const struct spec_key spec_keys[] = {
      .choices = document_mask_choices},
 
     SECTION("train", "the length of the run, evaluation, the device"),
-    {USED("train.epochs", KEY_INT, spec.train.epochs, NULL, NOTICE,
-          "passes over the training data; default: 1, or as many as max_steps needs if that is set"),
-     .min = 1, .max = MAX_COUNT},
+    {USED(
+         "train.epochs", KEY_REAL, spec.train.epochs, NULL, NOTICE,
+         "passes over the training data; 0.5 ends the run after half the steps of an epoch, rounded up; default: 1, or "
+         "as many as max_steps needs if that is set"),
+     .flags = KEY_ABOVE_MIN | KEY_WHOLE, .min = 0, .max = MAX_COUNT},
     {USED("train.max_steps", KEY_INT, spec.train.max_steps, NULL, NOTICE,
           "optimizer steps; if epochs is set as well, the run ends with whichever comes first"),
      .min = 1, .max = MAX_COUNT},
@@ -445,7 +453,8 @@ const struct spec_key spec_keys[] = {
           "micro batches of a rank per optimizer step; default: derived from the other two sizes, else 1"),
      .flags = KEY_AUTO, .min = 1, .max = MAX_BATCH},
     {USED("gradient_clipping", KEY_REAL, spec.gradient_clipping, "0", NOTICE,
-          "the largest norm of all gradients together; 0: no clipping; auto: 1.0, as Trainer's max_grad_norm"),
+          "the largest norm of all gradients together; 0: no clipping; auto: 1.0, as Trainer's max_grad_norm; unset, "
+          "with --deepspeed: 1.0, as in DeepSpeed, and a resumed run keeps its value"),
      .flags = KEY_AUTO, .min = 0, .max = 1e30},
     {USED("steps_per_print", KEY_INT, spec.steps_per_print, "10", SILENT, "steps between two progress lines in a log"),
      .min = 1, .max = MAX_COUNT},
@@ -467,12 +476,26 @@ const struct spec_key spec_keys[] = {
           "the type in which ranks send their gradients: each contribution is rounded to it once, and the sum is fp32; "
           "NCCL adds up in this type"),
      .choices = dtype_choices, .flags = KEY_NULL},
+    REFUSED("managed_gradient_accumulation", BOOL, "true",
+            "a step is always the micro-batches of gradient_accumulation_steps; hint: remove the key"),
+    {.path = "gradient_allreduce_op",
+     .type = KEY_CHOICE,
+     .verdict = VERDICT_REFUSED,
+     .fallback = "mean",
+     .flags = KEY_ANY_CASE,
+     .choices = reduction_choices,
+     .help = "a step has the mean gradient of its targets, with any number of ranks; hint: mean"},
     NOTICE("seq_parallel_communication_data_type", ANY, NULL, "there is no sequence parallelism"),
     NOTICE("disable_allgather", BOOL, "false", "parameters are gathered by all-gather"),
     NOTICE("use_data_before_expert_parallelism", BOOL, "false", "there are no experts"),
     NOTICE("zero_allow_untested_optimizer", BOOL, "false", "every optimizer here runs at every stage"),
     NOTICE("zero_force_ds_cpu_optimizer", BOOL, "true", "the optimizer is ztrain's own on every device"),
     NOTICE("graph_harvesting", BOOL, "false", "the step is planned ahead anyway"),
+    NOTICE("disable_python_gc", BOOL, "false", "there is no Python"),
+    NOTICE("vocabulary_size", INT, NULL, "the model's config.json has it"),
+    NOTICE("log_level", ANY, NULL, "everything is logged; steps_per_print is the number of steps between two lines"),
+    NOTICE("log", ANY, NULL, "logs go to the terminal and to RUN/log, in the folder of the run"),
+    NOTICE("cuda_visible_devices", ANY, NULL, "the environment chooses the GPUs: CUDA_VISIBLE_DEVICES=0,1 ztrain …"),
     NOTICE("load_universal_checkpoint", BOOL, "false", "every checkpoint loads at any world size and stage"),
 
     /* at top level they have no effect in DeepSpeed, but pages print them there */
@@ -484,6 +507,10 @@ const struct spec_key spec_keys[] = {
           "the type in which gradients are accumulated; bf16: 2 bytes a parameter instead of 4, rounded after each "
           "micro batch was added in fp32"),
      .choices = accumulator_choices, .flags = KEY_NULL},
+    REFUSED("data_types.param_dtype", ANY, NULL,
+            "bf16.enabled and fp16.enabled choose the type of parameters; hint: remove the key"),
+    NOTICE("data_types.buffer_dtype", ANY, NULL, "angles of rotary embeddings are computed in fp32"),
+    NOTICE("data_types.keep_in_fp32_modules", ANY, "auto", "sums in norms, attention and the loss are fp32"),
 
     /* ---- optimizer ------------------------------------------------------- */
     SECTION("optimizer", "the optimizer, with fp32 master weights and moments"),
@@ -776,6 +803,14 @@ const struct spec_key spec_keys[] = {
     LATER("zero_optimization.mics_shard_size", INT, "-1", "sharding over a subset of the ranks (MiCS)"),
     LATER("zero_optimization.mics_hierarchical_params_gather", BOOL, "false",
           "sharding over a subset of the ranks (MiCS)"),
+    NOTICE("zero_optimization.compute_grad_norm", BOOL, "true", "the norm of all gradients is always computed"),
+    NOTICE("zero_optimization.stage3_allgather_sequential", BOOL, "false",
+           "stage 3 gathers all tensors of a block at once"),
+    ALIAS("zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential"),
+    NOTICE("zero_optimization.parameter_alignment", BOOL, "false", "slices of parameters are aligned anyway"),
+    REFUSED("zero_optimization.zeropp_loco_param", FOREIGN, NULL,
+            "gradients are not quantized, and leave no error to feed back; hint: remove the section"),
+    ALIAS("zero_optimization.aio", "aio"), /* tutorials print it there */
     ALIAS("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer"),
     ALIAS("zero_optimization.cpu_offload_param", "zero_optimization.offload_param"),
     ALIAS("zero_optimization.cpu_offload_params", "zero_optimization.offload_param"),
@@ -901,6 +936,16 @@ const struct spec_key spec_keys[] = {
           "with prof_all: false, the collectives to record: all_gather, reduce_scatter")},
     {USED("comms_logger.debug", KEY_BOOL, spec.comms_logger.debug, "false", SILENT,
           "show each block by itself in the table")},
+    /* names of DeepSpeed's own objects, with which its log prints these sections */
+    SECTION("comms_config", "what DeepSpeed's log calls the section of comms_logger"),
+    ALIAS("comms_config.comms_logger", "comms_logger"),
+    NOTICE("comms_config.comms_logger_enabled", BOOL, "true", "comms_logger has its own switch, enabled"),
+    SECTION("monitor_config", "what DeepSpeed's log calls the sections of its monitors"),
+    ALIAS("monitor_config.tensorboard", "tensorboard"),
+    ALIAS("monitor_config.csv_monitor", "csv_monitor"),
+    ALIAS("monitor_config.wandb", "wandb"),
+    ALIAS("monitor_config.comet", "comet"),
+    NOTICE("monitor_config.enabled", BOOL, "true", "each monitor has its own switch, enabled"),
     SECTION("tensorboard", "metrics for TensorBoard"),
     {USED(
         "tensorboard.enabled", KEY_BOOL, spec.tensorboard.enabled, "false", SILENT,
@@ -942,8 +987,9 @@ const struct spec_key spec_keys[] = {
            "what activation_checkpointing computes again is counted as it runs"),
 
     /* ---- DeepSpeed's features that ztrain does not have ------------------ */
-    LATER("elasticity", FOREIGN, NULL,
-          "changing the world size within a run; every checkpoint resumes at any world size"),
+    REFUSED("elasticity", FOREIGN, NULL,
+            "the number of ranks does not change while a run trains; hint: remove the section, and start the run again "
+            "with --resume auto, which continues it with any number of ranks"),
     REFUSED("autotuning", FOREIGN, NULL,
             "there is no autotuner; hint: `ztrain plan --fit` searches the fastest settings that fit into memory"),
     REFUSED("compression_training", FOREIGN, NULL, "there is no compression of models; hint: remove the section"),
@@ -951,7 +997,11 @@ const struct spec_key spec_keys[] = {
     REFUSED("weight_quantization", FOREIGN, NULL, "there is no quantized training; hint: remove the section"),
     REFUSED("pipeline", FOREIGN, NULL, "there is no pipeline parallelism; hint: use zero_optimization stage 3"),
     REFUSED("tensor_parallel", FOREIGN, NULL, "there is no tensor parallelism; hint: use zero_optimization stage 3"),
-    REFUSED("expert_parallel", FOREIGN, NULL, "there are no mixtures of experts; hint: remove the section"),
+    REFUSED("expert_parallel", FOREIGN, NULL, "there are no mixtures of experts (AutoEP); hint: remove the section"),
+    REFUSED("sequence_parallel_size", INT, "1",
+            "there is no sequence parallelism; hint: remove the key; activation_checkpointing makes room for long "
+            "sequences"),
+    NOTICE("data_parallel_size", INT, NULL, "every rank is data parallel"),
     REFUSED("sequence_parallel", FOREIGN, NULL, "there is no sequence parallelism; hint: remove the section"),
     REFUSED("curriculum_learning", FOREIGN, NULL,
             "the seed decides the order of the samples; hint: remove the section"),

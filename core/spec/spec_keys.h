@@ -47,6 +47,7 @@ enum {
     KEY_ABOVE_MIN = 8, /* the minimum itself is too small */
     KEY_ANY_CASE = 16, /* a choice in small or capital letters */
     KEY_NULL = 32,     /* null stands for the default, as in DeepSpeed */
+    KEY_WHOLE = 128,   /* a real number that is written as an integer where it is one */
     KEY_NEEDED = 64    /* required, unless another key stands in for it: a rule of spec_check.c */
 };
 
@@ -72,9 +73,10 @@ struct spec_key {
     const char *help; /* USED: its effect; LATER: the missing feature; NOTICE, REFUSED: the reason, with a hint */
 };
 
-/* A key that one of the files had as "auto". */
+/* A key that one of the files had as "auto", or the one that neither has: spec_auto_clipping(). */
 struct spec_auto {
     const struct spec_key *key;
+    const char *was;  /* "auto", or "unset": DeepSpeed's default, which is not ztrain's */
     const char *from; /* the origin of its value */
     bool derived;     /* from the model: spec_resolve_model() */
     struct spec_auto *next;
@@ -93,10 +95,14 @@ struct spec_full {
     int64_t given_batch[3];    /* train, micro, accumulation as given; 0: derived by spec_resolve_batch() */
     int64_t given_total_steps; /* 0: derived by spec_resolve_steps() */
     bool auto_document_mask;   /* data.document_mask is auto, or was it until it was resolved */
-    const char *batch_where;   /* the place of the batch keys, for messages */
-    struct spec_auto *autos;   /* in the order of the table */
-    int64_t hidden_size;       /* of the model; 0 before spec_resolve_model() */
-    struct spec_arena arena;   /* holds all strings, and this struct */
+    bool unset_clipping;       /* gradient_clipping is DeepSpeed's default */
+    double former_epochs;      /* of the run that is resumed, like train.epochs and train.max_steps */
+    int64_t former_max_steps;
+    bool former_follows;     /* a run is resumed whose schedule ended with it */
+    const char *batch_where; /* the place of the batch keys, for messages */
+    struct spec_auto *autos; /* in the order of the table */
+    int64_t hidden_size;     /* of the model; 0 before spec_resolve_model() */
+    struct spec_arena arena; /* holds all strings, and this struct */
 };
 
 static inline struct spec_full *spec_full(const struct run_spec *spec)
@@ -159,8 +165,12 @@ bool spec_auto_is_allowed(const struct spec_key *key);
 /* The value of a key with "auto" that no other file sets, as JSON (new reference); NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto.c says. */
-void spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
+/* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto.c says. The record is in
+ * the spec's arena. */
+struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
+
+/* With a DeepSpeed file, a gradient_clipping that is not set is DeepSpeed's default. */
+void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
 /* Corrects where the value of a recorded key comes from; a key that is not recorded stays so. */
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);

@@ -52,12 +52,12 @@ static void normalise_clipping(struct spec_context *ctx, struct spec_node *node)
     node->text = number;
 }
 
-/* Accelerate's way to print nothing: `steps_per_print: Infinity`. */
+/* Accelerate's way to print nothing, `steps_per_print: Infinity`, and that of others, a number beyond any run. */
 static void normalise_print(struct spec_context *ctx, struct spec_node *node)
 {
     static const char never[] = "1000000000";
-    if (!node || node->kind != NODE_REAL || node->finite ||
-        strncasecmp(node->text + strspn(node->text, "+."), "inf", 3) != 0)
+    const bool number = node && (node->kind == NODE_INT || node->kind == NODE_REAL);
+    if (!number || !(node->real > spec_key_find("steps_per_print")->max))
         return;
     spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
     node->kind = NODE_INT;
@@ -101,18 +101,35 @@ static void move_into_section(struct spec_context *ctx, struct spec_node *root, 
     spec_merge(ctx, root, &whole);
 }
 
-/* Moves `aio`, which tutorials print within zero_optimization, to the top level. */
-static void move_aio(struct spec_context *ctx, struct spec_node *root)
+/* Moves a section that is within another one, `path`, to the top level. */
+static void move_to_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *parent,
+                        struct spec_node *node, const char *path)
 {
-    struct spec_node *node = spec_find(root, "zero_optimization.aio");
-    if (!node)
-        return;
-    spec_notice(ctx, node->key_pos,
-                "'zero_optimization.aio' is taken as aio, at top level (DeepSpeed ignores it in this section)");
-    unlink_child(spec_child(root, "zero_optimization"), node);
+    spec_notice(ctx, node->key_pos, "'%s' is taken as %s, at top level (DeepSpeed ignores it in this section)", path,
+                node->key);
+    unlink_child(parent, node);
     node->next = NULL;
     struct spec_node whole = {.kind = NODE_MAPPING, .first = node, .last = node, .count = 1};
     spec_merge(ctx, root, &whole);
+}
+
+/* Python takes 0 and 1 as truth values, and so does DeepSpeed. */
+static void take_as_bool(struct spec_node *node)
+{
+    if (node->kind != NODE_INT || node->integer < 0 || node->integer > 1)
+        return;
+    node->kind = NODE_BOOL;
+    node->boolean = node->integer == 1;
+}
+
+static void normalise_switches(struct spec_node *root)
+{
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
+        if (node)
+            take_as_bool(node);
+    }
 }
 
 /* Values 0 of a DeepSpeed file that mean nothing here: the default counts instead. */
@@ -130,9 +147,19 @@ static void leave_out_zeros(struct spec_context *ctx, struct spec_node *root)
     }
 }
 
+/* In a DeepSpeed file null is not a value of this key, which has another default there. */
+static void leave_out_null(struct spec_node *root, const char *key)
+{
+    const struct spec_node *node = spec_child(root, key);
+    if (node && node->kind == NODE_NULL && node->pos.source == 1)
+        unlink_child(root, node);
+}
+
 static void rename_key(struct spec_context *ctx, struct spec_node *parent, struct spec_node *node, const char *name)
 {
     bool twin = spec_child(parent, name) != NULL;
+    if (strncmp(name, "offload_", 8) == 0)
+        take_as_bool(node);
     if (node->kind == NODE_BOOL && strncmp(name, "offload_", 8) == 0)
         normalise_offload(ctx, node);
     node->key = name;
@@ -150,17 +177,20 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
     normalise_clipping(ctx, spec_child(root, "gradient_clipping"));
     normalise_print(ctx, spec_child(root, "steps_per_print"));
     leave_out_zeros(ctx, root);
-    move_aio(ctx, root);
+    leave_out_null(root, "gradient_clipping");
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         struct spec_node *node = key->type == KEY_ALIAS ? spec_find(root, key->path) : NULL;
         if (!node)
             continue;
-        size_t length = spec_key_section_length(key->path);
-        if (!length && spec_key_section_length(key->fallback))
+        size_t length = spec_key_section_length(key->path), target = spec_key_section_length(key->fallback);
+        struct spec_node *parent = length ? spec_find(root, spec_arena_copy(ctx->arena, key->path, length)) : root;
+        if (!length && target)
             move_into_section(ctx, root, node, key->fallback);
+        else if (length && !target)
+            move_to_top(ctx, root, parent, node, key->path);
         else
-            rename_key(ctx, length ? spec_find(root, spec_arena_copy(ctx->arena, key->path, length)) : root, node,
-                       spec_key_leaf(key->fallback));
+            rename_key(ctx, parent, node, spec_key_leaf(key->fallback));
     }
+    normalise_switches(root);
 }

@@ -200,23 +200,13 @@ json_t *spec_sources_fetch(const struct spec_full *full)
 
 /* ---- data.document_mask -------------------------------------------------- */
 
-static void set_document_mask(struct run_spec *spec, bool on)
-{
-    if (spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO)
-        return;
-    spec_full(spec)->auto_document_mask = true;
-    spec->data.document_mask = on ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF;
-}
-
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks)
 {
     const bool matters = spec->data.packing != SPEC_PACKING_NONE && spec->model.task == TASK_CAUSAL_LM;
-    set_document_mask(spec, has_masks && matters);
-}
-
-void spec_resolve_document_mask_resumed(struct run_spec *spec, const json_t *stored)
-{
-    set_document_mask(spec, json_is_true(json_object_get(stored, "data.document_mask")));
+    if (spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO)
+        return;
+    spec_full(spec)->auto_document_mask = true;
+    spec->data.document_mask = has_masks && matters ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF;
 }
 
 bool spec_document_mask_was_auto(const struct run_spec *spec)

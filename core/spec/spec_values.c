@@ -402,7 +402,9 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     }
     case KEY_REAL: {
         double value = *(const double *)(const void *)field;
-        return optional && value < 0 ? NULL : json_real(value);
+        if (optional && value < 0)
+            return NULL;
+        return key->flags & KEY_WHOLE && value == floor(value) ? json_integer((json_int_t)value) : json_real(value);
     }
     case KEY_REAL_PAIR: {
         const double *pair = (const double *)(const void *)field;

@@ -149,7 +149,7 @@ void spec_resolve_plain(struct spec_node *node)
         }
     } else if (is_one_of(text + (*text == '-' || *text == '+'), infinities)) {
         node->kind = NODE_REAL;
-        node->real = NAN;
+        node->real = !strpbrk(text, "fF") ? NAN : *text == '-' ? -INFINITY : INFINITY;
     }
 }
 

@@ -286,6 +286,51 @@ def test_keys_from_a_deepspeed_file(folder):
     assert len(steps) == 6 and steps[0]["lr"] == 2e-4
 
 
+def test_clipping_that_neither_file_sets(folder):
+    """With a DeepSpeed file it is 1.0, as in DeepSpeed; a run that began without one goes on as it was."""
+    with open(folder.at("ds.json"), "w", encoding="utf-8") as f:
+        json.dump({"zero_optimization": {"stage": 1}}, f)
+    beside, wild = ["--deepspeed", folder.at("ds.json")], {"gradient_clipping": None, "optimizer": {"params": {"lr": 0.1}}}
+    for name, more in (("clipped", beside), ("free", []), ("same", [])):
+        changes = {**wild, "gradient_clipping": 1.0 if name == "same" else None}
+        done = folder.train(changes, name=name, more=more)
+        assert ("gradient_clipping: unset \u2192 1.0, from DeepSpeed's default" in done.out) == (name == "clipped")
+    assert folder.metrics("clipped").numbers() == folder.metrics("same").numbers() != folder.metrics("free").numbers()
+    with open(os.path.join(folder.run_folder("clipped"), "run.yaml"), encoding="utf-8") as f:
+        assert "\ngradient_clipping: 1.0\n" in f.read()
+    longer = {**wild, "train": {"epochs": 4}}
+    for more in (["--dry-run"], []):
+        done = folder.train(longer, name="free", more=[*beside, "--resume", folder.run_folder("free"), *more])
+        assert "gradient_clipping: unset \u2192 0.0, from the run as it began" in done.out
+        assert "'gradient_clipping' was" not in done.out
+    folder.train(longer, name="whole")
+    assert folder.metrics("free").numbers()[-3:] == folder.metrics("whole").numbers()[-3:]
+
+
+def test_fractions_of_an_epoch(folder):
+    """An epoch has 3 steps: half of one has 2, one and a half has 5. The cosine goes with the run."""
+    schedule = {"scheduler": {"type": "Cosine"}}
+    done = folder.train({"train": {"epochs": 0.5}, **schedule})
+    assert "2 steps, 3 an epoch" in done.out and "epoch 1 so far, 2 of its 3 steps" in done.out
+    run = folder.metrics()
+    assert [row["step"] for row in run.steps] == [1, 2] and [row["step"] for row in run.evaluations] == [2]
+    assert folder.checkpoints() == ["step-00000002"] and run.steps[-1]["lr"] == 0
+    longer = {"train": {"epochs": 1.5}, **schedule}
+    for more in (["--dry-run"], []):
+        done = folder.train(longer, more=["--resume", "auto", *more])
+        assert "scheduler: Cosine follows the run's length, which was 2 steps in the checkpoint and is 5 now" in done.out
+        assert "scheduler.params.total_steps: 2 keeps the schedule" in done.out
+    run = folder.metrics()
+    rates = [3e-3 / 2 * (1 + math.cos(math.pi * k / n)) for k, n in ((1, 2), (2, 2), (3, 5), (4, 5), (5, 5))]
+    assert [row["lr"] for row in run.steps] == pytest.approx(rates, abs=1e-12)
+    assert [row["step"] for row in run.evaluations] == [2, 3, 5] and [row["step"] for row in run.kinds("epoch_end")] == [3]
+    assert "step-00000005" in folder.checkpoints() and "epoch-0001" in folder.checkpoints()
+    words = "follows the run's length"
+    assert words not in folder.train(longer, more=["--resume", "auto"]).out
+    fixed = {"train": {"epochs": 2}, "scheduler": {"type": "Cosine", "params": {"total_steps": 5}}}
+    assert words not in folder.train(fixed, more=["--resume", "auto", "--dry-run"]).out
+
+
 def test_a_dry_run_refuses_what_a_run_would(folder):
     """Data and weights that are missing are no error of a dry run; what is there and wrong is."""
     folder.spec()

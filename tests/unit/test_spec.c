@@ -77,7 +77,7 @@ static void test_usual_spec(void **state)
     assert_int_equal(spec->data.seq_length, 32);
     assert_false(spec->data.shuffle);
     assert_false(spec->data.packing);
-    assert_int_equal(spec->train.epochs, 0);
+    assert_true(spec->train.epochs < 0);
     assert_int_equal(spec->train.max_steps, 20);
     assert_int_equal(spec->train.eval_interval_steps, 10);
     assert_int_equal(spec->train.device, SPEC_DEVICE_CPU);
@@ -555,6 +555,12 @@ static void test_steps(void **state)
         {"train: {epochs: 3, max_steps: 20}\n", 7, 20},
         {"train: {epochs: 2, max_steps: 20}\n", 7, 14},
         {"train: {epochs: 1e15}\n", INT64_MAX / 2, INT64_MAX},
+        {"train: {epochs: 1e15}\n", 1, 1000000000000000},
+        {"train: {epochs: 0.5}\n", 7, 4}, /* rounded up, as in Trainer */
+        {"train: {epochs: 1.5}\n", 8, 12},
+        {"train: {epochs: 1.1}\n", 10, 11}, /* though 1.1 is a little more in binary */
+        {"train: {epochs: 1e-9}\n", 7, 1},
+        {"train: {epochs: 2.5, max_steps: 3}\n", 4, 3},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[512];
@@ -568,6 +574,38 @@ static void test_steps(void **state)
     assert_int_equal(spec_resolve_steps(spec, 9), 9);
     assert_int_equal(spec->scheduler.total_steps, 5);
     spec_free(spec);
+}
+
+/* The length that the schedule of a resumed run had, where it followed the run's. */
+static void test_former_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *now;
+        int64_t former;
+    } cases[] = {
+        {"max_steps: 30}\nscheduler: {type: Cosine}", "max_steps: 60}\nscheduler: {type: Cosine}", 30},
+        {"epochs: 1.5}\nscheduler: {type: Linear}", "epochs: 3}\nscheduler: {type: Linear}", 12},
+        {"epochs: 2}\nscheduler: {type: Linear}", "epochs: 2}\nscheduler: {type: Linear}", 16},
+        {"max_steps: 30}\nscheduler: {type: Cosine}",
+         "max_steps: 60}\nscheduler: {type: Cosine, params: {total_steps: 30}}", 0},
+        {"max_steps: 30}\nscheduler: {type: Cosine, params: {total_steps: 30}}",
+         "max_steps: 60}\nscheduler: {type: Cosine}", 0}, /* spec_compare() says it */
+        {"max_steps: 30}\nscheduler: {type: Linear}", "max_steps: 60}\nscheduler: {type: Cosine}", 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[2][512];
+        snprintf(text[0], sizeof text[0], BASE "train: {%s\n", cases[i].before);
+        snprintf(text[1], sizeof text[1], BASE "train: {%s\n", cases[i].now);
+        struct run_spec *before = load_good(text[0], NULL, 0), *now = load_good(text[1], NULL, 0);
+        json_t *stored = spec_to_json(before);
+        assert_int_equal(spec_former_steps(now, 8), 0);
+        spec_resolve_resumed(now, stored);
+        assert_int_equal(spec_former_steps(now, 8), cases[i].former);
+        json_decref(stored);
+        spec_free(before);
+        spec_free(now);
+    }
 }
 
 /* Muon's own defaults, and its two learning rates. */
@@ -884,7 +922,7 @@ static void test_document_mask(void **state)
     for (int i = 0; i < 3; i++) { /* true, false, and a checkpoint from before there was the key */
         struct run_spec *spec = load_good(BASE, NULL, 0);
         resolve(spec);
-        spec_resolve_document_mask_resumed(spec, stored);
+        spec_resolve_resumed(spec, stored);
         assert_int_equal(spec->data.document_mask, i == 0 ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF);
         struct spec_report report = {0};
         assert_int_equal(spec_compare(spec, stored, true, true, &report), STATUS_OK);
@@ -983,6 +1021,7 @@ int main(void)
         cmocka_unit_test(test_batch_twice),
         cmocka_unit_test(test_batch_of_a_resumed_run),
         cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_former_steps),
         cmocka_unit_test(test_muon),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_effective_yaml),

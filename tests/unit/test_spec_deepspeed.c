@@ -306,18 +306,18 @@ static void test_null_and_infinity(void **state)
     struct spec_report report = {0};
     struct run_spec *spec = load_both(ARGUMENTS, json, &report);
     expect_line(&report.notices, "ds.json:1:21: 'steps_per_print' Infinity is taken as 1000000000");
-    expect_line(&report.notices, "ds.json:1:52: 'gradient_clipping' is null and is taken as the default, 0");
     expect_line(&report.notices,
                 "ds.json:2:63: 'zero_optimization.offload_param.device' is null and is taken as the default, none");
-    assert_int_equal(report.notices.count, 3);
+    assert_int_equal(report.notices.count, 2);
     assert_int_equal(spec->steps_per_print, 1000000000);
+    assert_true(spec->gradient_clipping == 1); /* null sets nothing */
     assert_int_equal(spec->zero.offload_param.device, OFFLOAD_NONE);
     spec_free(spec);
     spec_report_release(&report);
     static const char *const wrong[][2] = {
         {"NaN", "'steps_per_print' must be an integer of at least 1, not"},
         {"-Infinity", "'steps_per_print' must be an integer of at least 1, not"},
-        {"1e999", "'steps_per_print' must be an integer from 1 to 1e+15, not"},
+        {"0", "'steps_per_print' must be an integer of at least 1, not"},
     };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         char text[64];
@@ -326,6 +326,207 @@ static void test_null_and_infinity(void **state)
         expect_line(&report.errors, wrong[i][1]);
         spec_report_release(&report);
     }
+}
+
+/* Numbers beyond the length of any run, which people write in order to print nothing. */
+static void test_large_steps_per_print(void **state)
+{
+    (void)state;
+    static const char *const large[] = {
+        "1e16", "2000000000000000", "9223372036854775807", "99999999999999999999", "1.5e300", "1e999"};
+    for (size_t i = 0; i < COUNT_OF(large); i++) {
+        char text[64], expected[96];
+        struct spec_report report = {0};
+        snprintf(text, sizeof text, "{\"steps_per_print\": %s}", large[i]);
+        snprintf(expected, sizeof expected, "'steps_per_print' %s is taken as 1000000000", large[i]);
+        struct run_spec *spec = load_both(ARGUMENTS, text, &report);
+        expect_line(&report.notices, expected);
+        assert_int_equal(spec->steps_per_print, 1000000000);
+        spec_free(spec);
+        spec_report_release(&report);
+    }
+    struct spec_report report = {0};
+    struct run_spec *spec = load_both(ARGUMENTS, "{\"steps_per_print\": 1e15}", &report); /* the largest number */
+    assert_int_equal(spec->steps_per_print, 1000000000000000);
+    assert_int_equal(report.notices.count, 0);
+    spec_free(spec);
+    spec_report_release(&report);
+}
+
+/* The line that says that neither file sets gradient_clipping, or NULL. */
+static const char *clipping_line(struct run_spec *spec, struct string_list *lines)
+{
+    *lines = auto_lines(spec);
+    return find_line(lines, "gradient_clipping: unset");
+}
+
+/* Where neither file sets it, DeepSpeed clips at 1.0; a resumed run keeps what it had. */
+static void test_clipping_that_neither_file_sets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml, *json, *set;
+        double value;
+        bool unset;
+    } cases[] = {
+        {"", "{\"bf16\": {\"enabled\": true}}", NULL, 1, true}, {"", NULL, NULL, 0, false}, /* no DeepSpeed file */
+        {"gradient_clipping: 0\n", "{}", NULL, 0, false},       {"", "{\"gradient_clipping\": 0.0}", NULL, 0, false},
+        {"", "{\"gradient_clipping\": 0.3}", NULL, 0.3, false}, {"", "{}", "gradient_clipping=0", 0, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char yaml[512];
+        struct run_spec *spec;
+        struct spec_report report = {0};
+        struct string_list lines;
+        snprintf(yaml, sizeof yaml, ARGUMENTS "%s", cases[i].yaml);
+        const char *json = cases[i].json ? write_file("ds.json", cases[i].json, strlen(cases[i].json)) : NULL;
+        assert_int_equal(spec_load(write_file("run.yaml", yaml, strlen(yaml)), json, &cases[i].set,
+                                   cases[i].set != NULL, &spec, &report),
+                         STATUS_OK);
+        assert_true(spec->gradient_clipping == cases[i].value);
+        const char *line = clipping_line(spec, &lines);
+        assert_int_equal(line != NULL, cases[i].unset);
+        if (line)
+            assert_string_equal(
+                line, "gradient_clipping: unset \u2192 1.0, from DeepSpeed's default; 0 switches clipping off");
+        string_list_release(&lines);
+        spec_free(spec);
+        spec_report_release(&report);
+    }
+}
+
+static void test_clipping_of_a_resumed_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *stored;
+        double value;
+        const char *line;
+    } cases[] = {
+        {"{\"gradient_clipping\": 0.0}", 0, "gradient_clipping: unset \u2192 0.0, from the run as it began"},
+        {"{\"gradient_clipping\": 0.7}", 0.7, "gradient_clipping: unset \u2192 0.7, from the run as it began"},
+        {"{\"gradient_clipping\": 1}", 1, "gradient_clipping: unset \u2192 1.0, from DeepSpeed's default"},
+        {"{}", 0, "gradient_clipping: unset \u2192 0.0, from the run as it began"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct spec_report report = {0};
+        struct string_list lines;
+        struct run_spec *spec = load_both(ARGUMENTS, "{\"zero_optimization\": {\"stage\": 1}}", &report);
+        json_t *stored = json_loads(cases[i].stored, 0, NULL);
+        spec_resolve_resumed(spec, stored);
+        assert_true(spec->gradient_clipping == cases[i].value);
+        assert_non_null(clipping_line(spec, &lines));
+        expect_line(&lines, cases[i].line);
+        json_object_set_new(stored, "gradient_clipping", json_real(cases[i].value));
+        spec_compare(spec, stored, true, true, &report);
+        assert_null(find_line(&report.notices, "gradient_clipping"));
+        json_decref(stored);
+        string_list_release(&lines);
+        spec_free(spec);
+        spec_report_release(&report);
+    }
+}
+
+/* Python's 0 and 1 in the place of truth values. */
+static void test_switches_of_0_and_1(void **state)
+{
+    (void)state;
+    static const char json[] = "{\"bf16\": {\"enabled\": 1}, \"fp16\": {\"enabled\": 0}, \"wall_clock_breakdown\": 1, "
+                               "\"autotuning\": {\"enabled\": 0},\n"
+                               "\"amp\": {\"enabled\": 0}, \"comms_logger\": {\"enabled\": 1, \"verbose\": 0}, "
+                               "\"zero_optimization\": {\"stage\": 2,\n"
+                               "\"cpu_offload\": 1, \"offload_optimizer\": {\"pin_memory\": 0}, \"overlap_comm\": 0}}";
+    struct spec_report report = {0};
+    struct run_spec *spec = load_both(ARGUMENTS "bf16: {enabled: true}\n", json, &report);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    assert_true(spec->wall_clock_breakdown && spec->comms_logger.enabled && !spec->comms_logger.verbose);
+    assert_true(!spec->zero.overlap_comm && !spec->zero.offload_optimizer.pin_memory);
+    assert_int_equal(spec->zero.offload_optimizer.device, OFFLOAD_CPU);
+    expect_line(&report.notices, "offload_optimizer.pin_memory' is false");
+    assert_int_equal(report.notices.count, 1);
+    spec_free(spec);
+    spec_report_release(&report);
+    static const char *const wrong[][2] = {
+        {"{\"bf16\": {\"enabled\": 2}}", "'bf16.enabled' must be true or false, not '2'"},
+        {"{\"bf16\": {\"enabled\": 1}, \"fp16\": {\"enabled\": 1}}", "cannot be simultaneously enabled"},
+        {"{\"autotuning\": {\"enabled\": 1}}", "'autotuning' is not supported"},
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_int_equal(load_deepspeed(ARGUMENTS, wrong[i][0], &spec, &report), STATUS_USAGE);
+        expect_line(&report.errors, wrong[i][1]);
+        spec_report_release(&report);
+    }
+}
+
+/* Keys of DeepSpeed since 0.19, and those that launchers and its own log have. `line`: of a notice, or else an error;
+ * NULL: taken without a word. */
+static void test_newer_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *line;
+        bool good;
+    } cases[] = {
+        {"\"managed_gradient_accumulation\": true, \"gradient_allreduce_op\": \"MEAN\", \"sequence_parallel_size\": 1, "
+         "\"log_level\": null, \"disable_python_gc\": false",
+         NULL, true},
+        {"\"managed_gradient_accumulation\": false", "always the micro-batches of gradient_accumulation_steps", false},
+        {"\"gradient_allreduce_op\": \"sum\"", "'gradient_allreduce_op' is not supported: a step has the mean", false},
+        {"\"gradient_allreduce_op\": \"max\"", "'gradient_allreduce_op' must be mean or sum, not 'max'", false},
+        {"\"sequence_parallel_size\": 4", "there is no sequence parallelism; hint: remove the key", false},
+        {"\"zero_optimization\": {\"zeropp_loco_param\": {\"err_beta\": 0.8, \"reset_T\": 1024}}",
+         "'zero_optimization.zeropp_loco_param' is not supported: gradients are not quantized", false},
+        {"\"log_level\": \"warning\"", "'log_level' has no effect here", true},
+        {"\"expert_parallel\": {\"enabled\": true, \"autoep_size\": 2}", "'expert_parallel' is not supported", false},
+        {"\"expert_parallel\": {\"enabled\": 0, \"autoep_size\": 2}", NULL, true},
+        {"\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 64}",
+         "hint: remove the section, and start the run "
+         "again with --resume auto",
+         false},
+        {"\"cuda_visible_devices\": \"0,1\"", "the environment chooses the GPUs: CUDA_VISIBLE_DEVICES=0,1", true},
+        {"\"log\": {\"level\": \"info\"}", "'log' has no effect here", true},
+        {"\"data_types\": {\"param_dtype\": \"bf16\"}", "bf16.enabled and fp16.enabled choose", false},
+        {"\"data_types\": {\"keep_in_fp32_modules\": []}", "'data_types.keep_in_fp32_modules' has no effect", true},
+        {"\"monitor_config\": {\"enabled\": true, \"tensorbord\": {}}",
+         "unknown key 'tensorbord' in 'monitor_config'; hint: "
+         "did you mean 'tensorboard'?",
+         false},
+        {"\"comms_config\": 3", "'comms_config' must be a section", false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char json[512];
+        struct run_spec *spec = NULL;
+        struct spec_report report = {0};
+        snprintf(json, sizeof json, "{%s}", cases[i].json);
+        const enum status status = load_deepspeed(ARGUMENTS, json, &spec, &report);
+        if ((status == STATUS_OK) != cases[i].good)
+            fail_msg("%s: %d", json, (int)status);
+        if (cases[i].line)
+            expect_line(cases[i].good ? &report.notices : &report.errors, cases[i].line);
+        assert_int_equal(report.notices.count + report.errors.count, cases[i].line != NULL);
+        spec_free(spec);
+        spec_report_release(&report);
+    }
+}
+
+/* Sections in the objects by whose names DeepSpeed's log prints them. */
+static void test_sections_within_others(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"comms_config\": {\"comms_logger_enabled\": true, \"comms_logger\": {\"enabled\": true}},\n"
+        "\"monitor_config\": {\"enabled\": true, \"tensorboard\": {\"enabled\": 1, \"job_name\": \"j\"},\n"
+        "\"csv_monitor\": {\"enabled\": false}}}";
+    struct spec_report report = {0};
+    struct run_spec *spec = load_both(ARGUMENTS "tensorboard: {job_name: j}\n", json, &report);
+    assert_true(spec->comms_logger.enabled && spec->tensorboard.enabled && !spec->csv_monitor.enabled);
+    assert_string_equal(spec->tensorboard.job_name, "j");
+    expect_line(&report.notices, "ds.json:1:49: 'comms_config.comms_logger' is taken as comms_logger, at top level");
+    expect_line(&report.notices, "ds.json:2:37: 'monitor_config.tensorboard' is taken as tensorboard, at top level");
+    expect_line(&report.notices, "ds.json:3:1: 'monitor_config.csv_monitor' is taken as csv_monitor, at top level");
+    assert_int_equal(report.notices.count, 3);
+    spec_free(spec);
+    spec_report_release(&report);
 }
 
 /* "auto" asks for nothing, so an optimizer or scheduler may lack the parameter; a value asks for it. */
@@ -578,6 +779,12 @@ int main(void)
         cmocka_unit_test(test_aio_in_the_wrong_section),
         cmocka_unit_test(test_removed_keys),
         cmocka_unit_test(test_null_and_infinity),
+        cmocka_unit_test(test_large_steps_per_print),
+        cmocka_unit_test(test_clipping_that_neither_file_sets),
+        cmocka_unit_test(test_clipping_of_a_resumed_run),
+        cmocka_unit_test(test_switches_of_0_and_1),
+        cmocka_unit_test(test_newer_keys),
+        cmocka_unit_test(test_sections_within_others),
         cmocka_unit_test(test_auto_of_absent_parameters),
         cmocka_unit_test(test_warmup_ratio_fills_auto),
         cmocka_unit_test(test_shapes),
