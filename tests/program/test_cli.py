@@ -42,7 +42,7 @@ def test_doctor(folder):
     text = folder.ztrain("doctor").out
     for word in ("cpu", "instruction sets", "cores", "memory", "available", "libyaml", "oneDNN", "srun", "device: auto"):
         assert word in text, word
-    assert re.search(r"bf16 products +(dot \d+, )?widen \d+ GFLOP/s a core; in use: (dot|widen|amx, (dot|widen))\n", text), text
+    assert re.search(r"bf16 products +(amx \d+, )?(dot \d+, )?widen \d+ GFLOP/s a core; in use: (dot|widen|amx, (dot|widen))\n", text), text
     assert "device: auto      takes c" in text
     assert "none found" not in text or "hint: where there is a GPU, install NVIDIA's driver" in text
     assert "no CUDA backend" not in text or "hint: for GPUs, build ztrain where nvcc is installed" in text
