@@ -8,8 +8,8 @@ are under way, so memory stays bounded however large the inputs are (the length 
 index is written). Everything is written under temporary names and renamed at the end, so a shard that exists is whole.
 
 The parts are in the folder `tokenization` beside this file. It needs Python 3.9 or newer and the standard library only; the
-package `tokenizers` if --tokenizer names a folder, `jinja2` for chat templates, `pyarrow` for parquet, `zstandard` for .zst
-files.
+package `tokenizers` if --tokenizer names a folder, `jinja2` for chat templates, `pyarrow` for parquet and Arrow, `zstandard`
+for .zst files before Python 3.14.
 """
 import importlib
 import importlib.util
@@ -42,26 +42,36 @@ def load_parts():
 load_parts()
 
 import collections
+import contextlib
 import signal
 
 from tokenization.encode import LOST, REFUSED, Encoder, first_of, roles_shown
 from tokenization.errors import DATA, USAGE, Failure, interrupt
-from tokenization.inputs import batches, documents, find_files, kind_of
+from tokenization.files import find_files, kind_of
+from tokenization.inputs import batches, documents
 from tokenization.options import parse
-from tokenization.progress import Progress, show_sample, summary, summary_labels
+from tokenization.progress import (Progress, close_streams, complain, open_streams, say, show_sample, summary,
+                                   summary_inputs, summary_labels)
 from tokenization.shards import Labels, Shard
 from tokenization.workers import encoded
 
 
-def run(args):
-    files, skipped = find_files(args.inputs)
+def check_kinds(args, files):
+    """Options that go with some kinds of files only."""
     kinds = {kind_of(path) for path, _ in files}
     if args.fields_given and kinds == {"text"}:
-        raise Failure(USAGE, "--fields goes with .jsonl, .csv and .parquet inputs, and there is none")
+        raise Failure(USAGE, "--fields goes with .jsonl, .csv, .parquet and .arrow inputs, and there is none")
     if args.document_given and "text" not in kinds:
         raise Failure(USAGE, "--document goes with text inputs, and there is none; each object or row is a document")
+    if args.quoting and "csv" not in kinds:
+        raise Failure(USAGE, "--quoting goes with .csv and .tsv inputs, and there is none")
+
+
+def run(args):
+    found = find_files(args.inputs, args.fields_given or args.form != "text")
+    check_kinds(args, found.files)
     encoder = Encoder(args)
-    progress = Progress(sum(size for _, size in files))
+    progress = Progress(sum(size for _, size in found.files))
     folder = os.path.dirname(args.output)
     shards, counts, sample = [], collections.Counter(), None
     labels = Labels(args.labels_from) if args.form == "label" else None
@@ -71,13 +81,14 @@ def run(args):
             os.makedirs(folder, exist_ok=True)
         for prefix in [args.output] + [args.output + "-validation"] * (args.validation > 0):
             shards.append(Shard(prefix, encoder.tokenizer.vocabulary, beside, labels))
-        for parts, some, example in encoded(args, encoder, batches(documents(files, args, progress))):
-            for shard, part in zip(shards, parts):
-                shard.add(*part)
-            counts.update(some)
-            sample = sample or example
-            progress.show(sum(shard.tokens for shard in shards))
-            interrupt.check()
+        with contextlib.closing(encoded(args, encoder, batches(documents(found, args, progress)))) as results:
+            for parts, some, example in results:
+                for shard, part in zip(shards, parts):
+                    shard.add(*part)
+                counts.update(some)
+                sample = sample or example
+                progress.show(sum(shard.tokens for shard in shards))
+                interrupt.check()
         progress.clear()
         if counts[REFUSED] * 10 > counts["conversations"]:
             raise Failure(DATA, f"{counts[REFUSED]:,} of {counts['conversations']:,} conversations cannot be used, more than a "
@@ -104,42 +115,68 @@ def run(args):
     finally:
         for shard in shards:
             shard.discard()
+    try:
+        report(args, encoder, shards, labels, found, counts, sample)
+    except BrokenPipeError:
+        pass  # who reads it has gone
+    except OSError as error:
+        raise Failure(DATA, f"cannot write to standard output: {error.strerror}; the shards are whole")
 
+
+def report(args, encoder, shards, labels, found, counts, sample):
+    """What was written, and what became of the inputs."""
     for name, shard in zip(("train", "validation"), shards):
         summary(name, shard)
     if labels:
         summary_labels(labels, shards)
-    if counts["empty"] or skipped:
-        print(f"left out   {counts['empty']:,} empty documents, {skipped:,} binary files")
     if counts[REFUSED]:
-        print(f"left out   {counts[REFUSED]:,} of {counts['conversations']:,} conversations; the first: "
-              + first_of(REFUSED, counts))
+        say(f"left out   {counts[REFUSED]:,} of {counts['conversations']:,} conversations; the first: "
+            + first_of(REFUSED, counts))
     if counts[LOST]:
-        print(f"not shown  {counts[LOST]:,} conversations have texts that the chat template does not render; the first: "
-              + first_of(LOST, counts))
+        say(f"not shown  {counts[LOST]:,} conversations have texts that the chat template does not render; the first: "
+            + first_of(LOST, counts))
+    if labels and len(args.fields) == 2:
+        names = [f"column {field}" if field.isdecimal() else field for field in args.fields]
+        say(f"joined     {encoder.tokenizer.joined(names, encoder.add_special)}")
+    summary_inputs(args, found, counts)
     if counts["dropped"]:
-        print(f"dropped    {counts['dropped']:,} documents with nothing to learn from{roles_shown(counts)}")
+        say(f"dropped    {counts['dropped']:,} documents with nothing to learn from{roles_shown(counts)}")
     if counts["truncated"]:
-        print(f"truncated  {counts['truncated']:,} documents, to {args.max_length:,} tokens")
+        say(f"truncated  {counts['truncated']:,} documents, to {args.max_length:,} tokens")
     if counts["not UTF-8"]:
-        print(f"not UTF-8  {counts['not UTF-8']:,} documents: U+FFFD stands for each wrong byte")
+        say(f"not UTF-8  {counts['not UTF-8']:,} documents: U+FFFD stands for each wrong byte")
     if len(shards) == 1 and os.path.exists(args.output + "-validation.bin"):
-        print(f"left       {args.output}-validation.bin belongs to an earlier run: its documents may be in {args.output} as well")
+        say(f"left       {args.output}-validation.bin belongs to an earlier run: its documents may be in {args.output} as well")
     vocabulary, end = encoder.tokenizer.vocabulary, encoder.tokenizer.end
     if sample:
-        show_sample(sample)
+        show_sample(*sample)
     named = "" if end is None else f", end-of-text token {end}"
-    print(f"vocabulary {vocabulary:,} ids{named}: the model needs vocab_size {vocabulary} or more")
+    say(f"vocabulary {vocabulary:,} ids{named}: the model needs vocab_size {vocabulary} or more")
+    sys.stdout.flush()
 
 
 def main():
+    open_streams()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt.notice)
     try:
         run(parse(sys.argv[1:]))
     except Failure as failure:
-        print(f"tokenize: error: {failure.message}", file=sys.stderr)
+        complain(failure.message)
         return failure.code
+    except MemoryError:
+        complain("out of memory; hint: shorter documents, or fewer --workers")
+        return DATA
+    except RecursionError:
+        complain("a value of the inputs is nested too deeply")
+        return DATA
+    except BrokenPipeError:
+        pass  # who reads --help has gone
+    except OSError as error:
+        complain(f"cannot open '{error.filename}': {error.strerror}" if error.filename else str(error))
+        return DATA
+    finally:
+        close_streams()
     return 0
 
 

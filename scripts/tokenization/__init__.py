@@ -1,6 +1,7 @@
 """The parts of scripts/tokenize.py, in the order in which a document passes through them:
 
     options    the command line
+    files      inputs -> files, and their bytes without a compression
     inputs     files -> documents -> batches
     workers    batches -> processes, and their results in order
     encode     a batch -> tokens, masks or labels, training or validation

@@ -151,14 +151,17 @@ class Encoder:
     def encode_labels(self, items):
         """What encode() gives, for rows with labels: the third part has the segments, a fourth the labels."""
         parts = [(array.array(self.typecode), array.array("i"), bytearray(), []) for _ in range(2)]
-        counts, rows = collections.Counter(), [json.loads(item) for item in items]
+        counts, sample, rows = collections.Counter(), None, [json.loads(item) for item in items]
         texts = [row[1:] for row in rows]
         found = self.tokenizer.encode_labelled(texts, self.add_special, self.max_length)
         for (label, *_), text, (ids, types, cut) in zip(rows, texts, found):
             if not ids:
                 counts["empty"] += 1
                 continue
+            if len(ids) > MAX_DOCUMENT:
+                raise Failure(DATA, f"a document of {len(ids):,} tokens is too long; hint: --max-length")
             counts["truncated"] += cut
+            sample = sample or (label, "the second text" if len(text) == 2 else None, self.parts(ids, types))
             tokens, lengths, segments, labels = parts[self.side(json.dumps(text).encode())]
             tokens.extend(array.array(self.typecode, ids))
             lengths.append(len(ids))
@@ -167,10 +170,10 @@ class Encoder:
         for tokens, *_ in parts:
             if sys.byteorder == "big":
                 tokens.byteswap()
-        return [(tokens.tobytes(), lengths, bytes(types), labels) for tokens, lengths, types, labels in parts], counts, None
+        return [(tokens.tobytes(), lengths, bytes(types), labels) for tokens, lengths, types, labels in parts], counts, sample
 
-    def sample(self, ids, mask):
-        """[(whether it is learned from, text)] of the parts of a document."""
+    def parts(self, ids, mask):
+        """[(whether it is marked, text)] of the parts of a document."""
         parts, first = [], 0
         for learned, run in itertools.groupby(mask):
             last = first + len(list(run))
@@ -183,7 +186,8 @@ class Encoder:
         return 1 if int.from_bytes(digest, "little") < self.threshold else 0
 
     def encode(self, items):
-        """[(token bytes, document lengths, mask), the same for validation]; counts of documents; a sample or None"""
+        """[(token bytes, document lengths, mask), the same for validation]; counts of documents; a sample (what show_sample
+        takes) or None"""
         if self.form == "label":
             return self.encode_labels(items)
         parts = [(array.array(self.typecode), array.array("i"), bytearray()) for _ in range(2)]
@@ -206,7 +210,7 @@ class Encoder:
             lengths.append(len(ids))
             if mask is not None:
                 masks.extend(mask)
-                sample = sample or self.sample(ids, mask)
+                sample = sample or (None, "what is learned from", self.parts(ids, mask))
         for tokens, _, _ in parts:
             if sys.byteorder == "big":
                 tokens.byteswap()

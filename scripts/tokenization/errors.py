@@ -12,6 +12,10 @@ def printable(text):
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def shortened(text):
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
 class Failure(Exception):
     """What is wrong, in one line, and the exit code that it has."""
 

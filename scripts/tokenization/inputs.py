@@ -1,114 +1,39 @@
-"""From the files that a command line names to documents: bytes of text, or JSON where more than a text belongs to one."""
+"""From files to documents: bytes of text, or JSON where more than a text belongs to one."""
 import csv
-import gzip
-import importlib
+import decimal
+import functools
 import io
 import json
-import os
-import zlib
+import math
 
 from . import conversations
-from .errors import DATA, Failure, USAGE, interrupt
+from .errors import DATA, Failure, USAGE, interrupt, shortened
+from .files import (LFS_POINTER, bare_name, compression_of, compression_of_name, import_for, kind_of, open_input, read_errors,
+                    refuse_pointer)
 
 BATCH_BYTES = 1 << 20  # of text in a batch, which goes to one worker
 BATCH_DOCUMENTS = 4096
-LFS_POINTER = b"version https://git-lfs"
+LONGEST = 2**31 - 1  # bytes of a line or document
 
 
-def kind_of(path):
-    end = os.path.splitext(bare_name(path))[1]
-    return {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv",
-            ".parquet": "parquet"}.get(end, "text")
+def refuse_longer(text, where):
+    if len(text) > LONGEST:
+        raise Failure(DATA, f"{where} is longer than {LONGEST:,} bytes; hint: cut it into several documents")
 
 
-def bare_name(path):
-    """The name in lower case, without the ending of a compression."""
-    name = path.lower()
-    for end in (".gz", ".zst"):
-        if name.endswith(end):
-            return name[: -len(end)]
-    return name
+def lines_of(file, path):
+    for number, line in enumerate(iter(functools.partial(file.readline, LONGEST + 1), b""), 1):
+        refuse_longer(line, f"'{path}' line {number}")
+        yield line
 
 
-def refuse_pointer(path, start):
-    if start.startswith(LFS_POINTER):
-        raise Failure(DATA, f"'{path}' is a Git LFS pointer, not the file that it stands for; hint: git lfs pull")
-
-
-def is_binary(path):
-    if kind_of(path) == "parquet":
-        return False
-    try:
-        with open_input(path) as file:
-            return b"\0" in file.read(8192)
-    except (OSError, EOFError, zlib.error):
-        return False  # reading it will report the error
-    except zstd_errors():
-        return False
-
-
-def find_files(inputs):
-    """The files that `inputs` stand for, in order: [(path, bytes)]; and how many binary ones were skipped."""
-    files, skipped = [], 0
-    for name in inputs:
-        if os.path.isdir(name):
-            for folder, folders, names in os.walk(name):
-                folders[:] = sorted(d for d in folders if not d.startswith("."))
-                for path in (os.path.join(folder, n) for n in sorted(names) if not n.startswith(".")):
-                    if not os.path.isfile(path):
-                        continue
-                    if is_binary(path):
-                        skipped += 1
-                    else:
-                        files.append((path, os.path.getsize(path)))
-        elif not os.path.exists(name):
-            raise Failure(DATA, f"cannot open '{name}': no such file or folder")
-        elif not os.path.isfile(name):
-            raise Failure(DATA, f"'{name}' is not a regular file")
-        elif is_binary(name):
-            raise Failure(DATA, f"'{name}' is not text: it has zero bytes")
-        else:
-            files.append((name, os.path.getsize(name)))
-    if not files:
-        raise Failure(DATA, "no text file in " + ", ".join(f"'{name}'" for name in inputs))
-    return files, skipped
-
-
-def zstd_module():
-    """A module with ZstdFile or ZstdDecompressor: that of Python 3.14, or the package zstandard; None: there is none."""
-    for name in ("compression.zstd", "zstandard"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            pass
-    return None
-
-
-def zstd_errors():
-    return getattr(zstd_module(), "ZstdError", ())
-
-
-def open_input(path, raw=None):
-    raw = raw or open(path, "rb")
-    if path.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=raw)
-    if not path.lower().endswith(".zst"):
-        return raw
-    module = zstd_module()
-    if module is None:
-        raise Failure(USAGE, f"'{path}' needs the Python package 'zstandard'; hint: pip install zstandard")
-    if hasattr(module, "ZstdFile"):
-        return io.BufferedReader(module.ZstdFile(raw))
-    return io.BufferedReader(module.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-
-
-def text_documents(file, unit):
+def text_documents(file, path, unit):
     """Cuts a text (bytes) into documents."""
     if unit == "file":
-        yield file.read()
+        yield file.read(LONGEST + 1)
         return
     paragraph = []
-    for line in file:
+    for line in lines_of(file, path):
         line = line.rstrip(b"\r\n")
         if unit == "line":
             yield line
@@ -121,14 +46,45 @@ def text_documents(file, unit):
         yield b"\n".join(paragraph)
 
 
+# --- values -----------------------------------------------------------------------------------------------------------
+
+def to_bytes(text):
+    """Text in UTF-8. Bytes of a file that are not UTF-8 stay as they are; half a surrogate pair, which JSON can hold and UTF-8
+    cannot, becomes "?"."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def clean(text):
+    """The text as UTF-8 can hold it, with U+FFFD for each wrong byte."""
+    return to_bytes(text).decode("utf-8", "replace")
+
+
 def field_text(value, where):
+    """A value of JSON, or of a table's column (bytes, a date, a decimal, …), as text."""
     if value is None:
         return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
     if isinstance(value, (dict, list)):
         raise Failure(DATA, f"{where} is a {'list' if isinstance(value, list) else 'JSON object'}, expected text"
                             + "; hint: --chat-template" * conversations.is_messages(value))
-    return value if isinstance(value, str) else json.dumps(value)
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else str(value)
 
+
+def label_text(value, where):
+    """A label as text: a whole number without its point, true and false as JSON spells them."""
+    if isinstance(value, (float, decimal.Decimal)) and math.isfinite(value) and int(value) == value:
+        value = int(value)
+    if value in (None, "") or isinstance(value, (float, decimal.Decimal, dict, list)):
+        raise Failure(DATA, f"{where} is {shortened(json.dumps(value, default=str))}, expected text, a whole number, true or "
+                            "false; hint: leave out the rows without one")
+    return clean(field_text(value, where))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 def json_rows(file, path):
     """Yields (place, object) for each line, or for each element if the file is one array."""
@@ -140,7 +96,7 @@ def json_rows(file, path):
         for number, row in enumerate(rows, 1):
             yield f"'{path}' element {number}", row
         return
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(lines_of(file, path), 1):
         if not line.strip():
             continue
         try:
@@ -149,35 +105,90 @@ def json_rows(file, path):
             raise Failure(DATA, f"'{path}' line {number}: not JSON ({error}); expected an object on each line")
 
 
-def parquet_rows(file, path, advance):
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise Failure(USAGE, f"'{path}' needs the Python package 'pyarrow'; hint: pip install pyarrow")
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
-        number, total = 0, table.metadata.num_rows
+def table_batches(pyarrow, file, path):
+    """(record batch, share of the rows that are read by then, or None) of parquet, or of Arrow's files and streams."""
+    if bare_name(path).endswith(".parquet"):
+        table, done = import_for(path, "pyarrow.parquet").ParquetFile(file), 0
         for batch in table.iter_batches(batch_size=1024):
+            done += batch.num_rows
+            yield batch, done / max(table.metadata.num_rows, 1)
+    elif file.peek(6).startswith(b"ARROW1"):
+        table = pyarrow.ipc.open_file(file)
+        for number in range(table.num_record_batches):
+            yield table.get_batch(number), (number + 1) / table.num_record_batches
+    else:
+        for batch in pyarrow.ipc.open_stream(file):
+            yield batch, None
+
+
+def table_rows(file, path, wanted, advance):
+    """Yields (place, {column: value}) with the columns that are wanted, or with all."""
+    pyarrow = import_for(path, "pyarrow", "; hint: pip install pyarrow")
+    number = 0
+    try:
+        for batch, share in table_batches(pyarrow, file, path):
+            names = batch.schema.names
+            if wanted and set(wanted) <= set(names):
+                batch = batch.select([names.index(name) for name in wanted])
             for row in batch.to_pylist():
                 number += 1
                 yield f"'{path}' row {number}", row
-            advance(number / max(total, 1))
-    except pyarrow.ArrowException as error:
-        raise Failure(DATA, f"cannot read '{path}': {' '.join(str(error).split())}")
+            advance(share)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise Failure(DATA, f"cannot read '{path}' after row {number}: {' '.join(str(error).split())}")
 
 
-def csv_rows(file, path):
-    """Yields (place, {column: text}) of a csv file whose first row has names."""
-    csv.field_size_limit(2**31 - 1)
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-    rows = csv.DictReader(text, delimiter="\t" if bare_name(path).endswith(".tsv") else ",", strict=True)
-    try:
-        for row in rows:
-            yield f"'{path}' line {rows.line_num}", row
-    except csv.Error as error:
-        raise Failure(DATA, f"'{path}' line {rows.line_num}: {error}")
+def csv_lines(rows, path):
+    """Yields (line in which the row begins, row) of a csv reader."""
+    while True:
+        line = rows.line_num + 1
+        try:
+            yield line, next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise Failure(DATA, f"'{path}' line {line}: {error}")
 
+
+def csv_columns(header, path, wanted, hint):
+    """{name: place in a row} of the columns that are wanted, or of all that the first row names."""
+    columns = {name: place for place, name in reversed(list(enumerate(header)))}
+    for name in wanted or []:
+        if name not in columns:
+            raise Failure(DATA, f"'{path}': no column '{name}' in the first row: " + (", ".join(header[:12]) or "it is empty")
+                                + (hint or "; hint: name another column, or column numbers where there is no header"))
+    return {name: columns[name] for name in wanted} if wanted else columns
+
+
+def csv_rows(file, path, wanted, quoting, found):
+    """Yields (place, {column: text}) with the columns that are wanted, or with all. The first row names them or, if those that
+    are wanted are numbers, they are counted from 1."""
+    csv.field_size_limit(LONGEST)
+    tabs = bare_name(path).endswith(".tsv")
+    rule = csv.QUOTE_NONE if quoting == "none" or quoting is None and tabs else csv.QUOTE_MINIMAL
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+    rows = csv_lines(csv.reader(text, delimiter="\t" if tabs else ",", strict=True, quoting=rule), path)
+    if wanted and all(name.isdecimal() for name in wanted):
+        columns = {name: int(name) - 1 for name in wanted}
+    else:
+        header = next(rows, (1, []))[1]
+        marked = rule == csv.QUOTE_NONE and any(is_marked(name) for name in header)
+        columns = csv_columns(header, path, wanted, "; hint: --quoting minimal" if marked else "")
+    needed = max(columns.values(), default=0) + 1
+    for line, row in rows:
+        if row and len(row) < needed:
+            raise Failure(DATA, f"'{path}' line {line}: {len(row)} columns, expected at least {needed}"
+                                + "; hint: --quoting minimal, if a text has line ends" * (tabs and quoting is None))
+        if row:
+            found.marked += tabs and quoting is None and any(is_marked(row[place]) for place in columns.values())
+            yield f"'{path}' line {line}", {name: row[place] for name, place in columns.items()}
+
+
+def is_marked(text):
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
 
 def check_row(where, row, fields, option, forms=False):
     """Refuses a row without these fields. forms: hints at the option for another form of data that it has"""
@@ -194,9 +205,8 @@ def row_documents(rows, fields):
     """The texts of rows of any kind."""
     for where, row in rows:
         check_row(where, row, fields, "--fields NAME,NAME", forms=True)
-        texts = [field_text(row[f], f"{where}: field '{f}'") for f in fields]
-        text = " ".join(texts) if any(texts) else ""  # a document of blanks only is left out
-        yield text.encode("utf-8", "replace")  # JSON can hold half a surrogate pair, UTF-8 cannot
+        texts = [to_bytes(field_text(row[f], f"{where}: field '{f}'")) for f in fields]
+        yield b" ".join(texts) if any(texts) else b""  # a document of blanks only is left out
 
 
 def conversation(where, names, row, schema):
@@ -205,7 +215,8 @@ def conversation(where, names, row, schema):
     found = {name: row[name] for name in (*names, *conversations.BESIDE, "system") if name in row}
     try:
         found = conversations.without_nulls(found) if schema else found
-        return json.dumps({"row": found, "names": names, "place": where}, default=str).encode()
+        return json.dumps({"row": found, "names": names, "place": where},
+                          default=functools.partial(field_text, where=where)).encode()
     except RecursionError:
         raise Failure(DATA, f"{where}: its values are nested too deeply")
 
@@ -218,7 +229,7 @@ def completion_documents(rows, fields, schema):
         if len(fields) == 2 and all(isinstance(row[field], list) for field in fields):
             yield conversation(where, fields, row, schema)
             continue
-        *prompt, completion = (field_text(row[f], f"{where}: field '{f}'") for f in fields)
+        *prompt, completion = (clean(field_text(row[f], f"{where}: field '{f}'")) for f in fields)
         yield json.dumps(["\n".join(filter(None, prompt)), completion]).encode()
 
 
@@ -227,10 +238,8 @@ def label_documents(rows, fields, label):
     for where, row in rows:
         check_row(where, row, [label], "--label NAME")
         check_row(where, row, fields, "--fields NAME or NAME,NAME")
-        value = row[label]
-        if isinstance(value, bool) or not isinstance(value, (int, str)) or value == "":
-            raise Failure(DATA, f"{where}: the label '{label}' is {json.dumps(value)}, expected text or a whole number")
-        yield json.dumps([str(value)] + [field_text(row[f], f"{where}: field '{f}'") for f in fields]).encode()
+        texts = [clean(field_text(row[f], f"{where}: field '{f}'")) for f in fields]
+        yield json.dumps([label_text(row[label], f"{where}: the label '{label}'"), *texts]).encode()
 
 
 def chat_documents(rows, field, schema):
@@ -242,85 +251,56 @@ def chat_documents(rows, field, schema):
         yield conversation(where, names, row, schema)
 
 
-def csv_columns(file, path, fields):
-    """(place, texts) of rows whose columns are named by the first row or, if fields are numbers, counted from 1."""
-    csv.field_size_limit(2**31 - 1)
-    tabs = bare_name(path).endswith(".tsv")
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-    rows = csv.reader(text, delimiter="\t" if tabs else ",", strict=True)
-    columns = [int(f) - 1 for f in fields] if all(f.isdecimal() for f in fields) else None
-    try:
-        if columns is None:
-            header = next(rows, [])
-            for field in fields:
-                if field not in header:
-                    raise Failure(DATA, f"'{path}': no column '{field}' in the first row: "
-                                        + (", ".join(header[:12]) or "it is empty")
-                                        + "; hint: --fields NAME,NAME, or column numbers where there is no header")
-            columns = [header.index(f) for f in fields]
-        for row in rows:
-            if not row:
-                continue
-            if len(row) <= max(columns):
-                raise Failure(DATA, f"'{path}' line {rows.line_num}: {len(row)} columns, expected at least "
-                                    f"{max(columns) + 1}")
-            yield f"'{path}' line {rows.line_num}", [row[c] for c in columns]
-    except csv.Error as error:
-        raise Failure(DATA, f"'{path}' line {rows.line_num}: {error}")
-
-
-def csv_documents(file, path, fields):
-    for _, texts in csv_columns(file, path, fields):
-        yield (" ".join(texts) if any(texts) else "").encode("utf-8", "surrogateescape")
-
-
-def csv_label_documents(file, path, fields, label):
-    """What label_documents gives, for columns by number."""
-    columns = [label, *fields]
-    rows = ((where, dict(enumerate(texts))) for where, texts in csv_columns(file, path, columns))
-    return label_documents(rows, range(1, len(columns)), 0)
-
-
-def documents_of(file, path, args, advance):
+def documents_of(file, path, args, found, advance):
     """The documents of an open file, in the form that the encoder takes (Encoder.read)."""
     kind = kind_of(path)
     if kind == "text":
         if args.form != "text":
-            raise Failure(USAGE, f"'{path}' is text; --chat-template, --completion and --label take .jsonl, .json, .csv and .parquet")
-        return text_documents(file, args.document)
-    if kind == "csv" and args.form == "text":
-        return csv_documents(file, path, args.fields)
-    if kind == "csv" and args.form == "label" and args.label.isdecimal():
-        return csv_label_documents(file, path, args.fields, args.label)
-    rows = {"jsonl": json_rows, "csv": csv_rows}[kind](file, path) if kind != "parquet" else parquet_rows(file, path, advance)
+            raise Failure(USAGE, f"'{path}' is text; --chat-template, --completion and --label take .jsonl, .json, .csv, .tsv, "
+                                 ".parquet and .arrow")
+        return text_documents(file, path, args.document)
+    wanted = list(dict.fromkeys(args.fields + [args.label] * (args.form == "label"))) if args.form in ("text", "label") else None
+    if kind == "csv":
+        rows = csv_rows(file, path, wanted, args.quoting, found)
+    else:
+        rows = json_rows(file, path) if kind == "jsonl" else table_rows(file, path, wanted, advance)
     if args.form == "chat":
-        return chat_documents(rows, args.fields[0] if args.fields_given else None, kind == "parquet")
+        return chat_documents(rows, args.fields[0] if args.fields_given else None, kind == "table")
     if args.form == "completion":
-        return completion_documents(rows, args.fields, kind == "parquet")
+        return completion_documents(rows, args.fields, kind == "table")
     return label_documents(rows, args.fields, args.label) if args.form == "label" else row_documents(rows, args.fields)
 
 
-def documents(files, args, progress):
+def open_documents(raw, path, found):
+    """The open file without its compression and without a byte order mark."""
+    start = raw.peek(len(LFS_POINTER))
+    refuse_pointer(path, start)
+    if start and compression_of_name(path) not in ("", compression_of(start)):
+        found.misnamed.append(path)
+    file = open_input(path, raw)
+    if kind_of(path) == "table":  # it is read from several places
+        return raw if file is raw else io.BufferedReader(io.BytesIO(file.read()))
+    if file.peek(3)[:3] == b"\xef\xbb\xbf":
+        file.read(3)
+    return file
+
+
+def documents(found, args, progress):
     """All documents of all files."""
-    for path, size in files:
+    for path, size in found.files:
         try:
             with open(path, "rb") as raw:
-                refuse_pointer(path, raw.peek(len(LFS_POINTER)))
-                file = open_input(path, raw)
-                if file.peek(3)[:3] == b"\xef\xbb\xbf":  # a byte order mark is not text
-                    file.read(3)
-                through = kind_of(path) == "parquet"  # it is not read from its beginning to its end
+                def advance(share=None):
+                    progress.position = progress.done + (raw.tell() if share is None else int(share * size))
 
-                def advance(share):
-                    progress.position = progress.done + int(share * size)
-
-                for document in documents_of(file, path, args, advance):
-                    if not through:
-                        progress.position = progress.done + raw.tell()
+                kind = kind_of(path)
+                for document in documents_of(open_documents(raw, path, found), path, args, found, advance):
+                    refuse_longer(document, f"a document of '{path}'")
+                    found.cut += kind == "text"
+                    if kind != "table":
+                        advance()
                     yield document
-        except zstd_errors() as error:
-            raise Failure(DATA, f"cannot read '{path}': {error}")
-        except (OSError, EOFError, zlib.error) as error:
+        except read_errors() as error:
             raise Failure(DATA, f"cannot read '{path}': {getattr(error, 'strerror', None) or error}")
         progress.done += size
         progress.position = progress.done

@@ -9,21 +9,27 @@ PREFIX-validation.bin and .idx. Conversations and completions get a loss mask as
 
 DETAILS = """\
 inputs
-  The end of a file's name determines its kind (each may be followed by .gz or .zst):
+  The end of a file's name determines its kind (each may be followed by .gz, .bz2, .xz or .zst; a file's first bytes tell
+  whether it is compressed):
     .jsonl .ndjson .json   an object on each line, each one document; or a JSON array of them
     .csv .tsv              a row is a document
-    .parquet               a row is a document
+    .parquet .arrow        a row is a document (also .feather)
     any other              text, cut by --document
-  A folder stands for all files in it and below, sorted by name; hidden and binary files in it are skipped.
+  A folder stands for all files in it and below, sorted by name; hidden and binary files in it are skipped. In the folder of a
+  data set README.md and dataset_info.json are left out, and so is any text where --fields, --label and the like ask for rows.
+  A folder that datasets.save_to_disk wrote is read as it was written; if it holds several splits, name one of them.
 
 documents
   Empty documents are left out. In text files a document is
     --document paragraph   the text between blank lines (the default)
     --document line        a line
     --document file        a whole file
-  In jsonl, csv and parquet files --fields chooses the fields that are the text, joined by a blank:
+  In files of the other kinds --fields chooses the fields that are the text, joined by a blank:
     --fields title,description   names: keys of the objects, or columns that the csv file's first row names
     --fields 2,3                 numbers: columns from 1 of a csv file without such a row
+  Bytes are taken as UTF-8, dates and decimal numbers as they are usually written.
+  --quoting minimal: fields of .csv and .tsv may stand between quotation marks (the default for .csv); --quoting none: a mark
+  is a character like others (the default for .tsv, because most such data, as GLUE's, are written so).
   Without --fields the text is the field "text".
   --max-length N cuts documents after N tokens.
 
@@ -44,11 +50,12 @@ conversations
 
 labels
   --label COLUMN is for classification (model.task: sequence_classification): each row is a document with a label, and
-  --fields names one text or a pair of texts (default: text); --label 1 --fields 2,3 are columns of a csv file without names. Labels are the numbers from 0 on, or else texts, which are
-  sorted and numbered; PREFIX.labels has the number of each document, PREFIX.labels.json the names. A document has the
-  special tokens that the tokenizer adds to a text or a pair, and no others; PREFIX.types has the segment of each token of
-  a pair. --max-length cuts the longer text first and keeps the special tokens. --labels-from PREFIX gives a second file,
-  such as the validation data, the numbers of the first.
+  --fields names one text or a pair of texts (default: text); --label 1 --fields 2,3 are columns of a csv file without names.
+  Labels are the numbers from 0 on (1.0 is 1), or else texts (true and false are), which are sorted and numbered;
+  PREFIX.labels has the number of each document, PREFIX.labels.json the names. A document has the special tokens that the
+  tokenizer adds to a text or a pair, and no others; how a pair is joined is shown at the end, with a sample. PREFIX.types has
+  the segment of each token of a pair. --max-length cuts the longer text first and keeps the special tokens. --labels-from
+  PREFIX gives a second file, such as the validation data, the numbers of the first.
 
 special tokens
   --special auto   what the tokenizer itself adds to a text, and the end-of-text token after each document if that is not
@@ -90,11 +97,11 @@ def parse(arguments):
         epilog=DETAILS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="text, jsonl or csv file, or a folder of such files")
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="text, jsonl, csv, parquet or arrow file, or a folder of such files")
     parser.add_argument("--output", metavar="PREFIX", required=True, help="writes PREFIX.bin and PREFIX.idx")
     parser.add_argument("--tokenizer", metavar="byte|DIR", required=True,
                         help="byte, or a Hugging Face tokenizer folder")
-    parser.add_argument("--fields", metavar="LIST", help="fields of jsonl, csv and parquet (default: text)")
+    parser.add_argument("--fields", metavar="LIST", help="fields of jsonl, csv, parquet and arrow (default: text)")
     parser.add_argument("--chat-template", action="store_true",
                         help="render messages with the tokenizer folder's chat template, and write a loss mask")
     parser.add_argument("--completion", metavar="LIST", help="fields: a prompt, maybe an input, and the completion to learn")
@@ -105,6 +112,8 @@ def parse(arguments):
     parser.add_argument("--max-length", metavar="N", type=int, default=0, help="cut documents after N tokens")
     parser.add_argument("--document", choices=("line", "paragraph", "file"),
                         help="what one document of a text file is (default: paragraph)")
+    parser.add_argument("--quoting", choices=("minimal", "none"),
+                        help="quotation marks in .csv and .tsv (default: minimal for .csv, none for .tsv)")
     parser.add_argument("--validation", metavar="SHARE", type=float, default=0.0,
                         help="share of the documents for PREFIX-validation (default: 0, none)")
     parser.add_argument("--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)),

@@ -1,7 +1,46 @@
-"""What the terminal shows while shards are written, and after it."""
+"""What the terminal shows while shards are written, and after it. A terminal or reader that has gone is no failure: the shards
+are what counts."""
 import collections
+import math
+import os
 import sys
 import time
+
+from .errors import printable, shortened
+from .shards import whole_number
+
+
+def open_streams():
+    """Standard streams that the caller closed lead nowhere; a file that is opened would get their number otherwise."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # what the locale cannot write
+
+
+def close_streams():
+    """Python flushes the streams at its end, and must not fail then."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def complain(message):
+    try:
+        print(f"tokenize: error: {printable(message)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def say(line):
+    print(printable(line))
 
 
 class Progress:
@@ -21,23 +60,41 @@ class Progress:
         seconds = now - self.start
         left = seconds / share - seconds if share > 0 else 0
         line = f"{share:4.0%}  {tokens:,} tokens  {tokens / max(seconds, 1e-3):,.0f} tokens/s  {left:.0f} s left"
-        if self.terminal:
-            bar = "#" * int(share * 30)
-            print(f"\r[{bar:<30}] {line}\033[K", end="", file=sys.stderr, flush=True)
-        else:
-            print(f"tokenize: {line}", file=sys.stderr, flush=True)
+        self.put(f"\r[{'#' * int(share * 30):<30}] {line}\033[K" if self.terminal else f"tokenize: {line}\n")
 
     def clear(self):
         if self.terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            self.put("\r\033[K")
+
+    def put(self, text):
+        try:
+            print(text, end="", file=sys.stderr, flush=True)
+        except OSError:
+            self.shown, self.terminal = math.inf, False  # nobody reads it any more
 
 
 def summary(name, shard):
     kind = "uint16" if shard.token_bytes == 2 else "int32"
     masked = shard.beside == ".mask"
     learned = f", {shard.learned:,} of them learned from ({shard.learned / shard.tokens:.1%})" if masked else ""
-    print(f"{name:<10} {len(shard.lengths):,} documents, {shard.tokens:,} tokens ({kind}){learned}: {shard.prefix}.bin, .idx"
-          + "".join(f", {end}" for end in shard.temporary if end not in (".bin", ".idx")))
+    say(f"{name:<10} {len(shard.lengths):,} documents, {shard.tokens:,} tokens ({kind}){learned}: {shard.prefix}.bin, .idx"
+        + "".join(f", {end}" for end in shard.temporary if end not in (".bin", ".idx")))
+
+
+def summary_inputs(args, found, counts):
+    """What became of the inputs: files that are no data, texts that were cut into documents."""
+    if found.cut and args.document == "paragraph":
+        say(f"cut        text at blank lines, into {found.cut:,} documents"
+            + "; hint: --document line or file cuts otherwise" * (not args.document_given))
+    if found.marked:
+        say(f"quoting    {found.marked:,} rows of .tsv have a field between quotation marks, which stay; hint: --quoting minimal "
+            "takes them off")
+    if counts["empty"] or found.binary:
+        say(f"left out   {counts['empty']:,} empty documents, {found.binary:,} binary files")
+    for paths, what in ((found.left_out, "left out   {}: no data; hint: name such a file to take it"),
+                        (found.misnamed, "misnamed   {}: not compressed as the name says, and read as it is")):
+        if paths:
+            say(what.format(", ".join(f"'{path}'" for path in paths[:4]) + f" and {len(paths) - 4:,} more" * (len(paths) > 4)))
 
 
 def summary_labels(labels, shards):
@@ -45,24 +102,28 @@ def summary_labels(labels, shards):
     numbers, names = labels.numbers()
     counts = collections.Counter(numbers[place] for shard in shards for place in shard.labelled.places)
     most = max(counts) + 1 if not names else len(names)
-    shown = [f"{names[i] if names else i}: {counts[i]:,}" for i in range(min(most, 12))]
-    print(f"labels     {most} ({', '.join(shown)}{', …' if most > 12 else ''})")
-    if names and labels.fixed is None and all(name.isdecimal() for name in names):
-        print(f"numbered   the labels {names[0]} … {names[-1]} from 0 on; their names stay")
+    shown = [f"{shortened(names[i]) if names else i}: {counts[i]:,}" for i in range(min(most, 12))]
+    say(f"labels     {most:,} ({', '.join(shown)}{', …' if most > 12 else ''})")
+    if names and labels.fixed is None and all(whole_number(name) is not None for name in names):
+        say(f"numbered   the labels {names[0]} … {names[-1]} from 0 on; their names stay")
 
 
 SAMPLE_CHARACTERS = 2000
 
 
-def show_sample(parts):
-    """Prints a document with what is learned from in green, or between brackets where there is no terminal."""
-    begin, end, dim, plain = ("\033[32m", "\033[0m", "\033[2m", "\033[0m") if sys.stdout.isatty() else ("⟦", "⟧", "", "")
-    print("sample     " + ("in green" if sys.stdout.isatty() else "between ⟦ and ⟧") + " is what is learned from:")
+def show_sample(label, what, parts):
+    """Prints a document, [(whether it is marked, text)], with what is marked in green, or between brackets where there is no
+    terminal. label, what: its label and what the mark stands for, or None."""
+    colours = sys.stdout.isatty()
+    begin, end, dim, plain = ("\033[32m", "\033[0m", "\033[2m", "\033[0m") if colours else ("⟦", "⟧", "", "")
+    facts = [] if label is None else [f"labelled {shortened(label)}"]
+    facts += [] if what is None else [("in green" if colours else "between ⟦ and ⟧") + f" is {what}"]
+    say(f"sample     {'; '.join(facts)}:")
     left = SAMPLE_CHARACTERS
-    for learned, text in parts:
+    for marked, text in parts:
         shown = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text[:left])
         left -= len(shown)
-        print(begin + shown + end if learned else dim + shown + plain, end="")
+        print(begin + shown + end if marked else dim + shown + plain, end="")
         if left <= 0:
             print(" …", end="")
             break

@@ -2,10 +2,21 @@
 import array
 import json
 import os
+import re
 import struct
 
-from .errors import DATA, Failure
+from .errors import DATA, Failure, shortened
 from .tokenizer import typecode
+
+MOST_LABELS = 2**31 - 1  # PREFIX.labels has 32 bits for a number
+MOST_NAME_BYTES = 16 << 20  # that ztrain reads from PREFIX.labels.json
+WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
+
+
+def whole_number(label):
+    """The number that a label is, or None: it is a text."""
+    found = WHOLE.fullmatch(label)
+    return int(found[1]) if found else None
 
 
 class Labels:
@@ -20,8 +31,8 @@ class Labels:
         try:
             with open(path, encoding="utf-8") as file:
                 names = json.load(file)["id2label"]
-            return [names[str(i)] for i in range(len(names))]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return [names[str(i)] + "" for i in range(len(names))]  # texts, or a TypeError
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Failure(DATA, f"--labels-from: cannot read '{path}': {error}; hint: it has the names of labels that are texts")
 
     def place(self, label):
@@ -29,19 +40,29 @@ class Labels:
 
     def numbers(self):
         """(the number of each label in its place, the names or None if they are numbers from 0 on)"""
-        names = list(self.known)
+        keys = [whole_number(name) for name in self.known]
         if self.fixed:
-            for name in names:
-                if name not in self.fixed:
-                    raise Failure(DATA, f"label '{name}' is not among those of --labels-from: {', '.join(self.fixed[:12])}")
-            return [self.fixed.index(name) for name in names], self.fixed
-        whole = all(name.removeprefix("-").isdecimal() for name in names)
-        if whole and min(map(int, names)) < 0:
-            raise Failure(DATA, f"label {min(map(int, names))}: numbers from 0 on are labels; hint: leave out the rows without one")
-        if whole and min(map(int, names)) == 0:
-            return [int(name) for name in names], None
-        ordered = sorted(names, key=int if whole else None)
-        return [ordered.index(name) for name in names], ordered
+            return self.fixed_numbers(keys), self.fixed
+        if None in keys:
+            keys = list(self.known)
+        elif min(keys) < 0:
+            raise Failure(DATA, f"label {min(keys)}: numbers from 0 on are labels; hint: leave out the rows without one")
+        elif min(keys) == 0 and max(keys) < MOST_LABELS:
+            return keys, None
+        names = dict(zip(reversed(keys), reversed(list(self.known))))  # of 1 and 1.0 the one that came first
+        ordered = sorted(names)
+        number = {key: i for i, key in enumerate(ordered)}
+        return [number[key] for key in keys], [names[key] for key in ordered]
+
+    def fixed_numbers(self, keys):
+        number = {whole_number(name): i for i, name in enumerate(self.fixed)}
+        number.update((name, i) for i, name in enumerate(self.fixed))
+        found = [number.get(name, None if key is None else number.get(key)) for name, key in zip(self.known, keys)]
+        if None in found:
+            name = list(self.known)[found.index(None)]
+            raise Failure(DATA, f"label '{shortened(name)}' is not among those of --labels-from: "
+                                + shortened(", ".join(self.fixed[:12])))
+        return found
 
 
 class LabelledShard:
@@ -66,6 +87,9 @@ class LabelledShard:
         if names:
             id2label = {str(i): name for i, name in enumerate(names)}
             texts[".labels.json"] = (json.dumps({"id2label": id2label}, indent=1, ensure_ascii=False) + "\n").encode()
+            if len(texts[".labels.json"]) > MOST_NAME_BYTES:
+                raise Failure(DATA, f"the names of {len(names):,} labels take {len(texts['.labels.json']):,} bytes, expected at "
+                                    f"most {MOST_NAME_BYTES:,}; hint: is --label the column of the labels?")
         for end, text in texts.items():
             path = f"{self.prefix}{end}.tmp-{os.getpid()}"
             temporary[end] = path

@@ -7,7 +7,7 @@ import secrets
 import sys
 
 from .errors import DATA, Failure, USAGE
-from .inputs import LFS_POINTER, refuse_pointer
+from .files import LFS_POINTER, refuse_pointer
 
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>", "[EOS]", "<|eot_id|>")
 BORDER = "\ue000border " + secrets.token_hex(8)  # a token that no text has
@@ -36,12 +36,25 @@ class ByteTokenizer:
             texts = [text.encode("utf-8", "replace") for text in row]
             between = [self.end] if special and len(texts) == 2 else []
             whole = sum(map(len, texts)) + len(between)
-            while max_length and sum(map(len, texts)) + len(between) > max_length:  # the longer one, else the last one
-                longest = 0 if len(texts) == 1 or len(texts[0]) > len(texts[1]) else 1
-                texts[longest] = texts[longest][:-1]
+            if 0 < max_length < whole:
+                texts = self.cut(texts, max_length - len(between))
             ids = array.array("H", itertools.chain(texts[0], between, *texts[1:]))
             first = len(texts[0]) + len(between)
             yield ids, bytes(first) + bytes([1]) * (len(ids) - first), len(ids) < whole
+
+    @staticmethod
+    def cut(texts, room):
+        """One or two texts that take `room` bytes together: what is too much comes off the longer one, or off both."""
+        shorter = min(map(len, texts))
+        if len(texts) == 1:
+            return [texts[0][:room]]
+        if 2 * shorter > room:
+            return [texts[0][: (room + 1) // 2], texts[1][: room // 2]]
+        return [text[: room - shorter] if len(text) > shorter else text for text in texts]
+
+    def joined(self, names, special):
+        """How encode_labelled puts a pair together, with names for its texts."""
+        return " <256> ".join(names) if special else " ".join(names)
 
     def encode_marked(self, texts, spans):
         """(token array, mask) of each text (str), whose spans of characters (start, end) have 1 in the mask."""
@@ -137,6 +150,14 @@ class FolderTokenizer:
                 raise Failure(DATA, "the tokenizer's token types are not 0 in the first text and 1 in the second, which is "
                                     "not supported")
             yield array.array("i", encoding.ids), types, bool(encoding.overflowing)
+
+    def joined(self, names, special):
+        """How encode_labelled puts a pair together, with names for its texts."""
+        encoding, parts = self.tokenizer.encode("a", "b", add_special_tokens=special), []
+        for token, text in zip(encoding.tokens, encoding.sequence_ids):
+            if text is None or not parts or parts[-1] != names[text]:
+                parts.append(token if text is None else names[text])
+        return " ".join(parts)
 
     def encode_marked(self, texts, spans):
         """(token array, mask) of each text (str): a token has 1 in the mask if any of its characters is in a span."""

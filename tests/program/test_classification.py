@@ -184,10 +184,13 @@ def test_tokenize_pairs_of_bytes(folder):
     with open(folder.at("x.labels.json"), encoding="utf-8") as f:
         assert json.load(f) == {"id2label": {"0": "none", "1": "other", "2": "same"}}
     assert "3 (none: 1, other: 1, same: 2)" in out and "truncated  2 documents, to 6 tokens" in out
+    assert "joined     first <256> second\n" in out
+    assert "sample     labelled same; between \u27e6 and \u27e7 is the second text:\nhel<256>\u27e6hi\u27e7\n" in out
     # a second file with fewer labels gets the numbers of the first; single texts have no types
     write_rows(folder, "y.jsonl", PAIRS[:1])
-    tokenize(folder, "y.jsonl", "--label", "label", "--fields", "second", "--output", "y", "--tokenizer", "byte",
-             "--labels-from", "x")
+    out = tokenize(folder, "y.jsonl", "--label", "label", "--fields", "second", "--output", "y", "--tokenizer", "byte",
+                   "--labels-from", "x")
+    assert "joined" not in out and "sample     labelled same:\nhi\n" in out
     assert read_labelled(folder, "y") == [([*b"hi"], None, 2)]
     write_rows(folder, "z.jsonl", [("a", "b", "unheard")])
     err = tokenize(folder, "z.jsonl", "--label", "label", "--fields", "first", "--output", "z", "--tokenizer", "byte",
@@ -200,8 +203,12 @@ def test_tokenize_pairs_of_bytes(folder):
 
 @pytest.mark.parametrize("labels, numbers, names", [
     ([0, 2, 1, 2], [0, 2, 1, 2], None), (["10", "9", "1", "9"], [2, 1, 0, 1], ["1", "9", "10"]), (["0", "3"], [0, 3], None),
-    (["no", "1", "Ä"], [1, 0, 2], ["1", "no", "Ä"]),
-], ids=["numbers", "from one", "text of numbers", "text"])
+    (["no", "1", "Ä"], [1, 0, 2], ["1", "no", "Ä"]), ([True, False, True], [1, 0, 1], ["false", "true"]),
+    ([2.0, 0, -0.0, 1], [2, 0, 0, 1], None), (["1.0", "3.0", "1"], [0, 1, 0], ["1.0", "3.0"]), (["0", 0, "0."], [0, 0, 0], None),
+    ([0, True], [0, 1], ["0", "true"]), (["4.5", "5.0"], [0, 1], ["4.5", "5.0"]), ([0, 2**31], [0, 1], ["0", "2147483648"]),
+    (["9" * 5000, "0"], [1, 0], ["0", "9" * 5000]), ([1e300, 1], [1, 0], ["1", str(int(1e300))]), (["-", "²"], [0, 1], ["-", "²"]),
+], ids=["numbers", "from one", "text of numbers", "text", "truth", "whole floats", "floats as text", "equal", "mixed", "stars",
+        "too large", "digits", "huge", "odd"])
 def test_tokenize_numbers_labels(folder, labels, numbers, names):
     write_rows(folder, "x.jsonl", [(f"text {i}", "", label) for i, label in enumerate(labels)])
     tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first", "--output", "x", "--tokenizer", "byte")
@@ -225,17 +232,51 @@ def test_tokenize_columns_by_number(folder):
         assert "column numbers from 1 of csv files without a first row of names" in err
 
 
+def test_tokenize_takes_time_in_proportion(folder):
+    """A hundred thousand labels, and texts of which nearly all is cut off."""
+    rows = [("text", "", f"name {i}") for i in range(100000)] + [("a" * 1000000, "b" * 1000000, "name 7")]
+    write_rows(folder, "x.jsonl", rows)
+    out = tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first,second", "--output", "x", "--tokenizer", "byte",
+                   "--max-length", 8)
+    made = read_labelled(folder, "x")
+    assert made[0][2] == 0 and made[2][2] == 11112 and made[-1] == ([*b"aaaa", 256, *b"bbb"], [0] * 5 + [1] * 3, 66667)
+    assert "labels     100,000 (name 0: 1, name 1: 1, name 10: 1, " in out
+
+
+def test_tokenize_numbers_labels_as_another_file(folder):
+    """Labels that are the same number have the same name; names on the terminal are escaped and short."""
+    write_rows(folder, "x.jsonl", [("a", "", "1.0"), ("b", "", "5.0"), ("c", "", "3")])
+    tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first", "--output", "x", "--tokenizer", "byte")
+    write_rows(folder, "y.jsonl", [("a", "", 5), ("b", "", 3.0), ("c", "", "1.00")])
+    tokenize(folder, "y.jsonl", "--label", "label", "--fields", "first", "--output", "y", "--tokenizer", "byte", "--labels-from", "x")
+    assert [label for _, _, label in read_labelled(folder, "y")] == [2, 1, 0]
+    write_rows(folder, "z.jsonl", [("a", "", "\033]0;title\a" + "x" * 500), ("\033[1mbold", "", "y")])
+    out = tokenize(folder, "z.jsonl", "--label", "label", "--fields", "first", "--output", "z", "--tokenizer", "byte")
+    assert "\033" not in out and "\\x1b]0;title\\x07" in out and "x" * 100 not in out
+    with open(folder.at("z.labels.json"), "w", encoding="utf-8") as f:
+        f.write('{"id2label": {"0": 5}}')
+    assert "cannot read 'z.labels.json'" in tokenize(folder, "z.jsonl", "--label", "label", "--fields", "first", "--output", "z",
+                                                     "--tokenizer", "byte", "--labels-from", "z", code=DATA)
+
+
 @pytest.mark.parametrize("rows, options, code, words", [
-    ([("a", "b", None)], [], DATA, "the label 'label' is null, expected text or a whole number"),
+    ([("a", "b", None)], [], DATA, "the label 'label' is null, expected text, a whole number, true or false"),
     ([("a", "b", 0.5)], [], DATA, "the label 'label' is 0.5"),
+    ([("a", "b", float("nan"))], [], DATA, "the label 'label' is NaN"),
+    ([("a", "b", float("inf"))], [], DATA, "the label 'label' is Infinity"),
+    ([("a", "b", ["long" * 999])], [], DATA, "…, expected text, a whole number"),
+    ([("a", "b", "\033[31mred")], ["--labels-from", "names"], DATA, "label '\\x1b[31mred' is not among those of --labels-from: 0"),
+    ([("a", "b", f"{i:06}" * 1000) for i in range(3000)], [], DATA, "the names of 3,000 labels take 18,"),
     ([("a", "b", -1), ("b", "b", 0)], [], DATA, "label -1: numbers from 0 on are labels"),
     (PAIRS, ["--label", "lable"], DATA, "no field 'lable'; it has: first, second, label"),
     (PAIRS, ["--special", "eos"], USAGE, "--special: with --label auto or none"),
     (PAIRS, ["--fields", "first,second,label"], USAGE, "--fields: with --label one text, or a pair of texts"),
     (PAIRS, ["--labels-from", "nowhere"], DATA, "cannot read 'nowhere.labels.json'"),
-], ids=["null", "real", "negative", "field", "special", "three", "labels-from"])
+], ids=["null", "real", "nan", "inf", "list", "escaped", "names", "negative", "field", "special", "three", "labels-from"])
 def test_tokenize_refuses(folder, rows, options, code, words):
     write_rows(folder, "x.jsonl", rows)
+    with open(folder.at("names.labels.json"), "w", encoding="utf-8") as f:
+        f.write('{"id2label": {"0": "0"}}')
     assert words in tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first", "--output", "x", "--tokenizer",
                              "byte", *options, code=code)
 
@@ -252,8 +293,12 @@ def test_tokenize_pairs_as_the_tokenizer_puts_them_together(folder):
     tokenizer.save(folder.at("tokenizer", "tokenizer.json"))
     rows = [("a b c d e", "f g", 0), ("a", "b c d e f g h", 1), ("a b", "c", 0), ("a b c d", "e f g h", 1)]
     write_rows(folder, "x.jsonl", rows)
-    tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first,second", "--output", "x", "--tokenizer", "tokenizer",
-             "--max-length", 8)
+    out = tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first,second", "--output", "x", "--tokenizer", "tokenizer",
+                   "--max-length", 8)
+    assert "joined     [CLS] first [SEP] second [SEP]\n" in out and "[CLS] a b c [SEP]\u27e6f g [SEP]\u27e7" in out
+    out = tokenize(folder, "x.jsonl", "--label", "label", "--fields", "first,second", "--output", "y", "--tokenizer", "tokenizer",
+                   "--special", "none")
+    assert "joined     first second\n" in out and "a b c d e\u27e6f g\u27e7" in out
     a = 4  # the ids of a … h are 4 … 11
     assert read_labelled(folder, "x") == [
         ([2, a, a + 1, a + 2, 3, a + 5, a + 6, 3], [0] * 5 + [1] * 3, 0), ([2, a, 3, *range(a + 1, a + 5), 3], [0] * 3 + [1] * 5, 1),
