@@ -12,8 +12,13 @@ def printable(text):
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def shortened(text):
-    return text if len(text) <= 60 else text[:59] + "…"
+def shortened(text, length=60):
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def listed(names):
+    """Names as a message has them."""
+    return shortened(", ".join(shortened(str(name)) for name in list(names)[:12]), 240)
 
 
 class Failure(Exception):

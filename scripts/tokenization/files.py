@@ -8,7 +8,7 @@ import re
 import sys
 import zlib
 
-from .errors import DATA, Failure, USAGE
+from .errors import DATA, Failure, USAGE, listed
 
 LFS_POINTER = b"version https://git-lfs"
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "table",
@@ -146,7 +146,7 @@ def saved_files(folder, names):
     """The names of the data files in a folder that save_to_disk of the package datasets wrote; None: it wrote none there."""
     splits = read_description(os.path.join(folder, "dataset_dict.json")).get("splits") if "dataset_dict.json" in names else None
     if isinstance(splits, list) and len(splits) > 1:
-        raise Failure(USAGE, f"'{folder}' holds {len(splits)} data sets: {', '.join(map(str, splits[:12]))}; "
+        raise Failure(USAGE, f"'{folder}' holds {len(splits)} data sets: {listed(splits)}; "
                              f"hint: name one of them: {os.path.join(folder, str(splits[0]))}")
     files = read_description(os.path.join(folder, "state.json")).get("_data_files") if "state.json" in names else None
     if not isinstance(files, list):

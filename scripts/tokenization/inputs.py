@@ -7,7 +7,7 @@ import json
 import math
 
 from . import conversations
-from .errors import DATA, Failure, USAGE, interrupt, shortened
+from .errors import DATA, Failure, USAGE, interrupt, listed, shortened
 from .files import (LFS_POINTER, bare_name, compression_of, compression_of_name, import_for, kind_of, open_input, read_errors,
                     refuse_pointer)
 
@@ -155,7 +155,7 @@ def csv_columns(header, path, wanted, hint):
     columns = {name: place for place, name in reversed(list(enumerate(header)))}
     for name in wanted or []:
         if name not in columns:
-            raise Failure(DATA, f"'{path}': no column '{name}' in the first row: " + (", ".join(header[:12]) or "it is empty")
+            raise Failure(DATA, f"'{path}': no column '{name}' in the first row: " + (listed(header) or "it is empty")
                                 + (hint or "; hint: name another column, or column numbers where there is no header"))
     return {name: columns[name] for name in wanted} if wanted else columns
 
@@ -198,7 +198,7 @@ def check_row(where, row, fields, option, forms=False):
         if field not in row:
             option = forms and conversations.option_for(row) or option
             raise Failure(DATA, f"{where}: no field '{field}'; it has: "
-                                + (", ".join(list(map(str, row))[:12]) or "none") + f"; hint: {option}")
+                                + (listed(row) or "none") + f"; hint: {option}")
 
 
 def row_documents(rows, fields):

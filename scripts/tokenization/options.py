@@ -27,10 +27,10 @@ documents
   In files of the other kinds --fields chooses the fields that are the text, joined by a blank:
     --fields title,description   names: keys of the objects, or columns that the csv file's first row names
     --fields 2,3                 numbers: columns from 1 of a csv file without such a row
+  Without --fields the text is the field "text".
   Bytes are taken as UTF-8, dates and decimal numbers as they are usually written.
   --quoting minimal: fields of .csv and .tsv may stand between quotation marks (the default for .csv); --quoting none: a mark
   is a character like others (the default for .tsv, because most such data, as GLUE's, are written so).
-  Without --fields the text is the field "text".
   --max-length N cuts documents after N tokens.
 
 conversations

@@ -5,7 +5,7 @@ import os
 import re
 import struct
 
-from .errors import DATA, Failure, shortened
+from .errors import DATA, Failure, listed, shortened
 from .tokenizer import typecode
 
 MOST_LABELS = 2**31 - 1  # PREFIX.labels has 32 bits for a number
@@ -60,8 +60,7 @@ class Labels:
         found = [number.get(name, None if key is None else number.get(key)) for name, key in zip(self.known, keys)]
         if None in found:
             name = list(self.known)[found.index(None)]
-            raise Failure(DATA, f"label '{shortened(name)}' is not among those of --labels-from: "
-                                + shortened(", ".join(self.fixed[:12])))
+            raise Failure(DATA, f"label '{shortened(name)}' is not among those of --labels-from: {listed(self.fixed)}")
         return found
 
 

@@ -91,7 +91,8 @@ def encoded(args, encoder, found):
     """Yields what Encoder.encode gives for each batch, in order."""
     first = list(itertools.islice(found, 2))
     found = itertools.chain(first, found)
-    if args.workers == 1 or len(first) < 2:  # not worth a process
+    # A process is not worth its start then; but a chat template is a program that may never end, and a process can be ended.
+    if args.form != "chat" and (args.workers == 1 or len(first) < 2):
         yield from map(encoder.encode, found)
         return
     workers, pending = Workers(args), collections.deque()

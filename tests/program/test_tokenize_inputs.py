@@ -1,4 +1,4 @@
-"""scripts/tokenize.py: the files that people have (compressions, tables, folders of data sets), and odd terminals and machines."""
+"""scripts/tokenize.py: the files that people have (compressions, tables, folders of data sets), odd terminals and machines."""
 import bz2
 import datetime
 import decimal
@@ -68,8 +68,8 @@ def test_quotation_marks_in_tsv(tmp_path):
     assert "--quoting goes with" in tokenize(write(tmp_path / "in.txt", "a"), *OUT, "--quoting", "none", code=2, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("form", [["--fields", "a"], ["--label", "b", "--fields", "a"], ["--completion", "b,a"], ["--fields", "1"]],
-                         ids=lambda form: form[0] + form[-1])
+@pytest.mark.parametrize("form", [
+    ["--fields", "a"], ["--label", "b", "--fields", "a"], ["--completion", "b,a"], ["--fields", "1"]], ids=" ".join)
 def test_lines_of_errors_in_csv(tmp_path, form):
     write(tmp_path / "in.csv", 'a,b\n\n"two\nlines",1\nx,2\n"a mark" too much,3\nz,4\n')
     assert "in.csv' line 6: " in tokenize("in.csv", *OUT, *form, code=3, cwd=tmp_path)
@@ -205,6 +205,8 @@ def test_a_worker_that_dies(tmp_path):
 def test_names_from_outside_are_escaped(tmp_path):
     error = tokenize(write(tmp_path / "in.csv", "\033[2Jname,b\n1,2\n"), *OUT, code=3, cwd=tmp_path)
     assert "\033" not in error and "\\x1b[2Jname, b" in error
+    error = tokenize(write(tmp_path / "in.csv", "x" * 100000 + ",y\n1,2\n"), *OUT, code=3, cwd=tmp_path)
+    assert "xxx…, y; hint" in error and len(error) < 500
     write(tmp_path / "new\nline\u202e.txt", "text")
     error = tokenize(write(tmp_path / "new\nline\u202e.jsonl", "{"), *OUT, code=3, cwd=tmp_path)
     assert error.count("\n") == 1 and "'new\\nline\\u202e.jsonl'" in error.replace(str(tmp_path) + "/", "")
@@ -284,3 +286,41 @@ def test_zstd_with_a_long_window_or_cut_off(tmp_path):
     assert byte_run(tmp_path, write(tmp_path / "in.txt", whole)) == [b"one", b"two" * 50000]
     for cut in (9, len(skipped) + 8, len(whole) - 1):
         assert "in.txt.zst" in tokenize(write(path, whole[:cut]), *OUT, code=3, cwd=tmp_path)
+
+
+def chat_folder(folder, template):
+    """A folder with a tokenizer of one word, and a chat template."""
+    import tokenizers
+    folder.mkdir()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write(folder / "chat_template.jinja", template)
+
+
+@pytest.mark.interop
+def test_conversations_that_are_odd(tmp_path):
+    chat_folder(tmp_path / "chat", "{% for m in messages %}{{ m.role }} {{ m.content }} {{ tools | tojson }}{% endfor %}")
+    arguments = ("in.jsonl", "--output", "o", "--tokenizer", "chat", "--chat-template")
+    deep = "[" * 900 + "]" * 900  # Python reads it, and writes it or not, whatever it has called by then
+    write(tmp_path / "in.jsonl", '{"messages": [{"role": "assistant", "content": "a"}], "tools": %s}' % deep)
+    done = subprocess.run([sys.executable, SCRIPT, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 3) and "Traceback" not in done.stderr
+    for row, words in (('{"messages": "%s"}' % ("[" * 3000), "line 1: 'messages' is text, and not JSON"),
+                       ('{"messages": [], "tools": "%s"}' % ("[" * 3000), "line 1: 'tools' is text, and not JSON"),
+                       ('{"messages": [{"role": "\\u001b[31mbot", "content": "a"}]}', "\\x1b[31mbot")):
+        error = tokenize(*arguments, code=3, cwd=write(tmp_path / "in.jsonl", row).parent)
+        assert words in error and "\033" not in error
+
+
+@pytest.mark.interop
+def test_a_template_that_loops_ends_at_a_signal(tmp_path):
+    loops = "{% for i in range(90000) %}" * 4 + "{% set x = i %}" + "{% endfor %}" * 4
+    chat_folder(tmp_path / "chat", loops)
+    write(tmp_path / "in.jsonl", '{"messages": [{"role": "user", "content": "a"}]}')
+    process = subprocess.Popen([sys.executable, SCRIPT, "in.jsonl", "--output", "o", "--tokenizer", "chat", "--chat-template",
+                                "--workers", "1"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: children(process.pid), what="a worker")
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143 and "interrupted, nothing written" in error and "Traceback" not in error
+    assert sorted(os.listdir(tmp_path)) == ["chat", "in.jsonl"]
