@@ -19,7 +19,6 @@ import re
 import secrets
 
 from .conversations import ChatError
-from .errors import Failure, interrupt
 
 MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -214,10 +213,7 @@ class ChatTemplate:
         compiled = self.compiled[self.choose(beside["tools"])]
         self.marker.start(messages if marked else None)
         try:
-            with interrupt.at_once():  # a template may take for ever
-                return compiled.render(values)
-        except Failure:
-            raise
+            return compiled.render(values)
         except Exception as error:  # a template may raise anything
             raise ChatError(f"the chat template refuses it: {one_line(error)}") from error
 

@@ -1,6 +1,5 @@
 """How scripts/tokenize.py ends early: with a message and an exit code, or by a signal between two batches. And how texts from
 outside are shown in messages."""
-import contextlib
 import signal
 
 USAGE, DATA = 2, 3  # exit codes, those of ztrain
@@ -33,23 +32,11 @@ class Interrupt:
     """SIGINT and SIGTERM, noticed between batches: an exception out of a signal handler could leave the process pool
     with a lock held, and its shutdown would wait forever. A second signal ends the process at once."""
 
-    number, anywhere = 0, False
+    number = 0
 
     def notice(self, number, _):
         self.number = number
         signal.signal(number, signal.SIG_DFL)
-        if self.anywhere:
-            self.check()
-
-    @contextlib.contextmanager
-    def at_once(self):
-        """For code that may run for ever and holds no lock: a signal is a Failure there, at any point of it."""
-        self.anywhere = True
-        try:
-            self.check()
-            yield
-        finally:
-            self.anywhere = False
 
     def check(self):
         if self.number:
