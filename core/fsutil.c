@@ -56,6 +56,12 @@ bool fs_exists(const char *path)
     return io_lstat(path, &st) == 0;
 }
 
+bool fs_is_absent(const char *path)
+{
+    struct stat st;
+    return io_lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 bool fs_is_dir(const char *path)
 {
     struct stat st;

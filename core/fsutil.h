@@ -26,6 +26,8 @@ const char *fs_base_name(const char *path);
 bool fs_has_suffix(const char *name, const char *suffix);
 
 bool fs_exists(const char *path); /* any entry, including a dangling link */
+bool fs_is_absent(
+    const char *path); /* no entry has this name; false where that cannot be known: opening it tells why */
 bool fs_is_dir(const char *path);
 
 /* Opens a regular file for reading; a folder, pipe or device is refused without waiting. *bytes (may be NULL): its

@@ -52,7 +52,7 @@ from tokenization.inputs import batches, documents
 from tokenization.options import parse
 from tokenization.progress import (Progress, close_streams, complain, open_streams, say, show_sample, summary,
                                    summary_inputs, summary_labels)
-from tokenization.shards import Labels, Shard
+from tokenization.shards import Labels, Shard, publish
 from tokenization.workers import encoded
 
 
@@ -108,8 +108,7 @@ def run(args):
                 validation.add(*train.take_last())
             elif not train.lengths:
                 train.add(*validation.take_last())
-        for shard in shards:
-            shard.publish()
+        publish(shards)
     except OSError as error:
         raise Failure(DATA, f"cannot write '{args.output}': {error.strerror or error}")
     finally:

@@ -54,7 +54,7 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
     int fd;
     int64_t bytes;
     TRY(companion_path(shard, ".labels", path, err));
-    if (!fs_exists(path)) {
+    if (fs_is_absent(path)) {
         error_set(err, STATUS_DATA,
                   "'%s' has no labels: there is no '%s'; hint: scripts/tokenize.py --label COLUMN writes them",
                   shard->prefix, path);
@@ -118,7 +118,7 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
 {
     char path[FS_PATH_MAX];
     TRY(companion_path(shard, ".types", path, err));
-    if (!fs_exists(path))
+    if (fs_is_absent(path))
         return STATUS_OK;
     struct types_reader *reader = calloc(1, sizeof *reader);
     if (!reader)
@@ -167,7 +167,7 @@ static enum status read_names(struct label_set *set, const struct shard_labels *
     size_t size;
     TRY(companion_path(shard, ".labels.json", path, err));
     json_t *names = NULL;
-    if (fs_exists(path)) {
+    if (!fs_is_absent(path)) {
         TRY(fs_read_file(path, MAX_NAMES_BYTES, STATUS_DATA, &text, &size, err));
         json_error_t parse;
         json_t *whole = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);

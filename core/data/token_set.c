@@ -1,7 +1,7 @@
 /* token_set.c: shard files as one stream of tokens and documents.
  *
  * Files are not mapped, and only their sizes are kept in memory: every look-up is a pread into the caller's memory. So
- * a file that shrinks during a run is an error with an offset instead of a signal, and several threads can read a set.
+ * a file that shrinks during a run is an error instead of a signal, and several threads can read a set.
  *
  *     Megatron-LM  PREFIX.idx   magic "MMIDIDX\0\0"  9 bytes
  *                               version 1            u64
@@ -11,6 +11,7 @@
  *                               sizes                i32[S] tokens of each sequence
  *                               pointers             i64[S] byte offset of each sequence in PREFIX.bin
  *                               document index       i64[D] first sequence of each document; the last entry is S
+ *                               set                  digests of all files of the shard (set_digests.h); may be absent
  *                  PREFIX.bin   tokens, nothing else
  *     llm.c        FILE.bin     header               i32[256]: magic, version, tokens; the rest is 0
  *                               tokens
@@ -22,19 +23,18 @@
 #include "core/data/token_set.h"
 
 #include "core/data/permute.h"
+#include "core/data/set_digests.h"
+#include "core/data/shard_file.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/liveness.h"
-#include "core/retry.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
@@ -42,6 +42,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read 
 #define INDEX_HEADER 34
 #define LLMC_HEADER 1024
 #define MAX_OPEN_SHARDS 128 /* files of further shards are opened for each read, to stay below usual limits */
+#define COMPARED_BLOCKS 256 /* of each of its files (set_digests.h), divided among the shards; one of each at least */
 
 static const char index_magic[9] = "MMIDIDX\0";
 
@@ -63,19 +64,12 @@ static const struct llmc_type {
     struct token_type type;
 } llmc_types[] = {{20240520, {1, 1}, {2, false}}, {20240801, {1, 7}, {4, false}}};
 
-static const double read_patience = 30; /* seconds */
-
-struct shard_file {
-    char *path;    /* own */
-    int fd;        /* -1: opened for each read */
-    int64_t bytes; /* when it was opened */
-};
-
 struct shard {
     struct shard_file bin;
     struct shard_file idx;  /* path NULL: an llm.c file */
     struct shard_file mask; /* path NULL: every token counts */
     int64_t header;         /* bytes before the first token of bin */
+    int64_t digests;        /* where they are in idx (set_digests.h); 0: it has none */
     struct token_type type;
     int64_t tokens, sequences, documents;
     int64_t first_token, first_document; /* of the set's */
@@ -89,74 +83,6 @@ struct token_set {
 };
 
 /* ---- files --------------------------------------------------------------- */
-
-static enum status file_open(const char *path, int *fd, int64_t *bytes, struct error *err)
-{
-    /* O_NONBLOCK: a FIFO without a writer must not hang this process before it sees that it is one */
-    *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0)
-        return error_system(err, STATUS_DATA, errno, "cannot open '%s'", path);
-    struct stat st;
-    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        io_close(*fd);
-        return error_set(err, STATUS_DATA, "'%s' is not a regular file", path);
-    }
-    *bytes = st.st_size;
-    return STATUS_OK;
-}
-
-/* Reads exactly `count` bytes at `offset`, once. anew: through a new descriptor. */
-static enum status file_read_once(const struct shard_file *file, bool anew, int64_t offset, int64_t count, void *out,
-                                  struct error *err)
-{
-    int fd = anew ? -1 : file->fd;
-    int64_t bytes = file->bytes, done = 0;
-    bool opens = fd < 0;
-    if (opens)
-        TRY(file_open(file->path, &fd, &bytes, err));
-    enum status status = STATUS_OK;
-    while (done < count) {
-        ssize_t n = io_pread(fd, (char *)out + done, (size_t)(count - done), (off_t)(offset + done));
-        if (n > 0) {
-            done += n;
-        } else if (n == 0) {
-            status = error_set(err, STATUS_DATA,
-                               "'%s' ends at byte %lld, had %lld bytes when it was opened; hint: it was truncated "
-                               "while in use",
-                               file->path, (long long)(offset + done), (long long)file->bytes);
-            break;
-        } else if (errno != EINTR) {
-            status = error_system(err, STATUS_DATA, errno, "cannot read '%s' at byte %lld", file->path,
-                                  (long long)(offset + done));
-            break;
-        }
-    }
-    if (opens)
-        io_close(fd);
-    return status;
-}
-
-/* Reads exactly `count` bytes at `offset`; retries while a disk or a file server fails. On success err is unchanged. */
-static enum status file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)
-{
-    struct retry retry = {.limit = read_patience};
-    struct error why = {.code = STATUS_OK};
-    enum status status;
-    bool anew = false; /* a descriptor that is stale stays so */
-    do {
-        status = file_read_once(file, anew, offset, count, out, &why);
-        anew = true;
-    } while (status != STATUS_OK && error_is_transient(&why) && retry_again(&retry, &status, &why));
-    if (status != STATUS_OK && err)
-        *err = why;
-    return status;
-}
-
-static bool file_exists(const char *path)
-{
-    struct stat st;
-    return io_stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR); /* else opening it reports the error */
-}
 
 static bool is_folder(const char *path)
 {
@@ -200,20 +126,20 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
         status = out_of_memory(err);
         goto done;
     }
-    if (mask && !file_exists(mask)) {
+    if (fs_is_absent(mask)) {
         free(mask);
         mask = NULL;
     }
-    if (!file_exists(idx) && !fs_has_suffix(path, ".idx")) {
+    if (fs_is_absent(idx) && !fs_has_suffix(path, ".idx")) {
         free(idx);
         idx = NULL;
-        if (!file_exists(bin) && length == strlen(path)) {
+        if (fs_is_absent(bin) && length == strlen(path)) {
             if (is_folder(path))
                 status = error_set(err, STATUS_DATA,
                                    "'%s' is a folder, expected token shards; hint: name a prefix in it, or all shards "
                                    "with the glob '%s/*.bin'",
                                    path, path);
-            else if (!file_exists(path)) {
+            else if (fs_is_absent(path)) {
                 status = error_set(err, STATUS_DATA,
                                    "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a "
                                    "Megatron-LM prefix, an llm.c .bin file, or a glob; scripts/tokenize.py makes token "
@@ -284,7 +210,7 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
 static enum status set_add_pattern(struct token_set *set, const char *pattern, struct error *err)
 {
     int own = set->num_shards;
-    if (!strpbrk(pattern, "*?[") || file_exists(pattern))
+    if (!strpbrk(pattern, "*?[") || !fs_is_absent(pattern))
         return set_add(set, own, pattern, err);
     TRY(set_add_matches(set, pattern, err));
     if (set->num_shards == own) { /* a glob of prefixes */
@@ -320,7 +246,7 @@ static enum status llmc_open(struct shard *shard, struct error *err)
     if (shard->bin.bytes == 0)
         return error_set(err, STATUS_DATA, "token shard '%s' is empty", path);
     if (shard->bin.bytes >= (int64_t)sizeof header)
-        TRY(file_read(&shard->bin, 0, sizeof header, header, err));
+        TRY(shard_file_read(&shard->bin, 0, sizeof header, header, err));
     const struct llmc_type *type = llmc_types;
     while (type < llmc_types + COUNT_OF(llmc_types) && type->magic != header[0])
         type++;
@@ -389,8 +315,8 @@ static enum status index_check(const struct shard *shard, struct error *err)
     int64_t position = 0, before = 0;
     for (int64_t i = 0; i < shard->sequences; i += CHUNK) {
         int64_t count = shard->sequences - i < CHUNK ? shard->sequences - i : CHUNK;
-        TRY(file_read(&shard->idx, sizes_at(i), 4 * count, sizes, err));
-        TRY(file_read(&shard->idx, pointers_at(shard, i), 8 * count, values, err));
+        TRY(shard_file_read(&shard->idx, sizes_at(i), 4 * count, sizes, err));
+        TRY(shard_file_read(&shard->idx, pointers_at(shard, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
             if (values[j] != position)
                 return wrong_pointer(shard, i + j, values[j], position, err);
@@ -405,7 +331,7 @@ static enum status index_check(const struct shard *shard, struct error *err)
     }
     for (int64_t i = 0; i <= shard->documents; i += CHUNK) {
         int64_t count = shard->documents + 1 - i < CHUNK ? shard->documents + 1 - i : CHUNK;
-        TRY(file_read(&shard->idx, entries_at(shard, i), 8 * count, values, err));
+        TRY(shard_file_read(&shard->idx, entries_at(shard, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
             if (values[j] < before || values[j] > shard->sequences)
                 return wrong_entry(shard, i + j, values[j], err);
@@ -420,11 +346,11 @@ static enum status index_check_ends(const struct shard *shard, struct error *err
 {
     int64_t last = shard->sequences - 1, pointer, entry;
     int32_t size;
-    TRY(file_read(&shard->idx, pointers_at(shard, 0), 8, &pointer, err));
+    TRY(shard_file_read(&shard->idx, pointers_at(shard, 0), 8, &pointer, err));
     if (pointer != 0)
         return wrong_pointer(shard, 0, pointer, 0, err);
-    TRY(file_read(&shard->idx, pointers_at(shard, last), 8, &pointer, err));
-    TRY(file_read(&shard->idx, sizes_at(last), 4, &size, err));
+    TRY(shard_file_read(&shard->idx, pointers_at(shard, last), 8, &pointer, err));
+    TRY(shard_file_read(&shard->idx, sizes_at(last), 4, &size, err));
     if (pointer < 0 || size < 0 || pointer > shard->bin.bytes ||
         shard->bin.bytes - pointer != (int64_t)size * shard->type.bytes)
         return error_set(err, STATUS_DATA,
@@ -432,10 +358,10 @@ static enum status index_check_ends(const struct shard *shard, struct error *err
                          "on; hint: one of the two files is truncated, or they do not belong together",
                          shard->bin.path, (long long)shard->bin.bytes, shard->idx.path, size, shard->type.bytes,
                          (long long)pointer);
-    TRY(file_read(&shard->idx, entries_at(shard, 0), 8, &entry, err));
+    TRY(shard_file_read(&shard->idx, entries_at(shard, 0), 8, &entry, err));
     if (entry != 0)
         return wrong_entry(shard, 0, entry, err);
-    TRY(file_read(&shard->idx, entries_at(shard, shard->documents), 8, &entry, err));
+    TRY(shard_file_read(&shard->idx, entries_at(shard, shard->documents), 8, &entry, err));
     if (entry != shard->sequences)
         return wrong_entry(shard, shard->documents, entry, err);
     return STATUS_OK;
@@ -450,7 +376,7 @@ static enum status megatron_open(struct shard *shard, struct error *err)
         return error_set(err, STATUS_DATA,
                          "'%s' has %lld bytes, a Megatron-LM index has at least %d; hint: it is empty or truncated",
                          idx->path, (long long)idx->bytes, INDEX_HEADER);
-    TRY(file_read(idx, 0, INDEX_HEADER, header, err));
+    TRY(shard_file_read(idx, 0, INDEX_HEADER, header, err));
     memcpy(&version, header + 9, 8);
     memcpy(&sequences, header + 18, 8);
     memcpy(&entries, header + 26, 8);
@@ -475,8 +401,11 @@ static enum status megatron_open(struct shard *shard, struct error *err)
                          "'%s' has %lld bytes, too few for the %llu sequences and %llu document entries that its "
                          "header names; hint: it is truncated",
                          idx->path, (long long)idx->bytes, (unsigned long long)sequences, (unsigned long long)entries);
-    if (12 * sequences + 8 * entries != rest)
-        return wrong_size(idx, (int64_t)(INDEX_HEADER + 12 * sequences + 8 * entries), err);
+    const int64_t lists = (int64_t)(INDEX_HEADER + 12 * sequences + 8 * entries);
+    int64_t digests;
+    TRY(set_digests_size(idx, lists, &digests, err));
+    if (lists + digests != idx->bytes)
+        return wrong_size(idx, lists + digests, err);
     if (sequences == 0 || entries < 2 || shard->bin.bytes == 0)
         return error_set(
             err, STATUS_DATA, "token shard '%s' is empty: %lld bytes, %llu sequences, %llu document entries",
@@ -487,6 +416,7 @@ static enum status megatron_open(struct shard *shard, struct error *err)
                          "belongs to another shard",
                          shard->bin.path, (long long)shard->bin.bytes, shard->type.bytes);
     shard->header = 0;
+    shard->digests = digests ? lists : 0;
     shard->tokens = shard->bin.bytes / shard->type.bytes;
     shard->sequences = (int64_t)sequences;
     shard->documents = (int64_t)entries - 1;
@@ -494,16 +424,14 @@ static enum status megatron_open(struct shard *shard, struct error *err)
     return idx->bytes <= TOKEN_INDEX_CHECKED ? index_check(shard, err) : STATUS_OK;
 }
 
-static enum status mask_open(struct shard *shard, struct error *err)
+static enum status mask_check(const struct shard *shard, struct error *err)
 {
-    struct shard_file *mask = &shard->mask;
-    TRY(file_open(mask->path, &mask->fd, &mask->bytes, err));
-    if (mask->bytes == shard->tokens)
+    if (!shard->mask.path || shard->mask.bytes == shard->tokens)
         return STATUS_OK;
     return error_set(err, STATUS_DATA,
                      "'%s' has %lld bytes, but '%s' has %lld tokens: a loss mask has a byte for each; hint: the two do "
                      "not belong together; make both again, or remove the mask to learn from every token",
-                     mask->path, (long long)mask->bytes, shard->bin.path, (long long)shard->tokens);
+                     shard->mask.path, (long long)shard->mask.bytes, shard->bin.path, (long long)shard->tokens);
 }
 
 static void shard_files(struct shard *shard, struct shard_file *files[3])
@@ -517,27 +445,25 @@ static void shard_close(struct shard *shard)
 {
     struct shard_file *files[3];
     shard_files(shard, files);
-    for (size_t i = 0; i < COUNT_OF(files); i++) {
-        if (files[i]->fd >= 0)
-            io_close(files[i]->fd);
-        files[i]->fd = -1;
-    }
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        shard_file_close(files[i]);
 }
 
-static enum status shard_open(struct shard *shard, bool keep_open, struct error *err)
+/* blocks: of each file, to compare with the digests of its set; seed chooses them. */
+static enum status shard_open(struct shard *shard, int64_t blocks, uint64_t seed, struct error *err)
 {
-    enum status status = file_open(shard->bin.path, &shard->bin.fd, &shard->bin.bytes, err);
+    enum status status = shard_file_open(&shard->bin, err);
     if (status == STATUS_OK && shard->idx.path)
-        status = file_open(shard->idx.path, &shard->idx.fd, &shard->idx.bytes, err);
+        status = shard_file_open(&shard->idx, err);
     if (status != STATUS_OK && shard->idx.path)
         error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
     TRY(status);
     TRY(shard->idx.path ? megatron_open(shard, err) : llmc_open(shard, err));
     if (shard->mask.path)
-        TRY(mask_open(shard, err));
-    if (!keep_open)
-        shard_close(shard);
-    return STATUS_OK;
+        TRY(shard_file_open(&shard->mask, err));
+    if (shard->digests)
+        TRY(set_digests_check(&shard->idx, shard->digests, &shard->bin, &shard->mask, blocks, seed, err));
+    return mask_check(shard, err);
 }
 
 /* ---- the set ------------------------------------------------------------- */
@@ -552,9 +478,12 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
         return out_of_memory(err);
     for (int i = 0; i < num_patterns; i++)
         TRY_GOTO(set_add_pattern(new, patterns[i], err));
+    const int64_t blocks = new->num_shards < COMPARED_BLOCKS ? COMPARED_BLOCKS / new->num_shards : 1;
     for (int i = 0; i < new->num_shards; i++) {
         struct shard *shard = &new->shards[i];
-        TRY_GOTO(shard_open(shard, i < MAX_OPEN_SHARDS, err));
+        TRY_GOTO(shard_open(shard, blocks, (uint64_t)i, err));
+        if (i >= MAX_OPEN_SHARDS)
+            shard_close(shard);
         liveness_tick();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
@@ -624,7 +553,7 @@ static enum status shard_read(const struct shard *shard, int64_t first, int64_t 
     int bytes = shard->type.bytes;
     int64_t offset = shard->header + first * bytes;
     unsigned char *raw = (unsigned char *)out + (4 - bytes) * count;
-    TRY(file_read(&shard->bin, offset, count * bytes, raw, err));
+    TRY(shard_file_read(&shard->bin, offset, count * bytes, raw, err));
     for (int64_t i = 0; i < count; i++) {
         int64_t id;
         if (bytes == 2) {
@@ -675,7 +604,7 @@ static enum status shard_read_mask(const struct shard *shard, int64_t first, int
         memset(out, 1, (size_t)count);
         return STATUS_OK;
     }
-    TRY(file_read(&shard->mask, first, count, out, err));
+    TRY(shard_file_read(&shard->mask, first, count, out, err));
     for (int64_t i = 0; i < count; i++)
         if (out[i] > 1)
             return error_set(err, STATUS_DATA,
@@ -802,12 +731,12 @@ enum status token_set_document(const struct token_set *set, int64_t index, int64
     }
     int64_t document = index - shard->first_document;
     int64_t entries[2], pointers[2] = {shard->bin.bytes, shard->bin.bytes};
-    TRY(file_read(&shard->idx, entries_at(shard, document), sizeof entries, entries, err));
+    TRY(shard_file_read(&shard->idx, entries_at(shard, document), sizeof entries, entries, err));
     for (int i = 0; i < 2; i++) { /* the first sequences of this document and of the next */
         if (entries[i] < 0 || entries[i] > shard->sequences || entries[i] < entries[0])
             return wrong_entry(shard, document + i, entries[i], err);
         if (entries[i] < shard->sequences)
-            TRY(file_read(&shard->idx, pointers_at(shard, entries[i]), 8, &pointers[i], err));
+            TRY(shard_file_read(&shard->idx, pointers_at(shard, entries[i]), 8, &pointers[i], err));
         if (pointers[i] < 0 || pointers[i] > shard->bin.bytes || pointers[i] % shard->type.bytes != 0 ||
             pointers[i] < pointers[0])
             return error_set(err, STATUS_DATA,

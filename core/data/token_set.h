@@ -4,7 +4,10 @@
  * pointers, document index). llm.c: one .bin with a header of 1024 bytes (magic 20240520 uint16, 20240801 uint32).
  *
  * A file PREFIX.mask beside PREFIX.bin is the shard's loss mask: a byte for each token, 1 if its prediction counts for
- * the loss, else 0. In a set with a mask, every token of a shard without one counts. */
+ * the loss, else 0. In a set with a mask, every token of a shard without one counts.
+ *
+ * The files of a shard that scripts/tokenize.py wrote must be of one run (set_digests.h), and every file must stay as
+ * it was when it was opened (shard_file.h). */
 #ifndef ZTRAIN_CORE_DATA_TOKEN_SET_H
 #define ZTRAIN_CORE_DATA_TOKEN_SET_H
 
@@ -17,10 +20,11 @@ struct token_set;
 
 /* Opens shard files as one stream in the order of `patterns`, as the spec gives them: a Megatron prefix with or without
  * .bin or .idx, an llm.c .bin, or a glob, whose matches are sorted. The matches of a glob that end in .bin or .idx are
- * taken, a shard that has both once; a shard named by two patterns is refused. Reads headers and checks sizes, but does
- * not read all tokens. An index of up to TOKEN_INDEX_CHECKED bytes is checked as a whole; in a larger one, the ends are
- * checked here and each document when it is looked up. Errors (STATUS_DATA) name file and offset. A shard that does not
- * exist has the cause ENOENT. Several threads may read a set. */
+ * taken, a shard that has both once; a shard named by two patterns is refused. Reads headers, checks sizes and compares
+ * some blocks with the set's digests, but does not read all tokens. An index of up to TOKEN_INDEX_CHECKED bytes is
+ * checked as a whole; in a larger one, the ends are checked here and each document when it is looked up. Errors
+ * (STATUS_DATA) name file and offset. A shard that does not exist has the
+ * cause ENOENT. Several threads may read a set. */
 #define TOKEN_INDEX_CHECKED (INT64_C(64) << 20)
 
 enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err);

@@ -78,7 +78,7 @@ def summary(name, shard):
     masked = shard.beside == ".mask"
     learned = f", {shard.learned:,} of them learned from ({shard.learned / shard.tokens:.1%})" if masked else ""
     say(f"{name:<10} {len(shard.lengths):,} documents, {shard.tokens:,} tokens ({kind}){learned}: {shard.prefix}.bin, .idx"
-        + "".join(f", {end}" for end in shard.temporary if end not in (".bin", ".idx")))
+        + "".join(f", {end}" for end in shard.files if end not in (".bin", ".idx")))
 
 
 def summary_inputs(args, found, counts):

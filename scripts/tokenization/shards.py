@@ -1,13 +1,19 @@
 """From tokens to the files of a shard, which get their names when all is written."""
 import array
+import contextlib
+import errno
+import hashlib
 import json
 import os
 import re
+import secrets
 import struct
 
-from .errors import DATA, Failure, listed, shortened
+from .errors import DATA, Failure, interrupt, listed, shortened
 from .tokenizer import typecode
 
+COMPANIONS = (".mask", ".types", ".labels", ".labels.json")  # files that lie beside .bin and .idx in some forms of data
+SET_MAGIC, SET_BLOCK = b"ztrain\0\1", 1 << 16  # core/data/set_digests.h
 MOST_LABELS = 2**31 - 1  # PREFIX.labels has 32 bits for a number
 MOST_NAME_BYTES = 16 << 20  # that ztrain reads from PREFIX.labels.json
 WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
@@ -67,10 +73,8 @@ class Labels:
 class LabelledShard:
     """What --label adds to a Shard: PREFIX.labels, and PREFIX.labels.json if the labels have names."""
 
-    ENDS = (".labels", ".labels.json", ".types")
-
-    def __init__(self, prefix, labels):
-        self.prefix, self.labels = prefix, labels
+    def __init__(self, labels):
+        self.labels = labels
         self.places = array.array("i")
 
     def add(self, labels):
@@ -79,8 +83,8 @@ class LabelledShard:
     def take_last(self):
         return [list(self.labels.known)[self.places.pop()]]
 
-    def write(self, temporary):
-        """Writes the files that there are under temporary names, which it adds to `temporary`."""
+    def contents(self):
+        """The bytes of each file, by the end of its name."""
         numbers, names = self.labels.numbers()
         texts = {".labels": struct.pack(f"<{len(self.places)}i", *(numbers[place] for place in self.places))}
         if names:
@@ -89,13 +93,7 @@ class LabelledShard:
             if len(texts[".labels.json"]) > MOST_NAME_BYTES:
                 raise Failure(DATA, f"the names of {len(names):,} labels take {len(texts['.labels.json']):,} bytes, expected at "
                                     f"most {MOST_NAME_BYTES:,}; hint: is --label the column of the labels?")
-        for end, text in texts.items():
-            path = f"{self.prefix}{end}.tmp-{os.getpid()}"
-            temporary[end] = path
-            with open(path, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+        return texts
 
 
 class Shard:
@@ -108,11 +106,20 @@ class Shard:
         self.lengths = array.array("i")
         self.tokens = 0
         self.learned = 0  # tokens whose mask is 1
-        ends = ((beside,) if beside else ()) + (".bin", ".idx")  # a mask that is too new for its .bin is refused
-        self.beside, self.labelled = beside, LabelledShard(prefix, labels) if labels else None
-        self.temporary = {end: f"{prefix}{end}.tmp-{os.getpid()}" for end in ends}
-        self.bin = open(self.temporary[".bin"], "w+b")
-        self.mask = open(self.temporary[beside], "w+b") if beside else None
+        self.files = {}  # the end of a name: its file; its name is a temporary one
+        self.beside, self.labelled = beside, LabelledShard(labels) if labels else None
+        try:
+            self.bin = self.create(".bin")
+            self.mask = self.create(beside) if beside else None
+        except OSError:
+            self.discard()
+            raise
+
+    def create(self, end):
+        """A new file under a name that no other process has, be it in another container with the same numbers."""
+        file = open(f"{self.prefix}{end}.tmp-{os.getpid()}-{secrets.token_hex(8)}", "x+b")
+        self.files[end] = file
+        return file
 
     def add(self, token_bytes, lengths, mask, labels=()):
         if self.labelled:
@@ -141,42 +148,89 @@ class Shard:
         file.truncate()
         return last
 
-    def publish(self):
-        count = len(self.lengths)
-        if self.labelled:
-            self.labelled.write(self.temporary)
-        with open(self.temporary[".idx"], "wb") as idx:
-            idx.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8 if self.token_bytes == 2 else 4, count, count + 1))
-            for first in range(0, count, 65536):
-                part = self.lengths[first : first + 65536]
-                idx.write(struct.pack(f"<{len(part)}i", *part))
-            pointer = 0
-            for first in range(0, count, 65536):
-                part = []
-                for length in self.lengths[first : first + 65536]:
-                    part.append(pointer)
-                    pointer += length * self.token_bytes
-                idx.write(struct.pack(f"<{len(part)}q", *part))
-            for first in range(0, count + 1, 65536):
-                last = min(first + 65536, count + 1)
-                idx.write(struct.pack(f"<{last - first}q", *range(first, last)))
-            for file in (self.bin, idx, *([self.mask] if self.mask else [])):
-                file.flush()
-                os.fsync(file.fileno())
-        self.close()
-        for end, path in self.temporary.items():
-            os.replace(path, self.prefix + end)
-        for end in (".mask", *LabelledShard.ENDS):
-            if end not in self.temporary and os.path.exists(self.prefix + end):
-                os.unlink(self.prefix + end)  # an earlier shard's
+    def finish(self):
+        """Writes what is left to write, all to the disk."""
+        for end, text in (self.labelled.contents() if self.labelled else {}).items():
+            self.create(end).write(text)
+        idx = self.create(".idx")
+        self.write_lists(idx)
+        self.write_digests(idx)
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
 
-    def close(self):
-        self.bin.close()
-        if self.mask:
-            self.mask.close()
+    def write_lists(self, idx):
+        count = len(self.lengths)
+        idx.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8 if self.token_bytes == 2 else 4, count, count + 1))
+        for first in range(0, count, 65536):
+            part = self.lengths[first : first + 65536]
+            idx.write(struct.pack(f"<{len(part)}i", *part))
+        pointer = 0
+        for first in range(0, count, 65536):
+            part = []
+            for length in self.lengths[first : first + 65536]:
+                part.append(pointer)
+                pointer += length * self.token_bytes
+            idx.write(struct.pack(f"<{len(part)}q", *part))
+        for first in range(0, count + 1, 65536):
+            last = min(first + 65536, count + 1)
+            idx.write(struct.pack(f"<{last - first}q", *range(first, last)))
+
+    def write_digests(self, idx):
+        """Appends what shows that the other files are of this run: their sizes, and a digest of each block of them."""
+        files = [self.files.get(end) for end in (".bin", *COMPANIONS)]
+        sizes = [file.seek(0, os.SEEK_END) if file else 0 for file in files]
+        idx.write(SET_MAGIC + struct.pack(f"<{len(sizes)}Q", *sizes))
+        for file in filter(None, files):
+            file.seek(0)
+            while block := file.read(SET_BLOCK):
+                idx.write(hashlib.blake2b(block, digest_size=16).digest())
+                interrupt.check()
 
     def discard(self):
-        self.close()
-        for path in self.temporary.values():
-            if os.path.exists(path):
-                os.unlink(path)
+        """Closes the files, and removes those that have no other name yet."""
+        for file in self.files.values():
+            with contextlib.suppress(OSError):  # a full disk, again
+                file.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file.name)
+
+
+def sync_folders(shards):
+    """Makes the names in the shards' folder last, so that a loss of power keeps their order."""
+    for folder in {os.path.dirname(shard.prefix) or "." for shard in shards}:
+        try:
+            number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):  # some folders cannot be synced
+                raise
+
+
+def publish(shards):
+    """Gives the files their names. An earlier shard's .idx goes first and the new one comes last: after a kill in between
+    there is no .idx, and ztrain refuses the shard."""
+    for shard in shards:
+        shard.finish()
+    for shard in shards:
+        remove(shard.prefix + ".idx")
+    sync_folders(shards)
+    for shard in shards:
+        for end in COMPANIONS:
+            if end not in shard.files:
+                remove(shard.prefix + end)  # an earlier shard's
+        for end, file in shard.files.items():
+            if end != ".idx":
+                os.replace(file.name, shard.prefix + end)
+    sync_folders(shards)
+    for shard in shards:
+        os.replace(shard.files[".idx"].name, shard.prefix + ".idx")
+    sync_folders(shards)
+
+
+def remove(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

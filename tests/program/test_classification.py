@@ -67,6 +67,15 @@ def test_learns_names_labels_and_evaluates_each_sample_once(labelled):
     assert "score.weight" in tensors and "lm_head.weight" not in tensors
 
 
+@pytest.mark.parametrize("end", [".labels", ".labels.json", ".types"])
+def test_a_dangling_link_is_no_absent_file(labelled, end):
+    if os.path.exists(labelled.at("train" + end)):
+        os.remove(labelled.at("train" + end))
+    os.symlink("nowhere", labelled.at("train" + end))
+    done = labelled.train(with_task(), expect=DATA)
+    assert f"cannot open '{labelled.at('train' + end)}'" in done.last_words
+
+
 def test_a_loss_mask_is_not_used(labelled):
     changes = with_task(train={"epochs": 1})
     assert "loss masks" not in labelled.train(changes).err

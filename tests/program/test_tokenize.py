@@ -1,5 +1,6 @@
 """scripts/tokenize.py: inputs, documents, vocabularies, the split, the shards' bytes, errors and exit codes."""
 import gzip
+import hashlib
 import json
 import os
 import pty
@@ -26,6 +27,19 @@ def tokenize(*arguments, code=0, **options):
     return done.stderr if code else done.stdout
 
 
+def check_digests(prefix, found):
+    """What follows Megatron-LM's lists in the index: the sizes of the set's files, and a digest of each block of them."""
+    names = [f"{prefix}{end}" for end in (".bin", ".mask", ".types", ".labels", ".labels.json")]
+    sizes = [os.path.getsize(name) if os.path.exists(name) else 0 for name in names]
+    expected = b"ztrain\0\1" + struct.pack("<5Q", *sizes)
+    for name in filter(os.path.exists, names):
+        with open(name, "rb") as file:
+            content = file.read()
+        expected += b"".join(hashlib.blake2b(content[at : at + 65536], digest_size=16).digest()
+                             for at in range(0, len(content), 65536))
+    assert found == expected
+
+
 def read_shard(prefix):
     """Returns the documents of a shard, and checks every field of its index."""
     with open(f"{prefix}.idx", "rb") as file:
@@ -35,7 +49,7 @@ def read_shard(prefix):
     magic, version, code, count, entries = struct.unpack_from("<9sQBQQ", idx)
     assert (magic, version, entries) == (b"MMIDIDX\0\0", 1, count + 1)
     size, letter = {8: (2, "H"), 4: (4, "i")}[code]
-    assert len(idx) == 34 + 12 * count + 8 * entries
+    check_digests(prefix, idx[34 + 12 * count + 8 * entries :])
     lengths = struct.unpack_from(f"<{count}i", idx, 34)
     pointers = struct.unpack_from(f"<{count}q", idx, 34 + 4 * count)
     assert struct.unpack_from(f"<{entries}q", idx, 34 + 12 * count) == tuple(range(entries))

@@ -262,7 +262,9 @@ static void a_mask_belongs_to_its_shard(void **state)
             assert_memory_equal(out, expected + first, count);
         }
     struct error err;
+    token_set_close(set);
     patch("masked-a.mask", 5, "\2", 1);
+    set = open_one("masked-*.bin");
     assert_int_equal(token_set_read_mask(set, 3, 4, out, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "masked-a.mask' at byte 5: 2 is neither 0 nor 1"));
     assert_int_equal(token_set_check(set, 1000, NULL, &err), STATUS_DATA);
@@ -271,6 +273,9 @@ static void a_mask_belongs_to_its_shard(void **state)
     assert_non_null(strstr(err.text, "truncated while in use"));
     token_set_close(set);
     refuses_mask("masked-a", (const char *const[]){"masked-a.mask' has 2 bytes", "masked-a.bin' has 7 tokens"}, 2);
+    assert_int_equal(unlink(at("masked-a.mask")), 0);
+    assert_int_equal(symlink("nowhere", at("masked-a.mask")), 0); /* there is a name: it is not an absent mask */
+    refuses_mask("masked-a.idx", (const char *const[]){"cannot open", "masked-a.mask"}, 2);
     assert_int_equal(unlink(at("masked-a.mask")), 0);
     assert_int_equal(mkdir(at("masked-a.mask"), 0777), 0);
     refuses_mask("masked-a.idx", (const char *const[]){"masked-a.mask' is not a regular file"}, 1);
@@ -301,15 +306,64 @@ static void more_shards_than_are_kept_open(void **state)
     int64_t first, length;
     assert_int_equal(token_set_document(set, 149, &first, &length, NULL), STATUS_OK);
     assert_int_equal(first, 447);
-    /* a file that is opened for each read may have been deleted or truncated */
+    token_set_close(set);
+}
+
+/* Gives a file the time of another one. */
+static void copy_time(const char *from, const char *to)
+{
+    struct stat facts;
+    assert_int_equal(stat(at(from), &facts), 0);
+    const struct timespec times[2] = {facts.st_atim, facts.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, at(to), times, 0), 0);
+}
+
+/* Of 130 shards the first 128 stay open, and the others are opened for each read. */
+static void shards_that_change_in_use(void **state)
+{
+    (void)state;
+    static const int length = 3;
+    static const struct timespec past[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
     struct error err;
     int32_t out[3];
-    assert_int_equal(truncate(at("many-148.bin"), 4), 0);
-    assert_int_equal(token_set_read(set, 444, 3, 450, out, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "many-148.bin' ends at byte 4"));
-    assert_int_equal(unlink(at("many-149.bin")), 0);
-    assert_int_equal(token_set_read(set, 447, 3, 450, out, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "cannot open"));
+    char name[32];
+    for (int i = 0; i < 130; i++) {
+        snprintf(name, sizeof name, "use-%03d", i);
+        megatron(name, 2, &length, 1, 3 * i, 450);
+    }
+    struct token_set *set = open_one("use-*.bin");
+    const struct {
+        const char *name, *change;
+        int shard;
+        const char *said;
+    } cases[] = {{"use-005.bin", "time", 5, "use-005.bin' was written again while in use"},
+                 {"use-006.bin", "size", 6, "use-006.bin' was truncated while in use: it has 2 bytes, had 6"},
+                 {"use-007.bin", "move", 7, NULL}, /* what is open stays what it was */
+                 {"use-008.bin", "gone", 8, NULL},
+                 {"use-126.bin", "none", 126, NULL},
+                 {"use-128.bin", "move", 128, "use-128.bin' was replaced by another file while in use"},
+                 {"use-129.bin", "time", 129, "use-129.bin' was written again while in use"},
+                 {"use-129.bin", "size", 129, "use-129.bin' was truncated while in use"},
+                 {"use-129.bin", "gone", 129, "cannot open"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *path = at(cases[i].name);
+        if (strcmp(cases[i].change, "time") == 0)
+            assert_int_equal(utimensat(AT_FDCWD, path, past, 0), 0);
+        else if (strcmp(cases[i].change, "size") == 0)
+            assert_int_equal(truncate(path, 2), 0);
+        else if (strcmp(cases[i].change, "gone") == 0)
+            assert_int_equal(unlink(path), 0);
+        else if (strcmp(cases[i].change, "move") == 0) {
+            write_file("other", "\1\0\2\0\3\0", 6);
+            copy_time(cases[i].name, "other");
+            assert_int_equal(rename(at("other"), path), 0);
+        }
+        err.text[0] = '\0';
+        const enum status status = token_set_read(set, 3 * cases[i].shard, 3, 450, out, &err);
+        assert_int_equal(status, cases[i].said ? STATUS_DATA : STATUS_OK);
+        if (cases[i].said ? !strstr(err.text, cases[i].said) : out[2] != 3 * cases[i].shard + 2)
+            fail_msg("%s: %s", cases[i].name, err.text);
+    }
     token_set_close(set);
 }
 
@@ -411,6 +465,8 @@ static void an_index_too_large_to_check(void **state)
         struct error err;
         patch("large.idx", index + 8 * 5, wrong[i].entry, 16);
         patch("large.idx", pointers + 8 * 2, &wrong[i].pointer, 8);
+        token_set_close(set);
+        set = open_one("large");
         assert_int_equal(token_set_document(set, 5, &first, &length, &err), STATUS_DATA);
         assert_non_null(strstr(err.text, "large.idx' at byte"));
     }
@@ -605,12 +661,11 @@ static void a_shard_that_shrinks_in_use(void **state)
     megatron("shrink", 2, lengths, 2, 0, 100);
     struct token_set *set = open_one("shrink");
     assert_int_equal(truncate(at("shrink.bin"), 30), 0);
-    assert_int_equal(token_set_read(set, 0, 10, 100, out, &err), STATUS_OK);
     assert_int_equal(token_set_read(set, 10, 10, 100, out, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "shrink.bin' ends at byte 30, had 40 bytes"));
+    assert_non_null(strstr(err.text, "shrink.bin' was truncated while in use: it has 30 bytes, had 40"));
     assert_int_equal(truncate(at("shrink.idx"), 60), 0);
     assert_int_equal(token_set_document(set, 1, &first, &length, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "shrink.idx' ends at byte"));
+    assert_non_null(strstr(err.text, "shrink.idx' was truncated while in use"));
     token_set_close(set);
 }
 
@@ -745,6 +800,7 @@ int main(void)
         cmocka_unit_test(fingerprint_knows_tokens_anywhere),
         cmocka_unit_test(a_mask_belongs_to_its_shard),
         cmocka_unit_test(more_shards_than_are_kept_open),
+        cmocka_unit_test(shards_that_change_in_use),
         cmocka_unit_test(beyond_four_gigabytes),
         cmocka_unit_test(an_index_too_large_to_check),
         cmocka_unit_test(damaged_megatron_shards),
