@@ -52,11 +52,10 @@ static enum status check_unchanged(const struct shard_file *file, const struct s
         what = "written again";
     if (!what)
         return STATUS_OK;
-    return error_set(
-        err, STATUS_DATA,
-        "'%s' was %s while in use: it has %lld bytes, had %lld when it was opened; hint: put the data back, "
-        "and resume; data of a run must not change",
-        file->path, what, (long long)facts->st_size, (long long)file->bytes);
+    return error_set(err, STATUS_DATA,
+                     "'%s' was %s while in use (%lld bytes, %lld when it was opened); hint: data of a run must not "
+                     "change; put them back, and resume",
+                     file->path, what, (long long)facts->st_size, (long long)file->bytes);
 }
 
 /* anew: through a new descriptor. */

@@ -141,7 +141,9 @@ static void fingerprint_shows_other_labels(void **state)
     labels = open_labels(set);
     assert_true(before != label_set_fingerprint(labels, 7));
     label_set_close(labels);
+    token_set_close(set);
     write_shard("f", true);
+    set = open_one("f");
     patch("f.types", 2, &(uint8_t){0}, 1);
     labels = open_labels(set);
     assert_true(before != label_set_fingerprint(labels, 7));
