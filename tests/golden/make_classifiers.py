@@ -5,7 +5,7 @@
 
 A case has the files of make_golden.py's (without the gradients), and train.labels and validation.labels (and .types, if
 the documents are pairs); expected.json has accuracy and F1 of each evaluation as well. Labels follow from the documents'
-tokens, so that there is something to learn. Some documents end with the token that pads, because transformers looks for
+tokens, so that there is something to learn, and its logits, which tell what may be predicted otherwise where a program rounds otherwise. Some documents end with the token that pads, because transformers looks for
 the last token that is not padding. It stands nowhere else: torch does not train the row of an embedding that pads, ztrain
 does. BERT, which takes the first token and sees all others, has none.
 """
@@ -76,7 +76,7 @@ class Classifier(golden.Case):
         return transformers.AutoModelForSequenceClassification
 
 
-predictions = []  # of each evaluation of the run, in order
+evaluated = []  # the logits of each evaluation of the run, in order
 
 
 def loss_sum(model, x, y, views=None):
@@ -87,7 +87,7 @@ def loss_sum(model, x, y, views=None):
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
     if not torch.is_grad_enabled():
-        predictions.append(logits.argmax(-1).tolist())
+        evaluated.append(logits.double())
     return torch.nn.functional.cross_entropy(logits, y, reduction="sum")
 
 
@@ -99,12 +99,19 @@ def write_labels(prefix, case, documents):
 
 
 def scores(case):
-    """Accuracy and F1 of the evaluations in `predictions`."""
+    """Accuracy, F1 and logits of the evaluations."""
     labels = [label for _, _, label in case.validation]
     average = "binary" if case.classes == 2 else "macro"
-    return {kind: {golden.EVAL_EVERY * (i + 1): float(score(guess)) for i, guess in enumerate(predictions)}
-            for kind, score in (("accuracy", lambda guess: sklearn.metrics.accuracy_score(labels, guess)),
-                                ("f1", lambda guess: sklearn.metrics.f1_score(labels, guess, average=average)))}
+    return {kind: {golden.EVAL_EVERY * (i + 1): score(logits) for i, logits in enumerate(evaluated)}
+            for kind, score in (("accuracy", lambda x: float(sklearn.metrics.accuracy_score(labels, x.argmax(-1)))),
+                                ("f1", lambda x: float(sklearn.metrics.f1_score(labels, x.argmax(-1), average=average))),
+                                ("logits", lambda x: x))}
+
+
+def rounding(run, exact):
+    """With `gap`: how far the distance of two logits of a sample strays."""
+    strayed = torch.stack([run["logits"][step] - exact["logits"][step] for step in exact["logits"]])
+    return golden.rounding(run, exact) | dict(gap=(strayed.amax(-1) - strayed.amin(-1)).max().item())
 
 
 def make(name):
@@ -124,14 +131,16 @@ def make(name):
     (folder / "run.yaml").write_text(spec.replace("\ndata:", "\n  task: sequence_classification\ndata:"))
     runs = {}
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        predictions.clear()
+        evaluated.clear()
         runs[dtype] = golden.train(case, dtype) | scores(case)
     exact, single, half = runs.values()
     expected = {
         "case": name, "torch": torch.__version__, "transformers": transformers.__version__,
         "loss": exact["loss"], "grad_norm": exact["norm"], "lr": exact["rate"], "eval_loss": exact["eval"],
         "accuracy": exact["accuracy"], "f1": exact["f1"], "eval_samples": EVAL_SAMPLES,
-        "rounding": {"fp32": golden.rounding(single, exact), "bf16": golden.rounding(half, exact)},
+        "eval_labels": " ".join(str(label) for _, _, label in case.validation),
+        "eval_logits": {step: [" ".join(f"{x:.7f}" for x in row) for row in rows] for step, rows in exact["logits"].items()},
+        "rounding": {"fp32": rounding(single, exact), "bf16": rounding(half, exact)},
         "grad_norms_1": {n: g.norm().item() for n, g in exact["grads"].items()},
     }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
