@@ -89,6 +89,12 @@ static void test_kinds(void **state)
     assert_int_equal(symlink("nowhere", at("link")), 0);
     assert_true(fs_exists(at("file")) && fs_exists(at("link")) && fs_exists(folder));
     assert_false(fs_exists(at("nothing")));
+    assert_true(fs_is_absent(at("nothing")) && fs_is_absent(at("file/beyond")));
+    assert_false(fs_is_absent(at("file")) || fs_is_absent(at("link")));
+    char endless[300];
+    memset(endless, 'x', sizeof endless);
+    endless[sizeof endless - 1] = '\0';
+    assert_false(fs_exists(endless) || fs_is_absent(endless)); /* no name at all: opening it tells why */
     assert_true(fs_is_dir(folder));
     assert_false(fs_is_dir(at("file")) || fs_is_dir(at("nothing")) || fs_is_dir(at("link")));
 }

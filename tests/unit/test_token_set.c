@@ -613,6 +613,8 @@ static void absent_and_foreign_files(void **state)
     assert_int_equal(unlink(at("half.idx")), 0);
     REFUSE("half", "half.bin", ".idx file is missing");
     REFUSE("half.idx", "cannot open", "half.idx", "two files");
+    assert_int_equal(symlink("nowhere", at("half.idx")), 0); /* not an llm.c file whose index is absent */
+    REFUSE("half", "cannot open", "half.idx", "two files");
     struct token_set *set;
     const char *name = at("nothing");
     assert_int_equal(token_set_open(&name, 1, &set, NULL), STATUS_DATA);
