@@ -17,6 +17,7 @@
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/log.h"
+#include "core/printable.h"
 #include "core/string_list.h"
 
 #include <float.h>
@@ -37,6 +38,9 @@ enum {
 
 static const char LM_HEAD[] = "lm_head.weight";
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
+
+/* Weights as torch.save() writes them. */
+static const char *const PICKLED[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
 
 /* The place of a tensor of the table on disk. */
 struct source {
@@ -139,8 +143,11 @@ static enum status find_files(struct import *import, struct error *err)
     TRY(fs_join(path, import->dir, INDEX_FILE, STATUS_DATA, err));
     if (fs_exists(path))
         return read_index(import, path, err);
-    TRY(fs_join(path, import->dir, "pytorch_model.bin", STATUS_DATA, err));
-    bool pickled = fs_exists(path);
+    const char *pickled = NULL;
+    for (size_t i = 0; i < COUNT_OF(PICKLED) && !pickled; i++) {
+        TRY(fs_join(path, import->dir, PICKLED[i], STATUS_DATA, err));
+        pickled = fs_exists(path) ? PICKLED[i] : NULL;
+    }
     TRY(fs_join(path, import->dir, "adapter_model.safetensors", STATUS_DATA, err));
     bool adapter = fs_exists(path);
     import->absent = !pickled && !adapter;
@@ -148,8 +155,17 @@ static enum status find_files(struct import *import, struct error *err)
     if (adapter)
         return error_hint(
             err, "adapter_model.safetensors is a LoRA adapter; name the folder of a model that it was merged into");
-    return pickled ? error_hint(err, "pytorch_model.bin is not read; save the model as safetensors")
-                   : error_hint(err, "expected a Hugging Face folder with config.json and safetensors");
+    if (!pickled)
+        return error_hint(err, "expected a Hugging Face folder with config.json and safetensors");
+    const char *class = import->desc->num_labels > 0 && !import->desc->new_head ? "ForSequenceClassification"
+                        : import->desc->family == FAMILY_BERT                   ? ""
+                                                                                : "ForCausalLM";
+    return error_hint(
+        err,
+        "%s is not read; python3 -c 'from transformers import AutoModel%s as M; "
+        "M.from_pretrained(\"%s\", dtype=\"auto\").save_pretrained(\"NEW\")' writes NEW with safetensors (copy "
+        "the tokenizer's files there)",
+        pickled, class, PRINTABLE(import->dir));
 }
 
 /* ---- which tensors ------------------------------------------------------- */

@@ -162,7 +162,8 @@ static bool find_token(const struct added_tokens *tokens, struct added_walk *wal
         }
         walk->pending_start = walk->at;
         walk->pending_end = walk->at += token->length;
-        if (token->single_word && inside_word(walk, walk->pending_start, walk->pending_end))
+        if ((walk->no_special && token->special) ||
+            (token->single_word && inside_word(walk, walk->pending_start, walk->pending_end)))
             continue;
         walk->pending = token;
         take_spaces(walk);

@@ -46,11 +46,12 @@ struct added_part {
     size_t start, end;
 };
 
-/* The walk over a text's parts: {.text, .count, .set} is its beginning. */
+/* The walk over a text's parts: {.text, .count, .set, .no_special} is its beginning. */
 struct added_walk {
     const char *text; /* UTF-8 */
     size_t count;
     int set;
+    bool no_special;                   /* special tokens are text */
     size_t at;                         /* where the search goes on */
     size_t done;                       /* parts up to here were given */
     const struct added_token *pending; /* found, after the text before it was given */

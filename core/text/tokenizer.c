@@ -47,7 +47,7 @@ static enum status encode_part(struct encoder *encoder, const char *text, size_t
         text = encoder->normal.bytes;
         bytes = encoder->normal.count;
     }
-    struct added_walk walk = {.text = text, .count = bytes, .set = 1};
+    struct added_walk walk = {.text = text, .count = bytes, .set = 1, .no_special = tokenizer->splits_special};
     struct added_part part;
     while (added_tokens_next(&tokenizer->added, &walk, &part)) {
         if (part.token)
@@ -61,7 +61,7 @@ static enum status encode_part(struct encoder *encoder, const char *text, size_t
 
 static enum status encode_text(struct encoder *encoder, const char *text, size_t bytes)
 {
-    struct added_walk walk = {.text = text, .count = bytes};
+    struct added_walk walk = {.text = text, .count = bytes, .no_special = encoder->tokenizer->splits_special};
     struct added_part part;
     while (added_tokens_next(&encoder->tokenizer->added, &walk, &part)) {
         if (part.token)

@@ -27,12 +27,15 @@
 
 struct tokenizer;
 
-/* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt (taken for GPT-2's). From the
- * folder's tokenizer_config.json, if it has one, come the names of the first and the last token of a text.
+/* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt, which the folder's class
+ * completes. Further special tokens come from tokenizer_config.json (tokenizer_config.h).
  * STATUS_USAGE: there is no tokenizer that this reader knows (none at all; SentencePiece, WordPiece, Unigram; a
  * component that it does not have); STATUS_DATA: a file is damaged, or cannot be read. */
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
 void tokenizer_free(struct tokenizer *tokenizer); /* NULL: nothing */
+
+/* Whether a folder has files of a tokenizer, also of one that this reader does not know. */
+bool tokenizer_is_there(const char *folder);
 
 /* Appends the ids of a text to `out`. Tokens like <|endoftext|> are recognised in the text. add_special: with what the
  * post-processor puts around a text. STATUS_USAGE: the text is not UTF-8 (the message has the byte's place);

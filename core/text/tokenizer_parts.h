@@ -15,6 +15,7 @@ struct tokenizer {
     struct bpe bpe;
     struct token_list before, after; /* what the post-processor puts around a text */
     int32_t bos, eos;                /* -1: not known */
+    bool splits_special;             /* special tokens are not looked for in a text */
 };
 
 /* Makes a tokenizer of the contents of a tokenizer.json. `where` names the file in messages. */

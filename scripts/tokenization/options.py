@@ -64,8 +64,10 @@ special tokens
 
 tokenizers
   byte   256 bytes and the end-of-text token 256 (vocab_size 257); no files are needed
-  DIR    a Hugging Face folder with tokenizer.json, or with vocab.json and merges.txt (GPT-2's kind); needs the Python
-         package "tokenizers". The end-of-text token is the folder's eos token; --end-of-text names another.
+  DIR    a Hugging Face folder with tokenizer.json, or with vocab.json and merges.txt of the classes GPT2Tokenizer,
+         Qwen2Tokenizer, GPTNeoXTokenizer and CodeGenTokenizer; tokenizer_config.json adds special tokens, as in
+         transformers. Needs the Python package "tokenizers". The end-of-text token is the folder's eos token;
+         --end-of-text names another.
   NAME   a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B; nothing is downloaded
   The summary at the end has the smallest vocab_size that the model needs. Tokens are stored as uint16 where the
   vocabulary has at most 65,536 entries, as int32 otherwise.

@@ -1,13 +1,12 @@
 """From text to tokens: a token for each byte, or the tokenizer of a Hugging Face folder."""
 import array
 import itertools
-import json
 import os
 import secrets
 import sys
 
 from .errors import DATA, Failure, USAGE
-from .files import LFS_POINTER, refuse_pointer
+from .tokenizer_folder import TokenizerFolder, read_object
 
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>", "[EOS]", "<|eot_id|>")
 BORDER = "\ue000border " + secrets.token_hex(8)  # a token that no text has
@@ -87,30 +86,16 @@ class FolderTokenizer:
             import tokenizers
         except ImportError:
             raise Failure(USAGE, "--tokenizer DIR needs the Python package 'tokenizers'; hint: pip install tokenizers")
-        whole, vocab, merges = (os.path.join(folder, n) for n in ("tokenizer.json", "vocab.json", "merges.txt"))
-        for path in (whole, vocab, merges):
-            if os.path.exists(path):
-                with open(path, "rb") as file:
-                    refuse_pointer(path, file.read(len(LFS_POINTER)))
-        try:
-            if os.path.exists(whole):
-                self.tokenizer = tokenizers.Tokenizer.from_file(whole)
-                self.tokenizer.no_truncation()
-                self.tokenizer.no_padding()
-            else:
-                self.tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
-                self.tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        except Exception as error:  # the package raises plain Exception
-            raise Failure(DATA, f"cannot read the tokenizer in '{folder}': {' '.join(str(error).split())}")
+        whole = TokenizerFolder(folder, tokenizers)
+        self.tokenizer, named = whole.tokenizer, whole.named
         ids = self.tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = max(ids.values(), default=-1) + 1
         if labelled:  # its own post-processor adds the special tokens, to pairs as well
             self.end, self.own, self.begin = None, ([], []), None
             return
-        self.end = self.end_token(folder, ids, end_of_text)
+        self.end = self.end_token(folder, ids, end_of_text, named)
         self.own = self.own_tokens(folder)
-        begin = self.configured(folder, "bos_token")
-        self.begin = ids.get(begin, self.own[0][0] if self.own[0] else None)
+        self.begin = ids.get(named.get("bos_token"), self.own[0][0] if self.own[0] else None)
         added = self.tokenizer.get_added_tokens_decoder().values()
         self.special_texts = tuple(token.content for token in added if token.content.strip())
 
@@ -124,15 +109,6 @@ class FolderTokenizer:
                 self.tokenizer.post_processor = None
                 return whole[:start], whole[start + len(bare) :]
         raise Failure(DATA, f"the tokenizer in '{folder}' changes a text when it adds special tokens; hint: --special none")
-
-    @staticmethod
-    def configured(folder, key):
-        try:
-            with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
-                value = json.load(file).get(key)
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return None
-        return value.get("content") if isinstance(value, dict) else value
 
     def encode_labelled(self, rows, special, max_length):
         """(token array, segment of each token, whether it was cut) of [text] or [text, text], as the tokenizer's own
@@ -187,27 +163,17 @@ class FolderTokenizer:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     @staticmethod
-    def end_token(folder, ids, name):
+    def end_token(folder, ids, name, named):
         if name is not None:
             if name not in ids:
                 raise Failure(USAGE, f"--end-of-text '{name}' is not in the vocabulary of '{folder}'")
             return ids[name]
-        for file, key in (("tokenizer_config.json", "eos_token"), ("special_tokens_map.json", "eos_token"),
-                          ("generation_config.json", "eos_token_id"), ("config.json", "eos_token_id")):
-            path = os.path.join(folder, file)
-            if not os.path.exists(path):
-                continue
-            try:
-                with open(path, encoding="utf-8") as opened:
-                    value = json.load(opened).get(key)
-            except (OSError, ValueError, AttributeError, RecursionError) as error:
-                raise Failure(DATA, f"cannot read '{path}': {error}")
-            if isinstance(value, dict):
-                value = value.get("content")
+        if "eos_token" in named:
+            return ids[named["eos_token"]]
+        for file in ("generation_config.json", "config.json"):
+            value = read_object(folder, file).get("eos_token_id")
             if isinstance(value, list) and value:
                 value = value[0]
-            if isinstance(value, str) and value in ids:
-                return ids[value]
             if type(value) is int and 0 <= value < max(ids.values()) + 1:
                 return value
         for name in EOS_NAMES:
@@ -240,10 +206,10 @@ def find_folder(name):
             revision = file.read().strip()
     except (OSError, ValueError):
         raise Failure(DATA, f"no tokenizer folder '{name}', and no model of that name in the local cache '{cache}'; "
-                            "hint: --tokenizer byte needs none")
+                            f"hint: hf download {name} fetches a model of that name; --tokenizer byte needs none")
     folder = os.path.join(model, "snapshots", revision)
     if not os.path.isdir(folder):
-        raise Failure(DATA, f"the local cache names the snapshot '{folder}', which does not exist; hint: download the model again")
+        raise Failure(DATA, f"the local cache names the snapshot '{folder}', which does not exist; hint: hf download {name}")
     return folder
 
 
@@ -252,11 +218,7 @@ def open_tokenizer(name, end_of_text, labelled=False):
         if end_of_text is not None:
             raise Failure(USAGE, "--end-of-text goes with a tokenizer folder; the byte vocabulary's is 256")
         return ByteTokenizer()
-    name = find_folder(name)
-    have = [n for n in ("tokenizer.json", "vocab.json", "merges.txt") if os.path.exists(os.path.join(name, n))]
-    if "tokenizer.json" not in have and len(have) < 2:
-        raise Failure(DATA, f"'{name}' has neither tokenizer.json nor vocab.json and merges.txt")
-    return FolderTokenizer(name, end_of_text, labelled)
+    return FolderTokenizer(find_folder(name), end_of_text, labelled)
 
 
 def typecode(vocabulary):

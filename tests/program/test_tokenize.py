@@ -227,14 +227,41 @@ def test_tokenizer_json_folder(tmp_path):
     write(folder / "special_tokens_map.json", '{"eos_token": "</s>"}')
     assert end() == 4
     write(folder / "tokenizer_config.json", '{"eos_token": {"content": "<stop>"}}')
+    assert end() == 4  # special_tokens_map.json comes first, unless the other file has all added tokens
+    write(folder / "tokenizer_config.json", '{"eos_token": {"content": "<stop>"}, "added_tokens_decoder": {}}')
     assert end() == 5
+    added = {"7": {"content": "<new>", "special": True}, "6": {"content": "<more>"}}
+    write(folder / "tokenizer_config.json", json.dumps({"eos_token": "<new>", "added_tokens_decoder": added}))
+    assert end() == 7
     assert end("--end-of-text", "two") == 2
     out = ("--output", tmp_path / "o", "--tokenizer", folder)
     assert "not in the vocabulary" in tokenize(path, *out, "--end-of-text", "x", code=2)
+    write(folder / "tokenizer_config.json", json.dumps({"added_tokens_decoder": {"9": {"content": "<new>"}}}))
+    assert "gives the token '<new>' the id 9, and after its vocabulary and the tokens before it the next id is 6" in tokenize(
+        path, *out, code=3)
+    write(folder / "tokenizer_config.json", json.dumps({"added_tokens_decoder": {"6": "<new>"}}))
+    assert "are not ids with tokens" in tokenize(path, *out, code=3)
     write(folder / "tokenizer_config.json", "[]")
     assert "tokenizer_config.json" in tokenize(path, *out, code=3)
+    write(folder / "tokenizer_config.json", "{}")
     write(folder / "tokenizer.json", '{"model": ')
     assert "cannot read the tokenizer" in tokenize(path, *out, code=3)
+
+
+@pytest.mark.interop
+def test_folders_that_are_not_read_say_what_converts_them(tmp_path):
+    folder, path = tmp_path / "bpe", write(tmp_path / "in.txt", "one")
+    out = (path, "--output", tmp_path / "o", "--tokenizer", folder)
+    bpe_folder(folder)
+    write(folder / "tokenizer_config.json", '{"tokenizer_class": "RobertaTokenizerFast"}')
+    words = tokenize(*out, code=2)
+    assert "merges.txt of a RobertaTokenizer," in words and f'AutoTokenizer.from_pretrained("{folder}")' in words
+    (folder / "merges.txt").unlink()
+    assert "neither tokenizer.json nor vocab.json and merges.txt" in tokenize(*out, code=3)
+    write(folder / "tokenizer.model", "")
+    words = tokenize(*out, code=3)
+    assert "its tokenizer.model is not read; hint: python3 -c" in words and '.save_pretrained("NEW")' in words
+    assert "hint: hf download org/none" in tokenize(path, "--output", tmp_path / "o", "--tokenizer", "org/none", code=3)
 
 
 def read_mask(prefix):

@@ -617,7 +617,11 @@ static void test_faults(void **state)
     expect_fault(&model,
                  "neither model.safetensors nor model.safetensors.index.json; hint: expected a Hugging Face folder");
     put("pytorch_model.bin", "x", 1);
-    expect_fault(&model, "hint: pytorch_model.bin is not read; save the model as safetensors");
+    expect_fault(&model,
+                 "hint: pytorch_model.bin is not read; python3 -c 'from transformers import AutoModelForCausalLM as M");
+    unlink(at("pytorch_model.bin"));
+    put("pytorch_model.bin.index.json", "{}", 2);
+    expect_fault(&model, ".save_pretrained(\"NEW\")' writes NEW with safetensors");
     put("model.safetensors", "", 0);
     expect_fault(&model, "model.safetensors' is truncated: 0 bytes are not a safetensors file");
     put("model.safetensors", "\x05\0\0\0\0\0\0\0{}", 10);

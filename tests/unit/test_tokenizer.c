@@ -270,7 +270,7 @@ static void other_kinds_are_refused_by_name(void **state)
     take_away("tokenizer.json");
     expect_refusal(folder, STATUS_USAGE, "has no tokenizer.json");
     put("tokenizer.model", "");
-    expect_refusal(folder, STATUS_USAGE, "SentencePiece");
+    expect_refusal(folder, STATUS_USAGE, "its tokenizer.model is not read; hint: transformers' AutoTokenizer");
     take_away("tokenizer.model");
 }
 
@@ -341,16 +341,16 @@ static void a_pair_of_files_is_gpt2(void **state)
     struct tokenizer *tokenizer = NULL;
     struct error err;
     put("vocab.json", "{\"a\":0,\"b\":1,\"ab\":2,\"\u0120\":3,\"\u0120ab\":4,\"<|endoftext|>\":5}");
-    put("merges.txt", "#version: 0.2\na b\n\u0120 ab");
-    put("tokenizer_config.json",
-        "{\"tokenizer_class\":\"GPT2Tokenizer\",\"bos_token\":{\"content\":\"<|endoftext|>\"},\"eos_token\":\"ab\"}");
+    put("merges.txt", "#version: 0.2\r\na b\r\n\u0120 ab");
+    put("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\",\"bos_token\":{\"content\":\"<|endoftext|>\"},"
+                                 "\"eos_token\":\"<new>\"}");
     assert_int_equal(tokenizer_open(folder, &tokenizer, &err), STATUS_OK);
     struct token_list ids = encode(tokenizer, "ab ab<|endoftext|>b", strlen("ab ab<|endoftext|>b"), true);
     static const int32_t expected[] = {2, 4, 5, 1};
     assert_int_equal(ids.count, COUNT_OF(expected));
     assert_memory_equal(ids.ids, expected, sizeof expected);
     assert_int_equal(tokenizer_bos(tokenizer), 5);
-    assert_int_equal(tokenizer_eos(tokenizer), 2);
+    assert_int_equal(tokenizer_eos(tokenizer), 6); /* the one after the vocabulary */
     token_list_release(&ids);
     tokenizer_free(tokenizer);
     put("merges.txt", "a\n");
@@ -361,6 +361,62 @@ static void a_pair_of_files_is_gpt2(void **state)
     expect_refusal(folder, STATUS_USAGE, "CTRLTokenizer");
     put("tokenizer_config.json", "{");
     expect_refusal(folder, STATUS_DATA, "tokenizer_config.json");
+    put("tokenizer_config.json", "{}");
+    put("config.json", "{\"model_type\":\"llama\"}");
+    expect_refusal(folder, STATUS_USAGE, "of a model of type llama, and no tokenizer.json; hint: transformers'");
+    take_away("config.json");
+    take_away("vocab.json");
+    take_away("merges.txt");
+    take_away("tokenizer_config.json");
+}
+
+static void expect_ids(const char *text, const int32_t *expected, size_t count)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err;
+    if (tokenizer_open(folder, &tokenizer, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    struct token_list ids = encode(tokenizer, text, strlen(text), true);
+    assert_int_equal(ids.count, count);
+    assert_memory_equal(ids.ids, expected, count * sizeof *expected);
+    token_list_release(&ids);
+    tokenizer_free(tokenizer);
+}
+
+/* The class decides how digits are cut and whether texts become NFC; added_tokens_decoder has tokens after the
+ * vocabulary, and split_special_tokens makes text of the special ones. */
+static void a_folder_adds_its_own_tokens(void **state)
+{
+    (void)state;
+    static const char decoder[] = "\"added_tokens_decoder\":{\"7\":{\"content\":\"<b>\",\"special\":false},"
+                                  "\"6\":{\"content\":\"<a>\",\"special\":true}}";
+    char config[512];
+    put("vocab.json", "{\"1\":0,\"11\":1,\"<\":2,\"a\":3,\">\":4,\"\u00c3\":5}");
+    put("merges.txt", "1 1\n");
+    snprintf(config, sizeof config,
+             "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"eos_token\":\"<a>\",\"pad_token\":\"<a>\","
+             "\"unk_token\":null,%s}",
+             decoder);
+    put("tokenizer_config.json", config);
+    expect_ids("11<a><b>A\u0300", (const int32_t[]){0, 0, 6, 7, 5}, 5); /* A with a grave is two bytes, c3 80 */
+    snprintf(config, sizeof config,
+             "{\"tokenizer_class\":\"GPT2Tokenizer\",\"bos_token\":\"<a>\",\"add_bos_token\":true,"
+             "\"split_special_tokens\":true,%s}",
+             decoder);
+    put("tokenizer_config.json", config);
+    expect_ids("11<a><b>", (const int32_t[]){6, 1, 2, 3, 4, 7}, 6);
+    put("tokenizer_config.json", "{\"added_tokens_decoder\":{\"9\":{\"content\":\"<b>\"}}}");
+    expect_refusal(folder, STATUS_DATA,
+                   "gives the token '<b>' the id 9, and after its vocabulary and the tokens before it the "
+                   "next id is 6");
+    put("tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"<b>\"}}}");
+    expect_refusal(folder, STATUS_DATA, "are not ids with tokens: added_tokens_decoder has 'x'");
+    put("tokenizer_config.json", "{}");
+    put("added_tokens.json", "{\"<b>\":\"6\"}");
+    expect_refusal(folder, STATUS_DATA, "added_tokens.json has '<b>'");
+    put("added_tokens.json", "{\"<b>\":6}");
+    expect_ids("<b>", (const int32_t[]){6}, 1);
+    take_away("added_tokens.json");
     take_away("vocab.json");
     take_away("merges.txt");
     take_away("tokenizer_config.json");
@@ -450,6 +506,7 @@ int main(void)
         cmocka_unit_test(other_kinds_are_refused_by_name),
         cmocka_unit_test(damaged_files_are_named),
         cmocka_unit_test(a_pair_of_files_is_gpt2),
+        cmocka_unit_test(a_folder_adds_its_own_tokens),
         cmocka_unit_test(added_tokens_are_found_as_by_a_simple_search),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
