@@ -47,10 +47,10 @@ struct train_position {
  * be gone when a checkpoint is due; and the list of checkpoints, so that a save opens only those that are new to it. */
 struct checkpoint_save_cache;
 
-/* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; or NULL. STATUS_DATA: one of the
- * files cannot be read. */
-enum status checkpoint_save_cache_new(const char *tokenizer_dir, struct checkpoint_save_cache **cache,
-                                      struct error *err);
+/* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; model_dir: another one, or the
+ * same, with a generation_config.json for them. Both may be NULL. STATUS_DATA: one of the files cannot be read. */
+enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
+                                      struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
 
 /* Which checkpoints stay when a new one is complete. All zero: all of them. */

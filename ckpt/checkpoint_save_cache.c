@@ -10,7 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The files of a tokenizer in a Hugging Face folder, and the settings of generation; those that exist are copied. */
+/* The files of a tokenizer, and at the end the model's settings of generation; those that exist are copied. */
 static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "tokenizer_config.json",
                                               "special_tokens_map.json",
@@ -70,15 +70,19 @@ static enum status add_templates(struct checkpoint_save_cache *cache, const char
     return status;
 }
 
-enum status checkpoint_save_cache_new(const char *tokenizer_dir, struct checkpoint_save_cache **out, struct error *err)
+enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
+                                      struct checkpoint_save_cache **out, struct error *err)
 {
     enum status status = STATUS_OK;
     struct checkpoint_save_cache *cache = memory_zeroed(1, sizeof *cache);
-    for (size_t i = 0; tokenizer_dir && i < COUNT_OF(tokenizer_files); i++) {
+    for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
+        const char *dir = i == COUNT_OF(tokenizer_files) - 1 ? model_dir : tokenizer_dir;
         char path[FS_PATH_MAX];
-        TRY_GOTO(fs_join(path, tokenizer_dir, tokenizer_files[i], STATUS_DATA, err));
+        if (!dir)
+            continue;
+        TRY_GOTO(fs_join(path, dir, tokenizer_files[i], STATUS_DATA, err));
         if (fs_exists(path))
-            TRY_GOTO(add_file(cache, tokenizer_dir, "", tokenizer_files[i], err));
+            TRY_GOTO(add_file(cache, dir, "", tokenizer_files[i], err));
     }
     if (tokenizer_dir)
         TRY_GOTO(add_templates(cache, tokenizer_dir, err));

@@ -3,7 +3,6 @@
 #include "cmd/sample_model.h"
 #include "cmd/sample_output.h"
 #include "cmd/unknown_word.h"
-#include "core/fsutil.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "core/sampler.h"
@@ -21,7 +20,8 @@ static const char USAGE[] =
     "Continues a prompt with a trained model, and prints the continuation as it comes, until the model ends it\n"
     "(eos_token_id), --max-tokens are there, or the model's context is full.\n"
     "\n"
-    "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), or a Hugging Face folder\n"
+    "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), a Hugging Face folder, or the\n"
+    "                       name of a model in the local Hugging Face cache (Qwen/Qwen2.5-0.5B)\n"
     "  --best               of a run folder: the checkpoint with the best evaluation\n"
     "  --prompt TEXT        the prompt; the tokenizer.json of the folder (byte-level BPE) turns it into tokens; an\n"
     "                       empty one begins from the tokenizer's or the model's first token (bos_token_id)\n"
@@ -224,14 +224,9 @@ static enum status read_text(const struct sample_model *model, const char *text,
  * cannot be had. */
 static void note_tokenizer(const char *folder)
 {
-    static const char *const files[] = {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model"};
-    char path[FS_PATH_MAX];
     struct tokenizer *tokenizer = NULL;
     struct error err = {.code = STATUS_OK};
-    bool any = false;
-    for (size_t i = 0; i < COUNT_OF(files) && !any; i++)
-        any = fs_join(path, folder, files[i], STATUS_DATA, &err) == STATUS_OK && fs_exists(path);
-    if (any && tokenizer_open(folder, &tokenizer, &err) == STATUS_USAGE)
+    if (tokenizer_is_there(folder) && tokenizer_open(folder, &tokenizer, &err) == STATUS_USAGE)
         log_warn("%s; the continuation is printed as token ids", err.text);
     tokenizer_free(tokenizer);
 }

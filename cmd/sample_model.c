@@ -1,9 +1,9 @@
 #include "cmd/sample_model.h"
 
 #include "ckpt/huggingface/huggingface.h"
-#include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/model_folder.h"
 #include "core/printable.h"
 #include "gpu/open/device_open.h"
 
@@ -49,11 +49,13 @@ static enum status read_description(struct sample_model *m, const char *dir, boo
 enum status sample_model_open(struct sample_model *m, const char *dir, bool best, struct error *err)
 {
     memset(m, 0, sizeof *m);
-    if (!fs_is_dir(dir)) {
+    if (!model_folder_find(dir, m->found)) {
+        if (!fs_exists(dir) && model_folder_is_name(dir))
+            return model_folder_missing(dir, STATUS_USAGE, err);
         error_set(err, STATUS_USAGE, "'%s' is not a folder", PRINTABLE(dir));
         return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");
     }
-    TRY(read_description(m, dir, best, err));
+    TRY(read_description(m, m->found, best, err));
     if (m->desc.num_labels > 0) {
         error_set(err, STATUS_USAGE, "'%s' is a classifier, which has no next token to sample", PRINTABLE(m->folder));
         return error_hint(err, "name a causal language model");

@@ -9,6 +9,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "core/end_tokens.h"
+#include "core/fsutil.h"
 #include "core/model_config.h"
 #include "core/shard.h"
 #include "core/tensor_table.h"
@@ -16,7 +17,8 @@
 #include "gpu/model/generate.h"
 
 struct sample_model {
-    const char *folder; /* borrowed by sample_model_open(), or checkpoint->path: config.json, tokenizer.json … */
+    const char *folder; /* `found`, or checkpoint->path: config.json, tokenizer.json … */
+    char found[FS_PATH_MAX];
     struct checkpoint *checkpoint; /* owned; NULL: a Hugging Face folder */
     struct model_desc desc;
     struct end_tokens ends;
@@ -35,9 +37,9 @@ struct sample_model {
     struct param_verbs verbs;
 };
 
-/* Opens `dir`: a checkpoint, a run (its newest valid checkpoint; `best`: the one with the best evaluation), or a
- * Hugging Face folder. STATUS_USAGE: the model is a classifier, or looks both ways. Afterwards, and after an error,
- * sample_model_close() frees everything. */
+/* Opens `dir`: a checkpoint, a run (its newest valid checkpoint; `best`: the one with the best evaluation), a
+ * Hugging Face folder, or the name of a model in the local cache. STATUS_USAGE: the model is a classifier, or looks
+ * both ways. Afterwards, and after an error, sample_model_close() frees everything. */
 enum status sample_model_open(struct sample_model *model, const char *dir, bool best, struct error *err);
 
 struct sample_request {

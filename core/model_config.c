@@ -11,6 +11,7 @@
 #include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/model_encoder.h"
+#include "core/model_folder.h"
 #include "core/model_layers.h"
 #include "core/model_rope.h"
 
@@ -697,6 +698,8 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
         error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
         return error_hint(err, "merge it into its base model, with peft's merge_and_unload(), and name that folder");
     }
+    if (!fs_exists(path) && model_folder_is_name(path))
+        return model_folder_missing(path, STATUS_DATA, err);
     if (fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)
         return error_hint(err, "a Hugging Face model folder holds config.json");
     json_error_t parse;

@@ -129,7 +129,8 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, b
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
     if (run->boot->rank == 0)
-        TRY(checkpoint_save_cache_new(run->spec->model.pretrained, &run->save_cache, err));
+        TRY(checkpoint_save_cache_new(run->spec->model.tokenizer_folder, run->spec->model.folder, &run->save_cache,
+                                      err));
     run->position = (struct train_position){.epoch = 1};
     run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);

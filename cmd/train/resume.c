@@ -144,6 +144,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
     spec_resolve_resumed(spec, checkpoint->spec);
+    spec_resolve_tokenizer_resumed(spec, checkpoint->path);
     return compare_specs(checkpoint, spec, world, print, err);
 }
 

@@ -8,7 +8,9 @@
 #include "comm/agree.h"
 #include "core/data/cut_count.h"
 #include "core/log.h"
+#include "core/model_folder.h"
 #include "core/printable.h"
+#include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
 #include "gpu/peaks.h"
 #include "gpu/plan/device_plan.h"
@@ -37,14 +39,29 @@ static enum status apply_task(const struct run_spec *spec, struct model_desc *de
     return model_desc_classify(desc, num_labels, err);
 }
 
+/* Whether model.tokenizer leads to a tokenizer, of whatever kind. */
+static enum status check_tokenizer(const struct run_spec *spec, struct error *err)
+{
+    const char *folder = spec->model.tokenizer_folder;
+    if (!spec->model.tokenizer || tokenizer_is_there(folder))
+        return STATUS_OK;
+    if (!fs_exists(folder) && model_folder_is_name(folder))
+        model_folder_missing(folder, STATUS_DATA, err);
+    else
+        error_set(err, STATUS_DATA, "'%s' is no folder with a tokenizer.json, vocab.json, vocab.txt or tokenizer.model",
+                  PRINTABLE(folder));
+    return error_prefix(err, "model.tokenizer");
+}
+
 enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                    struct error *err)
 {
     enum status status;
+    TRY(check_tokenizer(spec, err));
     if (spec->model.config)
         status = model_desc_from_spec(spec->model.config, desc, err);
     else
-        status = model_desc_load(spec->model.pretrained ? spec->model.pretrained : spec->model.config_path, desc, err);
+        status = model_desc_load(spec->model.folder, desc, err);
     if (status != STATUS_OK) {
         error_prefix(err, "%s", spec->model.where);
         return status;
@@ -56,6 +73,8 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     }
     if (spec->model.dropout >= 0)
         model_desc_set_dropout(desc, spec->model.dropout);
+    if (notices && spec->model.pretrained && strcmp(spec->model.pretrained, spec->model.folder) != 0)
+        log_info("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
     for (int i = 0; notices && i < desc->notices.count; i++)
         log_info("model: %s", desc->notices.items[i]);
     const struct dropout_rates *rates = &desc->dropout;

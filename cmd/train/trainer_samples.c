@@ -36,7 +36,7 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
     return STATUS_OK;
 }
 
-/* Opens the tokenizer of the model's folder, if there is a text. */
+/* Opens the model's tokenizer, if there is a text. */
 static enum status open_tokenizer(const struct run_spec *spec, struct trainer_samples *s, struct error *err)
 {
     bool text = false;
@@ -44,11 +44,11 @@ static enum status open_tokenizer(const struct run_spec *spec, struct trainer_sa
         text = text || spec->train.samples[i].text;
     if (!text)
         return STATUS_OK;
-    if (!spec->model.pretrained) {
-        error_set(err, STATUS_USAGE, "train.samples has a text, and model.config has no tokenizer");
-        return error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]], or set model.pretrained");
+    if (!spec->model.tokenizer_folder) {
+        error_set(err, STATUS_USAGE, "train.samples has a text, and the model has no tokenizer");
+        return error_hint(err, "set model.tokenizer, or give prompts as lists of token ids, [[1, 2, 3]]");
     }
-    const enum status status = tokenizer_open(spec->model.pretrained, &s->tokenizer, err);
+    const enum status status = tokenizer_open(spec->model.tokenizer_folder, &s->tokenizer, err);
     if (status == STATUS_OK)
         return STATUS_OK;
     error_prefix(err, "train.samples");
@@ -61,7 +61,7 @@ static enum status read_all(const struct run_spec *spec, const struct model_desc
     if (desc->num_labels > 0 || desc->bidirectional)
         return error_set(err, STATUS_USAGE, "train.samples needs a causal language model; hint: remove the key");
     TRY(open_tokenizer(spec, s, err));
-    TRY(end_tokens_read(spec->model.pretrained, desc->source, &s->ends, err));
+    TRY(end_tokens_read(spec->model.folder, desc->source, &s->ends, err));
     for (int i = 0; i < s->count; i++) {
         const enum status status = read_prompt(spec, desc, i, s, err);
         if (status != STATUS_OK) {

@@ -32,7 +32,7 @@ static enum status initialise(struct trainer *t, struct error *err)
 
 static struct huggingface_source pretrained(const struct trainer *t)
 {
-    return (struct huggingface_source){.dir = t->spec->model.pretrained,
+    return (struct huggingface_source){.dir = t->spec->model.pretrained ? t->spec->model.folder : NULL,
                                        .desc = &t->desc,
                                        .table = &t->table,
                                        .ignore = &t->spec->model.ignore_tensors};

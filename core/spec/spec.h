@@ -59,10 +59,13 @@ struct run_spec {
         uint64_t seed;
     } run;
     struct {
-        char *pretrained;                  /* a Hugging Face folder, or NULL */
+        char *pretrained; /* a Hugging Face folder or the name of a model in the local cache, or NULL */
         struct string_list ignore_tensors; /* in the spec's arena: patterns of tensors in its files to leave out */
-        char *config_path;                 /* a config.json or a folder with one, or NULL */
+        char *config_path;                 /* the same, or a config.json; or NULL */
         json_t *config;                    /* model.config given as a mapping, or NULL */
+        char *tokenizer;                   /* as pretrained */
+        char *folder;           /* where pretrained or config_path is: a folder, or a file; NULL: a mapping */
+        char *tokenizer_folder; /* where tokenizer is, or else `folder` if it is one; NULL: there is none */
         enum model_task task;
         int64_t num_labels; /* sequence_classification; 0: unset */
         double dropout;     /* < 0: as config.json says */
@@ -209,6 +212,9 @@ void spec_resolve_resumed(struct run_spec *spec, const json_t *stored);
 /* The length of the run, in steps, when the checkpoint that it is resumed from was written, if its schedule ended with
  * it then and does so now; else 0. */
 int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch);
+
+/* Lets a resumed run, whose tokenizer folder is gone, take the files that its checkpoint has. */
+void spec_resolve_tokenizer_resumed(struct run_spec *spec, const char *checkpoint);
 
 /* Whether data.document_mask was auto. */
 bool spec_document_mask_was_auto(const struct run_spec *spec);

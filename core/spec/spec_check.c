@@ -769,7 +769,9 @@ static size_t text_stem(const char *name)
 static void check_shards(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root,
                          const char *key, const struct string_list *shards)
 {
-    const char *tokenizer = full->spec.model.pretrained ? full->spec.model.pretrained : "DIR";
+    const char *tokenizer = full->spec.model.tokenizer    ? full->spec.model.tokenizer
+                            : full->spec.model.pretrained ? full->spec.model.pretrained
+                                                          : "DIR";
     for (int i = 0; i < shards->count; i++) {
         const char *name = shards->items[i];
         int stem = (int)text_stem(name);

@@ -220,19 +220,28 @@ const struct spec_key spec_keys[] = {
     {USED("run.name", KEY_STRING, spec.run.name, NULL, SILENT,
           "the run's folder is run.dir/run.name; default: the spec's file name without .yaml"),
      .flags = KEY_ALWAYS},
-    {USED("run.dir", KEY_STRING, spec.run.dir, "runs", SILENT, "the folder in which each run has its own folder")},
+    {USED("run.dir", KEY_STRING, spec.run.dir, "runs", SILENT, "the folder in which each run has its own folder"),
+     .flags = KEY_PATH},
     {USED("run.seed", KEY_INT, spec.run.seed, "1234", ERROR,
           "seed of the initial weights and of the order of the samples"),
      .min = 0, .max = 0x1p63},
 
     SECTION("model", "the model to train; exactly one of pretrained and config must be set"),
     {USED("model.pretrained", KEY_STRING, spec.model.pretrained, NULL, CONTENTS,
-          "a Hugging Face folder (config.json and safetensors), whose weights the training starts from")},
+          "a Hugging Face folder (config.json and safetensors), whose weights the training starts from, or the name of "
+          "a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B (nothing is downloaded)"),
+     .flags = KEY_PATH},
     {USED("model.config", KEY_MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
-          "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random")},
+          "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random"),
+     .flags = KEY_PATH},
     {USED("model.ignore_tensors", KEY_STRING_LIST, spec.model.ignore_tensors, NULL, SILENT,
           "tensors in the files of model.pretrained that are left out: patterns of names, with * and ? as in a shell, "
           "[\"v_head.*\", \"*.k_scale\"]; what they leave out is printed")},
+    {USED("model.tokenizer", KEY_STRING, spec.model.tokenizer, NULL, NOTICE,
+          "the folder of the model's tokenizer, or a name in the local Hugging Face cache: its files go into each "
+          "checkpoint and export, where `ztrain sample --prompt` reads them; default: the folder of model.pretrained, "
+          "or of model.config if that names one"),
+     .flags = KEY_PATH},
     {USED("model.task", KEY_CHOICE, spec.model.task, "causal_lm", ERROR,
           "causal_lm: predict the next token; sequence_classification: predict the label of each document (the head is "
           "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label; needs "
@@ -257,9 +266,10 @@ const struct spec_key spec_keys[] = {
          "token, is the loss mask: only the prediction of tokens with 1 counts; or a mixture, a list of sources that "
          "samples are taken from in turn, with a weight ({path: A, weight: 2.0}: shares of all samples) or with epochs "
          "({path: A, epochs: 0.5}: passes over the source in one epoch of the run): docs/mixtures.md"),
-     .flags = KEY_REQUIRED},
+     .flags = KEY_REQUIRED | KEY_PATH},
     {USED("data.validation", KEY_STRING_LIST, spec.data.validation, NULL, NOTICE,
-          "the token shards for evaluation, given in the same way; unset: no evaluation")},
+          "the token shards for evaluation, given in the same way; unset: no evaluation"),
+     .flags = KEY_PATH},
     {USED("data.seq_length", KEY_INT, spec.data.seq_length, NULL, ERROR, "tokens per sample"), .flags = KEY_REQUIRED,
      .min = 1, .max = 1 << 24},
     {USED("data.shuffle", KEY_BOOL, spec.data.shuffle, "true", ERROR,
@@ -348,8 +358,8 @@ const struct spec_key spec_keys[] = {
      .min = 0, .max = MAX_COUNT},
 
     {USED("train.samples", KEY_PROMPTS, spec.train.samples, NULL, SILENT,
-          "prompts that the model continues at each evaluation, with the most probable tokens: texts (model.pretrained "
-          "has a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines "
+          "prompts that the model continues at each evaluation, with the most probable tokens: texts (of a model with "
+          "a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines "
           "of metrics.jsonl; training is the same bit for bit with and without them")},
     {USED("train.sample_tokens", KEY_INT, spec.train.sample_tokens, "64", SILENT,
           "the largest number of tokens of such a continuation; prompt and continuation are at most data.seq_length"),
@@ -838,7 +848,8 @@ const struct spec_key spec_keys[] = {
     {USED("zero_optimization.offload_optimizer.nvme_path", KEY_STRING, spec.zero.offload_optimizer.nvme_path, NULL,
           SILENT,
           "device nvme: a folder on a local disk, in which each rank has a folder of its own while it runs; jobs may "
-          "share it")},
+          "share it"),
+     .flags = KEY_PATH},
     {USED(
          "zero_optimization.offload_optimizer.buffer_count", KEY_INT, spec.zero.offload_optimizer.buffer_count, "4",
          SILENT,
@@ -862,7 +873,8 @@ const struct spec_key spec_keys[] = {
          "is gathered; nvme: those beyond max_in_cpu are on a local disk, and each is read one block ahead"),
      .choices = offload_choices},
     {USED("zero_optimization.offload_param.nvme_path", KEY_STRING, spec.zero.offload_param.nvme_path, NULL, SILENT,
-          "device nvme: a folder on a local disk, as for offload_optimizer")},
+          "device nvme: a folder on a local disk, as for offload_optimizer"),
+     .flags = KEY_PATH},
     {USED("zero_optimization.offload_param.pin_memory", KEY_BOOL, spec.zero.offload_param.pin_memory, "true", SILENT,
           "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
     {USED("zero_optimization.offload_param.buffer_count", KEY_INT, spec.zero.offload_param.buffer_count, "5", SILENT,
@@ -952,7 +964,8 @@ const struct spec_key spec_keys[] = {
         "write event files for TensorBoard, with DeepSpeed's tags (Train/Samples/train_loss, lr) and further ones over "
         "the number of samples; a resumed run begins a new file")},
     {USED("tensorboard.output_path", KEY_STRING, spec.tensorboard.output_path, NULL, SILENT,
-          "the folder in which the folder job_name is made; default: RUN/tensorboard, in the folder of the run")},
+          "the folder in which the folder job_name is made; default: RUN/tensorboard, in the folder of the run"),
+     .flags = KEY_PATH},
     {USED("tensorboard.job_name", KEY_STRING, spec.tensorboard.job_name, NULL, SILENT,
           "the name of a folder for the files: in output_path, where it is run.name by default; without output_path in "
           "RUN/tensorboard, where there is none by default")},
@@ -960,7 +973,8 @@ const struct spec_key spec_keys[] = {
     {USED("csv_monitor.enabled", KEY_BOOL, spec.csv_monitor.enabled, "false", SILENT,
           "write a CSV file for each of these tags, as DeepSpeed does")},
     {USED("csv_monitor.output_path", KEY_STRING, spec.csv_monitor.output_path, NULL, SILENT,
-          "the folder in which the folder job_name is made; default: RUN/csv_monitor, in the folder of the run")},
+          "the folder in which the folder job_name is made; default: RUN/csv_monitor, in the folder of the run"),
+     .flags = KEY_PATH},
     {USED("csv_monitor.job_name", KEY_STRING, spec.csv_monitor.job_name, NULL, SILENT,
           "the name of a folder for the files: in output_path, where it is run.name by default; without output_path in "
           "RUN/csv_monitor, where there is none by default")},
@@ -982,7 +996,8 @@ const struct spec_key spec_keys[] = {
      .min = 1, .max = MAX_COUNT},
     {USED("flops_profiler.detailed", KEY_BOOL, spec.flops_profiler.detailed, "true", SILENT, "a row for each block")},
     {USED("flops_profiler.output_file", KEY_STRING, spec.flops_profiler.output_file, NULL, SILENT,
-          "write the tables there instead of logging them")},
+          "write the tables there instead of logging them"),
+     .flags = KEY_PATH},
     NOTICE("flops_profiler.recompute_fwd_factor", REAL, "0.0",
            "what activation_checkpointing computes again is counted as it runs"),
 

@@ -47,8 +47,9 @@ enum {
     KEY_ABOVE_MIN = 8, /* the minimum itself is too small */
     KEY_ANY_CASE = 16, /* a choice in small or capital letters */
     KEY_NULL = 32,     /* null stands for the default, as in DeepSpeed */
+    KEY_NEEDED = 64,   /* required, unless another key stands in for it: a rule of spec_check.c */
     KEY_WHOLE = 128,   /* a real number that is written as an integer where it is one */
-    KEY_NEEDED = 64    /* required, unless another key stands in for it: a rule of spec_check.c */
+    KEY_PATH = 256     /* names files or folders: a ~ at its beginning is the home folder */
 };
 
 struct spec_choice {

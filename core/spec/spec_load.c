@@ -4,7 +4,7 @@
  * is checked once. The errors of all sources are reported together. */
 #include "core/spec/spec.h"
 
-#include "core/fsutil.h"
+#include "core/model_folder.h"
 #include "core/spec/spec_keys.h"
 
 #include <jansson.h>
@@ -75,6 +75,36 @@ static void apply_override(struct spec_context *ctx, struct spec_node *root, int
     spec_override(ctx, root, assignment, value);
 }
 
+/* The folder that a path or a model's name stands for, and that of a config.json; a path that is neither stays. */
+static char *find_folder(struct spec_full *full, const char *name)
+{
+    char folder[FS_PATH_MAX];
+    if (!name)
+        return NULL;
+    if (!model_folder_find(name, folder)) {
+        if (strcmp(fs_base_name(name), "config.json") != 0 || !fs_exists(name))
+            return spec_arena_copy(&full->arena, name, strlen(name));
+        fs_parent(name, folder);
+    }
+    return spec_arena_copy(&full->arena, folder, strlen(folder));
+}
+
+static void find_folders(struct spec_full *full)
+{
+    struct run_spec *spec = &full->spec;
+    spec->model.folder = find_folder(full, spec->model.pretrained ? spec->model.pretrained : spec->model.config_path);
+    if (spec->model.tokenizer)
+        spec->model.tokenizer_folder = find_folder(full, spec->model.tokenizer);
+    else if (spec->model.folder && fs_is_dir(spec->model.folder))
+        spec->model.tokenizer_folder = spec->model.folder;
+}
+
+void spec_resolve_tokenizer_resumed(struct run_spec *spec, const char *checkpoint)
+{
+    if (spec->model.tokenizer_folder && !fs_is_dir(spec->model.tokenizer_folder))
+        spec->model.tokenizer_folder = spec_arena_copy(&spec_full(spec)->arena, checkpoint, strlen(checkpoint));
+}
+
 static enum status load(const char *path, const char *text, size_t size, const char *deepspeed,
                         const char *const *overrides, int num_overrides, struct run_spec **spec,
                         struct spec_report *report)
@@ -112,6 +142,7 @@ static enum status load(const char *path, const char *text, size_t size, const c
         *spec = NULL;
         return STATUS_USAGE;
     }
+    find_folders(full);
     *spec = &full->spec;
     return STATUS_OK;
 }

@@ -54,7 +54,7 @@ static const char *path_of(struct spec_context *ctx, const struct spec_key *key,
 {
     const struct spec_node *path = spec_child(source, "path");
     if (path && path->kind != NODE_NULL && path->kind != NODE_LIST && path->kind != NODE_MAPPING && *path->text)
-        return path->text;
+        return spec_home_path(ctx, key->path, path);
     if (path)
         spec_error(
             ctx, path->pos,

@@ -100,6 +100,10 @@ void spec_resolve_plain(struct spec_node *node);
 /* Parses JSON, or Hjson (spec_hjson.c). NULL as with YAML. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);
 
+/* The path that is the value of `key`, with the home folder in the place of ~ at its beginning. NULL after an error:
+ * HOME is not set, or another user's home (~name) is asked for. */
+const char *spec_home_path(struct spec_context *ctx, const char *key, const struct spec_node *node);
+
 /* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */
 struct spec_node *spec_child(const struct spec_node *node, const char *key);
 

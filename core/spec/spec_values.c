@@ -164,14 +164,15 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
     bool number = node->plain && (node->kind == NODE_INT || node->kind == NODE_REAL);
     if ((node->kind != NODE_STRING && !number) || !*node->text)
         return wrong(ctx, key, node, expected);
-    json_t *value = json_string(node->text);
-    ASSERT(value); /* the parsers have checked that it is UTF-8 */
+    const char *text = key->flags & KEY_PATH ? spec_home_path(ctx, key->path, node) : node->text;
+    json_t *value = text ? json_string(text) : NULL;
+    ASSERT(value || !text); /* the parsers have checked that it is UTF-8 */
     return value;
 }
 
 static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    const char *expected = strncmp(key->path, "data.", 5) ? "a name, or a list of names" : "a path, or a list of paths";
+    const char *expected = key->flags & KEY_PATH ? "a path, or a list of paths" : "a name, or a list of names";
     if (node->kind != NODE_LIST) {
         json_t *only = convert_string(ctx, key, node, expected);
         return only ? json_pack("[o]", only) : NULL;

@@ -89,7 +89,7 @@ def test_text_ends_with_the_end_token(folder):
 REFUSED = [
     ({"samples": [[1, 61]]}, "train.samples: prompt 1: token 61 is not in the model's vocabulary: ids are 0 to 60"),
     ({"samples": [[1], [1] * 24]}, "train.samples: prompt 2: 24 tokens leave no room in data.seq_length 24"),
-    ({"samples": ["text", ""]}, "train.samples has a text, and model.config has no tokenizer; hint: give prompts as lists"),
+    ({"samples": ["text", ""]}, "train.samples has a text, and the model has no tokenizer; hint: set model.tokenizer, or give prompts as lists"),
 ]
 
 

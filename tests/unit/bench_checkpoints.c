@@ -348,7 +348,7 @@ static void measure_saves(const char *dir, const char *work, const char *newest,
     struct checkpoint_writer writer = writer_of(&d, &layout);
     writer.dir = dir;
     writer.keep = *keep;
-    MUST(checkpoint_save_cache_new(NULL, &writer.cache, err));
+    MUST(checkpoint_save_cache_new(NULL, NULL, &writer.cache, err));
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "%s save, %s", i ? "second" : "first", what);
         publish(dir, work, &d, &writer, ++*step, name);

@@ -301,7 +301,7 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
     json_t *model = json_pack("{s:s}", "model_type", "gpt2");
     struct checkpoint_save_cache *cache = how->cache;
     if (comm->rank == 0 && !cache)
-        TRY(checkpoint_save_cache_new(how->tokenizer_dir, &cache, err));
+        TRY(checkpoint_save_cache_new(how->tokenizer_dir, how->tokenizer_dir, &cache, err));
     struct checkpoint_writer writer = {
         .dir = case_dir,
         .compression_level = how->level,

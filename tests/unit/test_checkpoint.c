@@ -215,7 +215,7 @@ static void test_tokenizer_files_come_along(void **unused)
     struct checkpoint_save_cache *cache;
     case_path(file, "tokenizer/additional_chat_templates/a-name-that-has-no-room-in-manifests.jinja");
     case_write(file, "", 0);
-    assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_DATA);
+    assert_int_equal(checkpoint_save_cache_new(source, source, &cache, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "its name is too long"));
 
     how.tokenizer_dir = "/nonexistent"; /* no such files, so none is copied */
@@ -534,7 +534,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     (void)unused;
     char events[4096], path[FS_PATH_MAX];
     struct checkpoint_save_cache *cache;
-    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
     struct case_save how = {.world = 1, .keep_last = 5, .cache = cache};
     for (how.step = 1; how.step <= 4; how.step++)
         case_save_here(&how);
@@ -589,7 +589,7 @@ static void test_saves_do_not_depend_on_the_number_of_checkpoints(void **unused)
             case_save_here(&how);
         }
         assert_int_equal(opens_during_start(how.step), 2); /* the manifest and the rank's file */
-        assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+        assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
         how.cache = cache;
         how.keep_last = 3;
         how.keep_every_steps = 1; /* nothing is deleted */
@@ -654,7 +654,7 @@ static void test_tokenizer_files_are_kept_from_the_start(void **unused)
     assert_int_equal(mkdir(source, 0777), 0);
     case_path(file, "model/tokenizer.json");
     case_write(file, "{}", 2);
-    assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(source, source, &cache, &err), STATUS_OK);
     case_remove(source);
     struct case_save how = {.world = 1, .step = 1, .cache = cache};
     case_save_here(&how);
@@ -663,7 +663,7 @@ static void test_tokenizer_files_are_kept_from_the_start(void **unused)
     case_load_ok(case_dir, false, 1, 1);
     assert_int_equal(mkdir(source, 0777), 0);
     assert_int_equal(mkdir(file, 0777), 0);
-    assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_DATA);
+    assert_int_equal(checkpoint_save_cache_new(source, source, &cache, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "tokenizer.json"));
 }
 
@@ -879,7 +879,7 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
     struct checkpoint_save_cache *cache;
     struct error err;
     int failures = 0;
-    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
     struct tensor_table table;
     struct case_state state;
     case_table(&table, false);

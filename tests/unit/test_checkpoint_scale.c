@@ -196,7 +196,7 @@ static void test_what_is_remembered_is_not_trusted(void **unused)
     char path[FS_PATH_MAX], *other;
     size_t bytes;
     struct checkpoint_save_cache *cache;
-    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
     struct case_save how = {.world = 1, .keep_last = 3, .cache = cache};
     for (how.step = 1; how.step <= 3; how.step++)
         case_save_here(&how);
@@ -227,7 +227,7 @@ static void test_the_best_is_looked_at_again(void **unused)
     (void)unused;
     char path[FS_PATH_MAX], target[64] = "";
     struct checkpoint_save_cache *cache;
-    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
     struct case_save how = {.world = 1, .keep_last = 2, .keep_best = 1, .cache = cache};
     for (how.step = 1; how.step <= 4; how.step++) {
         how.eval_loss = how.step == 1 ? 3 : 3 + (double)how.step; /* 1 is the best, then 2 */

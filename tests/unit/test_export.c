@@ -157,7 +157,7 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
         fail_msg("%s", err.text);
     json_t *spec = json_object(), *source = json_loads(config, 0, NULL);
     struct checkpoint_save_cache *cache;
-    if (checkpoint_save_cache_new(tokenizer_dir, &cache, &err) != STATUS_OK)
+    if (checkpoint_save_cache_new(tokenizer_dir, tokenizer_dir, &cache, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     struct checkpoint_writer writer = {.dir = at("checkpoints"),
                                        .table = &model->table,

@@ -96,6 +96,60 @@ static void test_usual_spec(void **state)
     spec_free(spec);
 }
 
+/* Every key that leads to a file or folder takes ~ for the home folder, in every form of its value; no other does. */
+static void test_home_folder(void **state)
+{
+    (void)state;
+    static const char *const leaves[] = {"pretrained",  "config",    "tokenizer", "dir",       "output_path",
+                                         "output_file", "nvme_path", "train",     "validation"};
+    static const char *const texts[] = {"~/a b", "~", "./~/a", "a/~", "['~/c', d]", "[{path: ~/e, weight: 1}]"};
+    static const char *const paths[] = {"\"/h/me/a b\"",       "\"/h/me\"",
+                                        "\"./~/a\"",           "\"a/~\"",
+                                        "[\"/h/me/c\",\"d\"]", "[{\"path\":\"/h/me/e\",\"weight\":1.0}]"};
+    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    setenv("HOME", "/h/me", 1);
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        bool is_path = false;
+        for (size_t k = 0; k < COUNT_OF(leaves); k++)
+            is_path =
+                is_path || (key->size && key->type != KEY_SECTION && !strcmp(spec_key_leaf(key->path), leaves[k]));
+        assert_int_equal((key->flags & KEY_PATH) != 0, is_path);
+        if (!is_path)
+            continue;
+        const bool list = key->type == KEY_SOURCES || key->type == KEY_STRING_LIST;
+        for (size_t k = 0; k < (key->type == KEY_SOURCES ? 6U : list ? 5U : 4U); k++) {
+            struct spec_arena arena = {0};
+            const char *sources[] = {"run.yaml"};
+            struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 1};
+            char text[64];
+            snprintf(text, sizeof text, k == 1 ? "'%s'" : "%s", texts[k]); /* a bare ~ is YAML's null */
+            json_t *value = spec_key_convert(&ctx, key, spec_parse_yaml(&ctx, 0, text, strlen(text)));
+            char *shown = json_dumps(list && k < 4 ? json_array_get(value, 0) : value, JSON_COMPACT | JSON_ENCODE_ANY);
+            assert_string_equal(shown, paths[k]);
+            free(shown);
+            json_decref(value);
+            spec_arena_release(&arena);
+        }
+    }
+    for (int i = 0; i < 2; i++) { /* one's own home only, and only if it is known */
+        struct run_spec *spec;
+        struct spec_report report = {0};
+        if (i == 1)
+            unsetenv("HOME");
+        assert_int_equal(
+            load_case(i ? BASE "run: {dir: ~/runs}\n" : BASE "run: {dir: ~bob/runs}\n", NULL, 0, &spec, &report),
+            STATUS_USAGE);
+        expect_line(&report.errors,
+                    i ? ":4:12: 'run.dir' is '~/runs', and HOME, which names the home folder, is not set; hint: "
+                      : ":4:12: 'run.dir' is '~bob/runs', and only one's own home folder has a short name, ~/");
+        spec_report_release(&report);
+    }
+    if (home)
+        setenv("HOME", home, 1);
+    free(home);
+}
+
 static void test_defaults(void **state)
 {
     (void)state;
@@ -1005,6 +1059,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_usual_spec),
+        cmocka_unit_test(test_home_folder),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_deepspeed_schedule),
         cmocka_unit_test(test_spellings),
