@@ -75,34 +75,42 @@ static enum status look_for(const char *path, bool *there, struct error *err)
     return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
 }
 
-/* Whether an entry of dir is a folder with such a name. course: one that was not moved aside. */
-static enum status is_such_folder(const char *dir, const struct dirent *entry, bool course, bool *such,
-                                  struct error *err)
+bool checkpoint_is_folder(const char *dir, const struct dirent *entry)
 {
-    bool aside = false, there;
     char path[FS_PATH_MAX];
-    *such = course ? checkpoint_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name);
-    if (!*such || entry->d_type == DT_DIR)
-        return STATUS_OK;
-    TRY(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
-    TRY(look_for(path, &there, err));
-    *such = there && fs_is_dir(path);
-    return STATUS_OK;
+    struct stat facts;
+    if (entry->d_type == DT_DIR)
+        return true;
+    if (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) != STATUS_OK)
+        return false;
+    return io_stat(path, &facts) == 0 ? S_ISDIR(facts.st_mode) : fs_exists(path);
 }
 
-/* Whether dir has such a folder. Only a dir that does not exist has none: one that cannot be listed is an error, or a
- * run would begin anew over its own checkpoints. */
+enum status checkpoint_find_folder(const char *dir, bool *there, struct error *err)
+{
+    enum status status = fs_find_dir(dir, there, STATUS_CHECKPOINT, err);
+    if (status != STATUS_OK && !error_is_unreadable(err))
+        error_hint(err, "mount its disk or put the folder back, so that nothing of the run is lost; if there is none, "
+                        "remove what is in its place");
+    return status;
+}
+
+/* Whether dir has a folder with the name of a checkpoint; course: of one that was not moved aside. Only a dir that does
+ * not exist has none: one that cannot be listed is an error, or a run would begin anew over its own checkpoints. */
 static enum status any_folder(const char *dir, bool course, bool *any, struct error *err)
 {
-    enum status status = STATUS_OK;
     const struct dirent *entry;
-    DIR *folder = io_opendir(dir);
+    bool there, aside = false;
     *any = false;
-    if (!folder && (errno == ENOENT || errno == ENOTDIR))
+    TRY(checkpoint_find_folder(dir, &there, err));
+    if (!there)
         return STATUS_OK;
-    while (folder && status == STATUS_OK && !*any && (entry = io_readdir(folder)))
-        status = is_such_folder(dir, entry, course, any, err);
-    if (status == STATUS_OK && !*any && errno) /* of io_opendir() or io_readdir() */
+    DIR *folder = io_opendir(dir);
+    while (folder && !*any && (entry = io_readdir(folder)))
+        *any = (course ? checkpoint_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name)) &&
+               checkpoint_is_folder(dir, entry);
+    enum status status = STATUS_OK;
+    if (!folder || (!*any && errno)) /* of io_opendir() or io_readdir() */
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot list the checkpoints in '%s'", dir);
     if (folder)
         io_closedir(folder);
@@ -127,13 +135,12 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
     bool there;
     *is_checkpoint = false;
-    TRY(look_for(dir, &there, err));
-    if (!there || !fs_is_dir(dir)) {
-        error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir,
-                  fs_exists(dir) ? "it is not a folder, or a link to nothing" : strerror(ENOENT));
+    enum status status = fs_find_dir(dir, &there, STATUS_CHECKPOINT, err);
+    if (status == STATUS_OK && !there)
+        status = error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir, strerror(ENOENT));
+    if (status != STATUS_OK && !error_is_unreadable(err))
         error_hint(err, "%s", hint);
-        return STATUS_CHECKPOINT;
-    }
+    TRY(status);
     if (strlen(dir) >= FS_PATH_MAX)
         return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
     strcpy(folder, dir);
@@ -146,8 +153,8 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     if (fs_exists(path))
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is damaged: " MANIFEST_NAME " is missing", dir);
     TRY(fs_join(path, dir, "checkpoints", STATUS_CHECKPOINT, err));
-    TRY(look_for(path, &there, err));
-    if (there && fs_is_dir(path)) {
+    TRY(checkpoint_find_folder(path, &there, err));
+    if (there) {
         strcpy(folder, path);
         return STATUS_OK;
     }

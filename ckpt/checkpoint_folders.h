@@ -15,6 +15,7 @@
 #include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 
 enum { CHECKPOINT_NAME_MAX = 256 };
@@ -28,6 +29,13 @@ enum { CHECKPOINT_NAME_MAX = 256 };
 /* Whether ztrain writes this name: step-%08d or epoch-%04d, with the suffixes of folders that were moved out of the
  * way. *aside: it was moved aside, or is damaged. */
 bool checkpoint_own_name(const char *name, bool *aside);
+
+/* fs_find_dir() of a folder of a run, with a hint what to do about something else in its place (STATUS_CHECKPOINT): a
+ * link whose disk is not mounted may lead to the run's checkpoints. */
+enum status checkpoint_find_folder(const char *dir, bool *there, struct error *err);
+
+/* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts as well. */
+bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
 /* The same as checkpoint_any() of checkpoint folders that were not moved aside; from the names alone. */
 enum status checkpoint_any_of_course(const char *dir, bool *any, struct error *err);

@@ -72,6 +72,7 @@ static enum status entry_fill(struct checkpoint_entry *entry, const char *path, 
 {
     struct manifest *manifest = NULL;
     struct error damage = {0};
+    bool there;
     enum status status = manifest_load(path, files, &manifest, &damage);
     if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
         if (err)
@@ -92,8 +93,8 @@ static enum status entry_fill(struct checkpoint_entry *entry, const char *path, 
         entry->manifest = manifest;
         return STATUS_OK;
     }
+    entry->unread = error_is_unreadable(&damage) || fs_find_dir(path, &there, STATUS_CHECKPOINT, &damage) != STATUS_OK;
     entry->damage = memory_text(damage.text);
-    entry->unread = error_is_unreadable(&damage);
     entry->cause = entry->unread ? damage.cause : 0;
     return STATUS_OK;
 }
@@ -316,7 +317,6 @@ static enum status list_names(struct checkpoint_list *list, const char *dir, boo
 {
     enum status status = STATUS_OK;
     struct checkpoint_list known = *list;
-    char path[FS_PATH_MAX];
     int room = 0;
     bool aside;
     memset(list, 0, sizeof *list);
@@ -332,8 +332,7 @@ static enum status list_names(struct checkpoint_list *list, const char *dir, boo
             break;
         if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside)
             continue;
-        TRY_END(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
-        if (entry->d_type == DT_DIR || fs_is_dir(path))
+        if (checkpoint_is_folder(dir, entry))
             list_append(list, &known, entry, &room);
     }
     if (errno)

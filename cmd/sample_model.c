@@ -48,9 +48,11 @@ static enum status read_description(struct sample_model *m, const char *dir, boo
 
 enum status sample_model_open(struct sample_model *m, const char *dir, bool best, struct error *err)
 {
+    bool there;
     memset(m, 0, sizeof *m);
     if (!model_folder_find(dir, m->found)) {
-        if (!fs_exists(dir) && model_folder_is_name(dir))
+        TRY(fs_find_dir(dir, &there, STATUS_CHECKPOINT, err));
+        if (model_folder_is_name(dir))
             return model_folder_missing(dir, STATUS_USAGE, err);
         error_set(err, STATUS_USAGE, "'%s' is not a folder", PRINTABLE(dir));
         return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");

@@ -134,7 +134,7 @@ static enum status print_place(const struct run_spec *spec, const char *resume, 
                PRINTABLE(spec->run.name));
     if (place->start == RUN_BRANCHED && status == STATUS_OK)
         printf("the run would branch off there: --resume names a checkpoint of another folder\n");
-    if (place->start == RUN_NEW && status != STATUS_OK) {
+    if (place->start == RUN_NEW && status == STATUS_USAGE) {
         printf("the folder holds checkpoints: a run there needs --resume %s\n", PRINTABLE(place->path));
         status = STATUS_OK;
     }

@@ -32,9 +32,11 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
         struct stat before;
         struct checkpoint *checkpoint;
+        bool there, is_checkpoint;
+        if (fs_find_dir(folder, &there, STATUS_CHECKPOINT, err) != STATUS_OK)
+            return OUTCOME_UNREAD;
         if (!checkpoint_identify(folder, &before))
             break;
-        bool is_checkpoint;
         char place[FS_PATH_MAX];
         if (listed && checkpoint_locate(folder, &is_checkpoint, place, err) == STATUS_OK && !is_checkpoint)
             error_set(err, STATUS_CHECKPOINT, "'%s' has a checkpoint's name, and is a folder of checkpoints", folder);

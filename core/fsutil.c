@@ -68,27 +68,94 @@ bool fs_is_dir(const char *path)
     return io_stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err)
+/* Cuts `path`, which cannot be opened, down to the nearest name that exists, above it or itself. Returns why that is no
+ * folder; NULL: it is one, so that nothing has the path's name. *reason: the errno of a disk that does not answer. */
+static const char *why_no_folder(char path[FS_PATH_MAX], int *reason)
 {
-    *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not make us wait for a writer */
-    if (*fd < 0)
-        return error_system(err, code, errno, "cannot open '%s'", path);
+    char parent[FS_PATH_MAX];
     struct stat st;
-    const char *problem = NULL;
-    int reason = fstat(*fd, &st) != 0 ? errno : 0;
+    *reason = 0;
+    while (io_lstat(path, &st) != 0) {
+        fs_parent(path, parent);
+        if ((errno != ENOENT && errno != ENOTDIR) || !strcmp(parent, path))
+            return strerror(*reason = errno);
+        strcpy(path, parent);
+    }
+    if (io_stat(path, &st) == 0)
+        return S_ISDIR(st.st_mode) ? NULL : "is not a folder";
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)
+        return "is a broken link";
+    return strerror(*reason = errno);
+}
+
+enum status fs_find_dir(const char *path, bool *there, enum status code, struct error *err)
+{
+    char nearest[FS_PATH_MAX];
+    size_t length = strlen(path);
+    int reason;
+    *there = fs_is_dir(path);
+    if (*there)
+        return STATUS_OK;
+    while (length > 1 && path[length - 1] == '/') /* which would follow a link */
+        length--;
+    if (length >= sizeof nearest)
+        return error_set(err, code, "path too long: '%.200s…'", path);
+    snprintf(nearest, sizeof nearest, "%.*s", (int)length, path);
+    const char *why = why_no_folder(nearest, &reason);
+    if (!why)
+        return STATUS_OK;
+    if (reason)
+        return error_system(err, code, reason, "cannot open the folder '%s'", path);
+    if (strlen(nearest) == length)
+        return error_set(err, code, "cannot open the folder '%s': it %s", path, why);
+    return error_set(err, code, "cannot open the folder '%s': '%s' %s", path, nearest, why);
+}
+
+/* *facts: of the file. */
+static enum status open_regular(const char *path, int flags, enum status code, int *fd, struct stat *facts,
+                                struct error *err)
+{
+    /* O_NONBLOCK: a pipe must not make us wait for its other end; ENXIO: it has none */
+    *fd = io_open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    if (*fd < 0 && errno != ENXIO)
+        return error_system(err, code, errno, "cannot open '%s'", path);
+    const char *problem = "it is not a regular file";
+    int reason = *fd >= 0 && fstat(*fd, facts) != 0 ? errno : 0;
+    if (*fd >= 0 && !reason && S_ISREG(facts->st_mode))
+        return STATUS_OK;
     if (reason)
         problem = strerror(reason);
-    else if (!S_ISREG(st.st_mode))
-        problem = S_ISDIR(st.st_mode) ? "it is a folder, expected a file" : "it is not a regular file";
-    if (problem) {
+    else if (*fd >= 0 && S_ISDIR(facts->st_mode))
+        problem = "it is a folder, expected a file";
+    if (*fd >= 0)
         io_close(*fd);
-        *fd = -1;
-        error_set(err, code, "cannot read '%s': %s", path, problem);
-        error_cause(err, reason);
-        return code;
-    }
+    *fd = -1;
+    error_set(err, code, "cannot open '%s': %s", path, problem);
+    error_cause(err, reason);
+    return code;
+}
+
+enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err)
+{
+    struct stat facts;
+    return open_regular(path, flags, code, fd, &facts, err);
+}
+
+enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err)
+{
+    struct stat facts;
+    TRY(open_regular(path, O_RDONLY, code, fd, &facts, err));
     if (bytes)
-        *bytes = st.st_size;
+        *bytes = facts.st_size;
+    return STATUS_OK;
+}
+
+enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err)
+{
+    int fd;
+    *stream = NULL;
+    TRY(fs_open_read(path, code, &fd, NULL, err));
+    *stream = memory_fdopen(fd, "r");
     return STATUS_OK;
 }
 
@@ -201,7 +268,7 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
     if (strlen(path) >= FS_PATH_MAX)
         return error_set(err, code, "path too long: '%.200s…'", path);
     snprintf(temporary->name, sizeof temporary->name, "%s.tmp-%ld", path, (long)getpid());
-    temporary->fd = io_open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    temporary->fd = io_open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
     if (temporary->fd < 0)
         return error_system(err, code, errno, "cannot create '%s'", temporary->name);
     return STATUS_OK;

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { FS_PATH_MAX = 4096 };
 
@@ -30,9 +31,20 @@ bool fs_is_absent(
     const char *path); /* no entry has this name; false where that cannot be known: opening it tells why */
 bool fs_is_dir(const char *path);
 
-/* Opens a regular file for reading; a folder, pipe or device is refused without waiting. *bytes (may be NULL): its
- * size. */
+/* Whether `path` is a folder. *there is false only where nothing has this name. Anything else of this name is an error:
+ * a file, a link to nothing (its disk may not be mounted), here or in place of a folder above it; and so is a disk that
+ * does not answer. */
+enum status fs_find_dir(const char *path, bool *there, enum status code, struct error *err);
+
+/* Opens a regular file with these flags of open() (O_CLOEXEC is added, and the mode of a new file is 0666). A folder,
+ * pipe or device is refused; a pipe is not waited for. *fd is -1 after an error. */
+enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err);
+
+/* The same for reading. *bytes (may be NULL): the file's size. */
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err);
+
+/* The same as a stream, which the caller closes. */
+enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err);
 
 /* Reads a whole regular file of at most max_bytes; a NUL follows the *size bytes of *data (caller frees). */
 enum status fs_read_file(const char *path, size_t max_bytes, enum status code, char **data, size_t *size,

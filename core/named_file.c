@@ -6,9 +6,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+enum { LINKS_MAX = 40 };
 
 bool named_file_is_special(const char *path)
 {
@@ -32,29 +34,35 @@ static enum status write_special(const char *path, const void *data, size_t size
     return status;
 }
 
-/* The name of the file that the link at `path` leads to. It is made if it is absent, for only then has it a name. */
-static enum status resolve_link(const char *path, char real[PATH_MAX], enum status code, struct error *err)
+enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum status code, struct error *err)
 {
-    int fd = io_open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_system(err, code, errno, "cannot create what the link '%s' leads to", path);
-    io_close(fd);
-    struct slow_call call;
-    liveness_slow_begin(&call, "resolving", path, -1);
-    const char *found = realpath(path, real);
-    int reason = errno;
-    liveness_slow_end(&call);
-    return found ? STATUS_OK : error_system(err, code, reason, "cannot follow the link '%s'", path);
+    char link[FS_PATH_MAX], folder[FS_PATH_MAX];
+    if (strlen(path) >= FS_PATH_MAX)
+        return error_set(err, code, "path too long: '%.200s…'", path);
+    strcpy(target, path);
+    for (int links = 0;; links++) {
+        struct slow_call call;
+        liveness_slow_begin(&call, "resolving", target, -1);
+        const ssize_t length = readlink(target, link, sizeof link - 1);
+        liveness_slow_end(&call);
+        if (length < 0)
+            return STATUS_OK;
+        if (links == LINKS_MAX)
+            return error_system(err, code, ELOOP, "cannot follow the link '%s'", path);
+        link[length] = '\0';
+        fs_parent(target, folder);
+        if (*link == '/')
+            strcpy(target, link);
+        else
+            TRY(fs_join(target, folder, link, code, err));
+    }
 }
 
 enum status named_file_write(const char *path, const void *data, size_t size, enum status code, struct error *err)
 {
-    struct stat st;
-    char real[PATH_MAX];
+    char target[FS_PATH_MAX];
     if (named_file_is_special(path))
         return write_special(path, data, size, code, err);
-    if (io_lstat(path, &st) != 0 || !S_ISLNK(st.st_mode))
-        return fs_write_file(path, data, size, code, err);
-    TRY(resolve_link(path, real, code, err));
-    return fs_write_file(real, data, size, code, err);
+    TRY(named_file_target(path, target, code, err));
+    return fs_write_file(target, data, size, code, err);
 }

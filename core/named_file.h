@@ -2,13 +2,16 @@
 #ifndef ZTRAIN_CORE_NAMED_FILE_H
 #define ZTRAIN_CORE_NAMED_FILE_H
 
-#include "core/status.h"
+#include "core/fsutil.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
 /* Whether `path`, followed through links, names something other than a regular file: a pipe, a device or a folder. */
 bool named_file_is_special(const char *path);
+
+/* The name that `path` leads to: itself unless it is a link. The target of a link need not exist. */
+enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum status code, struct error *err);
 
 /* Writes a whole file as fs_write_file() does; the target of a link is replaced, not the link, and into a pipe or a
  * device `data` is written. A pipe that nobody reads is an error, not a wait. */

@@ -100,6 +100,8 @@ enum status error_prefix(struct error *err, const char *format, ...)
 bool error_is_unreadable(const struct error *err)
 {
     static const int absent[] = {ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG};
+    if (!err)
+        return false;
     for (size_t i = 0; i < COUNT_OF(absent); i++)
         if (err->cause == absent[i])
             return false;

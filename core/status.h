@@ -67,7 +67,8 @@ enum status error_mark_printed(struct error *err);
 bool error_is_transient(const struct error *err);
 
 /* Whether a file exists but could not be read (EIO, ESTALE, EACCES, …), so that nothing is known about its bytes. This
- * is not damage; a file that is absent, is not a regular file, or has wrong bytes is damaged. */
+ * is not damage; a file that is absent, is not a regular file, or has wrong bytes is damaged. err may
+ * be NULL (then false). */
 bool error_is_unreadable(const struct error *err);
 
 /* One word for an exit code, for logs and documentation ("usage", "data", …); "unknown" for others. */

@@ -41,13 +41,20 @@ static int64_t count_parameters(const json_t *tensors)
 static void read_model(struct watched_run *run)
 {
     struct checkpoint *checkpoint;
+    struct error why;
     char folder[FS_PATH_MAX];
     bool any;
     const int64_t events = run->history.events[HISTORY_CHECKPOINT].total;
     if ((run->model.known && run->model.events == events) ||
-        fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK ||
-        checkpoint_any(folder, &any, NULL) != STATUS_OK || !any ||
-        checkpoint_open(run->folder, false, &checkpoint, NULL) != STATUS_OK)
+        fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK)
+        return;
+    if (checkpoint_any(folder, &any, &why) != STATUS_OK) {
+        if (!run->model.warned)
+            log_warn("%s", why.text);
+        run->model.warned = true;
+        return;
+    }
+    if (!any || checkpoint_open(run->folder, false, &checkpoint, NULL) != STATUS_OK)
         return;
     const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));
     run->model.known = true;
@@ -194,18 +201,20 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
 {
     char path[FS_PATH_MAX], real[PATH_MAX];
     struct error why;
-    bool changed;
+    struct stat facts;
+    bool changed, there;
     *run = (struct watched_run){.folder = memory_text(folder), .name = memory_text("")};
     for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--)
         run->folder[n - 1] = 0;
-    if (!fs_is_dir(folder) && fs_exists(folder)) {
+    if (io_stat(folder, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
         const char *name = fs_base_name(run->folder);
         error_set(err, STATUS_CHECKPOINT, "'%s' is a file", folder);
         return error_hint(err, "its folder: ztrain report %.*s",
                           name > run->folder + 1 ? (int)(name - run->folder) - 1 : 1,
                           name > run->folder ? run->folder : ".");
     }
-    if (!fs_is_dir(folder))
+    TRY(fs_find_dir(folder, &there, STATUS_CHECKPOINT, err));
+    if (!there)
         return error_set(err, STATUS_CHECKPOINT, "there is no folder '%s'; hint: ztrain report takes run folders",
                          folder);
     TRY(fs_join(path, folder, "metrics.jsonl", STATUS_CHECKPOINT, err));

@@ -34,9 +34,9 @@ struct watched_run {
     struct run_history history;
     struct spec_pairs spec;
     enum run_state state;
-    int64_t total_steps; /* 0: unknown */
-    struct {             /* of the newest checkpoint */
-        bool known;
+    int64_t total_steps;    /* 0: unknown */
+    struct {                /* of the newest checkpoint */
+        bool known, warned; /* warned: that the checkpoints cannot be listed */
         int64_t parameters;
         int world;
         char model_type[64], dtype[16];

@@ -98,6 +98,39 @@ static enum status choose_start(struct run_place *place, struct error *err)
     return STATUS_OK;
 }
 
+static const char run_dir_hint[] = "run.dir names the folder in which run folders are made";
+
+/* run.dir: what exists and is no folder is an error of the spec, a disk that does not answer is not. */
+static enum status check_above(const struct run_place *place, struct error *err)
+{
+    char above[FS_PATH_MAX];
+    bool there;
+    fs_parent(place->path, above);
+    if (fs_find_dir(above, &there, STATUS_USAGE, err) == STATUS_OK)
+        return STATUS_OK;
+    if (error_is_unreadable(err) && err->cause != EACCES)
+        return err->code = STATUS_CHECKPOINT;
+    return error_hint(err, "%s", run_dir_hint);
+}
+
+/* Nothing else may be in the place of the run folder or of a folder in it. A disk that does not answer is waited for
+ * later. */
+static enum status check_folders(const struct run_place *place, struct error *err)
+{
+    static const char *const names[] = {"checkpoints", "log"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct error why;
+        char path[FS_PATH_MAX];
+        bool there;
+        TRY(fs_join(path, place->path, names[i], STATUS_USAGE, err));
+        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why))
+            continue;
+        *err = why;
+        return why.code;
+    }
+    return STATUS_OK;
+}
+
 enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err)
 {
     struct real_place real;
@@ -107,6 +140,7 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
     if (n < 0 || (size_t)n >= sizeof place->path)
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof place->path - 1);
+    TRY(check_above(place, err));
     if (is_auto(resume))
         return choose_start(place, err);
     place->start = resume ? RUN_RESUMED : RUN_NEW;
@@ -127,6 +161,7 @@ enum status run_place_check(const struct run_place *place, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
     bool any, of_course;
+    TRY(check_folders(place, err));
     if (place->start == RUN_RESUMED)
         return STATUS_OK;
     TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
@@ -156,14 +191,13 @@ enum status run_place_check_room(const struct run_place *place, struct error *er
         else
             snprintf(nearest, sizeof nearest, slash ? "/" : ".");
     }
-    const char *problem = fs_is_dir(nearest) ? NULL : io_access(nearest, F_OK) ? "is a broken link" : "is not a folder";
-    if (!problem && faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) != 0)
-        problem = errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
-    if (!problem)
+    if (faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) == 0)
         return STATUS_OK;
+    const char *problem =
+        errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
     if (strcmp(nearest, place->path) == 0)
         error_set(err, STATUS_USAGE, "run folder '%s' %s", place->path, problem);
     else
         error_set(err, STATUS_USAGE, "cannot make run folder '%s': '%s' %s", place->path, nearest, problem);
-    return error_hint(err, "run.dir names the folder in which run folders are made");
+    return error_hint(err, "%s", run_dir_hint);
 }

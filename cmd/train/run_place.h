@@ -26,17 +26,19 @@ struct run_place {
 /* Decides on the folder. It is <run.dir>/<run.name>, with one exception: if that does not exist and `resume` (--resume
  * DIR; NULL: not given) lies in a run folder whose run.yaml has the same run.name, that folder has been moved, and the
  * run continues in it. Links are followed: `resume` belongs to the folder that it really lies in. STATUS_USAGE: the
- * path is too long, or run_place_check(). */
+ * path is too long, or run.dir is not a folder; STATUS_CHECKPOINT: its checkpoints cannot be listed. */
 enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err);
 
 /* The folder or checkpoint to resume from, once the place is known; NULL: the run begins. */
 const char *run_place_resume(const struct run_place *place, const char *resume);
 
-/* STATUS_USAGE if the folder holds checkpoints that the run would overwrite: it does not continue from any of them. */
+/* STATUS_USAGE if the folder holds checkpoints that the run would overwrite: it does not continue from any of them.
+ * STATUS_CHECKPOINT if it, its checkpoints/ or its log/ exists and is no folder, such as a link whose disk is not
+ * mounted. */
 enum status run_place_check(const struct run_place *place, struct error *err);
 
-/* STATUS_USAGE if the folder cannot be made or written: the nearest existing path above it is not a folder, or this
- * user may not write there. Makes nothing. */
+/* STATUS_USAGE if the folder cannot be made or written: this user may not write into the nearest folder above it that
+ * exists. Makes nothing. */
 enum status run_place_check_room(const struct run_place *place, struct error *err);
 
 #endif

@@ -99,6 +99,63 @@ static void test_kinds(void **state)
     assert_false(fs_is_dir(at("file")) || fs_is_dir(at("nothing")) || fs_is_dir(at("link")));
 }
 
+/* Only what has no name at all is absent. */
+static void test_find_dir(void **state)
+{
+    (void)state;
+    bool there;
+    put("file", "x", 1);
+    assert_int_equal(mkdir(at("folder"), 0700), 0);
+    assert_int_equal(symlink("folder", at("link")), 0);
+    assert_int_equal(symlink("nowhere/at/all", at("lost")), 0);
+    assert_int_equal(symlink("loop", at("loop")), 0);
+    static const char *const folders[] = {"folder", "link", "link/", "folder/."};
+    static const char *const absent[] = {"none", "none/deep/er", "folder/none", "link/none/"};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(fs_find_dir(at(folders[i]), &there, STATUS_DATA, &err), STATUS_OK);
+        assert_true(there);
+        assert_int_equal(fs_find_dir(at(absent[i]), &there, STATUS_DATA, &err), STATUS_OK);
+        assert_false(there);
+    }
+    static const struct {
+        const char *path, *words;
+    } wrong[] = {{"file", "file': it is not a folder"},           {"file/a/b", "/file' is not a folder"},
+                 {"lost", "lost': it is a broken link"},          {"lost/", "lost/': it is a broken link"},
+                 {"lost/checkpoints", "/lost' is a broken link"}, {"loop", "loop': it is a broken link"},
+                 {"folder/../lost/a", "/lost' is a broken link"}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        expect(fs_find_dir(at(wrong[i].path), &there, STATUS_CHECKPOINT, &err), STATUS_CHECKPOINT, wrong[i].words);
+        assert_false(there || error_is_unreadable(&err));
+    }
+}
+
+/* Nothing but a regular file is opened, and a pipe is not waited for. */
+static void test_open_file(void **state)
+{
+    (void)state;
+    int fd;
+    FILE *stream;
+    char text[8];
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_WRONLY | O_CREAT | O_APPEND};
+    for (size_t i = 0; i < COUNT_OF(flags); i++) {
+        expect(fs_open_file(at("pipe"), flags[i], STATUS_DATA, &fd, &err), STATUS_DATA, "it is not a regular file");
+        expect(fs_open_file("/dev/zero", flags[i], STATUS_DATA, &fd, &err), STATUS_DATA, "it is not a regular file");
+        assert_int_equal(fd, -1);
+    }
+    expect(fs_open_file(folder, O_RDONLY, STATUS_DATA, &fd, &err), STATUS_DATA, "it is a folder, expected a file");
+    assert_int_equal(fs_open_file(at("made"), O_RDWR | O_CREAT, STATUS_DATA, &fd, &err), STATUS_OK);
+    assert_int_equal(write(fd, "a\nb\n", 4), 4);
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    close(fd);
+    assert_int_equal(fs_open_stream(at("made"), STATUS_DATA, &stream, &err), STATUS_OK);
+    assert_non_null(fgets(text, sizeof text, stream));
+    assert_string_equal(text, "a\n");
+    fclose(stream);
+    expect(fs_open_stream(at("pipe"), STATUS_DATA, &stream, &err), STATUS_DATA, "it is not a regular file");
+    assert_null(stream);
+}
+
 static void test_read(void **state)
 {
     (void)state;
@@ -212,7 +269,9 @@ static void test_output(void **state)
     assert_int_equal(lstat(at("pipe"), &st), 0);
     assert_true(S_ISFIFO(st.st_mode));
     assert_int_equal(symlink("none/file", at("lost")), 0);
-    expect(named_file_write(at("lost"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot create what the link '");
+    expect(named_file_write(at("lost"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "none/file.tmp-");
+    assert_int_equal(symlink("loop", at("loop")), 0);
+    expect(named_file_write(at("loop"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot follow the link '");
     assert_int_equal(mkdir(at("folder"), 0700), 0);
     expect(named_file_write(at("folder"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot open '");
 }
@@ -267,7 +326,9 @@ static void test_copy(void **state)
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-    const struct CMUnitTest tests[] = {CASE(test_join),  CASE(test_kinds),  CASE(test_read),      CASE(test_mkdirs),
-                                       CASE(test_write), CASE(test_output), CASE(test_full_disk), CASE(test_copy)};
+    const struct CMUnitTest tests[] = {
+        CASE(test_join),   CASE(test_kinds), CASE(test_find_dir), CASE(test_open_file), CASE(test_read),
+        CASE(test_mkdirs), CASE(test_write), CASE(test_output),   CASE(test_full_disk), CASE(test_copy),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
