@@ -80,8 +80,9 @@ struct checkpoint_writer {
                                       is done */
     enum dtype dtype;              /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
-    /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called right before the
-     * checkpoint gets its name, before `latest` moves, and before anything is deleted. An error ends the save. */
+    /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called before
+     * anything is made, right before the checkpoint gets its name, before `latest` moves, and before anything is
+     * deleted. An error ends the save. */
     enum status (*still_owner)(void *context, struct error *err);
     void *owner;
 };
@@ -133,6 +134,12 @@ void checkpoint_saving_free(struct checkpoint_saving *saving, bool clean);
  * warning. Called on rank 0 alone. */
 bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *dir, const struct checkpoint_keep *keep,
                               const struct train_position *position);
+
+/* Does again what follows a save once the checkpoint is complete, for the run's newest one, NAME of `position` in
+ * `dir`, which the run resumes from: a kill may have come in between. Stale .tmp- folders are deleted, `latest` points
+ * at it, and checkpoints that `keep` does not name are deleted. Failures are warnings. Called on rank 0 alone. */
+void checkpoint_mend(struct checkpoint_save_cache *cache, const char *dir, const char *name,
+                     const struct train_position *position, const struct checkpoint_keep *keep);
 
 /* How often a reader looks for the newest checkpoint again if a run that is training has deleted or replaced it. */
 enum { CHECKPOINT_TRIES = 5 };

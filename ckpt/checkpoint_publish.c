@@ -201,3 +201,11 @@ enum status checkpoint_publish(struct checkpoint_saving *save, struct error *err
         tidy(save); /* step 7 */
     return STATUS_OK;
 }
+
+void checkpoint_mend(struct checkpoint_save_cache *cache, const char *dir, const char *name,
+                     const struct train_position *position, const struct checkpoint_keep *keep)
+{
+    checkpoint_sweep(dir);
+    checkpoint_point(dir, "latest", name);
+    checkpoint_retention_apply(dir, name, position, keep, &cache->known);
+}

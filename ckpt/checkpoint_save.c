@@ -41,9 +41,11 @@
  * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. A
  * failure after step 5 (`latest`, deleting) is a warning, because the checkpoint is complete.
  *
- * Before each of steps 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner). If
- * another job has taken it over, the save ends with that error on all ranks. If the disk does not answer, step 5 fails,
- * and steps 6 and 7 are left out. */
+ * Before each of steps 1, 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner).
+ * If another job has taken it over, or it is gone, the save ends with that error on all ranks. If the disk does not
+ * answer, steps 1 and 5 fail, and steps 6 and 7 are left out.
+ *
+ * After a kill in steps 6 and 7 checkpoint_mend() does them at the next start of the run, whether that saves or not. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"
@@ -106,9 +108,12 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
         return checkpoint_io_error("name a folder in", dir, err);
     snprintf(save->unique, sizeof save->unique, "%016" PRIx64, random);
     TRY(name_folders(save, err));
+    if (save->writer->still_owner) /* in a run folder that was moved away nothing is made again */
+        TRY(save->writer->still_owner(save->writer->owner, err));
     if (!fs_is_dir(dir)) {
         char parent[FS_PATH_MAX];
-        TRY(fs_mkdirs(dir, STATUS_CHECKPOINT, err));
+        if (io_mkdir(dir, 0777) && errno != EEXIST)
+            return checkpoint_io_error("make the folder", dir, err);
         TRY(fs_join(parent, dir, "..", STATUS_CHECKPOINT, err));
         TRY(checkpoint_sync(parent, err));
     }

@@ -2,11 +2,11 @@
  * not create a file, and the log of a run still has its first lines. */
 #include "core/log.h"
 
+#include "core/fsutil.h"
 #include "core/io.h"
 #include "core/output.h"
 #include "core/printable.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -37,9 +37,8 @@ enum status log_open(const char *path, struct error *err)
 {
     if (!path)
         return STATUS_OK;
-    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_set(err, STATUS_CHECKPOINT, "cannot open log file '%s': %s", path, strerror(errno));
+    int fd;
+    TRY(fs_open_file(path, O_WRONLY | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &fd, err));
     int error = output_open(fd);
     if (error) {
         io_close(fd);

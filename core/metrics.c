@@ -86,15 +86,11 @@ struct reader {
     json_t *object; /* NULL: damaged; owned */
 };
 
-/* Returns false with errno set if the file cannot be opened. `path` must outlive the reader. */
-static bool reader_open(struct reader *reader, const char *path)
+/* `path` must outlive the reader. */
+static enum status reader_open(struct reader *reader, const char *path, struct error *err)
 {
-    struct slow_call call;
     *reader = (struct reader){.path = path};
-    liveness_slow_begin(&call, "opening", path, -1);
-    reader->file = memory_fopen(path, "re");
-    liveness_slow_end(&call);
-    return reader->file;
+    return fs_open_stream(path, STATUS_CHECKPOINT, &reader->file, err);
 }
 
 static void reader_close(struct reader *reader)
@@ -296,8 +292,8 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     *branch_step = 0;
     snprintf(name, sizeof name, "%s", path);
     if (!number || numbered(path, number, name, NULL) == STATUS_OK)
-        reader_open(&other, name);
-    bool same = reader_open(&own, path);
+        reader_open(&other, name, NULL);
+    bool same = reader_open(&own, path, NULL) == STATUS_OK;
     while (other.file && reader_next_good(&other)) {
         same =
             same && reader_next_good(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
@@ -357,12 +353,9 @@ static enum status rewrite(struct metrics *metrics, const char *from, const stru
     struct sink sink = {.fd = -1, .path = fresh};
     TRY(metrics_keep(metrics->path, course->former, err));
     TRY(path_with_suffix(metrics->path, "tmp", fresh, err));
-    sink.fd = io_open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (sink.fd < 0)
-        return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", fresh, strerror(errno));
+    TRY(fs_open_file(fresh, O_WRONLY | O_CREAT | O_TRUNC, STATUS_CHECKPOINT, &sink.fd, err));
     if (from) {
-        if (!reader_open(&reader, from))
-            TRY_END(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno)));
+        TRY_END(reader_open(&reader, from, err));
         TRY_END(read_course(&reader, from, course, &sink, &survey, err));
     }
     TRY_END(sink_flush(&sink, err));
@@ -399,8 +392,7 @@ static enum status take_course(struct metrics *metrics, const struct metrics_cou
         holes_warn(&survey->holes, metrics->path);
         return STATUS_OK;
     }
-    if (!reader_open(&reader, from))
-        return error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno));
+    TRY(reader_open(&reader, from, err));
     enum status status = read_course(&reader, from, course, NULL, survey, err);
     reader_close(&reader);
     TRY(status);
@@ -457,11 +449,7 @@ enum status metrics_open(const char *path, const struct metrics_course *course, 
         TRY_GOTO(take_course(metrics, course, &survey, err));
     else
         TRY_GOTO(move_aside(metrics, err));
-    metrics->fd = io_open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (metrics->fd < 0) {
-        status = io_error(metrics, "open", err);
-        goto fail;
-    }
+    TRY_GOTO(fs_open_file(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
     if (course)
         TRY_GOTO(complete(metrics, course, &survey, err));
@@ -744,10 +732,9 @@ static enum status append_line(const char *path, const struct line *line, struct
 {
     char last = '\n';
     struct stat facts;
-    const int fd = io_open(path, O_RDWR | O_APPEND | O_NOCTTY | O_CLOEXEC);
     enum status status = STATUS_OK;
-    if (fd < 0)
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
+    int fd;
+    TRY(fs_open_file(path, O_RDWR | O_APPEND, STATUS_CHECKPOINT, &fd, err));
     if (io_stat(path, &facts) == 0 && facts.st_size > 0 && io_pread(fd, &last, 1, facts.st_size - 1) == 1 &&
         last != '\n')
         status = fs_write(fd, path, "\n", 1, STATUS_CHECKPOINT, err);

@@ -84,9 +84,8 @@ enum status metrics_summarise(const char *path, const char *checkpoints, enum ev
                               struct metrics_summary *summary, struct error *err)
 {
     *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
-    FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno));
+    FILE *file;
+    TRY(fs_open_stream(path, STATUS_CHECKPOINT, &file, err));
     char *text = NULL;
     size_t size = 0;
     ssize_t length;

@@ -60,7 +60,7 @@ struct background_save {
 /* A checkpoint follows the lines of its steps. */
 static void flush_metrics(struct background_save *b)
 {
-    int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (b->flush && (fd < 0 || fault_fsync(fd)))
         log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->metrics_path,
                  strerror(errno));

@@ -12,6 +12,7 @@
 #include "cmd/train/resume_together.h"
 #include "cmd/train/retry_together.h"
 #include "cmd/train/run_kernels.h"
+#include "cmd/train/save_parts.h"
 #include "cmd/train/stop_signal.h"
 #include "cmd/train/trainer_weights.h"
 #include "core/fsutil.h"
@@ -176,7 +177,8 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
 
 /* ---- outputs ------------------------------------------------------------- */
 
-/* Moves checkpoints of later steps aside and opens metrics.jsonl with the lines that led to the checkpoint. */
+/* Moves checkpoints of later steps aside, opens metrics.jsonl with the lines that led to the checkpoint, and completes
+ * its save. */
 static enum status apply_planned_rewind(struct run *run, const struct checkpoint *checkpoint,
                                         const struct checkpoint_rewind *rewind, struct error *err)
 {
@@ -198,6 +200,10 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
                                    .former = rewind->number};
     TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
     TRY(metrics_resume(run->metrics, path, position->step, err));
+    if (!branched) {
+        const struct checkpoint_keep keep = save_keep_of(run);
+        checkpoint_mend(run->save_cache, rewind->dir, rewind->name, &checkpoint->position, &keep);
+    }
     log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
     return STATUS_OK;
 }

@@ -38,7 +38,8 @@
  * owner: it reads the file again before each checkpoint is published, before `latest` moves, before anything is
  * deleted, before metrics.jsonl is opened and before lines that waited for a disk are written to it; a foreign nonce,
  * or no file, ends the run with 2. (Any other line asks only whether the refreshing thread has found a foreign nonce.)
- * What remains is the moment between that look and the rename that follows.
+ * Where the folder itself is not the one that was locked, it was moved or deleted, and the run ends with 4. What
+ * remains is the moment between that look and the rename that follows.
  *
  *   killed                     what the next start finds
  *   -------------------------  -------------------------------------------------------------------------------------
@@ -92,11 +93,12 @@ enum { REFRESHED_BYTES = 29 }; /* "2026-11-22T11:30:12Z 00000012" */
 struct run_lock {
     struct run_lock_config config;
     char folder[FS_PATH_MAX], lock_path[FS_PATH_MAX], owner_path[FS_PATH_MAX];
-    int lock_fd;  /* of `lock`, or -1 */
-    int owner_fd; /* of the owner file that this run wrote, or -1 */
+    struct stat identity; /* of the folder */
+    int lock_fd;          /* of `lock`, or -1 */
+    int owner_fd;         /* of the owner file that this run wrote, or -1 */
     off_t refreshed_at;
     int64_t refreshes;
-    atomic_bool lost; /* the thread found another owner */
+    atomic_bool lost; /* at the last look the folder had another owner, or was gone */
     pthread_t thread;
     pthread_mutex_t mutex; /* of `end` */
     pthread_cond_t ended;
@@ -152,23 +154,31 @@ static void owner_parse(const char *text, struct run_owner *owner)
         memset(owner, 0, sizeof *owner);
 }
 
+/* One attempt. */
+static enum status owner_read_text(const struct run_lock *lock, char text[OWNER_MAX_BYTES], struct error *err)
+{
+    int fd;
+    TRY(fs_open_file(lock->owner_path, O_RDONLY | O_NOFOLLOW, STATUS_CHECKPOINT, &fd, err));
+    ssize_t bytes = io_pread(fd, text, OWNER_MAX_BYTES - 1, 0);
+    int code = errno;
+    io_close(fd);
+    return bytes < 0 ? error_system(err, STATUS_CHECKPOINT, code, "cannot read '%s'", lock->owner_path) : STATUS_OK;
+}
+
 static enum status owner_read(const struct run_lock *lock, struct reading *reading, struct error *err)
 {
+    struct error why;
+    enum status status;
+    int tries = 0;
     memset(reading, 0, sizeof *reading);
-    int fd = -1, tries = 0;
-    ssize_t bytes = -1;
-    do { /* ESTALE: another node has renamed a file over the one that was found */
-        fd = io_open(lock->owner_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        bytes = fd < 0 ? -1 : io_pread(fd, reading->text, sizeof reading->text - 1, 0);
-        int code = errno;
-        if (fd >= 0)
-            io_close(fd);
-        errno = code;
-    } while (bytes < 0 && (errno == ESTALE || errno == EINTR) && ++tries < ESTALE_TRIES);
-    if (bytes < 0 && errno == ENOENT)
+    do /* ESTALE: another node has renamed a file over the one that was found */
+        status = owner_read_text(lock, reading->text, &why);
+    while (status != STATUS_OK && (why.cause == ESTALE || why.cause == EINTR) && ++tries < ESTALE_TRIES);
+    if (status != STATUS_OK && (why.cause == ENOENT || why.cause == ENOTDIR))
         return STATUS_OK;
-    if (bytes < 0)
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", lock->owner_path);
+    if (status != STATUS_OK && err)
+        *err = why;
+    TRY(status);
     if (reading->text[0] == 0)
         strcpy(reading->text, "?"); /* there is a file */
     owner_parse(reading->text, &reading->owner);
@@ -251,9 +261,7 @@ static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error
         lock->lock_fd = -1;
     }
     if (lock->lock_fd < 0)
-        lock->lock_fd = io_open(lock->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock->lock_fd < 0)
-        return open_error("open", lock->lock_path, err);
+        TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
     return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
 }
 
@@ -359,14 +367,15 @@ static enum status refuse_folder(const struct run_lock *lock, const struct readi
                                  struct error *err)
 {
     char who[512];
+    const struct run_lock_words *words = &lock->config.words;
     enum verdict verdict = judge(lock, reading, grip);
     describe_owner(&reading->owner, who);
     if (verdict == VERDICT_ALIVE || verdict == VERDICT_DISTANT)
-        error_set(err, STATUS_USAGE, "run folder '%s' is in use by another run (%s)", lock->folder, who);
+        error_set(err, STATUS_USAGE, "%s '%s' is in use by %s (%s)", words->folder, lock->folder, words->other, who);
     else
-        error_set(err, STATUS_USAGE, "run folder '%s' is in use by another run: its file '" LOCK_NAME "' is locked",
-                  lock->folder);
-    return error_hint(err, "wait for it to end, or give this run another run.name");
+        error_set(err, STATUS_USAGE, "%s '%s' is in use by %s: its file '" LOCK_NAME "' is locked", words->folder,
+                  lock->folder, words->other);
+    return error_hint(err, "%s", words->hint);
 }
 
 /* ---- taking -------------------------------------------------------------- */
@@ -496,9 +505,10 @@ static void log_watching(const struct run_lock *lock, struct watch *watch, const
         return;
     watch->logged = true;
     describe_owner(&reading->owner, who);
-    log_info("run folder '%s' is marked as used by a run that can only be watched from here (%s); waiting up to %.0f s "
-             "for a sign of life from it before this run takes over",
-             lock->folder, who, silence_needed(lock, reading, grip));
+    log_info("%s '%s' is marked as used by %s that can only be watched from here (%s); waiting up to %.0f s for a sign "
+             "of life from it before this one takes over",
+             lock->config.words.folder, lock->folder, lock->config.words.other, who,
+             silence_needed(lock, reading, grip));
 }
 
 static enum status take_lock(struct run_lock *lock, struct error *err)
@@ -518,8 +528,8 @@ static enum status take_lock(struct run_lock *lock, struct error *err)
             TRY(claim(lock, &reading, grip, &won, err));
             if (won && grip == GRIP_NONE)
                 log_warn("'%s' cannot be locked, as its file system has no locks: the file '" OWNER_NAME
-                         "' next to it is all that keeps other jobs out of this run folder",
-                         lock->lock_path);
+                         "' next to it is all that keeps other jobs out of this %s",
+                         lock->lock_path, lock->config.words.folder);
             if (won && *reading.text && !watch.logged)
                 log_debug("took over '%s' from %s", lock->owner_path, reading.owner.nonce);
             if (won)
@@ -527,7 +537,7 @@ static enum status take_lock(struct run_lock *lock, struct error *err)
             break;
         case DECIDE_WAIT:
             if (lock->config.asked_to_stop()) {
-                log_info("asked to stop while this run waited for its folder, '%s'", lock->folder);
+                log_info("asked to stop while '%s' was waited for", lock->folder);
                 return STATUS_REQUEUE;
             }
             log_watching(lock, &watch, &reading, grip);
@@ -569,7 +579,7 @@ static void *refresh_until_the_end(void *argument)
 {
     struct run_lock *lock = argument;
     pthread_mutex_lock(&lock->mutex);
-    while (!lock->end && !lock->lost) {
+    while (!lock->end) {
         const struct timespec until = time_after(lock->config.period);
         if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT)
             continue;
@@ -629,6 +639,7 @@ void run_lock_config_init(struct run_lock_config *config)
 {
     char restarts[32];
     *config = (struct run_lock_config){
+        .words = {"run folder", "another run", "wait for it to end, or give this run another run.name"},
         .period = USUAL_PERIOD,
         .patience = USUAL_PATIENCE,
         .now = seconds_now,
@@ -675,6 +686,8 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
     snprintf(lock->folder, sizeof lock->folder, "%s", folder);
     TRY_GOTO(fs_join(lock->lock_path, folder, LOCK_NAME, STATUS_USAGE, err));
     TRY_GOTO(fs_join(lock->owner_path, folder, OWNER_NAME, STATUS_USAGE, err));
+    if (io_stat(folder, &lock->identity) != 0)
+        TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", folder));
     TRY_GOTO(make_nonce(lock->config.self.nonce, err));
     TRY_GOTO(take_lock(lock, err));
     sweep(lock);
@@ -689,28 +702,46 @@ fail:
     return status;
 }
 
-static enum status taken_over(struct run_lock *lock, const struct run_owner *by, struct error *err)
+/* Whether the folder of this name is not the one that was locked. */
+static bool folder_is_gone(const struct run_lock *lock)
+{
+    struct stat now;
+    if (io_stat(lock->folder, &now) != 0)
+        return errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+    return now.st_ino != lock->identity.st_ino || now.st_dev != lock->identity.st_dev;
+}
+
+static enum status report_gone(const struct run_lock *lock, struct error *err)
+{
+    error_set(err, STATUS_CHECKPOINT, "the %s '%s' is gone: it was moved or deleted, or its disk was unmounted",
+              lock->config.words.folder, lock->folder);
+    error_hint(err, "nothing more is written there; --resume takes it where it is now");
+    return error_cause(err, RUN_LOCK_GONE);
+}
+
+static enum status taken_over(const struct run_lock *lock, const struct run_owner *by, struct error *err)
 {
     char who[512];
-    lock->lost = true;
+    const char *name = lock->config.words.folder;
     describe_owner(by, who);
     if (*by->nonce)
-        error_set(err, STATUS_USAGE, "another job has taken over this run folder, '%s' (%s)", lock->folder, who);
+        error_set(err, STATUS_USAGE, "another job has taken over this %s, '%s' (%s)", name, lock->folder, who);
     else
         error_set(err, STATUS_USAGE,
-                  "another job has taken over this run folder, '%s', and has ended (its file '" OWNER_NAME
-                  "' no longer names this run)",
-                  lock->folder);
-    return error_hint(err, "this run was silent for too long, or was requeued; it writes nothing more there");
+                  "another job has taken over this %s, '%s', and has ended (its file '" OWNER_NAME
+                  "' no longer names this one)",
+                  name, lock->folder);
+    return error_hint(err, "this one was silent for too long, or was requeued; it writes nothing more there");
 }
 
 enum status run_lock_check(struct run_lock *lock, struct error *err)
 {
     struct reading reading;
     TRY(owner_read(lock, &reading, err));
-    if (lock->lost || strcmp(reading.owner.nonce, lock->config.self.nonce) != 0)
-        return taken_over(lock, &reading.owner, err);
-    return STATUS_OK;
+    lock->lost = strcmp(reading.owner.nonce, lock->config.self.nonce) != 0;
+    if (!lock->lost)
+        return STATUS_OK;
+    return folder_is_gone(lock) ? report_gone(lock, err) : taken_over(lock, &reading.owner, err);
 }
 
 enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)
@@ -718,17 +749,23 @@ enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)
     return lock->lost ? run_lock_check(lock, err) : STATUS_OK;
 }
 
+static void stop_refreshing(struct run_lock *lock)
+{
+    if (!lock->thread_runs)
+        return;
+    pthread_mutex_lock(&lock->mutex);
+    lock->end = true;
+    pthread_cond_signal(&lock->ended);
+    pthread_mutex_unlock(&lock->mutex);
+    pthread_join(lock->thread, NULL);
+    lock->thread_runs = false;
+}
+
 void run_lock_release(struct run_lock *lock)
 {
     if (!lock)
         return;
-    if (lock->thread_runs) {
-        pthread_mutex_lock(&lock->mutex);
-        lock->end = true;
-        pthread_cond_signal(&lock->ended);
-        pthread_mutex_unlock(&lock->mutex);
-        pthread_join(lock->thread, NULL);
-    }
+    stop_refreshing(lock);
     if (lock->owner_fd >= 0) {
         struct error err;
         if (run_lock_check(lock, &err) == STATUS_OK && io_unlink(lock->owner_path) != 0)
@@ -740,6 +777,24 @@ void run_lock_release(struct run_lock *lock)
     pthread_cond_destroy(&lock->ended);
     pthread_mutex_destroy(&lock->mutex);
     free(lock);
+}
+
+/* The owner goes first: until `lock` is gone as well, a taker finds it locked. A file server keeps deleted files that
+ * are open under other names, hence the folder goes last. */
+void run_lock_release_folder(struct run_lock *lock)
+{
+    char folder[FS_PATH_MAX];
+    struct error err;
+    if (!lock)
+        return;
+    strcpy(folder, lock->folder);
+    stop_refreshing(lock);
+    if (run_lock_check(lock, &err) == STATUS_OK) {
+        io_unlink(lock->owner_path);
+        io_unlink(lock->lock_path);
+    }
+    run_lock_release(lock);
+    io_remove(folder);
 }
 
 bool run_lock_in_use(const char *folder)

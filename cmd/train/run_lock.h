@@ -1,10 +1,12 @@
-/* run_lock.h: one job at a time writes in a run folder, on any file system and from any node. run_lock.c describes
- * the protocol. Rank 0 of a job holds the lock; commands that only read take none. */
+/* run_lock.h: one job at a time writes in a folder, on any file system and from any node. run_lock.c describes the
+ * protocol. Rank 0 of a run holds the lock of the run folder, and an export that of the folder that it works in;
+ * commands that only read take none. */
 #ifndef ZTRAIN_CMD_TRAIN_RUN_LOCK_H
 #define ZTRAIN_CMD_TRAIN_RUN_LOCK_H
 
 #include "core/status.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,7 +24,14 @@ struct run_owner {
     double period; /* seconds between two refreshes */
 };
 
+/* What messages call the folder and its owner. */
+struct run_lock_words {
+    const char *folder, *other; /* "run folder", "another run" */
+    const char *hint;           /* what the user of a folder that is in use can do */
+};
+
 struct run_lock_config {
+    struct run_lock_words words;
     struct run_owner self;         /* run_lock_take() sets nonce, locked and period */
     double period;                 /* seconds between two refreshes; an owner that misses three is taken for dead */
     double patience;               /* seconds to wait for an owner that is alive or ending */
@@ -31,7 +40,7 @@ struct run_lock_config {
     bool (*asked_to_stop)(void);   /* ends the wait */
 };
 
-/* The configuration of ztrain: this process, the periods of run_lock.c, the real clock, the stop signals. */
+/* The configuration of a run: this process, the periods of run_lock.c, the real clock, the stop signals. */
 void run_lock_config_init(struct run_lock_config *config);
 
 struct run_lock;
@@ -43,8 +52,11 @@ struct run_lock;
 enum status run_lock_take(struct run_lock **lock, const char *folder, const struct run_lock_config *config,
                           struct error *err);
 
+/* The cause (error_cause()) of an error about a folder that is gone: trying again is of no use. */
+#define RUN_LOCK_GONE EIDRM
+
 /* Reads the owner file again. STATUS_USAGE: another job has taken over, so nothing may be written any more;
- * STATUS_CHECKPOINT: it cannot be read. */
+ * STATUS_CHECKPOINT: it cannot be read, or the folder is gone: moved, deleted or replaced (RUN_LOCK_GONE). */
 enum status run_lock_check(struct run_lock *lock, struct error *err);
 
 /* The same without reading the disk, by the last reading of the refreshing thread, which reads once a period. */
@@ -57,5 +69,9 @@ bool run_lock_in_use(const char *folder);
 
 /* Deletes the owner file if it is this run's, and unlocks. NULL is allowed. */
 void run_lock_release(struct run_lock *lock);
+
+/* The same for a folder that was made for the lock: deletes the lock's files as well, and the folder, unless another
+ * process has come or something else is in it. */
+void run_lock_release_folder(struct run_lock *lock);
 
 #endif

@@ -42,7 +42,7 @@ struct checkpoint_writer save_writer_of(struct run *run)
 
 bool save_is_disk_error(const struct error *err)
 {
-    return err->code == STATUS_CHECKPOINT || error_is_transient(err);
+    return (err->code == STATUS_CHECKPOINT && err->cause != RUN_LOCK_GONE) || error_is_transient(err);
 }
 
 enum status save_report(struct run *run, const struct saved *saved, struct error *err)

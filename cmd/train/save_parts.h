@@ -11,7 +11,8 @@ struct checkpoint_keep save_keep_of(const struct run *run);
 struct checkpoint_writer save_writer_of(struct run *run);
 
 /* Whether a save failed because of the disk: another attempt may succeed, and training can continue without the
- * checkpoint. Other causes are fatal: a folder that another run has taken over (STATUS_USAGE), memory, a peer. */
+ * checkpoint. Other causes are fatal: a folder that is gone (RUN_LOCK_GONE) or that another run has taken over
+ * (STATUS_USAGE), memory, a peer. */
 bool save_is_disk_error(const struct error *err);
 
 /* A checkpoint that is complete. */

@@ -83,7 +83,7 @@ def test_an_owner_file_that_cannot_be_read_for_a_while_ends_no_run(folder):
     process = folder.start("--config", folder.spec(LONG), env=disk.env)
     wait_for_steps(folder, process, 2)
     disk.fails("open EIO /owner")
-    wait_for_words(folder, process, "is tried again for 30 s: cannot read '")
+    wait_for_words(folder, process, "is tried again for 30 s: cannot open '")
     disk.works()
     wait_until(lambda: "wrote the checkpoint" in folder.said(process).out, what="another attempt")
     process.send_signal(signal.SIGTERM)

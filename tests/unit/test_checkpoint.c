@@ -322,7 +322,7 @@ static void test_newest_valid_one(void **unused)
     assert_int_equal(symlink("epoch-0099", link), 0);
     assert_int_equal(opened_step(run, true, &err), 2);
     assert_int_equal(opened_step(link, true, &err), -1);
-    assert_non_null(strstr(err.text, "a link to nothing"));
+    assert_non_null(strstr(err.text, "it is a broken link"));
     assert_int_equal(remove(link), 0);
     case_write(link, "x", 1);
     assert_int_equal(opened_step(run, true, &err), 2);
@@ -371,6 +371,82 @@ static void test_what_is_no_checkpoint(void **unused)
 }
 
 /* ---- names, retention, leftovers ----------------------------------------- */
+
+/* A link whose disk is not mounted, or a file, is no absent folder; in the place of a checkpoint it may be the newest.
+ */
+static void test_what_leads_nowhere(void **unused)
+{
+    (void)unused;
+    char run[FS_PATH_MAX], path[FS_PATH_MAX], disk[FS_PATH_MAX], away[FS_PATH_MAX];
+    struct error err;
+    bool any;
+    for (int i = 1; i <= 2; i++) {
+        struct case_save how = {.world = 1, .step = i};
+        case_save_ok(&how, path);
+    }
+    case_path(run, "run");
+    assert_int_equal(mkdir(run, 0777), 0);
+    case_path(path, "run/checkpoints");
+    assert_int_equal(symlink("../disk", path), 0);
+    for (int file = 0; file < 2; file++) {
+        assert_int_equal(checkpoint_any(path, &any, &err), STATUS_CHECKPOINT);
+        assert_non_null(strstr(err.text, file ? "it is not a folder; hint: " : "it is a broken link; hint: "));
+        assert_int_equal(opened_step(run, true, &err), -1);
+        assert_non_null(strstr(err.text, file ? "it is not a folder; hint: " : "it is a broken link; hint: "));
+        assert_int_equal(remove(path), 0);
+        case_write(path, "x", 1);
+    }
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(checkpoint_any(path, &any, &err), STATUS_OK);
+    assert_false(any);
+
+    case_path(path, "step-00000002");
+    case_path(disk, "disk");
+    case_path(away, "away");
+    assert_int_equal(rename(path, disk), 0);
+    assert_int_equal(symlink("disk", path), 0);
+    assert_int_equal(opened_step(case_dir, true, &err), 2);
+    assert_int_equal(rename(disk, away), 0);
+    assert_int_equal(opened_step(case_dir, true, &err), -1);
+    assert_non_null(strstr(err.text, "step-00000002': it is a broken link; hint: make "));
+    assert_non_null(strstr(err.text, "step-00000001' is of step 1"));
+    struct case_save next = {.world = 1, .step = 3, .keep_last = 1};
+    case_save_ok(&next, path); /* an older one that leads nowhere stays */
+    assert_true(case_has("step-00000002") && !case_has("step-00000001"));
+    assert_int_equal(opened_step(case_dir, true, &err), 3);
+}
+
+/* What a kill has left after the checkpoint was complete. */
+static void test_mending(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct checkpoint_save_cache *cache;
+    struct error err;
+    for (int i = 1; i <= 3; i++) {
+        struct case_save how = {.world = 1, .step = i};
+        case_save_ok(&how, path);
+    }
+    case_path(path, ".tmp-delete-step-00000000");
+    assert_int_equal(mkdir(path, 0777), 0);
+    case_path(path, ".tmp-delete-step-00000000/rank-00000.zst");
+    case_write(path, "x", 1);
+    case_path(path, "latest");
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(symlink("step-00000002", path), 0);
+    const struct case_save last = {.world = 1, .step = 3};
+    const struct train_position position = case_position(&last);
+    const struct checkpoint_keep keep = {.last = 2};
+    assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, &err), STATUS_OK);
+    for (int again = 0; again < 2; again++) {
+        checkpoint_mend(cache, case_dir, "step-00000003", &position, &keep);
+        assert_true(case_has("step-00000003") && case_has("step-00000002") && !case_has("step-00000001"));
+        assert_int_equal(case_count(".tmp-"), 0);
+        case_path(path, "latest");
+        assert_int_equal(opened_step(path, true, &err), 3);
+    }
+    checkpoint_save_cache_free(cache);
+}
 
 static void test_keep_last(void **unused)
 {
@@ -806,7 +882,15 @@ static void test_folder_that_cannot_be(void **unused)
         assert_int_equal(ends[r].status, STATUS_CHECKPOINT);
         assert_non_null(strstr(ends[r].err.text, "/file"));
     }
-    case_path(path, "runs/x/checkpoints"); /* parents are created */
+    case_path(path, "run/checkpoints"); /* it is made, but not the run folder above it, which was moved away */
+    memcpy(case_dir, path, sizeof case_dir);
+    case_save_ranks(&how, ends);
+    assert_int_equal(ends[0].status, STATUS_CHECKPOINT);
+    memcpy(case_dir, old, sizeof old);
+    assert_false(case_has("run"));
+    case_path(path, "run");
+    assert_int_equal(mkdir(path, 0777), 0);
+    case_path(path, "run/checkpoints");
     memcpy(case_dir, path, sizeof case_dir);
     case_save_ok(&how, path);
     case_load_ok(path, false, 1, 1);
@@ -1042,6 +1126,8 @@ int main(void)
         TEST(test_another_model_is_refused),
         TEST(test_newest_valid_one),
         TEST(test_what_is_no_checkpoint),
+        TEST(test_what_leads_nowhere),
+        TEST(test_mending),
         TEST(test_keep_last),
         TEST(test_keep_best),
         TEST(test_scores_are_read_back),

@@ -399,6 +399,57 @@ static void test_an_owner_without_a_file_has_lost_it(void **state)
     run_lock_release(lock);
 }
 
+/* A folder that was moved or deleted is not another job's; put back, it is the run's again. */
+static void test_a_folder_that_is_gone(void **state)
+{
+    (void)state;
+    struct error err;
+    char moved[80];
+    struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 0);
+    snprintf(moved, sizeof moved, "%s-moved", folder);
+    for (int again = 0; again < 2; again++) { /* the second time there is another folder in its place */
+        assert_int_equal(rename(folder, moved), 0);
+        if (again)
+            assert_int_equal(mkdir(folder, 0700), 0);
+        assert_int_equal(run_lock_check(lock, &err), STATUS_CHECKPOINT);
+        assert_non_null(strstr(err.text, "is gone: it was moved or deleted"));
+        assert_true(err.cause == RUN_LOCK_GONE && !error_is_transient(&err));
+        assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_CHECKPOINT);
+        if (again)
+            assert_int_equal(rmdir(folder), 0);
+        assert_int_equal(rename(moved, folder), 0);
+        assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK);
+    }
+    run_lock_release(lock);
+    assert_false(there_is("owner"));
+}
+
+static void test_a_folder_for_the_lock_alone(void **state)
+{
+    (void)state;
+    run_lock_release_folder(taken(config_of(NULL, 0, NULL, 0), 0));
+    assert_int_equal(access(folder, F_OK), -1);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 0);
+    put("owner.tmp-1", "of a taker that has just come");
+    run_lock_release_folder(lock);
+    assert_true(!there_is("owner") && !there_is("lock") && there_is("owner.tmp-1"));
+}
+
+/* A pipe or a device in the place of a file ends the taking at once. */
+static void test_no_regular_files(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"owner", "lock"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        assert_int_equal(mkfifo(at(names[i]), 0600), 0);
+        refused(config_of(NULL, 0, NULL, 0), STATUS_CHECKPOINT, "it is not a regular file");
+        assert_false(run_lock_in_use(folder));
+        unlink(at("owner"));
+        unlink(at("lock"));
+    }
+}
+
 /* The refreshes of an owner that was succeeded have no effect. */
 static void test_refreshing(void **state)
 {
@@ -453,7 +504,7 @@ static void test_owner_files_that_say_nothing(void **state)
         run_lock_release(lock);
     }
     assert_int_equal(mkdir(at("owner"), 0777), 0);
-    refused(config_of(NULL, 0, NULL, 0), STATUS_CHECKPOINT, "/owner': Is a directory");
+    refused(config_of(NULL, 0, NULL, 0), STATUS_CHECKPOINT, "/owner': it is a folder");
     assert_int_equal(rmdir(at("owner")), 0);
 }
 
@@ -602,6 +653,9 @@ int main(void)
         TEST(test_the_wait_ends_with_the_owner_and_with_a_stop),
         TEST(test_a_requeued_job_takes_over_at_once),
         TEST(test_an_owner_without_a_file_has_lost_it),
+        TEST(test_a_folder_that_is_gone),
+        TEST(test_a_folder_for_the_lock_alone),
+        TEST(test_no_regular_files),
         TEST(test_refreshing),
         TEST(test_a_reader_sees_whether_a_run_lives),
         TEST(test_owner_files_that_say_nothing),
