@@ -2,6 +2,7 @@
  */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/commands.h"
+#include "cmd/export_folder.h"
 #include "cmd/unknown_word.h"
 #include "core/log.h"
 
@@ -16,7 +17,9 @@ static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dt
                             "safetensors, config.json, and the tokenizer files that came with the model.\n"
                             "\n"
                             "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
-                            "  --out HFDIR     the folder to write; created if it does not exist\n"
+                            "  --out HFDIR     the folder to write: a new one, an empty one, or one with an earlier\n"
+                            "                  export, which stays until the new one is whole. One export at a time\n"
+                            "                  writes it; another is refused\n"
                             "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
                             "  --best          of a run folder: the checkpoint with the best evaluation, by the run's\n"
                             "                  checkpoint.metric and checkpoint.mode\n"
@@ -115,7 +118,13 @@ static enum status export_once(const struct arguments *arguments, const enum dty
     else
         TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
-    enum status status = huggingface_export(checkpoint, arguments->out, dtype, 0, err);
+    struct export_folder folder;
+    enum status status = export_folder_open(&folder, arguments->out, err);
+    if (status == STATUS_OK)
+        status = huggingface_export(checkpoint, folder.fresh, dtype, 0, err);
+    if (status == STATUS_OK)
+        status = export_folder_publish(&folder, err);
+    export_folder_close(&folder);
     if (status == STATUS_OK)
         log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
                  arguments->out, dtype_name(dtype));

@@ -7,18 +7,13 @@
  *     unit       | tensor A ............ | tensor B ............ | …
  *     windows    [   WINDOW   ][   WINDOW   ][   WINDOW   ] …        aligned in the unit
  *
- * Publication: every file is written and fsynced as `.tmp-NAME` first. Then an old export's config.json and index are
- * removed, the files are renamed, and config.json is renamed last. So at any instant the folder is the old model, not a
- * model (without config.json), or the new one. */
+ * Every file is synced, and the folder at the end; whoever exports gives it its name then (cmd/export_folder.h). */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "ckpt/manifest.h"
 #include "core/fsutil.h"
-#include "core/log.h"
 #include "core/memory.h"
-#include "core/string_list.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -33,7 +28,7 @@ enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32 */, NAME_BYTES = 256 };
 
 static const int64_t DEFAULT_SHARD_BYTES = 5000000000;
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json",
-                  CONFIG_FILE[] = "config.json", TEMPORARY[] = ".tmp-";
+                  CONFIG_FILE[] = "config.json";
 
 struct exporter {
     const struct checkpoint *checkpoint;
@@ -42,97 +37,22 @@ struct exporter {
     struct model_desc desc;
     struct tensor_table table;
     int num_shards;
-    int *shard_of;            /* [num_tensors], not decreasing */
-    struct string_list names; /* files that are still under temporary names, in the order of publication */
-    float *window;            /* (WINDOW) elements [window_begin, window_end) of window_unit */
+    int *shard_of; /* [num_tensors], not decreasing */
+    float *window; /* (WINDOW) elements [window_begin, window_end) of window_unit */
     int window_unit;
     int64_t window_begin, window_end;
     uint16_t *converted; /* (WINDOW) */
 };
 
-/* ---- the target folder --------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
-/* Calls visit() for every name in the folder; stops at the first failure. */
-static enum status for_each_file(const char *dir, enum status (*visit)(void *context, const char *name, struct error *),
-                                 void *context, struct error *err)
-{
-    DIR *listing = memory_opendir(dir);
-    if (!listing)
-        return error_set(err, STATUS_DATA, "cannot list folder '%s': %s", dir, strerror(errno));
-    enum status status = STATUS_OK;
-    for (struct dirent *item; status == STATUS_OK && (item = readdir(listing));)
-        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
-            status = visit(context, item->d_name, err);
-    closedir(listing);
-    return status;
-}
-
-struct target {
-    const char *dir;
-    bool ours, foreign, config;
-};
-
-static enum status look_at_file(void *context, const char *name, struct error *err)
-{
-    struct target *target = context;
-    if (strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0)
-        return STATUS_OK;
-    if (strcmp(name, CONFIG_FILE) == 0)
-        target->config = true;
-    if (strncmp(name, "pytorch_model", 13) == 0)
-        target->foreign = true;
-    if (fs_has_suffix(name, ".safetensors")) {
-        char path[FS_PATH_MAX];
-        struct safetensors_header header;
-        TRY(fs_join(path, target->dir, name, STATUS_DATA, err));
-        struct error damage;
-        enum status status = safetensors_read_header(path, &header, &damage);
-        bool ours = status == STATUS_OK && header.by_ztrain;
-        safetensors_header_release(&header);
-        if (status == STATUS_DEVICE) /* out of memory: the file may be fine */
-            return error_set(err, status, "%s", damage.text);
-        *(ours ? &target->ours : &target->foreign) = true;
-    }
-    return STATUS_OK;
-}
-
-/* Creates the folder; refuses one with a model that ztrain did not write. */
-static enum status prepare_target(const char *out, struct error *err)
-{
-    struct target target = {.dir = out};
-    struct stat there;
-    if (stat(out, &there) == 0 && !S_ISDIR(there.st_mode)) {
-        error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
-        return error_hint(err, "name the folder for the model");
-    }
-    TRY(fs_mkdirs(out, STATUS_DATA, err));
-    TRY(for_each_file(out, look_at_file, &target, err));
-    if (target.foreign || (target.config && !target.ours)) {
-        error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
-        return error_hint(err, "choose another folder, or remove its files");
-    }
-    if (target.ours)
-        log_info("an earlier export in %s is replaced", out);
-    return STATUS_OK;
-}
-
-/* ---- files under temporary names ----------------------------------------- */
-
-static enum status temporary_path(struct exporter *exporter, const char *name, char path[FS_PATH_MAX],
-                                  struct error *err)
-{
-    char hidden[NAME_BYTES + sizeof TEMPORARY];
-    snprintf(hidden, sizeof hidden, "%s%s", TEMPORARY, name);
-    return fs_join(path, exporter->out, hidden, STATUS_DATA, err);
-}
-
-/* Adds a name to the files to publish; path is its temporary path until then. */
-static enum status add_file(struct exporter *exporter, const char *name, char path[FS_PATH_MAX], struct error *err)
+/* The path of a file of the export. */
+static enum status add_file(const struct exporter *exporter, const char *name, char path[FS_PATH_MAX],
+                            struct error *err)
 {
     if (strlen(name) >= NAME_BYTES)
         return error_set(err, STATUS_DATA, "file name too long: '%.200s…'", name);
-    string_list_add(&exporter->names, name);
-    return temporary_path(exporter, name, path, err);
+    return fs_join(path, exporter->out, name, STATUS_DATA, err);
 }
 
 /* JSON text with a newline at its end; numbers are as short as possible without losing a bit (1e-06, not
@@ -305,6 +225,19 @@ static enum status write_index(struct exporter *exporter, struct error *err)
 
 /* ---- tokenizer, configuration -------------------------------------------- */
 
+/* Where a tokenizer file of a checkpoint goes: a chat template has a folder, which is made here. */
+static enum status tokenizer_place(const struct exporter *exporter, const char *name, char path[FS_PATH_MAX],
+                                   struct error *err)
+{
+    static const char prefix[] = TEMPLATES_FOLDER "-";
+    if (strncmp(name, prefix, strlen(prefix)) != 0)
+        return add_file(exporter, name, path, err);
+    char folder[FS_PATH_MAX];
+    TRY(fs_join(folder, exporter->out, TEMPLATES_FOLDER, STATUS_DATA, err));
+    TRY(fs_mkdirs(folder, STATUS_DATA, err));
+    return fs_join(path, folder, name + strlen(prefix), STATUS_DATA, err);
+}
+
 /* Copies the tokenizer files, which are small enough to be read whole and verified. */
 static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
 {
@@ -322,7 +255,7 @@ static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
         if (XXH3_64bits(data, bytes) != file->checksum)
             TRY_END(
                 error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: it does not match the manifest's checksum", from));
-        TRY_END(add_file(exporter, file->name, to, err));
+        TRY_END(tokenizer_place(exporter, file->name, to, err));
         TRY_END(fs_write_file(to, data, bytes, STATUS_DATA, err));
         free(data);
         data = NULL;
@@ -341,63 +274,6 @@ static enum status write_config(struct exporter *exporter, struct error *err)
     return status;
 }
 
-/* ---- publication --------------------------------------------------------- */
-
-static enum status remove_file(const char *dir, const char *name, struct error *err)
-{
-    char path[FS_PATH_MAX];
-    TRY(fs_join(path, dir, name, STATUS_DATA, err));
-    if (unlink(path) != 0 && errno != ENOENT)
-        return error_set(err, STATUS_DATA, "cannot remove '%s': %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
-/* Removes the weights of an older export that the new one does not have, and the files of a killed export. */
-static enum status remove_stale(void *context, const char *name, struct error *err)
-{
-    const struct exporter *exporter = context;
-    bool temporary = strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0;
-    if (!temporary && !fs_has_suffix(name, ".safetensors"))
-        return STATUS_OK;
-    const char *final = temporary ? name + strlen(TEMPORARY) : name;
-    if (string_list_has(&exporter->names, name) || string_list_has(&exporter->names, final))
-        return STATUS_OK;
-    return remove_file(exporter->out, name, err);
-}
-
-/* Gives a file its name; a chat template's is in a folder, which is created. */
-static enum status publish_file(struct exporter *exporter, const char *name, struct error *err)
-{
-    static const char prefix[] = TEMPLATES_FOLDER "-";
-    bool is_template = strncmp(name, prefix, strlen(prefix)) == 0;
-    char from[FS_PATH_MAX], folder[FS_PATH_MAX], to[FS_PATH_MAX];
-    TRY(temporary_path(exporter, name, from, err));
-    if (is_template) {
-        TRY(fs_join(folder, exporter->out, TEMPLATES_FOLDER, STATUS_DATA, err));
-        TRY(fs_mkdirs(folder, STATUS_DATA, err));
-        TRY(fs_join(to, folder, name + strlen(prefix), STATUS_DATA, err));
-    } else {
-        TRY(fs_join(to, exporter->out, name, STATUS_DATA, err));
-    }
-    if (rename(from, to) != 0)
-        return error_set(err, STATUS_DATA, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
-    return is_template ? fs_sync_dir(folder, STATUS_DATA, err) : STATUS_OK;
-}
-
-static enum status publish(struct exporter *exporter, struct error *err)
-{
-    TRY(remove_file(exporter->out, CONFIG_FILE, err));
-    TRY(remove_file(exporter->out, INDEX_FILE, err));
-    TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
-    TRY(for_each_file(exporter->out, remove_stale, exporter, err));
-    for (int i = 0; i < exporter->names.count; i++) {
-        if (i == exporter->names.count - 1) /* config.json comes last: all other files are durable */
-            TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
-        TRY(publish_file(exporter, exporter->names.items[i], err));
-    }
-    return fs_sync_dir(exporter->out, STATUS_DATA, err);
-}
-
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, struct error *err)
 {
@@ -413,21 +289,16 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
         TRY_END(error_set(err, STATUS_DEVICE, "out of memory: export"));
     plan_shards(&exporter, max_shard_bytes > 0 ? max_shard_bytes : DEFAULT_SHARD_BYTES);
 
-    TRY_END(prepare_target(out, err));
+    if (mkdir(out, 0777) != 0)
+        TRY_END(error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", out));
     for (int shard = 0; shard < exporter.num_shards; shard++)
         TRY_END(write_shard(&exporter, shard, err));
     if (exporter.num_shards > 1)
         TRY_END(write_index(&exporter, err));
     TRY_END(copy_tokenizer(&exporter, err));
     TRY_END(write_config(&exporter, err));
-    TRY_END(publish(&exporter, err));
+    TRY_END(fs_sync_dir(out, STATUS_DATA, err));
 end:
-    for (int i = 0; i < exporter.names.count; i++) {
-        char path[FS_PATH_MAX];
-        if (status != STATUS_OK && temporary_path(&exporter, exporter.names.items[i], path, NULL) == STATUS_OK)
-            unlink(path);
-    }
-    string_list_release(&exporter.names);
     free(exporter.shard_of);
     free(exporter.window);
     free(exporter.converted);

@@ -32,10 +32,10 @@ enum status huggingface_load(const struct huggingface_source *source, const stru
  * error because the folder has no weights of any kind. */
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
 
-/* Writes folder `out` (created if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
- * index; config.json; the checkpoint's tokenizer files. A folder with a model that ztrain did not export is
- * refused (STATUS_USAGE). Needs a few MiB of memory, whatever the size of the model. All files are written under
- * temporary names and then renamed, config.json last: without it the folder is not a model. */
+/* Makes folder `out` and writes into it: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
+ * index; config.json; the checkpoint's tokenizer files. All of it is on the disk then; an error leaves what is written
+ * so far. Needs a few MiB of memory, whatever the size of the model. STATUS_DATA: the folder exists, or cannot be
+ * written; STATUS_CHECKPOINT: the checkpoint is damaged. */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, struct error *err);
 

@@ -15,8 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/huggingface/huggingface.h"
-#include "core/fsutil.h"
+#include "cmd/export_folder.c"
+#include "cmd/train/run_lock.c"
+#include "cmd/train/stop_signal.c"
 
 static char folder[64];
 
@@ -184,17 +185,31 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     return checkpoint;
 }
 
+/* As the command does it. */
+static enum status try_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
+                              int64_t shard_bytes, struct error *err)
+{
+    struct export_folder target;
+    enum status status = export_folder_open(&target, out, err);
+    if (status == STATUS_OK)
+        status = huggingface_export(checkpoint, target.fresh, dtype, shard_bytes, err);
+    if (status == STATUS_OK)
+        status = export_folder_publish(&target, err);
+    export_folder_close(&target);
+    return status;
+}
+
 static void export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t shard_bytes)
 {
     struct error err;
-    if (huggingface_export(checkpoint, out, dtype, shard_bytes, &err) != STATUS_OK)
+    if (try_export(checkpoint, out, dtype, shard_bytes, &err) != STATUS_OK)
         fail_msg("%s", err.text);
 }
 
 static void expect_fault(const struct checkpoint *checkpoint, const char *out, enum status status, const char *words)
 {
     struct error err = {.text = ""};
-    enum status got = huggingface_export(checkpoint, out, DTYPE_F32, 0, &err);
+    enum status got = try_export(checkpoint, out, DTYPE_F32, 0, &err);
     if (got != status || !strstr(err.text, words))
         fail_msg("'%s' expected, not %d '%s'", words, (int)got, err.text);
 }
@@ -310,16 +325,25 @@ static void test_shards(void **state)
         assert_true(st.st_size < 5000 + 3000); /* a header of less than 3000 bytes */
     }
 
-    /* another number of files over it: the old files go, and so does what a killed export left */
+    /* another number of files over it: the old files go, and so does what a killed export left; others stay */
     put(at("out/.tmp-model-00001-of-00099.safetensors"), "left behind");
     put(at("out/README.md"), "mine");
+    assert_int_equal(mkdir(at("out/notes"), 0750), 0);
+    put(at("out/notes/deep"), "mine as well");
+    assert_int_equal(symlink("README.md", at("out/link")), 0);
+    assert_int_equal(chmod(out, 0711), 0);
     export(checkpoint, out, DTYPE_BF16, 9000);
     check_export(&model, out, DTYPE_BF16);
     assert_true(count_files(out, ".safetensors") < files);
     export(checkpoint, out, DTYPE_F16, 0);
     check_export(&model, out, DTYPE_F16);
-    assert_int_equal(count_files(out, NULL), 3); /* config.json, model.safetensors, README.md */
-    assert_true(file_is(at("out/README.md"), "mine"));
+    assert_int_equal(count_files(out, NULL), 5); /* config.json, model.safetensors and the three others */
+    assert_true(file_is(at("out/README.md"), "mine") && file_is(at("out/notes/deep"), "mine as well") &&
+                file_is(at("out/link"), "mine"));
+    struct stat facts;
+    assert_true(stat(out, &facts) == 0 && (facts.st_mode & 07777) == 0711);
+    assert_true(stat(at("out/notes"), &facts) == 0 && (facts.st_mode & 07777) == 0750);
+    assert_int_equal(count_files(folder, NULL), 2); /* checkpoints, out */
     checkpoint_close(checkpoint);
     model_release(&model);
 }
@@ -370,14 +394,29 @@ static void test_foreign_folders(void **state)
         assert_int_equal(count_files(at("foreign-%d", (int)i), NULL), 1);
         assert_true(file_is(at("foreign-%d/%s", (int)i, foreign[i].file), foreign[i].text));
     }
-    /* other files do not matter */
     assert_int_equal(mkdir(at("notes"), 0700), 0);
-    put(at("notes/notes.txt"), "x");
-    export(checkpoint, at("notes"), DTYPE_F32, 0);
+    export(checkpoint, at("notes"), DTYPE_F32, 0); /* an empty folder */
+    assert_int_equal(mkdir(at("project"), 0700), 0);
+    put(at("project/notes.txt"), "x");
+    expect_fault(checkpoint, at("project"), STATUS_USAGE, "is not empty; hint: an export has a folder to itself");
+    put(at("notes/metrics.jsonl"), "x");
+    expect_fault(checkpoint, at("notes"), STATUS_USAGE, "is that of a run; hint: ");
+    assert_int_equal(symlink("nowhere", at("lost")), 0);
+    expect_fault(checkpoint, at("lost"), STATUS_USAGE, "it is a broken link");
+    assert_int_equal(symlink("linked", at("link")), 0);
+    assert_int_equal(mkdir(at("linked"), 0700), 0);
+    export(checkpoint, at("link/"), DTYPE_F32, 0);
+    export(checkpoint, at("link"), DTYPE_F32, 0);
+    assert_int_equal(count_files(at("linked"), NULL), 2);
+    char before[FS_PATH_MAX];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(at("linked")), 0);
+    expect_fault(checkpoint, ".", STATUS_USAGE, "is the current folder");
+    assert_int_equal(chdir(before), 0);
     put(at("file"), "x");
     expect_fault(checkpoint, at("file"), STATUS_USAGE, "is a file, not a folder");
-    expect_fault(checkpoint, at("file/out"), STATUS_DATA, "cannot make folder");
-    expect_fault(checkpoint, "", STATUS_DATA, "its name is empty");
+    expect_fault(checkpoint, at("file/out"), STATUS_USAGE, "/file' is not a folder");
+    expect_fault(checkpoint, "/", STATUS_USAGE, "is a mount point");
     checkpoint_close(checkpoint);
     model_release(&model);
 }
@@ -397,13 +436,61 @@ static void test_full_disk(void **state)
     limit.rlim_cur = 8192;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     expect_fault(checkpoint, at("out"), STATUS_DATA, "cannot write");
-    expect_fault(checkpoint, at("new"), STATUS_DATA, "/.tmp-model.safetensors': File too large");
+    expect_fault(checkpoint, at("new"), STATUS_DATA, "/new/model.safetensors': File too large");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     check_export(&model, at("out"), DTYPE_BF16);
     assert_int_equal(count_files(at("out"), NULL), 2);
-    assert_int_equal(count_files(at("new"), NULL), 0);
+    assert_false(fs_exists(at("new")));
+    assert_int_equal(count_files(folder, NULL), 2); /* checkpoints, out */
     checkpoint_close(checkpoint);
     model_release(&model);
+}
+
+/* What a killed export leaves beside its folder: half an export, or the earlier one between two renames. */
+static void test_after_a_kill(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, TIED);
+    struct checkpoint *checkpoint = save(&model, TIED, NULL);
+    export(checkpoint, at("out"), DTYPE_BF16, 0);
+    put(at("out/README.md"), "mine");
+    assert_int_equal(mkdir(at(".out.ztrain-export"), 0700), 0);
+    assert_int_equal(mkdir(at(".out.ztrain-export/new"), 0700), 0);
+    put(at(".out.ztrain-export/new/tokenizer.json"), "half");
+    export(checkpoint, at("out"), DTYPE_F32, 0);
+    check_export(&model, at("out"), DTYPE_F32);
+    assert_int_equal(count_files(at("out"), NULL), 3);
+
+    assert_int_equal(mkdir(at(".out.ztrain-export"), 0700), 0);
+    assert_int_equal(rename(at("out"), at(".out.ztrain-export/former")), 0);
+    put(at("checkpoints/step-00000003/manifest.json"), "damaged"); /* the export fails */
+    expect_fault(checkpoint, at("out"), STATUS_CHECKPOINT, "manifest.json");
+    check_export(&model, at("out"), DTYPE_F32);
+    assert_true(file_is(at("out/README.md"), "mine"));
+    assert_int_equal(count_files(folder, NULL), 2); /* checkpoints, out */
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+/* One writer: another is refused at once. A writer that has lost its folder publishes nothing. */
+static void test_one_writer(void **state)
+{
+    (void)state;
+    struct export_folder first, second;
+    struct error err;
+    assert_int_equal(export_folder_open(&first, at("out"), &err), STATUS_OK);
+    assert_int_equal(export_folder_open(&second, at("out/"), &err), STATUS_USAGE);
+    assert_non_null(strstr(err.text, "is in use by another export (host "));
+    export_folder_close(&second);
+    assert_int_equal(export_folder_open(&second, at("other"), &err), STATUS_OK);
+    export_folder_close(&second);
+    assert_int_equal(mkdir(first.fresh, 0700), 0);
+    assert_int_equal(unlink(at(".out.ztrain-export/owner")), 0);
+    assert_int_equal(export_folder_publish(&first, &err), STATUS_USAGE);
+    assert_non_null(strstr(err.text, "another job has taken over this export folder"));
+    export_folder_close(&first);
+    assert_false(fs_exists(at("out")));
 }
 
 /* A checkpoint whose weights are damaged is not exported. */
@@ -421,7 +508,7 @@ static void test_damaged_checkpoint(void **state)
     fputc(byte ^ 4, file);
     fclose(file);
     expect_fault(checkpoint, at("out"), STATUS_CHECKPOINT, "rank-00000.zst");
-    assert_int_equal(count_files(at("out"), NULL), 0);
+    assert_false(fs_exists(at("out")));
     checkpoint_close(checkpoint);
     model_release(&model);
 }
@@ -432,7 +519,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_round_trip),         CASE(test_header),          CASE(test_shards),
         CASE(test_tokenizer),          CASE(test_foreign_folders), CASE(test_full_disk),
-        CASE(test_damaged_checkpoint),
+        CASE(test_damaged_checkpoint), CASE(test_after_a_kill),    CASE(test_one_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

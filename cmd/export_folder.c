@@ -1,0 +1,319 @@
+/* export_folder.c: see export_folder.h.
+ *
+ *     PARENT/NAME                         the export: absent, the earlier one, or the new one
+ *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/train/run_lock.h)
+ *                                new/     the new export while it is written; the earlier one after an exchange
+ *                                former/  the earlier one, on a file system that cannot exchange two folders
+ *
+ * A kill leaves the folder beside NAME, which the next export of this name cleans; if the kill came between the two
+ * renames of such a file system, it first gives the earlier export its name back. Other files of an earlier export's
+ * folder, such as a README.md, are linked into the new one before the exchange: no kill leaves them only in a folder
+ * that is to be deleted. */
+#include "cmd/export_folder.h"
+
+#include "ckpt/checkpoint_folders.h"
+#include "ckpt/huggingface/huggingface.h"
+#include "cmd/train/run_lock.h"
+#include "core/faults.h"
+#include "core/io.h"
+#include "core/log.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOCK_TRIES = 10 };
+
+static const char config_name[] = "config.json", old_temporary[] = ".tmp-";
+
+/* ---- the entries of a folder --------------------------------------------- */
+
+typedef enum status visitor(void *context, const char *dir, const char *name, struct error *err);
+
+/* Calls visit() for every name in the folder; stops at the first failure. */
+static enum status for_each_entry(const char *dir, visitor *visit, void *context, struct error *err)
+{
+    DIR *listing = io_opendir(dir);
+    if (!listing)
+        return error_system(err, STATUS_DATA, errno, "cannot list the folder '%s'", dir);
+    enum status status = STATUS_OK;
+    for (struct dirent *item; status == STATUS_OK && (item = io_readdir(listing));)
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            status = visit(context, dir, item->d_name, err);
+    io_closedir(listing);
+    return status;
+}
+
+/* Whether an export writes a file of this name, with which an earlier one's does not stay; tokenizer files do. */
+static bool is_of_export(const char *name)
+{
+    return !strcmp(name, config_name) || fs_has_suffix(name, ".safetensors") ||
+           fs_has_suffix(name, ".safetensors.index.json") || !strncmp(name, old_temporary, strlen(old_temporary));
+}
+
+/* What a folder holds. */
+struct content {
+    bool any, ours, foreign, config, run;
+};
+
+static enum status look_at_entry(void *context, const char *dir, const char *name, struct error *err)
+{
+    struct content *content = context;
+    char path[FS_PATH_MAX];
+    struct safetensors_header header;
+    struct error damage;
+    if (!strncmp(name, old_temporary, strlen(old_temporary)))
+        return STATUS_OK;
+    content->any = true;
+    content->config |= !strcmp(name, config_name);
+    content->run |= !strcmp(name, "metrics.jsonl") || !strcmp(name, "run.yaml");
+    content->foreign |= !strncmp(name, "pytorch_model", strlen("pytorch_model"));
+    if (!fs_has_suffix(name, ".safetensors"))
+        return STATUS_OK;
+    TRY(fs_join(path, dir, name, STATUS_DATA, err));
+    enum status status = safetensors_read_header(path, &header, &damage);
+    bool ours = status == STATUS_OK && header.by_ztrain;
+    safetensors_header_release(&header);
+    if (status == STATUS_DEVICE) /* out of memory: the file may be fine */
+        return error_set(err, status, "%s", damage.text);
+    *(ours ? &content->ours : &content->foreign) = true;
+    return STATUS_OK;
+}
+
+/* ---- the target ---------------------------------------------------------- */
+
+/* The real path of `out`, whose last part may be absent. */
+static enum status find_out(const char *out, char real[FS_PATH_MAX], struct error *err)
+{
+    char above[FS_PATH_MAX], place[PATH_MAX], name[NAME_MAX + 1];
+    struct stat facts;
+    bool there;
+    if (io_stat(out, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
+        error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
+        return error_hint(err, "name the folder for the model");
+    }
+    TRY(fs_find_dir(out, &there, STATUS_USAGE, err));
+    fs_parent(out, above);
+    TRY(fs_mkdirs(there ? out : above, STATUS_DATA, err));
+    if (fs_is_dir(out)) { /* also X/.., whose X was absent */
+        if (!realpath(out, place))
+            return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", out);
+        snprintf(real, FS_PATH_MAX, "%s", place);
+        return STATUS_OK;
+    }
+    const char *begin = out + strlen(out);
+    while (begin > out && begin[-1] == '/')
+        begin--;
+    const char *end = begin;
+    while (begin > out && begin[-1] != '/')
+        begin--;
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), begin);
+    if (!realpath(above, place))
+        return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", above);
+    return fs_join(real, place, name, STATUS_DATA, err);
+}
+
+/* Whether the folder that exists can be renamed: it is no mount point, and nobody stands in it. */
+static enum status check_place(const char *out, const char *above, struct error *err)
+{
+    struct stat own, parent, here;
+    if (io_stat(out, &own) != 0)
+        return STATUS_OK;
+    if (io_stat(above, &parent) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", above);
+    if (own.st_dev != parent.st_dev || own.st_ino == parent.st_ino) {
+        error_set(err, STATUS_USAGE, "'%s' is a mount point, and an export replaces its folder as a whole", out);
+        return error_hint(err, "name a folder in it: --out %s/model", out);
+    }
+    if (io_stat(".", &here) == 0 && here.st_dev == own.st_dev && here.st_ino == own.st_ino) {
+        error_set(err, STATUS_USAGE, "'%s' is the current folder, and an export replaces its folder as a whole", out);
+        return error_hint(err, "cd .. and name it, or name another one");
+    }
+    return STATUS_OK;
+}
+
+/* Whether the folder is absent, empty, or an earlier export. */
+static enum status check_content(const char *out, struct error *err)
+{
+    struct content content = {.any = false};
+    if (!fs_exists(out))
+        return STATUS_OK;
+    TRY(for_each_entry(out, look_at_entry, &content, err));
+    if (content.foreign || (content.config && !content.ours)) {
+        error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
+        return error_hint(err, "choose another folder, or remove its files");
+    }
+    if (content.run || (content.any && !content.ours)) {
+        error_set(err, STATUS_USAGE, content.run ? "folder '%s' is that of a run" : "folder '%s' is not empty", out);
+        return error_hint(err, "an export has a folder to itself, such as --out %s/model", out);
+    }
+    if (content.ours)
+        log_info("an earlier export in %s is replaced", out);
+    return STATUS_OK;
+}
+
+/* ---- the folder beside it ------------------------------------------------ */
+
+/* Makes the folder and locks it. An export that ends meanwhile deletes it: then again. */
+static enum status lock_work(struct export_folder *folder, struct error *err)
+{
+    struct run_lock_config config;
+    struct error why = {.code = STATUS_OK};
+    run_lock_config_init(&config);
+    config.words =
+        (struct run_lock_words){"export folder", "another export", "wait for it to end, or export into another folder"};
+    config.patience = 0;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (io_mkdir(folder->work, 0777) && errno != EEXIST) {
+            error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->work);
+            return error_hint(err, "an export is written beside its folder and then renamed: name one in a folder that "
+                                   "may be written");
+        }
+        status = run_lock_take(&folder->lock, folder->work, &config, &why);
+        if (status != STATUS_CHECKPOINT || why.cause != ENOENT)
+            break;
+    }
+    if (status != STATUS_OK)
+        *err = why;
+    return status == STATUS_CHECKPOINT ? err->code = STATUS_DATA : status;
+}
+
+/* Cleans up after an export that was killed. */
+static enum status recover(const struct export_folder *folder, struct error *err)
+{
+    if (!fs_exists(folder->out) && fs_exists(folder->former)) {
+        if (fault_rename(folder->former, folder->out, 0))
+            return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->former, folder->out);
+        log_info("an export into %s was killed; the one before it has its name again", folder->out);
+    }
+    TRY(checkpoint_remove_tree(folder->fresh, err));
+    return checkpoint_remove_tree(folder->former, err);
+}
+
+enum status export_folder_open(struct export_folder *folder, const char *out, struct error *err)
+{
+    char above[FS_PATH_MAX], hidden[NAME_MAX + 32];
+    *folder = (struct export_folder){.lock = NULL};
+    TRY(find_out(out, folder->out, err));
+    fs_parent(folder->out, above);
+    TRY(check_place(folder->out, above, err));
+    snprintf(hidden, sizeof hidden, ".%s.ztrain-export", fs_base_name(folder->out));
+    TRY(fs_join(folder->work, above, hidden, STATUS_DATA, err));
+    TRY(fs_join(folder->fresh, folder->work, "new", STATUS_DATA, err));
+    TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));
+    TRY(lock_work(folder, err));
+    TRY(recover(folder, err));
+    return check_content(folder->out, err);
+}
+
+/* ---- publication --------------------------------------------------------- */
+
+/* Gives a new folder the rights of the one whose place it takes. */
+static enum status take_rights(const char *path, const struct stat *from, struct error *err)
+{
+    if (chmod(path, from->st_mode & 07777) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot set the mode of '%s'", path);
+    if (chown(path, from->st_uid, from->st_gid) != 0)
+        return STATUS_OK; /* it is another user's, or another group's */
+    return STATUS_OK;
+}
+
+/* Links dir/NAME, with all that is in it, into the folder `context`. */
+static enum status link_entry(void *context, const char *dir, const char *name, struct error *err)
+{
+    char from[FS_PATH_MAX], to[FS_PATH_MAX];
+    struct stat facts;
+    TRY(fs_join(from, dir, name, STATUS_DATA, err));
+    TRY(fs_join(to, context, name, STATUS_DATA, err));
+    if (io_lstat(from, &facts) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", from);
+    if (S_ISDIR(facts.st_mode)) {
+        if (io_mkdir(to, 0777))
+            return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", to);
+        TRY(for_each_entry(from, link_entry, to, err));
+        TRY(take_rights(to, &facts, err));
+        return fs_sync_dir(to, STATUS_DATA, err);
+    }
+    if (io_link(from, to) == 0)
+        return STATUS_OK;
+    if (!S_ISREG(facts.st_mode))
+        return error_system(err, STATUS_DATA, errno, "cannot link '%s' to '%s'", to, from);
+    return fs_copy_file(from, to, STATUS_DATA, NULL, err); /* a file system without hard links */
+}
+
+/* The same at the top, for what the new export neither has nor replaces. */
+static enum status keep_entry(void *context, const char *dir, const char *name, struct error *err)
+{
+    char to[FS_PATH_MAX];
+    TRY(fs_join(to, context, name, STATUS_DATA, err));
+    return is_of_export(name) || fs_exists(to) ? STATUS_OK : link_entry(context, dir, name, err);
+}
+
+static enum status cannot_publish(const struct export_folder *folder, struct error *err)
+{
+    const int reason = errno;
+    error_system(err, STATUS_DATA, reason, "cannot rename '%s' to '%s'", folder->fresh, folder->out);
+    return reason == EBUSY ? error_hint(err, "a mount point cannot be replaced: --out %s/model", folder->out)
+                           : STATUS_DATA;
+}
+
+/* Puts the new export in the place of an earlier one. */
+static enum status replace(struct export_folder *folder, struct error *err)
+{
+    struct stat facts;
+    TRY(for_each_entry(folder->out, keep_entry, folder->fresh, err));
+    if (io_stat(folder->out, &facts) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", folder->out);
+    TRY(take_rights(folder->fresh, &facts, err));
+    TRY(fs_sync_dir(folder->fresh, STATUS_DATA, err));
+    TRY(run_lock_check(folder->lock, err));
+    if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0)
+        return STATUS_OK;
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+        return cannot_publish(folder, err);
+    if (fault_rename(folder->out, folder->former, 0))
+        return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->out, folder->former);
+    if (fault_rename(folder->fresh, folder->out, 0) == 0)
+        return STATUS_OK;
+    cannot_publish(folder, err);
+    if (io_rename(folder->former, folder->out))
+        log_warn("cannot rename '%s' back to '%s': %s", folder->former, folder->out, strerror(errno));
+    return STATUS_DATA;
+}
+
+enum status export_folder_publish(struct export_folder *folder, struct error *err)
+{
+    char above[FS_PATH_MAX];
+    TRY(run_lock_check(folder->lock, err));
+    if (fault_rename(folder->fresh, folder->out, 0)) { /* works where `out` is absent or empty */
+        if (errno != ENOTEMPTY && errno != EEXIST)
+            return cannot_publish(folder, err);
+        TRY(replace(folder, err));
+    }
+    fs_parent(folder->out, above);
+    return fs_sync_dir(above, STATUS_DATA, err);
+}
+
+static void remove_left(const char *path)
+{
+    struct error err;
+    if (checkpoint_remove_tree(path, &err) != STATUS_OK)
+        log_warn("%s", err.text);
+}
+
+void export_folder_close(struct export_folder *folder)
+{
+    struct error err;
+    if (!folder->lock)
+        return;
+    if (run_lock_check(folder->lock, &err) == STATUS_OK) {
+        remove_left(folder->fresh);
+        if (fs_exists(folder->out)) /* else the next export gives it its name back */
+            remove_left(folder->former);
+    }
+    run_lock_release_folder(folder->lock);
+    folder->lock = NULL;
+}
