@@ -63,7 +63,7 @@ static void records_release(struct flight_records *all)
 
 static int is_start(const struct dirent *entry)
 {
-    return entry->d_name[0] >= '0' && entry->d_name[0] <= '9';
+    return flight_start_is(entry->d_name);
 }
 
 static int is_record(const struct dirent *entry)
@@ -85,19 +85,25 @@ static enum status no_records(const char *folder, struct error *err)
                            "when it ends in order");
 }
 
-/* Lists a folder's entries that `wanted` takes, by name; 0: there are none, also if there is no folder. */
+static int by_start(const struct dirent **a, const struct dirent **b)
+{
+    return flight_start_compare((*a)->d_name, (*b)->d_name);
+}
+
+/* Lists a folder's entries that `wanted` takes, in the order of starts; 0: there are none, also if there is no folder.
+ */
 static enum status list_folder(const char *folder, int (*wanted)(const struct dirent *), struct dirent ***names,
                                int *count, struct error *err)
 {
     *names = NULL;
-    *count = scandir(folder, names, wanted, alphasort);
+    *count = scandir(folder, names, wanted, by_start);
     if (*count < 0 && errno != ENOENT && errno != ENOTDIR)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", folder);
     *count = *count < 0 ? 0 : *count;
     return STATUS_OK;
 }
 
-/* Which starts of a run there are, by their names; "": there is none. */
+/* Which starts of a run there are; "": there is none. */
 struct starts {
     char newest[NAME_MAX + 1]; /* that has a folder */
     char chosen[NAME_MAX + 1]; /* that has records, the newest */
@@ -133,7 +139,7 @@ static enum status find_starts(const char *flight, struct starts *starts, struct
             snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
     }
     free_names(names, count);
-    if (!flight_ended_read(flight, &starts->end) || strcmp(starts->end.start, starts->chosen) <= 0)
+    if (!flight_ended_read(flight, &starts->end) || flight_start_compare(starts->end.start, starts->chosen) <= 0)
         starts->end.start[0] = 0;
     return status;
 }
@@ -360,7 +366,7 @@ static const char *date_text(int64_t wall, char out[32])
 static void tell_end(const struct starts *starts)
 {
     char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
-    if (strcmp(starts->newest, starts->end.start) > 0)
+    if (flight_start_compare(starts->newest, starts->end.start) > 0)
         snprintf(newer, sizeof newer, " A newer start, %s, has left no records.", starts->newest);
     if (*starts->chosen)
         snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
@@ -428,9 +434,11 @@ static enum status answer(const struct question *question, struct flight_records
 {
     char flight[FS_PATH_MAX];
     struct starts starts;
+    bool there;
+    TRY(fs_join(flight, question->run, "flight", STATUS_CHECKPOINT, err));
+    TRY(fs_find_dir(flight, &there, STATUS_CHECKPOINT, err));
     if (!fs_is_dir(question->run))
         return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", question->run);
-    TRY(fs_join(flight, question->run, "flight", STATUS_CHECKPOINT, err));
     if (question->start) {
         TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
         if (!fs_is_dir(all->folder))

@@ -21,7 +21,7 @@ static int open_end(const char *flight, int flags)
 {
     char path[FS_PATH_MAX + 8];
     end_path(flight, path);
-    return open(path, flags | O_CLOEXEC, 0666);
+    return open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666); /* a pipe of this name is not waited for */
 }
 
 int flight_ended_write(const char *flight, const struct flight_end *end)
@@ -48,7 +48,7 @@ int flight_ended_delete(const char *flight)
 bool flight_ended_read(const char *flight, struct flight_end *end)
 {
     char line[LINE_BYTES + 1] = "", newline = 0;
-    const int fd = open_end(flight, O_RDONLY | O_NONBLOCK);
+    const int fd = open_end(flight, O_RDONLY);
     if (fd < 0)
         return false;
     const ssize_t count = read(fd, line, LINE_BYTES);

@@ -4,11 +4,13 @@
 #ifndef ZTRAIN_CORE_FLIGHT_ENDED_H
 #define ZTRAIN_CORE_FLIGHT_ENDED_H
 
+#include "core/flight_start.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 struct flight_end {
-    char start[40];
+    char start[FLIGHT_START_BYTES];
     int64_t wall; /* seconds since 1970 */
 };
 

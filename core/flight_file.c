@@ -43,18 +43,19 @@ static const char *quoted(const char *text, char *out, size_t size)
 static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h, const struct flight_image *image)
 {
     char host[140], error[1600], waiting[400], tensor[280];
-    snprintf(text, HEAD_BYTES,
-             "{\"rank\": %d, \"world\": %d, \"host\": \"%s\", \"pid\": %d, \"reason\": \"%s\", \"code\": %d, "
-             "\"speaker\": %d, \"error\": \"%s\", \"witness\": %d, \"process\": \"%c\", \"written\": %" PRId64
-             ", \"wall\": %" PRId64 ", \"interval\": %.3f, \"waiting\": \"%s\", \"bad_first\": %" PRId64
-             ", \"bad_last\": %" PRId64 ", \"bad_rank\": %d, \"bad_tensor\": \"%s\", \"phase\": %" PRIu64
-             ", \"phase_since\": %" PRIu64 ", \"step\": %" PRIu64 ", \"micro\": %" PRIu64 ", \"next\": %" PRIu64
-             ", \"median_step\": %" PRId64 "}",
-             h->rank, h->world, quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code, h->speaker,
-             quoted(h->error, error, sizeof error), h->witness, h->process, h->written, h->wall, h->interval,
-             quoted(h->waiting, waiting, sizeof waiting), h->bad_first, h->bad_last, h->bad_rank,
-             quoted(h->bad_tensor, tensor, sizeof tensor), image->phase, image->phase_since, image->step, image->micro,
-             image->next, flight_median_step(image));
+    snprintf(
+        text, HEAD_BYTES,
+        "{\"rank\": %d, \"world\": %d, \"host\": \"%s\", \"pid\": %d, \"reason\": \"%s\", \"code\": %d, "
+        "\"speaker\": %d, \"error\": \"%s\", \"witness\": %d, \"process\": \"%c\", \"asked\": %d, \"written\": %" PRId64
+        ", \"wall\": %" PRId64 ", \"interval\": %.3f, \"waiting\": \"%s\", \"bad_first\": %" PRId64
+        ", \"bad_last\": %" PRId64 ", \"bad_rank\": %d, \"bad_tensor\": \"%s\", \"phase\": %" PRIu64
+        ", \"phase_since\": %" PRIu64 ", \"step\": %" PRIu64 ", \"micro\": %" PRIu64 ", \"next\": %" PRIu64
+        ", \"median_step\": %" PRId64 "}",
+        h->rank, h->world, quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code, h->speaker,
+        quoted(h->error, error, sizeof error), h->witness, h->process, h->asked, h->written, h->wall, h->interval,
+        quoted(h->waiting, waiting, sizeof waiting), h->bad_first, h->bad_last, h->bad_rank,
+        quoted(h->bad_tensor, tensor, sizeof tensor), image->phase, image->phase_since, image->step, image->micro,
+        image->next, flight_median_step(image));
 }
 
 static void make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
@@ -193,6 +194,7 @@ static bool take_head(const json_t *json, struct flight_record *r)
     h->code = (int)integer(json, "code");
     h->speaker = (int)integer(json, "speaker");
     h->witness = (int)integer(json, "witness");
+    h->asked = (int)integer(json, "asked");
     h->written = integer(json, "written");
     h->wall = integer(json, "wall");
     h->interval = json_number_value(json_object_get(json, "interval"));

@@ -30,6 +30,7 @@ struct flight_head {
     char error[1024];     /* of a failure; else "" */
     int witness;          /* the rank that wrote this record of another rank, which could not; -1: its own */
     char process;         /* the state in which a witness found the process (proc(5)), 'X': gone; else '?' */
+    int asked;            /* the signal that has asked the rank to stop; 0: none */
     int64_t written;      /* nanoseconds of the monotonic clock */
     int64_t wall;         /* nanoseconds since 1970 at `written` */
     double interval;      /* seconds between two writes */

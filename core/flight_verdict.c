@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,9 +212,14 @@ static bool judge_killed(struct flight_verdict *v, const struct flight_view *vie
         }
     if (rank < 0)
         return false;
+    const int asked = views[rank].record->head.asked;
     name_rank(v, &views[rank]);
-    say(v, " was killed: its process is gone and left no error of its own; its last sign is of %s.",
-        flight_time(views[rank].moved, time));
+    say(v, " was %s: its process is gone and left no error of its own; its last sign is of %s.",
+        asked == SIGINT ? "interrupted" : "killed", flight_time(views[rank].moved, time));
+    if (asked == SIGINT)
+        say(v, " SIGINT (Ctrl-C) had asked it to stop, and a second one ends a run at once, without a checkpoint.");
+    else if (asked)
+        say(v, " Signal %d (%s) had asked it to stop.", asked, strsignal(asked));
     if (count > 1)
         say(v, " %d other process%s gone in the same way; this one fell silent first.", count - 1,
             count > 2 ? "es are" : " is");
@@ -221,7 +227,8 @@ static bool judge_killed(struct flight_verdict *v, const struct flight_view *vie
     if (count < world)
         say_waiting(v, views, world, rank);
     say_error(v, views, world);
-    say(v, " dmesg and sacct show whether it was killed for memory.");
+    if (asked != SIGINT)
+        say(v, " dmesg and sacct show whether it was killed for memory.");
     return find(v, FLIGHT_KILLED, rank);
 }
 

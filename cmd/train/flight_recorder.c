@@ -2,10 +2,12 @@
  * calls directly, not through core/io.h: a file that hangs is to end no run, and faults on purpose are not for it. */
 #include "cmd/train/flight_recorder.h"
 
+#include "cmd/train/stop_signal.h"
 #include "comm/comm_flight.h"
 #include "core/clock.h"
 #include "core/flight_ended.h"
 #include "core/flight_file.h"
+#include "core/flight_start.h"
 #include "core/fsutil.h"
 #include "core/liveness.h"
 #include "core/log.h"
@@ -40,7 +42,7 @@ static struct {
     struct comm *comm; /* borrowed; its ring stays mapped until the process ends */
     struct flight_ring *ring;
     double timeout;
-    char folder[PATH_BYTES], start[40];
+    char folder[PATH_BYTES], start[FLIGHT_START_BYTES];
 
     /* the thread's */
     struct flight_file file, other;
@@ -141,6 +143,7 @@ static void write_neighbour(const struct flight_peer *peer, char state)
                                .witness = recorder.copy.rank,
                                .process = state,
                                .bad_rank = -1,
+                               .asked = recorder.copy.asked,
                                .interval = recorder.copy.interval};
     snprintf(head.host, sizeof head.host, "%s", peer->host);
     stamp(&head);
@@ -179,12 +182,12 @@ static void delete_own(void)
 
 static int newest_first(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp((*b)->d_name, (*a)->d_name);
+    return flight_start_compare((*b)->d_name, (*a)->d_name);
 }
 
 static int is_start(const struct dirent *entry)
 {
-    return entry->d_name[0] >= '0' && entry->d_name[0] <= '9';
+    return flight_start_is(entry->d_name);
 }
 
 /* Deletes a start's records, or only the files that flight_file_create() leaves where a rank is killed in it; then the
@@ -275,6 +278,8 @@ static void look(void)
     const int seen = atomic_load(&quits);
     const bool quit = seen != recorder.quits;
     recorder.quits = seen;
+    const bool asked = stop_signal_pending() != recorder.head.asked;
+    recorder.head.asked = stop_signal_pending();
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);
     const bool stalls = !failure && !stop && step_stalls();
@@ -282,7 +287,7 @@ static void look(void)
         recorder.copy.reason = recorder.copy.reason == FLIGHT_FAILURE ? FLIGHT_FAILURE
                                : quit                                 ? FLIGHT_QUIT
                                                                       : FLIGHT_STALL;
-    if (quit || stalls || failure || seconds_now() - recorder.renewed_at >= recorder.copy.interval)
+    if (quit || stalls || failure || asked || seconds_now() - recorder.renewed_at >= recorder.copy.interval)
         write_own();
     if (quit && recorder.copy.rank == 0)
         log_info("SIGQUIT: the ranks' flight records are in %s/%s; ztrain why reads them", recorder.folder,
@@ -296,6 +301,17 @@ static void look(void)
     pthread_cond_broadcast(&recorder.changed);
 }
 
+/* Until the next look; the mutex is held. A signal to stop ends the rest: a second Ctrl-C may end the process soon. */
+static void rest(void)
+{
+    const double end = seconds_now() + look_seconds;
+    while (!recorder.stop && !(recorder.failed && !recorder.written) && seconds_now() < end &&
+           stop_signal_pending() == recorder.head.asked) {
+        const struct timespec until = time_after(look_seconds / 8);
+        pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
+    }
+}
+
 static void *recorder_loop(void *unused)
 {
     (void)unused;
@@ -305,9 +321,7 @@ static void *recorder_loop(void *unused)
     pthread_mutex_lock(&recorder.mutex);
     while (!recorder.stop) {
         look();
-        const struct timespec until = time_after(look_seconds);
-        if (!recorder.stop && !(recorder.failed && !recorder.written))
-            pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
+        rest();
     }
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);
@@ -348,16 +362,14 @@ static void describe_rank(const struct run *run)
     snprintf(recorder.folder, sizeof recorder.folder, "%s/flight", run->folder.path);
 }
 
-/* Names the start by rank 0's time, so that names sort by time. */
+/* Rank 0 names the start. */
 static enum status name_start(const struct run *run, struct error *err)
 {
     struct timespec now;
-    struct tm utc;
     clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &utc);
     memset(recorder.start, 0, sizeof recorder.start);
-    size_t n = strftime(recorder.start, 20, "%Y%m%d-%H%M%S", &utc);
-    snprintf(recorder.start + n, sizeof recorder.start - n, "-%03ld", now.tv_nsec / 1000000);
+    if (run->boot->rank == 0)
+        flight_start_name(flight_start_next(recorder.folder), now, recorder.start);
     return comm_broadcast(run->comm, recorder.start, sizeof recorder.start, 0, err);
 }
 
@@ -374,8 +386,8 @@ void flight_recorder_take_quits(void)
 enum status flight_recorder_start(struct run *run, struct error *err)
 {
     ASSERT(!recorder.runs);
-    TRY(name_start(run, err));
     describe_rank(run);
+    TRY(name_start(run, err));
     flight_use(recorder.ring);
     flight_phase(FLIGHT_PREPARE);
     condition_init(&recorder.changed);

@@ -1,13 +1,13 @@
 /* flight_recorder.h: keeps this rank's flight record (core/flight.h) in the run folder: flight/START/rank-00003.ring,
- * where START is the time at which the run was started.
+ * where START is a start of the run (core/flight_start.h).
  *
  * Recording itself only writes to memory. A thread of its own copies that memory into the file: once a second (in large
- * jobs less often: at most 64 files a second in all), at SIGQUIT, when the job fails, and when a step takes five times
- * as long as usual. So a file server that is slow or hangs delays no step, a full disk is a warning, and a rank whose
- * machine is gone leaves a record that is about a second old. The memory is not a mapped file of the run folder,
- * because a page of that could wait for the server, or end the process with SIGBUS when the disk is full; it is the
- * node's shared memory, so that when a rank is killed or stopped, its neighbours write its record up to the last
- * moment.
+ * jobs less often: at most 64 files a second in all), at SIGQUIT and the signals that ask the run to stop, when the job
+ * fails, and when a step takes five times as long as usual. So a file server that is slow or hangs delays no step, a
+ * full disk is a warning, and a rank whose machine is gone leaves a record that is about a second old. The memory is
+ * not a mapped file of the run folder, because a page of that could wait for the server, or end the process with SIGBUS
+ * when the disk is full; it is the node's shared memory, so that when a rank is killed or stopped, its neighbours write
+ * its record up to the last moment.
  *
  * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
  * there are records of earlier starts (core/flight_ended.h). The next start deletes files that a kill

@@ -194,6 +194,8 @@ def test_a_second_ctrl_c_ends_at_once(folder, ranks):
     assert done.code == INTERRUPTED, done
     assert done.err.count("interrupted a second time: ended at once, without a checkpoint") == 1, done
     assert session_members(process.pid) == [] and not folder.checkpoints()
+    verdict = folder.ztrain("why", folder.run_folder()).out
+    assert "was interrupted: its process is" in " ".join(verdict.split()) and "memory" not in verdict, verdict
 
 
 @pytest.mark.long

@@ -139,17 +139,22 @@ def test_a_run_that_ends_in_order_leaves_nothing(folder):
 
 
 def test_an_earlier_start_keeps_its_records(folder):
-    for _ in range(2):
+    """The order of starts is that of their counts, whatever the clock says."""
+    top = os.path.join(folder.run_folder(), "flight")
+    starts = []
+    for number in (1, 2):
         process = begun(folder, "--local-gpus", 2, *(["--resume", "auto"]))
         os.kill(children(process.pid)[1], signal.SIGKILL)
         assert folder.wait(process, 20).code == PEER
         os.remove(os.path.join(folder.run_folder(), "metrics.jsonl"))
-    starts = sorted({os.path.dirname(path) for path in records(folder)})
-    assert len(starts) == 2
+        (made,) = {os.path.dirname(path) for path in records(folder)} - set(starts)
+        assert re.fullmatch(rf"000{number}-\d{{8}}-\d{{6}}-\d{{3}}", made)
+        starts.append(f"000{number}-{3000 - number}1231-235959-999")
+        os.rename(os.path.join(top, made), os.path.join(top, starts[-1]))
     assert "no start 'nine' in" in (done := why(folder, "--start", "nine", expect=CHECKPOINT)[2]).err and starts[1] in done.err
     assert f"records of the start {starts[1]}; of the one before it: --start {starts[0]}\n" in why(folder)[2].out
-    os.makedirs(os.path.join(folder.run_folder(), "flight", "99991231-235959-000"))  # left by a start that wrote nothing
-    assert (f"records of the start {starts[1]}; the newer start 99991231-235959-000 has left none; of the one before it: "
+    os.makedirs(os.path.join(top, "0003-20200101-000000-000"))  # left by a start that wrote nothing
+    assert (f"records of the start {starts[1]}; the newer start 0003-20200101-000000-000 has left none; of the one before it: "
             f"--start {starts[0]}\n") in why(folder)[2].out
     assert why(folder, "--start", starts[0])[0].startswith("Rank 1 on")
 
@@ -184,8 +189,8 @@ def test_a_run_that_has_ended_in_order_since_it_failed_says_so(folder):
     assert paragraph.endswith("The records are of a start before it: --start 20200101-000000-000 reads them.") and not rows
     assert "add --start NAME" in why(folder, "--rank", 1, expect=USAGE)[2].err
     assert why(folder, "--start", "20200101-000000-000", "--rank", 1)[0].startswith("Rank 1 on")
-    os.makedirs(os.path.join(top, "99991231-235959-000"))  # a start that has begun
-    assert "A newer start, 99991231-235959-000, has left no records." in why(folder)[0]
+    os.makedirs(os.path.join(top, "9999-20200101-000000-000"))  # a start that has begun
+    assert "A newer start, 9999-20200101-000000-000, has left no records." in why(folder)[0]
     for torn in ("", start, f"{start} 17"):
         with open(os.path.join(top, "ended"), "w", encoding="utf-8") as f:
             f.write(torn)

@@ -7,12 +7,14 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/flight_ended.h"
 #include "core/flight_verdict.h"
 
 static struct flight_ring ring;
@@ -221,6 +223,7 @@ static const struct flight_head sample_head = {.rank = 1,
                                                .error = "rank 2 said \"no\"\nand left",
                                                .witness = -1,
                                                .process = '?',
+                                               .asked = 15,
                                                .written = 5000000000,
                                                .wall = INT64_C(1795443276686948780),
                                                .interval = 1.5,
@@ -270,6 +273,7 @@ static void test_a_file_gives_back_what_was_written(void **state)
     assert_int_equal(h->witness, -1);
     assert_true(h->wall == sample_head.wall && h->written == sample_head.written);
     assert_string_equal(h->waiting, "reading '/x'");
+    assert_int_equal(h->asked, 15);
     assert_int_equal(h->bad_first, 4);
     assert_int_equal(h->bad_rank, 2);
     assert_string_equal(h->bad_tensor, "wte.weight");
@@ -321,6 +325,61 @@ static void test_what_is_damaged_is_left_out(void **state)
     assert_int_equal(flight_record_read(path, &record, &err), STATUS_CHECKPOINT);
     unlink(path);
     assert_int_equal(flight_record_read(path, &record, &err), STATUS_CHECKPOINT);
+}
+
+/* ---- the names of starts ------------------------------------------------- */
+
+static void test_starts_are_ordered_by_count(void **state)
+{
+    (void)state;
+    static const char *const ordered[] = {"",
+                                          "20200101-000000-000", /* of versions without a count */
+                                          "20261126-143050-569",
+                                          "99991231-235959-999",
+                                          "0001-20261126-143050-569",
+                                          "0002-19991231-000000-000", /* the clock was set back */
+                                          "0002-20261126-143050-569",
+                                          "9999-20261126-143050-569",
+                                          "10000-20261126-143050-569"};
+    for (int a = 0; a < (int)COUNT_OF(ordered); a++)
+        for (int b = 0; b < (int)COUNT_OF(ordered); b++) {
+            const int order = flight_start_compare(ordered[a], ordered[b]);
+            assert_int_equal((order > 0) - (order < 0), (a > b) - (a < b));
+        }
+    char name[FLIGHT_START_BYTES];
+    flight_start_name(7, (struct timespec){.tv_sec = 1795705850, .tv_nsec = 569999999}, name);
+    assert_string_equal(name, "0007-20261126-151050-569");
+    assert_true(flight_start_is(name) && !flight_start_is("ended"));
+}
+
+static void test_a_new_start_counts_on(void **state)
+{
+    (void)state;
+    char flight[] = "/tmp/test-flight-XXXXXX", start[96];
+    assert_non_null(mkdtemp(flight));
+    assert_int_equal(flight_start_next("/nowhere/at/all"), 1);
+    assert_int_equal(flight_start_next(flight), 1);
+    static const char *const names[] = {"20261126-143050-569", "0041-20261126-143050-569", "0009-20261127-000000-000"};
+    static const int64_t next[] = {1, 42, 42};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        snprintf(start, sizeof start, "%s/%s", flight, names[i]);
+        assert_int_equal(mkdir(start, 0777), 0);
+        assert_int_equal(flight_start_next(flight), next[i]);
+    }
+    const struct flight_end end = {.start = "0050-20261126-143050-569", .wall = 5};
+    assert_int_equal(flight_ended_write(flight, &end), 0);
+    assert_int_equal(flight_start_next(flight), 51);
+    assert_int_equal(flight_ended_delete(flight), 0);
+    snprintf(start, sizeof start, "%s/ended", flight);
+    assert_int_equal(mkfifo(start, 0600), 0); /* nobody waits for its other end */
+    assert_int_not_equal(flight_ended_write(flight, &end), 0);
+    assert_int_equal(flight_start_next(flight), 42);
+    assert_int_equal(unlink(start), 0);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        snprintf(start, sizeof start, "%s/%s", flight, names[i]);
+        assert_int_equal(rmdir(start), 0);
+    }
+    assert_int_equal(rmdir(flight), 0);
 }
 
 static void test_a_file_that_cannot_be_made_is_an_errno(void **state)
@@ -454,6 +513,24 @@ static void test_verdict_all_were_killed(void **state)
     add_waiters();
     memset(processes, 'X', sizeof processes);
     expect(FLIGHT_KILLED, 1, "2 other processes are gone in the same way");
+}
+
+/* The user ended it, not a lack of memory. */
+static void test_verdict_interrupted(void **state)
+{
+    (void)state;
+    add_waiters();
+    memset(processes, 'X', sizeof processes);
+    for (int r = 0; r < WORLD; r++)
+        records[r].head.asked = SIGTERM;
+    expect(FLIGHT_KILLED, 1, "was killed");
+    assert_non_null(strstr(verdict.text, "(Terminated) had asked it to stop. "));
+    assert_non_null(strstr(verdict.text, "killed for memory"));
+    for (int r = 0; r < WORLD; r++)
+        records[r].head.asked = SIGINT;
+    expect(FLIGHT_KILLED, 1, "was interrupted: its process is gone");
+    assert_non_null(strstr(verdict.text, "a second one ends a run at once"));
+    assert_null(strstr(verdict.text, "memory"));
 }
 
 static void test_verdict_stopped(void **state)
@@ -649,10 +726,13 @@ int main(void)
         RECORDING(test_a_file_gives_back_what_was_written),
         RECORDING(test_what_is_damaged_is_left_out),
         RECORDING(test_a_file_that_cannot_be_made_is_an_errno),
+        RECORDING(test_starts_are_ordered_by_count),
+        RECORDING(test_a_new_start_counts_on),
         VERDICT(test_verdict_nothing),
         VERDICT(test_verdict_missing_in_a_collective),
         VERDICT(test_verdict_killed),
         VERDICT(test_verdict_all_were_killed),
+        VERDICT(test_verdict_interrupted),
         VERDICT(test_verdict_stopped),
         VERDICT(test_verdict_own_error),
         VERDICT(test_verdict_of_a_rank_without_record),
