@@ -6,21 +6,26 @@
 #include "cmd/unknown_word.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/named_file.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 enum { REPORT_RUNS = 32 };
+/* Seconds: for which a disk that refuses a page is tried again, as a run tries a checkpoint; between two attempts. */
+static const double patience = 30, first_pause = 0.2, longest_pause = 5;
 
 static const char *const OPTIONS[] = {"out", "watch", "interval", "help"};
 static const char USAGE[] =
@@ -35,7 +40,8 @@ static const char USAGE[] =
     "\n"
     "  RUN                   a run folder, such as runs/NAME\n"
     "  --out FILE            write a page with the curves, an HTML file that needs no other file and no network;\n"
-    "                        FILE may be a link, and without --watch a pipe or a device\n"
+    "                        FILE may be a link, and without --watch a pipe or a device. Only pages are\n"
+    "                        replaced\n"
     "  --watch               write it again while one of the runs lasts; an open page loads itself again. The end of\n"
     "                        the last run ends this command with 0, and a signal (Ctrl-C) with 130\n"
     "  --interval SECONDS    with --watch: how often; default 5\n";
@@ -153,6 +159,21 @@ static enum status refresh_runs(struct watched_run *runs, int count, bool *chang
     return STATUS_OK;
 }
 
+/* A disk that is full or fails for a moment is tried again. */
+static enum status write_patiently(const struct report_options *options, struct watched_run *runs, int count,
+                                   double reload, struct error *err)
+{
+    const double end = seconds_now() + patience;
+    for (double pause = first_pause;; pause = fmin(2 * pause, longest_pause)) {
+        const enum status status = report_page(options->out, runs, count, reload, err);
+        if (status == STATUS_OK || !error_is_transient(err) || asked_to_end || seconds_now() >= end)
+            return status;
+        if (pause <= first_pause)
+            log_warn("the page is tried again for %g s: %s", patience, err->text);
+        pause_for(fmin(pause, end - seconds_now()));
+    }
+}
+
 /* Writes the page again and again. The last page does not load itself again. */
 static enum status watch_runs(const struct report_options *options, struct watched_run *runs, int count,
                               struct error *err)
@@ -167,12 +188,12 @@ static enum status watch_runs(const struct report_options *options, struct watch
                options->seconds);
     while (any_runs(runs, count) && !asked_to_end) {
         if (changed)
-            TRY(report_page(options->out, runs, count, options->seconds, err));
+            TRY(write_patiently(options, runs, count, options->seconds, err));
         fflush(stdout);
         pause_for(options->seconds);
         TRY(refresh_runs(runs, count, &changed, err));
     }
-    TRY(report_page(options->out, runs, count, 0, err));
+    TRY(write_patiently(options, runs, count, 0, err));
     for (int r = 0; r < count; r++)
         printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_word(runs[r].state),
                runs[r].history.last_step);
@@ -184,13 +205,56 @@ static enum status watch_runs(const struct report_options *options, struct watch
 
 /* ---- the command --------------------------------------------------------- */
 
+/* Whether a file that FILE would replace is a page, or empty. */
+static enum status check_replaced(const char *out, struct error *err)
+{
+    static const char begin[] = REPORT_PAGE_BEGIN;
+    char text[sizeof begin] = "";
+    int fd;
+    int64_t bytes;
+    TRY(fs_open_read(out, STATUS_CHECKPOINT, &fd, &bytes, err));
+    const size_t n = bytes < (int64_t)sizeof begin - 1 ? (size_t)bytes : sizeof begin - 1;
+    enum status status = fs_pread(fd, out, text, n, 0, STATUS_CHECKPOINT, err);
+    io_close(fd);
+    TRY(status);
+    if (!bytes || !strcasecmp(text, begin))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "--out: '%s' is not a page, and would be replaced", out);
+    return error_hint(err, "another name, such as report.html, or delete the file first");
+}
+
+/* Whether FILE, of a link what it leads to, would be a new file in a run folder that may have a name of the run's. */
+static enum status check_made(const char *out, struct error *err)
+{
+    char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
+    TRY(named_file_target(out, name, STATUS_CHECKPOINT, err));
+    fs_parent(name, above);
+    if (fs_has_suffix(name, ".html") || fs_has_suffix(name, ".htm") || !realpath(above, place))
+        return STATUS_OK;
+    for (; strcmp(place, "/") != 0; fs_parent(above, place)) {
+        TRY(fs_join(metrics, place, "metrics.jsonl", STATUS_CHECKPOINT, err));
+        if (fs_exists(metrics)) {
+            error_set(err, STATUS_USAGE, "--out: '%s' would be a file of the run in '%s'", out, place);
+            return error_hint(err, "a page in a run folder has a name such as report.html");
+        }
+        strcpy(above, place);
+    }
+    return STATUS_OK;
+}
+
 static enum status check_out(const char *out, struct error *err)
 {
-    if (!out || !fs_is_dir(out))
+    if (!out)
         return STATUS_OK;
-    const size_t length = strlen(out);
-    error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
-    return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
+    if (fs_is_dir(out)) {
+        const size_t length = strlen(out);
+        error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
+        return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
+    }
+    if (named_file_is_special(out))
+        return STATUS_OK;
+    struct stat facts;
+    return io_stat(out, &facts) == 0 ? check_replaced(out, err) : check_made(out, err);
 }
 
 /* Opens the runs, each once. *opened: how many there are to close, after an error too. */

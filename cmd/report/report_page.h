@@ -9,6 +9,8 @@
 #include "cmd/report/watched_run.h"
 #include "core/status.h"
 
+#define REPORT_PAGE_BEGIN "<!doctype html>" /* of every page */
+
 enum { PAGE_BUCKETS = 3 * HISTORY_BUCKETS }; /* of all runs together, so that the page stays of a few MB */
 
 /* Writes the page, which takes the place of an older one at once. Thins the runs to PAGE_BUCKETS. reload: seconds after

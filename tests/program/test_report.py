@@ -11,7 +11,7 @@ import unicodedata
 
 import pytest
 
-from harness import CHECKPOINT, FINISHED, INTERRUPTED, ROOT, USAGE, ZTRAIN, wait_until
+from harness import CHECKPOINT, FINISHED, INTERRUPTED, ROOT, USAGE, ZTRAIN, BadDisk, wait_for_words, wait_until
 
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 from demo_runs import Demo, demos  # noqa: E402
@@ -280,6 +280,33 @@ def test_a_page_goes_through_a_link_and_into_a_pipe(folder):
     assert b"</html>" in reader.communicate()[0] and stat.S_ISFIFO(os.stat(folder.at("pipe")).st_mode)
 
 
+@pytest.mark.parametrize("more", [[], ["--watch"]], ids=["once", "watch"])
+def test_a_page_replaces_no_file_of_a_run(folder, more):
+    """By any spelling, of this run or another; nor any other file that is not a page."""
+    run, other = demo(folder), demo(folder, "other")
+    os.makedirs(os.path.join(run, "checkpoints", "step-00000060"))
+    manifest = os.path.join(run, "checkpoints", "step-00000060", "manifest.json")
+    notes = folder.at("notes.md")
+    for path in (manifest, notes):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("{}")
+    os.symlink(os.path.join(run, "run.yaml"), folder.at("link.html"))
+    os.symlink(run, folder.at("runs", "door"))
+    os.symlink(os.path.join(run, "owner"), folder.at("new"))
+    before = {path: open(path, "rb").read() for path in (manifest, notes, *(os.path.join(one, name) for one in (run, other)
+                                                                            for name in ("metrics.jsonl", "run.yaml")))}
+    for path in [*before, folder.at("link.html"), folder.at("runs", "door", "metrics.jsonl"), folder.at("runs", ".", "demo", "..", "demo", "run.yaml")]:
+        assert "is not a page, and would be replaced" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
+    for path in (os.path.join(run, "owner"), folder.at("new"), os.path.join(run, "checkpoints", "latest")):
+        assert "would be a file of the run" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
+        assert not os.path.exists(path)
+    assert all(open(path, "rb").read() == text for path, text in before.items())
+    empty = folder.at("empty")
+    open(empty, "w", encoding="utf-8").close()
+    for path in (os.path.join(run, "report.html"), os.path.join(run, "report.html"), empty, empty):
+        folder.ztrain("report", run, "--out", path, *more)
+
+
 def test_damaged_lines_with_extreme_values(folder):
     run = demo(folder)
     for step, loss in enumerate((-1.7e308, 1.7e308, -1.7e308), start=61):
@@ -338,6 +365,22 @@ def test_a_signal_ends_watching(folder, number):
     done = folder.wait(process)
     assert done.code == INTERRUPTED and not done.err and data()["reload"] == 0
     assert not [name for name in os.listdir(folder.at()) if name.startswith("page.html.")]
+
+
+def test_watching_bears_a_disk_that_is_full_for_a_while(folder):
+    run, disk = demo(folder), BadDisk(folder)
+    owner = begin(run)
+    disk.fails("write ENOSPC page.html")
+    process = folder.start("report", run, "--out", folder.at("page.html"), "--watch", "--interval", "0.1", env=disk.env)
+    wait_for_words(folder, process, "the page is tried again for 30 s: cannot write")
+    disk.works()
+    wait_until(lambda: os.path.exists(folder.at("page.html")), what="the page")
+    os.unlink(owner)
+    done = folder.wait(process)
+    assert done.code == FINISHED and done.err.count("tried again") == 1
+    disk.fails("write ENOSPC page.html")
+    done = folder.ztrain("report", run, "--out", folder.at("page.html"), env=disk.env, expect=CHECKPOINT)
+    assert "No space left" in done.last_words and "tried again" not in done.err
 
 
 def test_watching_a_run_that_is_over_writes_one_page(folder):
