@@ -8,6 +8,7 @@
  *     memory       memory.max          memory.limit_in_bytes
  *                  memory.current      memory.usage_in_bytes
  *                  memory.stat         memory.stat
+ *                  memory.events       memory.oom_control
  *     CPU time     cpu.max                                                       cpu.cfs_quota_us, cpu.cfs_period_us
  *
  * A container may see the host's PATH with its own group mounted as the root: groups that are not there are passed
@@ -16,6 +17,7 @@
 
 #include "core/memory.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -23,6 +25,15 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+enum status machine_check_proc(struct error *err)
+{
+    static const char self[] = "/proc/self/exe";
+    if (access(self, F_OK) == 0)
+        return STATUS_OK;
+    error_system(err, STATUS_DEVICE, errno, "/proc is not mounted: cannot find '%s'", self);
+    return error_hint(err, "mount -t proc proc /proc");
+}
 
 enum { GROUP_PATH_MAX = 4096, FILE_PATH_MAX = GROUP_PATH_MAX + 256 };
 
@@ -126,9 +137,25 @@ void machine_memory(const char *root, struct machine_memory *memory)
         .total = meminfo(root, "MemTotal:", 1024),
         .available = meminfo(root, "MemAvailable:", 1024),
         .limit = UINT64_MAX,
+        .swap = meminfo(root, "SwapTotal:", 1024),
         .huge_page_count = meminfo(root, "HugePages_Total:", 1),
     };
     visit_groups(root, "memory", visit_memory, memory);
+}
+
+/* Takes the count of the first group that has one, which is the process's own. */
+static void visit_kills(const char *folder, bool v2, void *context)
+{
+    uint64_t *kills = context;
+    if (*kills == UINT64_MAX)
+        read_group_number(folder, v2 ? "memory.events" : "memory.oom_control", "oom_kill ", kills);
+}
+
+uint64_t machine_memory_kills(const char *root)
+{
+    uint64_t kills = UINT64_MAX;
+    visit_groups(root, "memory", visit_kills, &kills);
+    return kills == UINT64_MAX ? 0 : kills;
 }
 
 /* What is left of a limit of this process. key: of /proc/self/status, what counts towards it, in KiB. */

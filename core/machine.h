@@ -5,7 +5,13 @@
 #ifndef ZTRAIN_CORE_MACHINE_H
 #define ZTRAIN_CORE_MACHINE_H
 
+#include "core/status.h"
+
 #include <stdint.h>
+
+/* STATUS_DEVICE: /proc is not mounted. Without it no rank could be executed, another run that lives in the folder would
+ * count as gone, and memory and limits would be unknown. */
+enum status machine_check_proc(struct error *err);
 
 /* Bytes; UINT64_MAX: unknown, or no limit. */
 struct machine_memory {
@@ -13,11 +19,16 @@ struct machine_memory {
     uint64_t available; /* the bytes that can be touched without a kill for it: the least of the machine's MemAvailable
                          * and of what each control group leaves, where page cache that can be dropped counts as free */
     uint64_t limit;     /* the smallest memory limit of a control group */
+    uint64_t swap;      /* of the machine, in use or not */
     uint64_t huge_page_count; /* reserved huge pages, of the default size */
 };
 
 /* root: "" on a real machine; a test's folder that holds its own /proc and /sys. */
 void machine_memory(const char *root, struct machine_memory *memory);
+
+/* How many processes of this process's control group the kernel has killed so far because memory was lacking, of the
+ * group or of the machine; 0: none, or the group does not count them. root: as above. */
+uint64_t machine_memory_kills(const char *root);
 
 /* The bytes that this process may still map or allocate under its own limits (setrlimit, ulimit -v and -d); UINT64_MAX:
  * there is none. */

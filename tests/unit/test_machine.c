@@ -102,6 +102,21 @@ static void version_2_limits(void **state)
     assert_true(memory.available == 8 * MIB && memory.limit == UINT64_MAX && machine_cpu_quota(root) == 0);
 }
 
+static void kills_are_those_of_the_own_group(void **state)
+{
+    (void)state;
+    assert_true(machine_memory_kills(root) == 0); /* no file exists */
+    put("proc/self/cgroup", "0::/slurm/job_7\n");
+    put("sys/fs/cgroup/slurm/memory.events", "low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n");
+    assert_true(machine_memory_kills(root) == 3); /* the container's root is the group above */
+    put("sys/fs/cgroup/slurm/job_7/memory.events", "low 0\nhigh 0\nmax 9\noom 4\noom_kill 2\noom_group_kill 1\n");
+    assert_true(machine_memory_kills(root) == 2);
+    put("proc/self/cgroup", "4:memory:/job\n0::/\n");
+    put("sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 8\n");
+    put("sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 1\nunder_oom 0\noom_kill 5\n");
+    assert_true(machine_memory_kills(root) == 5);
+}
+
 static void the_least_of_nested_groups_counts(void **state)
 {
     (void)state;
@@ -186,6 +201,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(version_2_limits, make_root, remove_root),
         cmocka_unit_test_setup_teardown(the_least_of_nested_groups_counts, make_root, remove_root),
         cmocka_unit_test_setup_teardown(version_1_limits, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(kills_are_those_of_the_own_group, make_root, remove_root),
         cmocka_unit_test(this_machine_has_cores_and_memory),
         cmocka_unit_test(limits_of_this_process),
     };
