@@ -7,8 +7,8 @@
  *     async_io_wait   <─────────────── the last block of the request is done, or one of them has failed
  *
  * The engine is io_uring where the kernel allows it. Containers often forbid it (EPERM, ENOSYS; ENOMEM where little
- * memory may be locked), and kernels before 5.6 lack its reads and writes: there it is a pool of `queue_depth` threads.
- * ZTRAIN_AIO=io_uring or ZTRAIN_AIO=threads chooses one.
+ * memory may be locked), be it to make a ring or to enter it, and kernels before 5.6 lack its reads and writes: there
+ * it is a pool of `queue_depth` threads. ZTRAIN_AIO=io_uring or ZTRAIN_AIO=threads chooses one.
  *
  * A transfer that ends early is continued, as POSIX allows it to end early anywhere. A file that ends before the range
  * is an error. On files opened with O_DIRECT memory, offset and length are multiples of ASYNC_IO_ALIGN.

@@ -82,6 +82,23 @@ static void *run_ring(void *argument)
     return NULL;
 }
 
+/* Passes an operation that does nothing through the ring: a filter of system calls may allow to make a ring and refuse
+ * to enter it. Returns 0 or an errno. */
+static int try_ring(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    int code;
+    while ((code = io_uring_submit_and_wait(ring, 1)) == -EINTR)
+        continue;
+    if (code >= 0)
+        code = io_uring_peek_cqe(ring, &cqe);
+    if (code < 0)
+        return -code;
+    io_uring_cqe_seen(ring, cqe);
+    return 0;
+}
+
 /* 0, or the errno with which the kernel refuses the ring. */
 static int make_ring(struct uring_engine *engine)
 {
@@ -93,7 +110,7 @@ static int make_ring(struct uring_engine *engine)
     bool able =
         probe && io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_WRITE);
     io_uring_free_probe(probe);
-    return able ? 0 : EOPNOTSUPP;
+    return able ? try_ring(&engine->ring) : EOPNOTSUPP;
 }
 
 enum status uring_engine_start(struct io_queue *queue, int depth, struct uring_engine **out, int *code,

@@ -8,10 +8,15 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/liveness.h"
@@ -269,6 +274,45 @@ static void test_the_environment_chooses_the_engine(void **state)
     async_io_free(io);
 }
 
+/* A filter that refuses io_uring_enter, as a container's may. It stays until the process ends. */
+static void refuse_to_enter(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_enter, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {COUNT_OF(code), code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+        _exit(2);
+}
+
+static void test_a_ring_that_may_be_made_but_not_entered(void **state)
+{
+    (void)state;
+    unsigned char data[4096] = "text";
+    const struct aio_settings settings = {.block_size = 4096, .queue_depth = 2};
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct async_io *io;
+        refuse_to_enter();
+        if (async_io_new(&settings, &io, &err) != STATUS_OK ||
+            strcmp(async_io_engine(io), "2 threads with pread and pwrite (io_uring: Operation not permitted)"))
+            _exit(3);
+        const int fd = open(path, O_RDWR | O_CREAT, 0600);
+        const bool moved = move(io, true, fd, data, sizeof data, 0) == STATUS_OK;
+        async_io_free(io);
+        setenv("ZTRAIN_AIO", "io_uring", 1);
+        _exit(moved && async_io_new(&settings, &io, &err) == STATUS_USAGE ? 0 : 4);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* While a request takes long, the watch ticks for the thread that waits. */
 static void never_stuck(const char *text, void *context)
 {
@@ -302,6 +346,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_file_that_was_cut_is_an_error_by_both_engines, setup, teardown),
         cmocka_unit_test_setup_teardown(test_both_engines_report_what_the_kernel_reports, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_environment_chooses_the_engine, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_ring_that_may_be_made_but_not_entered, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_rank_that_waits_for_its_disk_counts_as_alive, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
