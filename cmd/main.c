@@ -70,5 +70,6 @@ int main(int argc, char **argv)
     log_close();
     if (status != STATUS_OK)
         let_srun_listen();
+    memory_leave_libraries();
     exit(status);
 }

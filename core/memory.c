@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -23,26 +24,32 @@ void memory_on_exhausted(void (*tell)(const struct error *err))
     atomic_store(&tell_peers, tell);
 }
 
-void memory_exhausted(size_t bytes)
+static void end_process(const struct error *err) __attribute__((noreturn));
+static void end_process(const struct error *err)
 {
     static atomic_flag ending = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&ending)) /* another thread is ending the process */
         pause();
+    void (*print)(const struct error *) = atomic_load(&print_last_words);
+    if (print)
+        print(err);
+    else
+        dprintf(STDERR_FILENO, "ztrain: error: %s\n", err->text);
+    void (*tell)(const struct error *) = atomic_load(&tell_peers);
+    if (tell)
+        tell(err);
+    _exit((int)err->code);
+}
+
+void memory_exhausted(size_t bytes)
+{
     struct error err;
     if (bytes)
         error_set(&err, STATUS_DEVICE, "out of memory: %zu bytes were refused", bytes);
     else
         error_set(&err, STATUS_DEVICE, "out of memory");
     error_hint(&err, "free memory on this machine, or raise the limit of this job (ulimit -v, cgroup, --mem)");
-    void (*print)(const struct error *) = atomic_load(&print_last_words);
-    if (print)
-        print(&err);
-    else
-        dprintf(STDERR_FILENO, "ztrain: error: %s\n", err.text);
-    void (*tell)(const struct error *) = atomic_load(&tell_peers);
-    if (tell)
-        tell(&err);
-    _exit(STATUS_DEVICE);
+    end_process(&err);
 }
 
 void *memory_alloc(size_t bytes)
@@ -186,20 +193,61 @@ FILE *memory_stream(char **text, size_t *bytes)
 
 /* ---- libraries ----------------------------------------------------------- */
 
-enum { THREADS_ENDING = 16 };
+enum { THREADS_ENDING = 16, FRAMES = 64 };
 
-/* The OpenMP run time calls exit(1) without memory or threads; ztrain's code never exits with 1. */
+static atomic_bool leaving; /* the program calls exit() itself */
+
+/* The file that called exit(): of the first frame below those of libc. Asks for no memory. "": it is not known. */
+static const char *caller_of_exit(void)
+{
+    void *frames[FRAMES];
+    Dl_info libc, at;
+    bool in_libc = false;
+    const int count = backtrace(frames, FRAMES);
+    if (!dladdr(dlsym(RTLD_DEFAULT, "gnu_get_libc_version"), &libc))
+        return "";
+    for (int i = 0; i < count; i++) {
+        const bool known = dladdr(frames[i], &at) != 0, inside = known && at.dli_fbase == libc.dli_fbase;
+        if (in_libc && !inside)
+            return known && at.dli_fname ? at.dli_fname : "";
+        in_libc = inside;
+    }
+    return "";
+}
+
+/* The OpenMP run times of gcc, clang and Intel: libgomp, libomp, libiomp5. */
+static bool is_openmp(const char *file)
+{
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    return !strncmp(name, "libgomp", 7) || !strncmp(name, "libomp", 6) || !strncmp(name, "libiomp", 7);
+}
+
 static void end_of_library(int code, void *unused)
 {
+    struct error err;
     (void)unused;
-    if (code == EXIT_FAILURE)
+    if (atomic_load(&leaving))
+        return;
+    const char *file = caller_of_exit();
+    if (is_openmp(file))
         memory_exhausted(0);
+    error_set(&err, STATUS_BROKEN, "%s%s%s ended the process with exit code %d", *file ? "the library '" : "a library",
+              file, *file ? "'" : "", code);
+    error_hint(&err, "look for a message of its own above");
+    end_process(&err);
 }
 
 void memory_serve_libraries(void)
 {
+    void *frame;
     json_set_alloc_funcs(memory_alloc, free);
+    backtrace(&frame, 1);                    /* opens the library that it needs, while there is memory */
     for (int i = 0; i < THREADS_ENDING; i++) /* each thread that calls exit() uses one; the first ends them all */
         if (on_exit(end_of_library, NULL) != 0)
             memory_exhausted(0);
+}
+
+void memory_leave_libraries(void)
+{
+    atomic_store(&leaving, true);
 }

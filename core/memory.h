@@ -51,7 +51,13 @@ void memory_set_last_words(void (*print)(const struct error *err));
 /* Sets the function that is called between the last words and the end; NULL: none. It must not ask for memory. */
 void memory_on_exhausted(void (*tell)(const struct error *err));
 
-/* Makes the libraries that take an allocator use this one. Called once, before any other thread is started. */
+/* Makes the libraries that take an allocator use this one. Called once, before any other thread is started.
+ *
+ * From now on a library that calls exit() ends the process as a failure does, with last words and word to the peers:
+ * the OpenMP run time, which does so without memory or threads, as memory_exhausted(); others with STATUS_BROKEN. */
 void memory_serve_libraries(void);
+
+/* The exit() that follows is the program's own. */
+void memory_leave_libraries(void);
 
 #endif

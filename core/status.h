@@ -24,8 +24,8 @@ enum status {
     STATUS_CHECKPOINT = 4,   /* a checkpoint (or another file of the run) is damaged, absent, or not writable */
     STATUS_DEVICE = 5,       /* no such device at the start, or out of memory */
     STATUS_PEER = 6,         /* a peer or the network failed */
-    STATUS_DIVERGED = 7,     /* non-finite for too long, or copies of the model differ */
-    STATUS_BROKEN = 8,       /* a device or its driver failed after the start: another machine may work */
+    STATUS_DIVERGED = 7,     /* non-finite for too long or at the end, or copies of the model differ */
+    STATUS_BROKEN = 8,       /* a device, its driver or a library failed after the start: another machine may work */
     STATUS_BUG = 70,         /* a bug in ztrain */
     STATUS_REQUEUE = 75,     /* stopped on request with a checkpoint written */
     STATUS_INTERRUPTED = 130 /* a second SIGINT: ended at once, without a checkpoint */

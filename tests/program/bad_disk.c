@@ -6,7 +6,9 @@
  *                      has PART in it fail with that errno; of a write of more than one byte the first byte is written, and the
  *                      next write to the file fails, as on a disk that fills up
  *   CALL hold PART     they wait until the file has no such line any more
- *   CALL slow PART     they take 15 ms */
+ *   CALL slow PART     they take 15 ms
+ *   CALL exit PART     they end the process with exit(1), as a library might
+ *   start hold PART    a process that begins waits; its "path" is rank, restart (of the supervisor) or first */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -26,7 +28,8 @@ static const struct {
     const char *name;
     int code;
 } codes[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"ESTALE", ESTALE}, {"EACCES", EACCES},
-             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS}, {"EPERM", EPERM}, {"EFBIG", EFBIG}, {"hold", -1},    {"slow", -2}};
+             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS}, {"EPERM", EPERM}, {"EFBIG", EFBIG}, {"hold", -1},    {"slow", -2},
+             {"exit", -3}};
 
 /* The file's instruction for this call: 0, an errno, or -1, hold. */
 static int look(const char *call, const char *path)
@@ -52,7 +55,14 @@ static int verdict(const char *call, const char *path)
         usleep(2000);
     if (code == -2)
         usleep(15000);
+    if (code == -3)
+        exit(1);
     return code > 0 ? code : 0;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    verdict("start", getenv("ZTRAIN_LOCAL_RANK") ? "rank" : getenv("ZTRAIN_RESTART") ? "restart" : "first");
 }
 
 static int verdict_of(const char *call, int fd)

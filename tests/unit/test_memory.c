@@ -72,12 +72,30 @@ static void build_json(void)
     _exit(value ? 0 : 3); /* 3: jansson's behaviour without the hook */
 }
 
-/* Ends the process as the OpenMP run time does. */
 static void end_as_a_library(void)
 {
     memory_serve_libraries();
-    exit(1);
+    exit(0);
 }
+
+static void end_by_itself(void)
+{
+    memory_serve_libraries();
+    memory_leave_libraries();
+    exit(17);
+}
+
+/* The OpenMP run time ends the process if it gets no thread. */
+#ifdef _OPENMP
+static void end_as_openmp(void)
+{
+    const struct rlimit limit = {256 << 20, 256 << 20};
+    memory_serve_libraries();
+    setrlimit(RLIMIT_AS, &limit);
+#pragma omp parallel num_threads(1000)
+    pause();
+}
+#endif
 
 static void test_end(void **state)
 {
@@ -89,8 +107,20 @@ static void test_end(void **state)
     assert_non_null(strstr(said, bytes));
     assert_int_equal(ended(ask_with_peers, said), STATUS_DEVICE);
     assert_non_null(strstr(said, "told 5"));
-    assert_int_equal(ended(end_as_a_library, said), STATUS_DEVICE);
-    assert_non_null(strstr(said, "out of memory"));
+}
+
+static void test_exit(void **state)
+{
+    (void)state;
+    char said[1024];
+    assert_int_equal(ended(end_as_a_library, said), STATUS_BROKEN);
+    assert_non_null(strstr(said, "test_memory' ended the process with exit code 0"));
+    assert_int_equal(ended(end_by_itself, said), 17);
+    assert_string_equal(said, "");
+#if defined _OPENMP && !defined ZTRAIN_FAULTS /* instrumented builds map more than any limit */
+    assert_int_equal(ended(end_as_openmp, said), STATUS_DEVICE);
+    assert_non_null(strstr(said, "ztrain: error: out of memory; hint: "));
+#endif
 }
 
 static void test_library(void **state)
@@ -145,10 +175,8 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_end),
-        cmocka_unit_test(test_library),
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_end),    cmocka_unit_test(test_exit),  cmocka_unit_test(test_library),
+        cmocka_unit_test(test_stream), cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
