@@ -1,8 +1,9 @@
-/* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16]` writes a checkpoint as a Hugging Face folder.
- */
+/* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]` writes a checkpoint as a Hugging
+ * Face folder. */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/commands.h"
 #include "cmd/export_folder.h"
+#include "cmd/train/run_state.h"
 #include "cmd/unknown_word.h"
 #include "core/log.h"
 
@@ -10,8 +11,8 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const OPTIONS[] = {"out", "dtype", "best", "help"};
-static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16]\n"
+static const char *const OPTIONS[] = {"out", "dtype", "best", "force", "help"};
+static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]\n"
                             "\n"
                             "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
                             "safetensors, config.json, and the tokenizer files that came with the model.\n"
@@ -23,11 +24,13 @@ static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dt
                             "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
                             "  --best          of a run folder: the checkpoint with the best evaluation, by the run's\n"
                             "                  checkpoint.metric and checkpoint.mode\n"
-                            "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n";
+                            "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n"
+                            "  --force         also a model that has diverged: no step changed it, its evaluation\n"
+                            "                  has no finite loss, or its weights hold NaN or infinities\n";
 
 struct arguments {
     const char *dir, *out, *dtype;
-    bool best, help;
+    bool best, force, help;
 };
 
 /* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i to its last word. *matched:
@@ -66,8 +69,8 @@ static enum status parse(int argc, char **argv, struct arguments *arguments, str
             arguments->help = true;
             return STATUS_OK;
         }
-        if (strcmp(argv[i], "--best") == 0) {
-            arguments->best = true;
+        if (strcmp(argv[i], "--best") == 0 || strcmp(argv[i], "--force") == 0) {
+            *(argv[i][2] == 'b' ? &arguments->best : &arguments->force) = true;
             continue;
         }
         if (argv[i][0] == '-')
@@ -106,6 +109,30 @@ static enum status check_out(const char *out, struct error *err)
     return STATUS_OK;
 }
 
+/* STATUS_DIVERGED: nobody would want this model. */
+static enum status check_course(const struct checkpoint *checkpoint, struct error *err)
+{
+    enum status status = run_check_course(&checkpoint->position, err);
+    if (status != STATUS_OK) {
+        error_prefix(err, "'%s'", checkpoint->path);
+        error_hint(err, "an earlier checkpoint; --force exports this one as it is");
+    }
+    return status;
+}
+
+static enum status write_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
+                                enum dtype dtype, struct error *err)
+{
+    struct export_folder folder;
+    enum status status = export_folder_open(&folder, arguments->out, err);
+    if (status == STATUS_OK)
+        status = huggingface_export(checkpoint, folder.fresh, dtype, 0, arguments->force, err);
+    if (status == STATUS_OK)
+        status = export_folder_publish(&folder, err);
+    export_folder_close(&folder);
+    return status;
+}
+
 /* chosen: NULL for the dtype of the run. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, const enum dtype *chosen, bool *again,
                                struct error *err)
@@ -118,13 +145,9 @@ static enum status export_once(const struct arguments *arguments, const enum dty
     else
         TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
-    struct export_folder folder;
-    enum status status = export_folder_open(&folder, arguments->out, err);
+    enum status status = arguments->force ? STATUS_OK : check_course(checkpoint, err);
     if (status == STATUS_OK)
-        status = huggingface_export(checkpoint, folder.fresh, dtype, 0, err);
-    if (status == STATUS_OK)
-        status = export_folder_publish(&folder, err);
-    export_folder_close(&folder);
+        status = write_folder(checkpoint, arguments, dtype, err);
     if (status == STATUS_OK)
         log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
                  arguments->out, dtype_name(dtype));

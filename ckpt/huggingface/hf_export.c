@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@ struct exporter {
     const struct checkpoint *checkpoint;
     const char *out;
     enum dtype dtype;
+    bool force; /* weights that are not finite are exported as well */
     struct model_desc desc;
     struct tensor_table table;
     int num_shards;
@@ -159,6 +161,18 @@ static enum status move_window(struct exporter *exporter, int unit, int64_t at, 
     return STATUS_OK;
 }
 
+/* x (count): elements of a tensor. */
+static enum status check_weights(const struct exporter *exporter, const struct tensor_info *tensor, const float *x,
+                                 int64_t count, struct error *err)
+{
+    const int64_t i = exporter->force ? count : huggingface_not_finite(x, count);
+    if (i == count)
+        return STATUS_OK;
+    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' holds %s: the run has diverged", exporter->checkpoint->path,
+              tensor->name, isnan(x[i]) ? "NaN" : "an infinity");
+    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
+}
+
 static enum status write_tensor(struct exporter *exporter, const struct tensor_info *tensor, int fd, const char *path,
                                 struct error *err)
 {
@@ -168,6 +182,7 @@ static enum status write_tensor(struct exporter *exporter, const struct tensor_i
         int64_t n = (end < exporter->window_end ? end : exporter->window_end) - at;
         const float *values = exporter->window + (at - exporter->window_begin);
         const void *bytes = values;
+        TRY(check_weights(exporter, tensor, values, n, err));
         if (exporter->dtype != DTYPE_F32)
             bytes = exporter->converted;
         if (exporter->dtype == DTYPE_BF16)
@@ -275,9 +290,10 @@ static enum status write_config(struct exporter *exporter, struct error *err)
 }
 
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
-                               int64_t max_shard_bytes, struct error *err)
+                               int64_t max_shard_bytes, bool force, struct error *err)
 {
-    struct exporter exporter = {.checkpoint = checkpoint, .out = out, .dtype = dtype, .window_unit = -1};
+    struct exporter exporter = {
+        .checkpoint = checkpoint, .out = out, .dtype = dtype, .force = force, .window_unit = -1};
     enum status status;
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &exporter.desc, err));
     TRY_END(tensor_table_build(&exporter.desc, &exporter.table, err));

@@ -468,8 +468,7 @@ static enum status read_range(struct import *import, const struct source *source
     return STATUS_OK;
 }
 
-/* The first i for which x[i] is NaN or infinite, or count. */
-static int64_t find_not_finite(const float *x, int64_t count)
+int64_t huggingface_not_finite(const float *x, int64_t count)
 {
     enum { BLOCK = 1024 };
     for (int64_t begin = 0; begin < count; begin += BLOCK) {
@@ -490,7 +489,7 @@ static enum status check_finite(const struct import *import, const struct tensor
                                 const struct source *source, int64_t first, const float *x, int64_t count,
                                 struct error *err)
 {
-    int64_t i = find_not_finite(x, count);
+    int64_t i = huggingface_not_finite(x, count);
     if (i == count)
         return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->open_path,

@@ -35,9 +35,13 @@ enum status huggingface_check(const struct huggingface_source *source, bool *abs
 /* Makes folder `out` and writes into it: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
  * index; config.json; the checkpoint's tokenizer files. All of it is on the disk then; an error leaves what is written
  * so far. Needs a few MiB of memory, whatever the size of the model. STATUS_DATA: the folder exists, or cannot be
- * written; STATUS_CHECKPOINT: the checkpoint is damaged. */
+ * written; STATUS_CHECKPOINT: the checkpoint is damaged; STATUS_DIVERGED: weights are not finite, and `force` is unset.
+ */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
-                               int64_t max_shard_bytes, struct error *err);
+                               int64_t max_shard_bytes, bool force, struct error *err);
+
+/* The first i for which x[i] is NaN or infinite, or count. */
+int64_t huggingface_not_finite(const float *x, int64_t count);
 
 /* safetensors: 8 bytes header length n (little-endian), n bytes of JSON, then the tensors' bytes. The JSON object maps
  * names to {"dtype", "shape", "data_offsets": [begin, end]} (from the end of the header), and "__metadata__" to

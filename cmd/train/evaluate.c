@@ -91,8 +91,8 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
     }
 }
 
-/* Puts the result into the position, the same on all ranks. */
-static void note_scores(struct run *run, double loss, const struct class_scores *scores)
+/* Puts the result into the position, the same on all ranks. Without targets there is none. */
+static void note_scores(struct run *run, double targets, double loss, const struct class_scores *scores)
 {
     const double values[EVAL_METRIC_COUNT] = {
         [EVAL_METRIC_LOSS] = loss,
@@ -100,7 +100,7 @@ static void note_scores(struct run *run, double loss, const struct class_scores 
         [EVAL_METRIC_F1] = scores ? scores->f1 : NAN,
     };
     struct train_position *position = &run->position;
-    position->scores = (struct eval_scores){.known = true, .data = run->trainer.evaluation_data};
+    position->scores = (struct eval_scores){.known = targets > 0, .data = run->trainer.evaluation_data};
     for (int i = 0; i < EVAL_METRIC_COUNT; i++)
         position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
 }
@@ -113,7 +113,7 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
     struct class_scores scores;
     if (e->counts)
         scores = class_scores_of(e->counts, e->classes);
-    note_scores(run, loss, e->counts ? &scores : NULL);
+    note_scores(run, e->sums[1], loss, e->counts ? &scores : NULL);
     if (!run->metrics)
         return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[1],

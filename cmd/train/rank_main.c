@@ -7,8 +7,9 @@
  *     comm_barrier()        all ranks have come this far: 0 or 75           on failure: end_in_failure()
  *     release_run(), bootstrap_finish()
  *
- * Two failures end a rank from outside this order: a thread that is refused memory (abort_exhausted()), and a call on
- * a file or a device that blocks for too long (end_blocked_rank(), in the thread that watches over the rank). */
+ * Three failures end a rank from outside this order: a thread that is refused memory, a library that calls exit() (both
+ * abort_exhausted()), and a call on a file or a device that blocks for too long (end_blocked_rank(), in the thread that
+ * watches over the rank). */
 /* clang-format on */
 #include "cmd/train/rank_main.h"
 
@@ -112,7 +113,8 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
 
 static struct comm *comm_of_process; /* for abort_exhausted(), which has no context */
 
-/* Called in any thread that cannot allocate memory: informs the other ranks. Then the process ends. */
+/* Called in any thread that cannot allocate memory, or whose library ends the process: informs the other ranks. Then
+ * the process ends. */
 static void abort_exhausted(const struct error *err)
 {
     const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to the other nodes */
@@ -149,6 +151,18 @@ static enum status end_saves(struct run *run, enum status status)
     return status;
 }
 
+/* Whether the run that has come to its end is of use. */
+static enum status check_course(const struct run *run, struct error *err)
+{
+    enum status status = run_check_course(&run->position, err);
+    if (status != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
+        error_hint(err,
+                   "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the scale");
+    else if (status != STATUS_OK)
+        error_hint(err, "a lower learning rate or gradient_clipping, from an earlier checkpoint or from the beginning");
+    return status;
+}
+
 /* From the meeting of the ranks to the last step of all of them. */
 static enum status train_together(struct run *run, bool profile, struct error *err)
 {
@@ -169,9 +183,10 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     TRY(comms_report_finish(run, err));
     close_metrics(run);
     TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
-    if (status == STATUS_OK)
-        report_finish(run);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    report_finish(run);
+    return run_agree(run, check_course(run, err), err);
 }
 
 static void release_run(struct run *run)

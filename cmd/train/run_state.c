@@ -2,6 +2,7 @@
 
 #include "comm/agree.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 enum status run_agree(struct run *run, enum status status, struct error *err)
@@ -9,6 +10,19 @@ enum status run_agree(struct run *run, enum status status, struct error *err)
     status = agree(run->comm, status, err);
     run->agreed = status != STATUS_OK && comm_status(run->comm, NULL) == STATUS_OK;
     return status;
+}
+
+enum status run_check_course(const struct train_position *position, struct error *err)
+{
+    if (position->step > 0 && position->optimizer_step == 0)
+        return error_set(err, STATUS_DIVERGED,
+                         "the run has diverged: all %" PRId64 " steps were skipped, as none had finite gradients",
+                         position->step);
+    if (position->scores.known && isnan(position->scores.values[EVAL_METRIC_LOSS]))
+        return error_set(err, STATUS_DIVERGED,
+                         "the run has diverged: the loss of the evaluation after step %" PRId64 " is not finite",
+                         position->step);
+    return STATUS_OK;
 }
 
 double run_number(double value)

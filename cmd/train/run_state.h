@@ -95,6 +95,10 @@ struct run {
 /* Collective, at a point that all ranks reach: agree() (comm/agree.h) on the outcome so far. */
 enum status run_agree(struct run *run, enum status status, struct error *err);
 
+/* STATUS_DIVERGED where a run that ends at this position, or a checkpoint of it, has no use: no step has changed the
+ * model, or the evaluation that belongs to it has no finite loss. */
+enum status run_check_course(const struct train_position *position, struct error *err);
+
 /* The value, with every NaN as NAN, which prints as "nan": the one that a division leaves may print as "-nan". */
 double run_number(double value);
 

@@ -366,6 +366,37 @@ def test_a_run_that_diverges_ends_with_7(folder):
     assert sum(row["skipped"] for row in steps) >= 9
 
 
+def refused_export(folder, words):
+    """The model of a run that has diverged is exported with --force only."""
+    out = folder.at("hf")
+    done = folder.ztrain("export", folder.run_folder(), "--out", out, expect=DIVERGED)
+    assert words in done.last_words and "--force exports this one as it is" in done.last_words, done
+    assert not os.path.exists(os.path.join(out, "config.json"))
+    folder.ztrain("export", folder.run_folder(), "--out", out, "--force")
+    assert os.path.exists(os.path.join(out, "config.json"))
+
+
+def test_a_run_that_never_took_a_step_ends_with_7(folder):
+    """Also where it is resumed and has nothing to do."""
+    changes = {"train": {"epochs": 1}, "fp16": {"enabled": True, "loss_scale": 2.0**60}}
+    for more in ([], ["--resume", folder.run_folder()]):
+        done = folder.train(changes, more=more, expect=DIVERGED)
+        assert "all 3 steps were skipped, as none had finite gradients" in done.last_words, done
+    assert [row["skipped"] for row in folder.metrics().steps] == [True] * 3
+    refused_export(folder, "all 3 steps were skipped")
+
+
+def test_a_run_whose_last_evaluation_is_not_finite_ends_with_7(folder):
+    """Its gradients were finite in the one step that it made."""
+    changes = {"train": {"epochs": None, "max_steps": 1}, "model": {"config": {**LLAMA, "initializer_range": 10.0}},
+               "optimizer": {"params": {"lr": 1e6, "weight_decay": 1e6}}}  # a matrix's weights are 1e12 times as large then
+    done = folder.train(changes, ranks=2, expect=DIVERGED)
+    assert "the loss of the evaluation after step 1 is not finite" in done.last_words, done
+    (evaluation,) = folder.metrics().evaluations
+    assert evaluation["eval_loss"] is None and not folder.metrics().steps[0]["skipped"]
+    refused_export(folder, "the loss of the evaluation after step 1 is not finite")
+
+
 def test_an_old_run_is_not_overwritten(folder):
     folder.train({"train": {"epochs": 1}})
     before = folder.metrics().numbers()

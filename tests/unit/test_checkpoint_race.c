@@ -42,9 +42,9 @@ static void save(int step)
 static int64_t exported_step;
 
 static enum status read_again(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t bytes,
-                              struct error *err)
+                              bool force, struct error *err)
 {
-    (void)dtype, (void)bytes;
+    (void)dtype, (void)bytes, (void)force;
     assert_int_equal(mkdir(out, 0777), 0);
     if (exports++ == 0)
         save(2);
@@ -57,6 +57,7 @@ static enum status read_again(const struct checkpoint *checkpoint, const char *o
 #include "cmd/export.c"
 #include "cmd/export_folder.c"
 #include "cmd/train/run_lock.c"
+#include "cmd/train/run_state.c"
 #include "cmd/train/stop_signal.c"
 #include "cmd/unknown_word.c"
 #undef huggingface_export

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <dirent.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #include "cmd/train/stop_signal.c"
 
 static char folder[64];
+static int spoiled = -1; /* the tensor that save() gives a weight that is not finite */
 
 /* A path in the folder. */
 static const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -153,7 +155,8 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     model_layout(model, 1);
     for (int i = 0; i < model->table.num_tensors; i++)
         for (int64_t k = 0; k < model->table.tensors[i].numel; k++)
-            own_slice(model, model->table.tensors[i].unit)[model->table.tensors[i].offset + k] = value_of(i, k);
+            own_slice(model, model->table.tensors[i].unit)[model->table.tensors[i].offset + k] =
+                i == spoiled && k == 3 ? INFINITY : value_of(i, k);
     if (comm_open(&alone, &comm_config, &comm, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     json_t *spec = json_object(), *source = json_loads(config, 0, NULL);
@@ -192,7 +195,7 @@ static enum status try_export(const struct checkpoint *checkpoint, const char *o
     struct export_folder target;
     enum status status = export_folder_open(&target, out, err);
     if (status == STATUS_OK)
-        status = huggingface_export(checkpoint, target.fresh, dtype, shard_bytes, err);
+        status = huggingface_export(checkpoint, target.fresh, dtype, shard_bytes, false, err);
     if (status == STATUS_OK)
         status = export_folder_publish(&target, err);
     export_folder_close(&target);
@@ -513,13 +516,38 @@ static void test_damaged_checkpoint(void **state)
     model_release(&model);
 }
 
+static void test_weights_that_are_not_finite(void **state)
+{
+    (void)state;
+    struct model model;
+    struct error err;
+    model_init(&model, UNTIED);
+    spoiled = model.table.num_tensors - 1;
+    struct checkpoint *checkpoint = save(&model, UNTIED, NULL);
+    expect_fault(checkpoint, at("out"), STATUS_DIVERGED,
+                 "tensor 'lm_head.weight' holds an infinity: the run has diverged");
+    assert_false(fs_exists(at("out/config.json")));
+    assert_int_equal(huggingface_export(checkpoint, at("out"), DTYPE_BF16, 0, true, &err), STATUS_OK);
+    assert_true(fs_exists(at("out/config.json")));
+    spoiled = -1;
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        CASE(test_round_trip),         CASE(test_header),          CASE(test_shards),
-        CASE(test_tokenizer),          CASE(test_foreign_folders), CASE(test_full_disk),
-        CASE(test_damaged_checkpoint), CASE(test_after_a_kill),    CASE(test_one_writer),
+        CASE(test_round_trip),
+        CASE(test_header),
+        CASE(test_shards),
+        CASE(test_tokenizer),
+        CASE(test_foreign_folders),
+        CASE(test_full_disk),
+        CASE(test_damaged_checkpoint),
+        CASE(test_after_a_kill),
+        CASE(test_one_writer),
+        CASE(test_weights_that_are_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
