@@ -128,6 +128,11 @@ int comm_world(const struct comm *comm)
     return comm->world;
 }
 
+void comm_note_plan(struct comm *comm, uint64_t bytes)
+{
+    atomic_store(&control_block(comm->control)->ranks[comm->rank].planned, bytes);
+}
+
 bool comm_await_end(struct comm *comm, double seconds)
 {
     control_leave(comm->control);

@@ -103,6 +103,9 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 enum status comm_sum(struct comm *comm, double *values, int count, struct error *err);
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err);
 
+/* Notes the host memory that this rank's plan takes, for whoever explains its end. */
+void comm_note_plan(struct comm *comm, uint64_t bytes);
+
 /* STATUS_OK, or why the job cannot continue: the code that a peer gave to comm_abort(), or STATUS_PEER. Any thread. */
 enum status comm_status(struct comm *comm, struct error *err);
 

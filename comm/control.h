@@ -65,6 +65,7 @@ struct control_rank {
     _Atomic uint32_t state;                                 /* enum rank_state */
     _Atomic uint32_t heard;                                 /* of a node's first rank: signs of life of its agent; */
     _Atomic uint32_t condition;                             /* … enum node_condition of the node */
+    _Atomic uint64_t planned;                               /* bytes of host memory in its plan; 0: not known yet */
     int32_t node, local_rank;
     int32_t pid;
     char host[64];

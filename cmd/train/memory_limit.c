@@ -1,9 +1,11 @@
 #include "cmd/train/memory_limit.h"
 
 #include "cmd/train/memory_knobs.h"
+#include "core/machine.h"
 #include "core/size_text.h"
 #include "gpu/plan/device_plan.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -171,6 +173,25 @@ enum status memory_size_check(const struct trainer *t, struct error *err)
 {
     const size_t arenas = memory_plan_device_bytes(&t->plan) - t->plan.reserve.total;
     return t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes ? refuse_plan(t, err) : STATUS_OK;
+}
+
+enum status memory_node_check(const struct trainer *t, struct error *err)
+{
+    const int all = t->node_ranks, ranks = bootstrap_is_local_rank() ? all : 1;
+    const uint64_t need = memory_plan_node_bytes(t) / (size_t)all * (size_t)ranks, limit = memory_plan_node_limit(t);
+    char needed[SIZE_TEXT_MAX], most[SIZE_TEXT_MAX];
+    struct machine_memory machine;
+    machine_memory("", &machine);
+    comm_note_plan(t->comm, need / (uint64_t)ranks);
+    if (need <= limit || machine.swap) /* what is swapped out has no limit that is known here */
+        return STATUS_OK;
+    error_set(
+        err, STATUS_DEVICE, "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s",
+        ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", size_round((int64_t)need, needed),
+        need, machine.limit < machine.total ? "the control group's limit of" : "the machine's",
+        size_round((int64_t)limit, most));
+    return error_hint(err, "fewer ranks on a machine, a smaller micro batch, activation recomputation, a higher ZeRO "
+                           "stage, or offload to nvme; `ztrain plan` shows what takes the memory");
 }
 
 enum status memory_limit_advise(const struct trainer *t, size_t available, int ranks, struct error *err)

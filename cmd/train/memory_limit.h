@@ -13,6 +13,11 @@ enum status memory_limit_check(const struct trainer *trainer, struct error *err)
  * process could leave room for it, and nothing need be tested or measured before. Not collective. */
 enum status memory_size_check(const struct trainer *trainer, struct error *err);
 
+/* STATUS_DEVICE if the host memory that is planned exceeds what this machine has, or its control group may use: the
+ * kernel would kill a rank. It counts the rank's own plan, or those of all ranks of a supervisor. Not collective, and
+ * machines may differ: the caller agrees. */
+enum status memory_node_check(const struct trainer *trainer, struct error *err);
+
 /* Adds to an error the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. The
  * hint's bytes are those that the arenas of these ranks would take, without the reserve, which is taken already or is
  * not asked for. Returns err's code. */

@@ -17,6 +17,7 @@
 #include "cmd/train/trainer_weights.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/version.h"
 #include "gpu/device_choices.h"
@@ -147,6 +148,16 @@ static void log_autos(const struct run_spec *spec)
     string_list_release(&lines);
 }
 
+/* Threads that share cores wait for each other in every op. */
+static void warn_of_threads(const struct run *run)
+{
+    const int threads = run->trainer.device->threads, cores = machine_cores();
+    if (run->boot->rank == 0 && threads > 2 * cores)
+        log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
+                 "without it a rank takes a thread for each of its cores",
+                 threads, cores, cores == 1 ? "" : "s");
+}
+
 static void log_start(const struct run *run)
 {
     const struct trainer *t = &run->trainer;
@@ -160,6 +171,7 @@ static void log_start(const struct run *run)
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
     log_autos(spec);
+    warn_of_threads(run);
     trainer_memory_print(t);
 }
 
@@ -312,6 +324,8 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     enum status fits = memory_limit_check(t, err);
     if (fits == STATUS_OK)
         fits = memory_size_check(t, err);
+    if (fits == STATUS_OK)
+        fits = memory_node_check(t, err);
     TRY(run_agree(run, fits, err));
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
