@@ -292,8 +292,8 @@ void options_help(FILE *out)
     fputs("\n"
           "exit codes: 0 finished, 2 usage or run spec, 3 data or model files, 4 checkpoint or a full disk,\n"
           "5 no such device at the start or out of memory, 6 a peer or the network, 7 diverged,\n"
-          "8 a device or its driver failed after the start, 70 a bug, 75 stopped on request with a\n"
-          "checkpoint written, 130 ended at once by a second Ctrl-C\n",
+          "8 a device, its driver or a library failed after the start, 70 a bug, 75 stopped on request\n"
+          "with a checkpoint written, 130 ended at once by a second Ctrl-C\n",
           out);
 }
 

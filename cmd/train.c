@@ -19,13 +19,14 @@
 #include "cmd/train/supervise.h"
 #include "cmd/train/trace_file.h"
 #include "comm/agree.h"
+#include "core/kept_files.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/output.h"
 #include "core/printable.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
@@ -35,17 +36,12 @@ static enum status start_ranks(const struct options *options, char **argv, const
                                struct error *err)
 {
     int exit_code = STATUS_BUG;
-    struct stat st;
-    if (stat(options->config, &st) == 0 && !S_ISREG(st.st_mode))
-        return error_set(
-            err, STATUS_USAGE,
-            "every rank reads the run spec, and '%s' is not a file that can be read again; hint: write it to "
-            "a file",
-            options->config);
     struct run_place place;
     struct restart last;
     char cause[SUPERVISE_CAUSE_BYTES];
     bool asked;
+    if (spec->model.folder)
+        TRY(model_desc_keep(spec->model.folder, err));
     if (options->max_restarts) {
         TRY(run_place_find(spec, options->resume, &place, err));
         TRY(restart_check(options->resume, &place, err));
@@ -59,9 +55,17 @@ static enum status start_ranks(const struct options *options, char **argv, const
     }
     if (status != STATUS_OK && options->max_restarts && !asked) {
         log_error_once(err);
-        restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &place, argv);
+        status = restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &place, argv);
     }
     return status;
+}
+
+/* The supervisor's: ranks of all its starts read the run spec as it is now. */
+static enum status keep_spec(const struct options *options, struct error *err)
+{
+    if (options->config)
+        TRY(kept_files_add(options->config, err));
+    return options->deepspeed ? kept_files_add(options->deepspeed, err) : STATUS_OK;
 }
 
 /* A hash of the input that has to be the same on all ranks. */
@@ -240,10 +244,14 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         stop_signal_count_interrupts(boot.rank == 0);
     if (status == STATUS_OK)
         status = check_options(&options, &boot, err);
+    if (status == STATUS_OK && !options.dry_run)
+        status = machine_check_proc(err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
     if (status == STATUS_OK && !options.dry_run && !supervises) /* a rank; a supervisor forks first */
         TRY_END(start_output(err));
+    if (status == STATUS_OK && !options.dry_run && supervises)
+        TRY_END(keep_spec(&options, err));
     TRY_END(read_spec(&options, &boot, status, &spec, err));
     if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);

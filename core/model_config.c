@@ -9,6 +9,7 @@
 #include "core/model_config.h"
 
 #include "core/fsutil.h"
+#include "core/kept_files.h"
 #include "core/memory.h"
 #include "core/model_encoder.h"
 #include "core/model_folder.h"
@@ -684,23 +685,37 @@ static bool is_adapter(const char *folder, const char *config)
     return n < (int)sizeof path && !fs_exists(config) && fs_exists(path);
 }
 
+/* The config.json of a folder, or the file that `path` is. */
+static enum status find_config(const char *path, char file[FS_PATH_MAX], struct error *err)
+{
+    if (fs_is_dir(path))
+        return fs_join(file, path, "config.json", STATUS_DATA, err);
+    if (snprintf(file, FS_PATH_MAX, "%s", path) >= FS_PATH_MAX)
+        return error_set(err, STATUS_DATA, "path too long: '%.200s…'", path);
+    return STATUS_OK;
+}
+
+enum status model_desc_keep(const char *path, struct error *err)
+{
+    char file[FS_PATH_MAX];
+    TRY(find_config(path, file, err));
+    return kept_files_add(file, err);
+}
+
 enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err)
 {
     memset(desc, 0, sizeof *desc);
-    char file[FS_PATH_MAX];
-    if (fs_is_dir(path))
-        TRY(fs_join(file, path, "config.json", STATUS_DATA, err));
-    else if (snprintf(file, sizeof file, "%s", path) >= (int)sizeof file)
-        return error_set(err, STATUS_DATA, "path too long: '%.200s…'", path);
-    char *text;
+    char file[FS_PATH_MAX], *text;
     size_t size;
+    TRY(find_config(path, file, err));
     if (is_adapter(path, file)) {
         error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
         return error_hint(err, "merge it into its base model, with peft's merge_and_unload(), and name that folder");
     }
-    if (!fs_exists(path) && model_folder_is_name(path))
+    text = kept_files_read(file, &size);
+    if (!text && !fs_exists(path) && model_folder_is_name(path))
         return model_folder_missing(path, STATUS_DATA, err);
-    if (fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)
+    if (!text && fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)
         return error_hint(err, "a Hugging Face model folder holds config.json");
     json_error_t parse;
     json_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);

@@ -133,7 +133,10 @@ struct model_desc {
 /* Reads config.json at `path` (a file, or a folder with one; at most 1 MiB). On success *desc owns its members. */
 enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err);
 
-/* The same from parsed JSON (borrowed); `where` names the source in messages. */
+/* For a supervisor: model_desc_load() of this path reads the same text from now on (core/kept_files.h). */
+enum status model_desc_keep(const char *path, struct error *err);
+
+/* model_desc_load() from parsed JSON (borrowed); `where` names the source in messages. */
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err);
 
 /* The same from a run spec's model.config. It is written by hand, so a misspelt key is an error instead of a notice,

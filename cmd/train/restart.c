@@ -89,7 +89,8 @@ static char **next_arguments(char **argv, char *run)
     return next;
 }
 
-static void execute_again(const struct restart *next, const struct run_place *place, char **argv)
+/* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
+static enum status execute_again(const struct restart *next, const struct run_place *place, char **argv)
 {
     char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
     if (setenv(variable, text, 1) != 0)
@@ -97,12 +98,18 @@ static void execute_again(const struct restart *next, const struct run_place *pl
     free(text);
     char *run = next->step >= 0 ? memory_text(place->path) : NULL, **arguments = next_arguments(argv, run);
     output_drain();
-    if (!stop_signal_pending()) /* asked to stop since the ranks have ended: then not */
+    stop_signal_block(); /* one that comes from now on waits for the next supervisor */
+    const bool stop = stop_signal_pending() != 0;
+    if (!stop)
         execv("/proc/self/exe", arguments);
-    log_warn("the ranks are not started again: %s",
-             stop_signal_pending() ? "the run was asked to stop" : strerror(errno));
+    const char *reason = stop ? "the run was asked to stop" : strerror(errno);
+    if (stop && run)
+        log_info("stopped on request: the ranks are not started again; continue with --resume %s", run);
+    else
+        log_warn("the ranks are not started again: %s", reason);
     free(arguments);
     free(run);
+    return stop && next->step >= 0 ? STATUS_REQUEUE : (enum status)next->code;
 }
 
 /* Writes the failure that no restart follows into the run's metrics, if it has any, as restarts write theirs. */
@@ -118,12 +125,12 @@ static void record_failure(const struct restart *next, const struct run_place *p
         log_warn("the cause is not in the metrics: %s", why.text);
 }
 
-void restart_after(const struct restart *last, int most, int code, const char *cause, const struct run_place *place,
-                   char **argv)
+enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
+                          const struct run_place *place, char **argv)
 {
     char newest[64] = "none";
     if (code != STATUS_PEER && code != STATUS_BROKEN)
-        return;
+        return code;
     struct restart next = {.number = last->number + 1, .step = newest_step(place), .code = code};
     snprintf(next.cause, sizeof next.cause, "%s", cause);
     for (char *c = next.cause; *c; c++)
@@ -134,14 +141,14 @@ void restart_after(const struct restart *last, int most, int code, const char *c
     if (next.number > most) {
         log_warn("the ranks are not started again: --max-restarts %d has been used up", most);
         record_failure(&next, place);
-        return;
+        return code;
     }
     if (last->number > 0 && next.step <= last->step) {
         log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
                  "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
                  last->number, newest);
         record_failure(&next, place);
-        return;
+        return code;
     }
     if (next.step >= 0)
         log_info("restart %d of %d from step %" PRId64 ", as the ranks have ended with exit code %d: %s", next.number,
@@ -149,5 +156,5 @@ void restart_after(const struct restart *last, int most, int code, const char *c
     else
         log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
                  next.number, most, code, next.cause);
-    execute_again(&next, place, argv);
+    return execute_again(&next, place, argv);
 }

@@ -87,9 +87,24 @@ void stop_signal_default(void)
             signal(stops[i], SIG_DFL);
 }
 
+void stop_signal_block(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGQUIT);
+    for (size_t i = 0; i < COUNT_OF(stops); i++)
+        sigaddset(&set, stops[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 int stop_signal_pending(void)
 {
     return pending;
+}
+
+void stop_signal_note(int signal_number)
+{
+    pending = signal_number;
 }
 
 void stop_signal_count_interrupts(bool speaks)

@@ -10,8 +10,14 @@ void stop_signal_install(void);
 /* SIGTERM, SIGINT and SIGHUP end the process at once again, until the next install; SIGUSR1 is still remembered. */
 void stop_signal_default(void);
 
+/* These signals and SIGQUIT wait until the next install and flight_recorder_take_quits(), also over an exec. */
+void stop_signal_block(void);
+
 /* The signal that asked this process to stop, or 0. */
 int stop_signal_pending(void);
+
+/* For a supervisor, whose signals come another way: this one asked it to stop. */
+void stop_signal_note(int signal_number);
 
 /* From now on a second SIGINT ends the process with exit code 130. Not for a supervisor's ranks: a terminal or a batch
  * system may send one SIGINT both to the supervisor, which passes it on, and to the ranks; their supervisor counts for

@@ -16,7 +16,8 @@
  *   - A second SIGINT kills the ranks at once. Only the supervisor counts them: a rank may get the same one from a
  *     terminal or a batch system and from here.
  *
- * Exit code: the code that a rank gave with its error; 6 if a rank was killed by a signal or left without an error; 75
+ * Exit code: the code that a rank gave with its error; 5 if the kernel killed one at the limit of a control group's
+ * memory, 6 if one was killed by another signal or left without an error; 75
  * if the ranks stopped on request; 130 after a second SIGINT; 0 only if all ended with 0. */
 #include "cmd/train/supervise.h"
 
@@ -25,8 +26,10 @@
 #include "comm/control.h"
 #include "comm/launch/bootstrap.h"
 #include "core/clock.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/output.h"
+#include "core/size_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -72,6 +75,7 @@ struct job {
     bool asked;                /* a signal has asked the job to stop */
     int left_rank;             /* the rank that left early */
     int first_code;            /* of the first rank that ended with an error */
+    uint64_t memory_kills;     /* machine_memory_kills() before the job */
     bool told_term;
     struct error unsaid; /* an error that no rank can print; code STATUS_OK: none */
 };
@@ -198,6 +202,37 @@ static void fail_job(struct job *job, int rank, int code, const char *unsaid)
     control_mark_dead(job->control, rank, (enum status)code, unsaid ? unsaid : text);
 }
 
+/* The host memory of all ranks' plans, as far as they are known. */
+static uint64_t planned_bytes(const struct job *job)
+{
+    uint64_t bytes = 0;
+    for (int r = 0; r < job->ranks; r++)
+        bytes += atomic_load(&control_block(job->control)->ranks[r].planned);
+    return bytes;
+}
+
+/* Names the reason why a rank was killed by a signal. Returns the code: where a control group's limit is too small,
+ * another start would end alike. */
+static enum status explain_kill(const struct job *job, int signal_number, char text[256])
+{
+    struct machine_memory machine;
+    char limit[SIZE_TEXT_MAX], plan[SIZE_TEXT_MAX];
+    *text = '\0';
+    if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills)
+        return STATUS_PEER;
+    machine_memory("", &machine);
+    if (machine.limit >= machine.total) {
+        snprintf(text, 256, ", as the machine's memory was exhausted");
+        return STATUS_PEER;
+    }
+    snprintf(text, 256,
+             ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
+             "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
+             size_round((int64_t)machine.limit, limit), job->ranks == 1 ? "" : "s", job->ranks,
+             job->ranks == 1 ? "" : "s", job->ranks == 1 ? "s" : "", size_round((int64_t)planned_bytes(job), plan));
+    return STATUS_DEVICE;
+}
+
 static void rank_ended(struct job *job, int rank, int status)
 {
     struct child *child = &job->children[rank];
@@ -207,10 +242,11 @@ static void rank_ended(struct job *job, int rank, int status)
         child->code = 128 + WTERMSIG(status);
         if (child->ended_by_us)
             return;
-        char text[512];
-        snprintf(text, sizeof text, "rank %d on %s (process %d) was killed by signal %d (%s)", rank, job->host,
-                 (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
-        fail_job(job, rank, STATUS_PEER, text);
+        char text[512], why[256];
+        const enum status code = explain_kill(job, WTERMSIG(status), why);
+        snprintf(text, sizeof text, "rank %d on %s (process %d) was killed by signal %d (%s)%s", rank, job->host,
+                 (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)), why);
+        fail_job(job, rank, code, text);
         return;
     }
     child->code = WEXITSTATUS(status);
@@ -271,17 +307,34 @@ static void take_interrupt(struct job *job)
     job->interrupted_at = now;
 }
 
+/* A request that comes when the job has failed already is not the cause, and is answered by who starts it again. */
+static void note_request(struct job *job, int signal_number)
+{
+    if (signal_number == SIGQUIT) /* only asks for the flight records */
+        return;
+    if (isfinite(job->failed_at))
+        stop_signal_note(signal_number);
+    else
+        job->asked = true;
+}
+
+/* Passes a signal on to the ranks, if it is one for them. */
+static void forward(struct job *job, int signal_number)
+{
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        if (signal_number == forwarded[i].from) {
+            note_request(job, forwarded[i].to);
+            signal_ranks(job, forwarded[i].to, false);
+        }
+}
+
 static void take_signals(struct job *job)
 {
     struct signalfd_siginfo info;
     while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGINT)
             take_interrupt(job);
-        for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-            if ((int)info.ssi_signo == forwarded[i].from) {
-                job->asked |= info.ssi_signo != SIGQUIT; /* which only asks for the flight records */
-                signal_ranks(job, forwarded[i].to, false);
-            }
+        forward(job, (int)info.ssi_signo);
         if (info.ssi_signo == SIGTSTP) {
             signal_ranks(job, SIGSTOP, false);
             raise(SIGSTOP);
@@ -368,7 +421,7 @@ static enum status run_ranks(struct job *job, struct error *err)
     } else if (stop_signal_pending()) { /* it came before signals were blocked here */
         if (stop_signal_pending() == SIGINT)
             take_interrupt(job);
-        signal_ranks(job, stop_signal_pending(), false);
+        forward(job, stop_signal_pending());
     }
     supervise_until_end(job);
     return status;
@@ -376,7 +429,12 @@ static enum status run_ranks(struct job *job, struct error *err)
 
 static void job_init(struct job *job, int ranks, char **argv, double timeout_seconds)
 {
-    *job = (struct job){.ranks = ranks, .argv = argv, .timeout = timeout_seconds, .fd = -1, .signals = -1};
+    *job = (struct job){.ranks = ranks,
+                        .argv = argv,
+                        .timeout = timeout_seconds,
+                        .fd = -1,
+                        .signals = -1,
+                        .memory_kills = machine_memory_kills("")};
     job->failed_at = job->left_at = job->interrupted_at = INFINITY;
     bootstrap_host(job->host, sizeof job->host);
     for (int r = 0; r < ranks; r++)

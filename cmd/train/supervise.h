@@ -15,7 +15,8 @@ enum {
  * waits for them. STATUS_OK: the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an
  * error that no rank could print (a rank was killed, could not be started, left early), and its code is the job's.
  * timeout_seconds: how long the others may continue after a rank has left without their agreement. cause: the error of
- * a job that has failed, whoever has printed it; else "". *asked: a signal has asked the job to stop. */
+ * a job that has failed, whoever has printed it; else "". *asked: a signal has asked the job to stop before it failed.
+ */
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
                       bool *asked, struct error *err);
 

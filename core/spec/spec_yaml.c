@@ -9,6 +9,7 @@
  * numbers, hexadecimal numbers and numbers with leading zeros are text, because readers disagree on them. */
 #include "core/spec/spec_tree.h"
 
+#include "core/kept_files.h"
 #include "core/memory.h"
 
 #include <ctype.h>
@@ -22,7 +23,16 @@
 
 /* ---- files --------------------------------------------------------------- */
 
-char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
+/* The text of a file that a supervisor has kept, as spec_read_file() returns it; NULL: it has not. */
+static char *read_kept(struct spec_context *ctx, const char *path, size_t *size)
+{
+    char *kept = kept_files_read(path, size), *text = kept ? spec_arena_copy(ctx->arena, kept, *size) : NULL;
+    free(kept);
+    return text;
+}
+
+/* The text of a file, as spec_read_file() returns it. */
+static char *read_source_file(struct spec_context *ctx, int source, size_t *size)
 {
     struct spec_pos pos = {.source = source};
     const char *path = ctx->sources[source];
@@ -56,14 +66,22 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
         spec_error(ctx, pos, "cannot read '%s': %s; hint: a run spec is a file", path, strerror(failure));
         return NULL;
     }
-    if (used > SPEC_MAX_BYTES) {
+    text[used] = 0;
+    *size = used;
+    return text;
+}
+
+char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
+{
+    char *text = read_kept(ctx, ctx->sources[source], size);
+    if (!text && !(text = read_source_file(ctx, source, size)))
+        return NULL;
+    if (*size > SPEC_MAX_BYTES) {
         spec_error(ctx, (struct spec_pos){source, 1, 1},
                    "the file is larger than %d MiB; hint: is this a run spec? token shards and models are named in it",
                    SPEC_MAX_BYTES >> 20);
         return NULL;
     }
-    text[used] = 0;
-    *size = used;
     return text;
 }
 

@@ -191,10 +191,11 @@ class Folder:
             f.write(to_yaml(merged(base, changes or {})) + "\n")
         return path
 
-    def start(self, *arguments, env=None, cwd=None, stdout=None):
-        """Starts the binary in a new session; output goes to files, or stdout to a descriptor."""
+    def start(self, *arguments, env=None, cwd=None, stdout=None, prefix=()):
+        """Starts the binary in a new session; output goes to files, or stdout to a descriptor. prefix: a command that executes
+        it."""
         number = len(self.processes)
-        command = [ZTRAIN, *map(str, arguments)]
+        command = [*prefix, ZTRAIN, *map(str, arguments)]
         with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
             process = subprocess.Popen(command, stdout=stdout or out, stderr=err, stdin=subprocess.DEVNULL, cwd=cwd or self.path,
                                        start_new_session=True, env={**os.environ, **(env or {})})
@@ -293,6 +294,39 @@ class BadDisk:
 
     def works(self):
         os.remove(self.lines)
+
+
+class MemoryGroup:
+    """A memory cgroup in which a command runs, where this process may make one; else its data is limited (RLIMIT_DATA)."""
+
+    def __init__(self, limit):
+        self.path, self.prefix = None, ["prlimit", f"--data={limit}"]
+        for top, key in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+            path = os.path.join(top, f"ztrain-test-{os.getpid()}")
+            if not os.path.exists(os.path.join(top, "cgroup.procs")):
+                continue
+            try:
+                os.mkdir(path)
+                self.path = path
+                with open(os.path.join(path, key), "r+", encoding="ascii") as f:
+                    f.write(str(limit))
+            except OSError:
+                self.close()
+                continue
+            self.prefix = ["sh", "-c", f'echo $$ >{path}/cgroup.procs && exec "$@"', "sh"]
+            return
+
+    def close(self):
+        if self.path:
+            wait_until(self.removed, 10, "an empty group")
+            self.path = None
+
+    def removed(self):
+        try:
+            os.rmdir(self.path)
+        except OSError:  # its processes are still ending
+            return False
+        return True
 
 
 class Metrics:

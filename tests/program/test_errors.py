@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import (CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN,
+from harness import (BROKEN, BadDisk, CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN,
                      read_safetensors, write_megatron, write_safetensors)
 
 
@@ -272,15 +272,42 @@ def test_shards_of_another_vocabulary_are_found_before_the_first_step(folder):
 
 
 def test_a_run_spec_that_cannot_be_read_twice(folder):
-    """It is refused, because several ranks read it themselves."""
-    path, pipe = folder.spec(), folder.at("pipe")
+    """The supervisor keeps its text for the ranks."""
+    path, pipe = folder.spec({"train": {"epochs": 1}}), folder.at("pipe")
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # so that the spec is in the pipe before it is read
     with open(path, "rb") as spec, open(pipe, "wb") as writer:
         writer.write(spec.read())
-    done = folder.ztrain("--config", pipe, "--local-gpus", 2, expect=USAGE)
+    folder.ztrain("--config", pipe, "--local-gpus", 2)
     os.close(reader)
-    assert "is not a file that can be read again" in done.last_words
+    assert len(folder.metrics().steps) == 3
+
+
+def test_without_proc(folder):
+    disk = BadDisk(folder)
+    disk.fails("access EACCES /proc/self/exe")
+    for more in ([], ["--local-gpus", 2]):
+        done = folder.ztrain("--config", folder.spec(), *more, env=disk.env, expect=DEVICE)
+        assert "/proc is not mounted: cannot find '/proc/self/exe'" in done.last_words and "mount -t proc" in done.last_words
+    assert not os.path.exists(folder.run_folder())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_library_that_ends_the_process(folder, ranks):
+    """Its exit(1) is not taken for a lack of memory, and neither is a run that ends so for one that is finished."""
+    disk = BadDisk(folder)
+    disk.fails("pread exit train.bin")
+    more = ["--local-gpus", 2] if ranks > 1 else []
+    done = folder.ztrain("--config", folder.spec(), *more, env=disk.env, expect=BROKEN)
+    assert "bad_disk.so' ended the process with exit code 1" in done.err and "out of memory" not in done.err, done
+
+
+def test_far_more_threads_than_cores(folder):
+    cores, wish = len(os.sched_getaffinity(0)), 2 * len(os.sched_getaffinity(0)) + 1
+    done = folder.train({"train": {"epochs": None, "max_steps": 1}}, ranks=2, env={"OMP_NUM_THREADS": str(wish)})
+    each = max(cores // 2, 1)
+    warnings = [line for line in done.err.splitlines() if "OMP_NUM_THREADS" in line]
+    assert len(warnings) == 1 and f"OMP_NUM_THREADS {wish} is far above the {each} core" in warnings[0], done
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 less changes nothing; sizes that are none are refused."""
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
-from harness import DEVICE, GPT2, LLAMA, USAGE, merged
+from harness import DEVICE, GPT2, LLAMA, MemoryGroup, USAGE, children, merged, wait_for_steps, wait_until
 
 STEPS = {"train": {"epochs": None, "max_steps": 2}, "data": {"validation": None}}
 
@@ -123,6 +125,61 @@ def test_a_model_of_four_times_the_cap_trains_with_offload(folder, ranks):
     folder.train(small, "free", ranks=ranks, env=ONE_THREAD)
     folder.train(merged(small, OFFLOAD), "offloaded", ranks=ranks, sets=limit, env=ONE_THREAD)
     assert folder.metrics("offloaded").numbers() == folder.metrics("free").numbers()
+
+
+def plan_of(folder, spec, ranks):
+    out = folder.ztrain("plan", "--config", spec, "--local-gpus", ranks).out
+    return int(re.search(r"^  total +(\d+) bytes", out, re.M).group(1))
+
+
+def killed_for_memory(folder, process, group):
+    """Fills the group from another process, until the kernel kills a rank, which it does first."""
+    ranks = children(process.pid)
+    for pid in ranks:
+        with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as f:
+            f.write("1000")
+    code = "import time\nparts = []\nwhile True:\n    parts.append(bytearray(8 << 20))\n    time.sleep(0.01)"
+    eater = subprocess.Popen([*group.prefix, sys.executable, "-c", code], start_new_session=True)
+    folder.adopt(eater)
+    wait_until(lambda: process.poll() is not None or len(children(process.pid)) < len(ranks), what="a rank's death")
+    eater.kill()
+    eater.wait()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_control_group_below_the_plan(folder, ranks):
+    """It is refused before the memory is touched. (Where no group can be made only tests/unit sees it.)"""
+    spec = folder.spec({**STEPS, "model": {"config": DEEP}})
+    total = plan_of(folder, spec, ranks)
+    group = MemoryGroup(ranks * total - (8 << 20))
+    try:
+        if not group.path:
+            return
+        done = folder.wait(folder.start("--config", spec, *(["--local-gpus", ranks] if ranks > 1 else []), prefix=group.prefix))
+        assert done.code == DEVICE and f"({ranks * total} bytes) of host memory, more than the control group's limit" in done.err, done
+        assert f"of {ranks} rank" in done.err and not os.path.exists(folder.run_folder())
+    finally:
+        group.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rank_that_the_kernel_kills_for_its_group(folder, ranks):
+    """The plan fits, but the ranks do not; another start would end alike."""
+    spec = folder.spec({"train": {"epochs": None, "max_steps": 1000000}, "model": {"config": DEEP}, "train_micro_batch_size_per_gpu": 1})
+    group = MemoryGroup(ranks * plan_of(folder, spec, ranks) + (256 << 20))
+    try:
+        if not group.path:
+            return
+        process = folder.start("--config", spec, "--local-gpus", ranks, "--max-restarts", 2, prefix=group.prefix, env=ONE_THREAD)
+        wait_for_steps(folder, process, 1)
+        killed_for_memory(folder, process, group)
+        done = folder.wait(process)
+        assert done.code == DEVICE and "restart 1" not in done.out, done
+        assert re.search(r"was killed by signal 9 \(Killed\): it ran out of memory; the control group's limit is [\d.]+ MiB, and the "
+                         rf"plans? of {ranks} ranks? takes? [\d.]+ MiB of it", done.err), done
+    finally:
+        group.close()
 
 
 # --- advice that is followed ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from harness import (BROKEN, BadDisk, DEVICE, FINISHED, GPT2, REQUEUE, ROOT, SLOWNESS, USAGE, ZTRAIN,
+from harness import (BROKEN, BadDisk, DEVICE, FINISHED, GPT2, MemoryGroup, REQUEUE, ROOT, SLOWNESS, USAGE, ZTRAIN,
                      count_lines, wait_for_checkpoint, wait_for_steps, wait_until)
 
 
@@ -158,39 +158,6 @@ def test_a_spec_without_stage_or_path_is_refused(folder, changes, words):
 def sizes_of(folder):
     """Bytes of the files of offload."""
     return [os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(folder.at("disk")) for name in names]
-
-
-class MemoryGroup:
-    """A memory cgroup in which a command runs, where this process may make one; else its data is limited (RLIMIT_DATA)."""
-
-    def __init__(self, limit):
-        self.path, self.prefix = None, ["prlimit", f"--data={limit}"]
-        for top, key in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
-            path = os.path.join(top, f"ztrain-test-{os.getpid()}")
-            if not os.path.exists(os.path.join(top, "cgroup.procs")):
-                continue
-            try:
-                os.mkdir(path)
-                self.path = path
-                with open(os.path.join(path, key), "r+", encoding="ascii") as f:
-                    f.write(str(limit))
-            except OSError:
-                self.close()
-                continue
-            self.prefix = ["sh", "-c", f'echo $$ >{path}/cgroup.procs && exec "$@"', "sh"]
-            return
-
-    def close(self):
-        if self.path:
-            wait_until(self.removed, 10, "an empty group")
-            self.path = None
-
-    def removed(self):
-        try:
-            os.rmdir(self.path)
-        except OSError:  # its processes are still ending
-            return False
-        return True
 
 
 @pytest.mark.long

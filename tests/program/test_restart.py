@@ -1,11 +1,12 @@
 """--resume auto: one command to start and to continue. --max-restarts: the supervisor starts the ranks again."""
 import glob
+import json
 import os
 import signal
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, FINISHED, PEER, REQUEUE, USAGE, children, wait_for_checkpoint, wait_for_steps, \
+from harness import BadDisk, CHECKPOINT, FINISHED, LLAMA, PEER, REQUEUE, USAGE, children, wait_for_checkpoint, wait_for_steps, \
     wait_until
 
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 5, "keep_last": 2}}
@@ -129,6 +130,74 @@ def test_it_gives_up_when_no_step_was_gained(folder):
     assert [(row["gave_up"], row["step"], row["exit_code"]) for row in last] == [(1, 0, PEER)] and "killed by signal 9" in last[0]["cause"]
     text = folder.ztrain("report", folder.run_folder(), env={"COLUMNS": "180"}).out
     assert "  failed      exit code 6: rank 1 on" in text and "was killed by signal 9" in text, text
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return path
+
+
+@pytest.mark.parametrize("more", [(), ("--resume", "auto")])
+def test_restarted_ranks_use_the_spec_of_the_start(folder, more):
+    """Whatever happens to the run spec, to DeepSpeed's file and to the model's config.json while the run lives."""
+    model = write(folder.at("model.json"), json.dumps(LLAMA))
+    deepspeed = write(folder.at("ds.json"), '{"gradient_clipping": 0.7}')
+    spec = folder.spec({**LONG, "model": {"config": model}, "gradient_clipping": None})
+    process = folder.start("--config", spec, "--deepspeed", deepspeed, "--set", "optimizer.params.lr=0.001", "--local-gpus", 2,
+                           "--max-restarts", 1, *more)
+    wait_for_steps(folder, process, 8)
+    wait_for_checkpoint(folder, process, after=4)
+    before = read(os.path.join(folder.run_folder(), "run.yaml"))
+    write(spec, "run: {name: other}\ntrain: [")
+    write(model, json.dumps({**LLAMA, "hidden_size": 64}))
+    os.remove(deepspeed)
+    kill_rank(process)
+    wait_until(lambda: process.poll() is not None or "resumed from" in folder.said(process).out, what="the resume")
+    process.send_signal(signal.SIGTERM)
+    done = folder.wait(process)
+    assert done.code == REQUEUE and "restart 1 of 1 from step " in done.out, done
+    assert read(os.path.join(folder.run_folder(), "run.yaml")) == before
+    assert os.listdir(folder.at("runs")) == ["run"]
+
+
+def failed_once(folder, disk, *lines):
+    """A supervisor whose rank was killed, once it is at one of these lines."""
+    process = folder.start("--config", folder.spec(LONG), "--local-gpus", 2, "--max-restarts", 3, env=disk.env)
+    wait_for_steps(folder, process, 8)
+    wait_for_checkpoint(folder, process, after=4)
+    disk.fails(*lines)
+    kill_rank(process)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_signals_wait_for_the_supervisor_that_is_executed(folder, number):
+    disk = BadDisk(folder)
+    process = failed_once(folder, disk, "start hold restart")
+    wait_until(lambda: b"ZTRAIN_RESTART=" in read(f"/proc/{process.pid}/environ"), what="the restart")
+    process.send_signal(signal.SIGQUIT)
+    process.send_signal(number)
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == REQUEUE and "restart 1 of 3 from step" in done.out and "stopped on request after step" in done.out, done
+
+
+def test_a_signal_between_a_failure_and_the_restart(folder):
+    """The ranks are not started again, and the run can be resumed."""
+    disk = BadDisk(folder)
+    process = failed_once(folder, disk, "opendir hold checkpoints")
+    wait_until(lambda: not children(process.pid), what="the end of the ranks")
+    process.send_signal(signal.SIGTERM)
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == REQUEUE and "stopped on request: the ranks are not started again; continue with --resume" in done.out, done
+    folder.train({"train": {"epochs": None, "max_steps": 5}}, more=("--resume", folder.run_folder()))
 
 
 @pytest.mark.long

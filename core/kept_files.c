@@ -1,0 +1,113 @@
+#include "core/kept_files.h"
+
+#include "core/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const char variable[] = "ZTRAIN_KEPT_FILES";
+enum { MOST_BYTES = 16 << 20 /* more than any reader takes */ };
+
+struct record {
+    uint32_t path_bytes, text_bytes;
+};
+
+/* The memory file; -1: there is none. */
+static int kept(void)
+{
+    const char *number = getenv(variable);
+    return number ? atoi(number) : -1;
+}
+
+static bool read_at(int fd, void *data, size_t bytes, off_t at)
+{
+    return pread(fd, data, bytes, at) == (ssize_t)bytes;
+}
+
+static bool write_all(int fd, const void *data, size_t bytes)
+{
+    return write(fd, data, bytes) == (ssize_t)bytes;
+}
+
+char *kept_files_read(const char *path, size_t *bytes)
+{
+    const int fd = kept();
+    const size_t path_bytes = strlen(path);
+    struct record record;
+    for (off_t at = 0; fd >= 0 && read_at(fd, &record, sizeof record, at);) {
+        const off_t name_at = at + (off_t)sizeof record, text_at = name_at + record.path_bytes;
+        at = text_at + record.text_bytes;
+        if (record.path_bytes != path_bytes || record.text_bytes > MOST_BYTES)
+            continue;
+        char *name = memory_alloc(path_bytes), *text = memory_alloc((size_t)record.text_bytes + 1);
+        const bool found = read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
+                           read_at(fd, text, record.text_bytes, text_at);
+        free(name);
+        if (found) {
+            text[record.text_bytes] = '\0';
+            *bytes = record.text_bytes;
+            return text;
+        }
+        free(text);
+    }
+    return NULL;
+}
+
+/* The whole file (the caller frees it); NULL: it cannot be read, or is too large. */
+static char *read_whole(const char *path, size_t *bytes)
+{
+    /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return NULL;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    size_t room = 1 << 16;
+    char *text = memory_alloc(room);
+    ssize_t n;
+    *bytes = 0;
+    while ((n = read(fd, text + *bytes, room - *bytes)) > 0 || (n < 0 && errno == EINTR)) {
+        *bytes += n > 0 ? (size_t)n : 0;
+        if (*bytes == room && room <= MOST_BYTES)
+            text = memory_resize(text, room *= 4);
+    }
+    close(fd);
+    if (n == 0 && *bytes <= MOST_BYTES)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* Makes the memory file, which exec keeps open. */
+static int make(void)
+{
+    char number[16];
+    const int fd = memfd_create("ztrain-kept-files", 0);
+    snprintf(number, sizeof number, "%d", fd);
+    if (fd >= 0 && setenv(variable, number, 1) != 0)
+        memory_exhausted(0);
+    return fd;
+}
+
+enum status kept_files_add(const char *path, struct error *err)
+{
+    size_t bytes;
+    char *text = kept_files_read(path, &bytes);
+    const bool known = text != NULL;
+    free(text);
+    if (known || !(text = read_whole(path, &bytes)))
+        return STATUS_OK;
+    const int fd = kept() >= 0 ? kept() : make();
+    const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};
+    const bool done = fd >= 0 && lseek(fd, 0, SEEK_END) >= 0 && write_all(fd, &record, sizeof record) &&
+                      write_all(fd, path, record.path_bytes) && write_all(fd, text, bytes);
+    const int reason = errno;
+    free(text);
+    return done ? STATUS_OK : error_system(err, STATUS_DEVICE, reason, "cannot keep '%s' in memory", path);
+}

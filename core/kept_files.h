@@ -1,0 +1,25 @@
+/* kept_files.h: the texts that a run was started with (run spec, DeepSpeed's configuration, config.json), kept by the
+ * supervisor of local ranks.
+ *
+ * The supervisor reads each file once, into a memory file without a name. Its descriptor passes through fork and exec
+ * (ZTRAIN_KEPT_FILES is its number): to the ranks, and to the supervisor that --max-restarts executes with its ranks.
+ * So all ranks of all these starts read the same bytes, whatever happens to the files.
+ *
+ *     | path bytes | text bytes | path | text | path bytes | …
+ *
+ * One thread, before others are started. */
+#ifndef ZTRAIN_CORE_KEPT_FILES_H
+#define ZTRAIN_CORE_KEPT_FILES_H
+
+#include "core/status.h"
+
+#include <stddef.h>
+
+/* Keeps a file, under the path as it stands; one that is kept already stays as it is. A file that cannot be read is not
+ * kept: the function that needs it reports that. Pipes are read to their end. STATUS_DEVICE: no memory file. */
+enum status kept_files_add(const char *path, struct error *err);
+
+/* The text of a kept file, with a NUL after its *bytes bytes (the caller frees it); NULL: it is not kept. */
+char *kept_files_read(const char *path, size_t *bytes);
+
+#endif
