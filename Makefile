@@ -112,7 +112,7 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install manual \
+.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-layers clean count-objects doc fault-tools format fuzz fuzz-targets help install manual \
 	quickstart test test-faults test-slurm unit-tests
 
 #: all            build/ztrain (the default)
@@ -176,6 +176,10 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libztrain.a $(BUILD)/settings Makefile
 
 #: all-objects    compiles everything without linking
 all-objects: $(LIB_OBJECTS) $(CMD_OBJECTS)
+
+# For scripts/quickstart.sh: how many objects the program has, and how many of them are nvcc's.
+count-objects:
+	@echo $(words $(LIB_OBJECTS) $(CMD_OBJECTS)) $(words $(CU_SOURCES))
 
 #: all-tests      builds the C test programs without running them
 all-tests: $(UNIT_TESTS)

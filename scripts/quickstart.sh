@@ -4,7 +4,8 @@
 # Installs missing packages, builds build/ztrain, turns text that is on this machine into token shards (nothing is
 # downloaded), trains a small Llama-style model on two CPU ranks (configs/quickstart.yaml: ZeRO stage 3, bf16, two epochs
 # with evaluation), interrupts the run once and resumes it, verifies its checkpoints, and exports a Hugging Face folder.
-# All its files are in build/quickstart, which a second run deletes first.
+# All its files are in build/quickstart, which a second run deletes first. Where there is an nvcc, the build has the CUDA
+# device, which takes minutes more; CUDA=0 scripts/quickstart.sh leaves it out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,12 +18,35 @@ text_bytes=240000
 # say PART DURATION: announces a part with its duration on two free cores (busy ones take about twice as long) and the time so far
 say() { printf '\n==> %s (%s; %d:%02d so far)\n' "$1" "$2" $((SECONDS / 60)) $((SECONDS % 60)); }
 
+# Files of the program that are compiled with the present settings.
+count_compiled() { find build/obj/{core,gpu,comm,ckpt,cmd} -name '*.o' -newer build/settings 2>/dev/null | wc -l; }
+
+# Builds, and shows how far that is: on a terminal in one line, else in a line every 20 seconds.
+build() {
+    local counts all cuda make second=0
+    counts=$(make -s count-objects)
+    read -r all cuda <<<"$counts"
+    [ "$cuda" = 0 ] || echo "with the CUDA device: $cuda of the $all files take nvcc minutes; CUDA=0 scripts/quickstart.sh leaves it out"
+    # More jobs than cores: next to other programs the compiler gets its share.
+    make -s -j$((2 * $(nproc))) &
+    make=$!
+    while sleep 1 && kill -0 $make 2>/dev/null; do
+        second=$((second + 1))
+        if [ -t 1 ]; then
+            printf '\r%d of %d files compiled' "$(count_compiled)" "$all"
+        elif [ $((second % 20)) = 0 ]; then
+            echo "$(count_compiled) of $all files compiled"
+        fi
+    done
+    [ ! -t 1 ] || [ $second = 0 ] || echo
+    wait $make
+}
+
 say "1. packages" "a minute or two if some are missing, else a second"
 scripts/install-deps.sh
 
-say "2. build" "about a minute, or a second if it is built already"
-# More jobs than cores: next to other programs the compiler gets its share.
-make -s -j$((2 * $(nproc)))
+say "2. build" "about a minute, with CUDA several, or a second if it is built already"
+build
 $ztrain version | head -1
 
 say "3. text -> token shards" "a few seconds"
