@@ -33,7 +33,7 @@ build() {
     while sleep 1 && kill -0 $make 2>/dev/null; do
         second=$((second + 1))
         if [ -t 1 ]; then
-            printf '\r%d of %d files compiled' "$(count_compiled)" "$all"
+            printf '\r%d of %d files compiled; %d:%02d' "$(count_compiled)" "$all" $((second / 60)) $((second % 60))
         elif [ $((second % 20)) = 0 ]; then
             echo "$(count_compiled) of $all files compiled"
         fi
