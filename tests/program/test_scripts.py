@@ -238,3 +238,30 @@ def test_the_quick_start_announces_how_long_each_part_takes():
     done = subprocess.run(["bash", "-c", f'{say}; SECONDS=75; say "1. packages" "a minute"'], stdout=subprocess.PIPE,
                           text=True, check=True)
     assert done.stdout == "\n==> 1. packages (a minute; 1:15 so far)\n"
+
+
+FAKE_MAKE = """#!/bin/sh
+case "$*" in *count-objects*) echo "3 1" && exit ;; esac
+mkdir -p build/obj/core && touch build/obj/core/old.o && sleep 0.1 && touch build/settings && sleep 0.1
+touch build/obj/core/a.o build/obj/core/b.o && sleep 1.5
+exit 2
+"""
+
+
+def test_the_quick_start_shows_how_far_the_build_is(tmp_path):
+    """On a terminal, with a make that compiles two of three files in more than a second and fails."""
+    with open(os.path.join(ROOT, "scripts", "quickstart.sh"), encoding="utf-8") as f:
+        functions = re.search(r"^count_compiled\(\).*?^\}\n", f.read(), re.M | re.S)[0]
+    (tmp_path / "make").write_text(FAKE_MAKE, encoding="utf-8")
+    (tmp_path / "make").chmod(0o755)
+    master, terminal = os.openpty()
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", f"{functions}\nbuild; echo not reached"], stdout=terminal, check=False,
+                          cwd=tmp_path, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    os.close(terminal)
+    said = os.read(master, 65536).decode()
+    os.close(master)
+    assert done.returncode == 2 and "1 of the 3 files take nvcc minutes; CUDA=0 scripts/quickstart.sh leaves it out" in said, said
+    assert "\r2 of 3 files compiled; 0:01" in said and "not reached" not in said, said
+    counted = subprocess.run(["make", "-C", ROOT, "-s", "--no-print-directory", "CUDA=0", "count-objects"], stdout=subprocess.PIPE, text=True,
+                             check=True)
+    assert re.fullmatch(r"\d{3} 0\n", counted.stdout), counted.stdout
