@@ -17,8 +17,8 @@
  *     terminal or a batch system and from here.
  *
  * Exit code: the code that a rank gave with its error; 5 if the kernel killed one at the limit of a control group's
- * memory, 6 if one was killed by another signal or left without an error; 75
- * if the ranks stopped on request; 130 after a second SIGINT; 0 only if all ended with 0. */
+ * memory, 6 if one was killed by another signal or left without an error, 8 if one ended with a code that is none of
+ * ztrain's; 75 if the ranks stopped on request; 130 after a second SIGINT; 0 only if all ended with 0 and together. */
 #include "cmd/train/supervise.h"
 
 #include "cmd/train/line_pump.h"
@@ -250,7 +250,15 @@ static void rank_ended(struct job *job, int rank, int status)
         return;
     }
     child->code = WEXITSTATUS(status);
-    if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
+    if (!strcmp(status_name((enum status)child->code), "unknown")) {
+        char text[512];
+        snprintf(
+            text, sizeof text,
+            "rank %d on %s (process %d) ended with exit code %d, which is none of ztrain's; hint: a library or the "
+            "dynamic linker ended it, whose own message may stand above",
+            rank, job->host, (int)child->pid, child->code);
+        fail_job(job, rank, STATUS_BROKEN, text);
+    } else if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
         fail_job(job, rank, child->code, NULL);
     } else if (atomic_load(&entry->state) != RANK_CLOSED && !isfinite(job->left_at)) {
         job->left_at = seconds_now(); /* no failure if the others leave as well */
@@ -383,6 +391,10 @@ static int job_exit_code(struct job *job, struct error *unsaid)
     for (int r = 0; r < job->ranks; r++)
         if (job->children[r].code != STATUS_OK)
             return job->children[r].code;
+    if (isfinite(job->left_at))
+        return error_set(unsaid, STATUS_PEER,
+                         "rank %d on %s (process %d) left with exit code 0 without the others' consent", job->left_rank,
+                         job->host, (int)job->children[job->left_rank].pid);
     return STATUS_OK;
 }
 

@@ -56,8 +56,10 @@ static int play_rank(const char *scenario)
     struct comm *comm;
     CHECK_OK(bootstrap_init(&bootstrap, &error));
     int rank = bootstrap.rank;
-    if (!strcmp(scenario, "dry")) /* never joins */
+    if (!strcmp(scenario, "absent")) /* never joins */
         return 0;
+    if (!strcmp(scenario, "foreign")) /* as a library that exits before main() */
+        _exit(1);
     if (!strcmp(scenario, "early-3"))
         return rank == 0 ? last_words(STATUS_DATA) : (sleep(60), 0);
     if (!strcmp(scenario, "slow-start")) { /* a signal that arrives before the rank waits for it is not lost */
@@ -225,7 +227,8 @@ static void test_deaths(void **state)
         int code;
         const char *words[2];
     } cases[] = {
-        {"dry", 0, {"", ""}},
+        {"absent", STATUS_PEER, {"supervisor: rank ", "left with exit code 0 without the others' consent"}},
+        {"foreign", STATUS_BROKEN, {"supervisor: rank ", "ended with exit code 1, which is none of ztrain's; hint: "}},
         {"killed", STATUS_PEER, {"supervisor: rank 1 on ", "was killed by signal 9 (Killed)"}},
         {"crash", STATUS_PEER, {"supervisor: rank 2 on ", "was killed by signal 6"}},
         {"stubborn", STATUS_PEER, {"supervisor: rank 1 on ", "was killed by signal 9"}},
