@@ -7,7 +7,7 @@ from harness import LLAMA, ROOT
 PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
               "bf16-grads": {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}},
               "bf16-states": {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}},
-              "fp16": {"fp16": {"enabled": True, "initial_scale_power": 26}},
+              "fp16": {"fp16": {"enabled": True, "initial_scale_power": 19}},
               # the second step is the first one that is skipped
               "fp16-later": {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 1}}}
 SMALL = {**LLAMA, "num_hidden_layers": 3}

@@ -61,7 +61,7 @@ def test_offload_changes_no_bit(folder, kept, places, ranks, precision):
 @pytest.mark.parametrize("order, ranks, stage, precision, params", [
     ("starve", 1, 2, "bf16", None), ("random", 2, 1, "fp16", None), ("random", 1, 3, "fp16", "nvme"), ("eager", 2, 2, "fp32", None)])
 def test_other_stages_and_skipped_steps(folder, order, ranks, stage, precision, params):
-    changes = merged(changes_of(ranks, precision, 3, accumulation=1), {"zero_optimization": {"stage": stage}})
+    changes = merged(changes_of(ranks, precision, 4, accumulation=1), {"zero_optimization": {"stage": stage}})
     for name, more in (("here", {}), ("away", away(folder, "cpu", params))):
         done = folder.train(merged(changes, more), name=name, ranks=ranks, env=environment(ranks, order))
         assert ("the step is skipped" in done.err) == (precision == "fp16")

@@ -21,7 +21,7 @@ CASES = {
                       "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 3}),
     "alone-bf16-sums": (1, {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"},
                             "train_micro_batch_size_per_gpu": 2}),
-    "alone-fp16-skips": (1, {"fp16": {"enabled": True, "initial_scale_power": 40}, "train_micro_batch_size_per_gpu": 4}),
+    "alone-fp16-skips": (1, {"fp16": {"enabled": True, "initial_scale_power": 20}, "train_micro_batch_size_per_gpu": 4}),
 }
 
 

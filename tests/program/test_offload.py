@@ -7,7 +7,7 @@ import pytest
 from harness import GPT2, LLAMA, USAGE
 
 TO_HOST = {"offload_optimizer": {"device": "cpu"}}
-DTYPES = {"fp32": {}, "bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {"enabled": True, "initial_scale_power": 26}}}
+DTYPES = {"fp32": {}, "bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {"enabled": True, "initial_scale_power": 20}}}
 
 
 def outcome(folder, name, changes, ranks, offload, more=()):
