@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,6 +32,20 @@ static void keep_standard_descriptors(void)
             exit(STATUS_DEVICE); /* there is no stream for an error message */
 }
 
+/* OpenMP's threads spin while they wait for each other, by default for milliseconds. Beside another busy process that
+ * costs most of a step, so they spin for a moment here and then sleep (docs/performance.md). The run time reads its
+ * settings when it is loaded: the program starts itself again with them. It goes on as it is where there is no /proc.
+ * A user's own setting stays. */
+static void let_threads_sleep(char **argv)
+{
+    static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
+    for (size_t i = 0; i < COUNT_OF(settings); i++)
+        if (getenv(settings[i]))
+            return;
+    if (!setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1)) /* libgomp: turns; libomp: ms */
+        execv("/proc/self/exe", argv);
+}
+
 /* srun -K ends a step as soon as one task has ended with an error, and drops output that it has not received by then:
  * waits a moment, so that the errors of all ranks arrive. */
 static void let_srun_listen(void)
@@ -44,6 +59,8 @@ static void let_srun_listen(void)
 int main(int argc, char **argv)
 {
     keep_standard_descriptors();
+    let_threads_sleep(argv);
+    prctl(PR_SET_NAME, "ztrain"); /* exec of /proc/self/exe has left "exe" */
     memory_serve_libraries();
     memory_set_last_words(log_error);
     /* a closed pipe and the limit of a file's size (ulimit -f) are errors of the write, not a death */

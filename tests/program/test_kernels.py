@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from harness import FINISHED, USAGE, ZTRAIN, Job
+from harness import FINISHED, USAGE, ZTRAIN, Job, wait_for_steps
 
 pytestmark = pytest.mark.long
 
@@ -121,3 +121,20 @@ def test_threads_change_no_bit(folder):
     for threads in ("1", "3"):
         folder.train({"model": {"config": model}, "train": {"epochs": 1}}, name=threads, env={"OMP_NUM_THREADS": threads})
     assert folder.metrics("1").numbers() == folder.metrics("3").numbers()
+
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+@pytest.mark.parametrize("given, found", [({}, {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"}), ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY"})],
+                         ids=["default", "a user's setting"])
+def test_threads_that_wait_sleep_soon(folder, monkeypatch, given, found):
+    """The run time of OpenMP reads how long threads spin when it is loaded, so the program has to start with the setting."""
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    process = folder.start("--config", folder.spec({"train": {"epochs": None, "max_steps": 1000000}}), env=given)
+    wait_for_steps(folder, process, 1)
+    with open(f"/proc/{process.pid}/environ", encoding="utf-8") as environ, open(f"/proc/{process.pid}/comm", encoding="utf-8") as comm:
+        assert {entry.split("=")[0] for entry in environ.read().split("\0")} & set(WAITING) == found
+        assert comm.read() == "ztrain\n"
+    process.kill()
