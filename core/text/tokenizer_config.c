@@ -208,11 +208,21 @@ static json_t *special_tokens(const struct tokenizer_config *config)
     size_t i;
     for (i = 0; i < COUNT_OF(NAMES); i++)
         add_special(tokens, json_object_get(config->values, NAMES[i]));
-    json_object_foreach(config->values, key, value) if (fs_has_suffix(key, "_token")) add_special(tokens, value);
+    json_object_foreach(config->values, key, value)
+    {
+        if (fs_has_suffix(key, "_token"))
+            add_special(tokens, value);
+    }
     if (json_object_size(more) + json_array_size(more) == 0)
         more = json_object_get(config->values, "additional_special_tokens");
-    json_object_foreach(more, key, value) add_special(tokens, value);
-    json_array_foreach(more, i, value) add_special(tokens, value);
+    json_object_foreach(more, key, value)
+    {
+        add_special(tokens, value);
+    }
+    json_array_foreach(more, i, value)
+    {
+        add_special(tokens, value);
+    }
     return tokens;
 }
 
@@ -376,8 +386,11 @@ enum status tokenizer_config_apply(const struct tokenizer_config *config, json_t
     begin_addition(items, vocabulary, &addition);
     const enum status status = add_declared(config, from, special, &addition, err);
     bool is_new;
-    json_object_foreach(special, text, token) if (!json_object_get(addition.by_text, text))
-        add_token(&addition, text, token, true, &is_new);
+    json_object_foreach(special, text, token)
+    {
+        if (!json_object_get(addition.by_text, text))
+            add_token(&addition, text, token, true, &is_new);
+    }
     if (config->class_)
         surround(config, &addition, parts);
     else
