@@ -326,6 +326,7 @@ void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *
     for (char *c = line; *c; c++)
         if (*c == ';' || (unsigned char)*c < ' ')
             *c = ',';
+    memory_leave_libraries(); /* PMI-2's may call exit() */
     bootstrap->launcher->verbs->abort(bootstrap->launcher, code, line);
 }
 
