@@ -364,7 +364,9 @@ class Rendering:
             texts = [message[name] for name in ("reasoning_content", "content") if isinstance(message.get(name), str)]
             said = THINK.split("<think>".join(texts))
             said = said if number == len(self.messages) else said[-1:]
-            if not all(self.has(text.strip()) for text in said + names_of(message.get("tool_calls"))):
+            turn = [self.text[start:end] for start, end, owner, _ in self.parts if owner == number - 1 or not self.seen]
+            called = all(name in "".join(turn) for name in names_of(message.get("tool_calls")))  # the tools have these names, too
+            if not called or not all(self.has(text.strip()) for text in said):
                 return f"message {number}, role {message['role']}"
         return None
 
