@@ -222,15 +222,15 @@ def conversation(where, names, row, schema):
 
 
 def completion_documents(rows, fields, schema):
-    """Pairs as JSON, [prompt, completion], or what conversation() gives where the two are lists of messages. Of three fields
-    the second is the input that belongs to the first, as in Alpaca's data."""
+    """Pairs as JSON, [prompt, completion], or what conversation() gives where one is a list of messages. Of three fields
+    the second is the input that belongs to the first, as in Alpaca's data. A row whose completion is null becomes empty."""
     for where, row in rows:
         check_row(where, row, fields, "--completion PROMPT,COMPLETION", forms=True)
-        if len(fields) == 2 and all(isinstance(row[field], list) for field in fields):
+        if len(fields) == 2 and any(isinstance(row[field], list) for field in fields):
             yield conversation(where, fields, row, schema)
             continue
         *prompt, completion = (clean(field_text(row[f], f"{where}: field '{f}'")) for f in fields)
-        yield json.dumps(["\n".join(filter(None, prompt)), completion]).encode()
+        yield json.dumps(["", ""] if row[fields[-1]] is None else ["\n".join(filter(None, prompt)), completion]).encode()
 
 
 def label_documents(rows, fields, label):

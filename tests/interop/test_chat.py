@@ -206,8 +206,9 @@ def test_turns_that_are_not_learned(tmp_path, template):
     expected = theirs(fast, [chat] * 3 + [[{"role": "system", "content": "Be kind."}, *chat]])
     expected = [muted(expected[0], 0, 2), muted(expected[1], 0, 2), expected[2], muted(expected[3], 0)]
     assert prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")[0] == expected
-    documents, _ = prepare(tmp_path, tmp_path / "hf", rows[3:], "--completion", "prompt,completion")
-    assert documents == expected[3:]
+    rows = rows[3:] * 10 + [{"prompt": chat[:3], "completion": None}]
+    documents, out = prepare(tmp_path, tmp_path / "hf", rows, "--completion", "prompt,completion")
+    assert documents == expected[3:] * 10 and "left out   1 of 11 conversations" in out and "'completion' is null" in out
 
 
 def test_the_assistant_begins(tmp_path):

@@ -270,11 +270,12 @@ def read_mask(prefix):
 
 
 def test_completions_of_bytes(tmp_path):
-    path = write(tmp_path / "in.jsonl", '{"p": "2+2=", "c": "\u00e94"}\n{"p": "x", "c": ""}\n{"p": "", "c": "y"}\n{"p": "", "c": ""}\n')
+    path = write(tmp_path / "in.jsonl", '{"p": "2+2=", "c": "\u00e94"}\n{"p": "x", "c": ""}\n{"p": "", "c": "y"}\n{"p": "", "c": ""}\n'
+                 '{"p": "z", "c": null}')
     out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,c")
     assert texts(tmp_path / "o") == ["2+2=\u00e94".encode(), b"x", b"y"]
     assert read_mask(tmp_path / "o") == [0] * 4 + [1] * 4 + [0, 1] + [1, 1]
-    assert "empty" in out and "7 of them learned from" in out and "2+2=\u27e6\u00e94" in out
+    assert "left out   2 empty" in out and "7 of them learned from" in out and "2+2=\u27e6\u00e94" in out
     # without its end of text, the completion that is empty leaves nothing to learn
     out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,c", "--special", "none")
     assert read_mask(tmp_path / "o") == [0] * 4 + [1] * 3 + [1] and "dropped    1 documents" in out
