@@ -205,7 +205,7 @@ static enum status watch_runs(const struct report_options *options, struct watch
 
 /* ---- the command --------------------------------------------------------- */
 
-/* Whether a file that FILE would replace is a page, or empty. */
+/* Whether a file that FILE would replace is a page. */
 static enum status check_replaced(const char *out, struct error *err)
 {
     static const char begin[] = REPORT_PAGE_BEGIN;
@@ -217,13 +217,13 @@ static enum status check_replaced(const char *out, struct error *err)
     enum status status = fs_pread(fd, out, text, n, 0, STATUS_CHECKPOINT, err);
     io_close(fd);
     TRY(status);
-    if (!bytes || !strcasecmp(text, begin))
+    if (!strcasecmp(text, begin))
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "--out: '%s' is not a page, and would be replaced", out);
     return error_hint(err, "another name, such as report.html, or delete the file first");
 }
 
-/* Whether FILE, of a link what it leads to, would be a new file in a run folder that may have a name of the run's. */
+/* Whether FILE (of a link what it leads to), new or empty as a lock, has a page's name or is outside run folders. */
 static enum status check_made(const char *out, struct error *err)
 {
     char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
@@ -254,7 +254,7 @@ static enum status check_out(const char *out, struct error *err)
     if (named_file_is_special(out))
         return STATUS_OK;
     struct stat facts;
-    return io_stat(out, &facts) == 0 ? check_replaced(out, err) : check_made(out, err);
+    return io_stat(out, &facts) == 0 && facts.st_size > 0 ? check_replaced(out, err) : check_made(out, err);
 }
 
 /* Opens the runs, each once. *opened: how many there are to close, after an error too. */

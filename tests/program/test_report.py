@@ -300,6 +300,9 @@ def test_a_page_replaces_no_file_of_a_run(folder, more):
     for path in (os.path.join(run, "owner"), folder.at("new"), os.path.join(run, "checkpoints", "latest")):
         assert "would be a file of the run" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
         assert not os.path.exists(path)
+    lock = os.path.join(run, "lock")  # which is empty
+    open(lock, "w", encoding="utf-8").close()
+    assert "would be a file of the run" in folder.ztrain("report", run, "--out", lock, *more, expect=USAGE).last_words
     assert all(open(path, "rb").read() == text for path, text in before.items())
     empty = folder.at("empty")
     open(empty, "w", encoding="utf-8").close()
