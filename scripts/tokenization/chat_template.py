@@ -365,8 +365,8 @@ class Rendering:
             said = THINK.split("<think>".join(texts))
             said = said if number == len(self.messages) else said[-1:]
             turn = [self.text[start:end] for start, end, owner, _ in self.parts if owner == number - 1 or not self.seen]
-            called = all(name in "".join(turn) for name in names_of(message.get("tool_calls")))  # the tools have these names, too
-            if not called or not all(self.has(text.strip()) for text in said):
+            calls = names_of(message.get("tool_calls")) + names_of([message.get("function_call")])  # OpenAI's former name
+            if not all(name in "".join(turn) for name in calls) or not all(self.has(text.strip()) for text in said):
                 return f"message {number}, role {message['role']}"
         return None
 

@@ -289,10 +289,11 @@ def test_texts_that_are_not_rendered(tmp_path):
     _, out = prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")
     assert "not shown  2 conversations have texts that the chat template does not render; the first: " in out
     assert "line 2: message 1, role system\n" in out
-    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "count", "arguments": {}}}]}
-    rows = [{"messages": [{"role": "user", "content": "Do count."}, call, {"role": "assistant", "content": "8"}]}]
-    _, out = prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")
-    assert "line 1: message 2, role assistant\n" in out  # the user's word is not the call
+    function = {"name": "count", "arguments": "{}"}
+    for call in ({"tool_calls": [{"function": function}]}, {"function_call": function}):
+        rows = [{"messages": [{"role": "user", "content": "Do count."}, {"role": "assistant", "content": "", **call}]}]
+        _, out = prepare(tmp_path, tmp_path / "hf", rows, "--chat-template")
+        assert "line 1: message 2, role assistant\n" in out  # the user's word is not the call
 
 
 def test_a_template_without_end(tmp_path):
