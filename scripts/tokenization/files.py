@@ -18,6 +18,8 @@ COMPRESSIONS = {".gz": re.compile(rb"\x1f\x8b"), ".bz2": re.compile(rb"BZh[1-9](
                 ".xz": re.compile(rb"\xfd7zXZ\0"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
 # Files of a data set that hold no rows; datasets.load_dataset leaves them out as well.
 DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json")
+# In the path of a file that is not for training, as datasets.load_dataset sorts files into splits.
+HELD_OUT = re.compile(r"(^|[-._ \d/])(validation|valid|dev|val|test|testing|eval|evaluation)([-._ \d/]|$)", re.IGNORECASE)
 
 
 def compression_of_name(path):
@@ -118,6 +120,7 @@ class Found:
         self.files = []  # (path, bytes)
         self.binary = 0  # files of folders that are not text
         self.left_out = []  # paths in folders that are not data
+        self.held_out = []  # paths in folders beside training data that say validation or test
         self.misnamed = []  # paths whose names promise another compression
         self.cut = 0  # documents of text files
         self.marked = 0  # rows of .tsv files with a field between quotation marks
@@ -180,7 +183,9 @@ def is_card(path):
 def add_folder(found, top, rows_only):
     """rows_only: text files are left out where there are files of rows."""
     paths = list(files_below(top))
-    rows = any(kind_of(path) != "text" and os.path.basename(path) not in DESCRIPTIONS for path in paths)
+    rows = [path for path in paths if kind_of(path) != "text" and os.path.basename(path) not in DESCRIPTIONS]
+    held_out = [path for path in rows if HELD_OUT.search(os.path.relpath(path, top))]
+    found.held_out += held_out if len(held_out) < len(rows) else []
     for path in paths:
         name, text = os.path.basename(path), kind_of(path) == "text"
         if name in DESCRIPTIONS or text and rows and rows_only or name == "README.md" and (rows or is_card(path)):

@@ -17,6 +17,7 @@ inputs
     any other              text, cut by --document
   A folder stands for all files in it and below, sorted by name; hidden and binary files in it are skipped. In the folder of a
   data set README.md and dataset_info.json are left out, and so is any text where --fields, --label and the like ask for rows.
+  Rows of all its splits are taken; a line names the files that are called validation, test or the like.
   A folder that datasets.save_to_disk wrote is read as it was written; if it holds several splits, name one of them.
 
 documents

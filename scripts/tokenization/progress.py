@@ -92,6 +92,7 @@ def summary_inputs(args, found, counts):
     if counts["empty"] or found.binary:
         say(f"left out   {counts['empty']:,} empty documents, {found.binary:,} binary files")
     for paths, what in ((found.left_out, "left out   {}: no data; hint: name such a file to take it"),
+                        (found.held_out, "taken      {}: not for training, by the name; hint: name the files to train on instead"),
                         (found.misnamed, "misnamed   {}: not compressed as the name says, and read as it is")):
         if paths:
             say(what.format(", ".join(f"'{path}'" for path in paths[:4]) + f" and {len(paths) - 4:,} more" * (len(paths) > 4)))

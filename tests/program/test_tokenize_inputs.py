@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,15 @@ def test_folders_of_data_sets(tmp_path):
     out = tokenize("set", *OUT, "--fields", "text", cwd=tmp_path)
     assert texts(tmp_path / "o") == [b"row"] and "'set/LICENSE'" in out
     assert byte_run(tmp_path, folder / "README.md") == [b"# A card"]  # named, it is an input like others
+    os.mkdir(folder / "dev")
+    for name in ("train-0.jsonl", "Test-0.jsonl", "dev/0.jsonl", "latest.jsonl"):
+        write(folder / name, '{"text": "a"}')
+    out = tokenize("set", *OUT, cwd=tmp_path)
+    assert "taken      'set/Test-0.jsonl', 'set/dev/0.jsonl': not for training" in out
+    assert "taken" not in tokenize("set/dev", *OUT, cwd=tmp_path)
+    shutil.rmtree(folder / "dev")
+    for name in ("train-0.jsonl", "Test-0.jsonl", "latest.jsonl"):
+        os.unlink(folder / name)
     # of text a README.md is a part, unless it begins as a card does
     os.unlink(folder / "data" / "train.jsonl")
     assert byte_run(tmp_path, folder) == [b"Permission is granted", b"# A card"]
