@@ -51,23 +51,33 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct tokenizer_file *)a)->name, ((const struct tokenizer_file *)b)->name);
 }
 
-static enum status add_templates(struct checkpoint_save_cache *cache, const char *tokenizer_dir, struct error *err)
+/* Adds the files of `dir` whose names begin with `begin`; `prefix` goes before them in a checkpoint. */
+static enum status add_templates(struct checkpoint_save_cache *cache, const char *dir, const char *begin,
+                                 const char *prefix, struct error *err)
 {
     enum status status = STATUS_OK;
-    char folder[FS_PATH_MAX];
-    TRY(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
-    if (!fs_is_dir(folder))
-        return STATUS_OK;
-    DIR *listing = memory_opendir(folder);
+    DIR *listing = memory_opendir(dir);
     if (!listing)
-        return error_system(err, STATUS_DATA, errno, "cannot list folder '%s'", folder);
+        return errno == ENOENT ? STATUS_OK : error_system(err, STATUS_DATA, errno, "cannot list folder '%s'", dir);
     int first = cache->num_files;
     for (struct dirent *item; status == STATUS_OK && (item = readdir(listing));)
-        if (*item->d_name != '.' && fs_has_suffix(item->d_name, ".jinja"))
-            status = add_file(cache, folder, TEMPLATES_FOLDER "-", item->d_name, err);
+        if (*item->d_name != '.' && !strncmp(item->d_name, begin, strlen(begin)) &&
+            fs_has_suffix(item->d_name, ".jinja"))
+            status = add_file(cache, dir, prefix, item->d_name, err);
     closedir(listing);
     qsort(&cache->files[first], (size_t)(cache->num_files - first), sizeof *cache->files, by_name);
     return status;
+}
+
+/* The chat templates of a Hugging Face folder, or of a checkpoint that stands in for one. */
+static enum status find_templates(struct checkpoint_save_cache *cache, const char *tokenizer_dir, struct error *err)
+{
+    static const char prefix[] = TEMPLATES_FOLDER "-";
+    char folder[FS_PATH_MAX];
+    bool there;
+    TRY(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
+    TRY(fs_find_dir(folder, &there, STATUS_DATA, err));
+    return there ? add_templates(cache, folder, "", prefix, err) : add_templates(cache, tokenizer_dir, prefix, "", err);
 }
 
 enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
@@ -85,7 +95,7 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
             TRY_GOTO(add_file(cache, dir, "", tokenizer_files[i], err));
     }
     if (tokenizer_dir)
-        TRY_GOTO(add_templates(cache, tokenizer_dir, err));
+        TRY_GOTO(find_templates(cache, tokenizer_dir, err));
     *out = cache;
     return STATUS_OK;
 fail:

@@ -1,5 +1,6 @@
 #include "cmd/plan.h"
 
+#include "ckpt/checkpoint.h"
 #include "cmd/commands.h"
 #include "cmd/options.h"
 #include "cmd/plan_fit.h"
@@ -108,6 +109,14 @@ static void check_weights(const struct trainer *t, struct error *refused)
         *refused = err;
 }
 
+/* Whether the files can be read that a run takes into its checkpoints. */
+static void check_tokenizer(const struct run_spec *spec, struct error *refused)
+{
+    struct checkpoint_save_cache *cache;
+    if (checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused) == STATUS_OK)
+        checkpoint_save_cache_free(cache);
+}
+
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err)
 {
@@ -131,6 +140,8 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     }
     if (refused.code == STATUS_OK && !resumes)
         check_weights(&trainer, &refused);
+    if (refused.code == STATUS_OK)
+        check_tokenizer(spec, &refused);
     trainer_memory_print(&trainer);
     TRY_END(print_policies(&trainer, err));
     TRY_END(check_printed(err));

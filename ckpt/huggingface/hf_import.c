@@ -156,7 +156,8 @@ static enum status find_files(struct import *import, struct error *err)
         return error_hint(
             err, "adapter_model.safetensors is a LoRA adapter; name the folder of a model that it was merged into");
     if (!pickled)
-        return error_hint(err, "expected a Hugging Face folder with config.json and safetensors");
+        return error_hint(err, "expected a Hugging Face folder with config.json and safetensors; hf download NAME "
+                               "completes a model of the local cache");
     const char *class = import->desc->num_labels > 0 && !import->desc->new_head ? "ForSequenceClassification"
                         : import->desc->family == FAMILY_BERT                   ? ""
                                                                                 : "ForCausalLM";

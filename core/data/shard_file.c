@@ -15,6 +15,8 @@ static enum status open_facts(const char *path, int *fd, struct stat *facts, str
 {
     /* O_NONBLOCK: a FIFO without a writer must not hang this process before it sees that it is one */
     *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 && errno == ENOENT && fs_exists(path))
+        return error_set(err, STATUS_DATA, "cannot open '%s': it is a broken link", path);
     if (*fd < 0)
         return error_system(err, STATUS_DATA, errno, "cannot open '%s'", path);
     if (fstat(*fd, facts) == 0 && S_ISREG(facts->st_mode))

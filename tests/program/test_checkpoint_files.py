@@ -193,6 +193,7 @@ def test_a_tokenizer_that_cannot_be_copied_is_known_before_training(folder):
         done = folder.train(changes, ranks=ranks, name=f"run-{ranks}", expect=DATA)
         assert folder.at("hf", "tokenizer.json") in done.last_words, done
         assert not os.path.exists(folder.run_folder(f"run-{ranks}") + "/metrics.jsonl")
+    assert folder.at("hf", "tokenizer.json") in folder.train(changes, more=("--dry-run",), expect=DATA).last_words
     os.remove(folder.at("hf", "tokenizer.json"))
     folder.train(changes)
 

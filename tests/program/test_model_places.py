@@ -24,6 +24,7 @@ def test_a_model_from_a_config_keeps_its_tokenizer(folder):
     """model.tokenizer goes into checkpoints and exports; a resume takes it from the checkpoint where its folder is gone."""
     put(folder.at("tok", "tokenizer.json"), byte_tokenizer())
     put(folder.at("tok", "tokenizer_config.json"), {"eos_token": "<|end|>"})
+    put(folder.at("tok", "additional_chat_templates", "tool_use.jinja"), "{{ tools }}")
     changes = {**SHORT, "model": {"config": CONFIG, "tokenizer": folder.at("tok")}}
     folder.train(changes)
     said = say(folder, folder.run_folder())
@@ -34,7 +35,7 @@ def test_a_model_from_a_config_keeps_its_tokenizer(folder):
     folder.train({**changes, "train": {"max_steps": 2, "samples": ["Zürich"]}}, more=("--resume", folder.run_folder()))
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--dtype", "fp32")
     assert say(folder, folder.at("hf")) == say(folder, folder.run_folder()) != ""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "additional_chat_templates/tool_use.jinja"):
         with open(folder.at("hf", name), "rb") as carried, open(folder.at("gone", name), "rb") as original:
             assert carried.read() == original.read()
     # a folder that model.config names has its tokenizer beside config.json
@@ -62,6 +63,8 @@ def test_names_of_the_local_cache(folder):
     assert say(folder, "org/tiny", env=env) == say(folder, folder.run_folder()) == say(folder, place)
     words = folder.train({**changes, "model": {"config": None, "pretrained": "org/none"}}, env=env, name="none", expect=DATA).last_words
     assert "no folder 'org/none'" in words and words.endswith("hint: correct the path, or download the model: hf download org/none")
+    os.remove(os.path.join(place, "model.safetensors"))  # as where only the tokenizer was downloaded
+    assert "hf download NAME" in folder.train(changes, env=env, name="part", expect=DATA).last_words
     assert "hf download org/none" in folder.ztrain("sample", "org/none", "--prompt", "a", env=env, expect=USAGE).last_words
 
 

@@ -336,6 +336,10 @@ def test_a_dry_run_refuses_what_a_run_would(folder):
     folder.spec()
     done = folder.train({"data": {"train": folder.at("gone")}}, more=["--dry-run"])
     assert "data: no token shard" in done.out and "activations" in done.out
+    os.symlink("nowhere", folder.at("train.mask"))
+    for more in (["--dry-run"], []):
+        assert "train.mask': it is a broken link" in folder.train(more=more, expect=DATA).last_words
+    os.remove(folder.at("train.mask"))
     write_megatron(folder.at("foreign"), [[VOCABULARY] * 300])
     done = folder.train({"data": {"train": folder.at("foreign")}}, more=["--dry-run"], expect=DATA)
     assert f"token id {VOCABULARY} is outside the vocabulary" in done.last_words and "activations" in done.out

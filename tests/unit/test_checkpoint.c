@@ -186,7 +186,7 @@ static void test_losses_that_json_has_no_number_for(void **unused)
 static void test_tokenizer_files_come_along(void **unused)
 {
     (void)unused;
-    char path[FS_PATH_MAX], source[FS_PATH_MAX], file[FS_PATH_MAX];
+    char path[FS_PATH_MAX], source[FS_PATH_MAX], file[FS_PATH_MAX], next[FS_PATH_MAX];
     struct checkpoint *checkpoint;
     struct error err;
     case_path(source, "tokenizer");
@@ -212,14 +212,27 @@ static void test_tokenizer_files_come_along(void **unused)
     assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
     checkpoint_close(checkpoint);
 
-    struct checkpoint_save_cache *cache;
+    struct checkpoint_save_cache *cache; /* a checkpoint is a tokenizer's folder for the run that resumes from it */
+    how.tokenizer_dir = path;
+    how.step = 2;
+    case_save_ok(&how, next);
+    assert_true(case_has("step-00000002/tokenizer.json") && case_has("step-00000002/merges.txt"));
+    assert_true(case_has("step-00000002/additional_chat_templates-rag.jinja"));
+
     case_path(file, "tokenizer/additional_chat_templates/a-name-that-has-no-room-in-manifests.jinja");
     case_write(file, "", 0);
     assert_int_equal(checkpoint_save_cache_new(source, source, &cache, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "its name is too long"));
 
+    case_path(source, "elsewhere");
+    assert_int_equal(mkdir(source, 0777), 0);
+    case_path(file, "elsewhere/additional_chat_templates");
+    assert_int_equal(symlink("unmounted", file), 0);
+    assert_int_equal(checkpoint_save_cache_new(source, NULL, &cache, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "it is a broken link"));
+
     how.tokenizer_dir = "/nonexistent"; /* no such files, so none is copied */
-    how.step = 2;
+    how.step = 3;
     case_save_ok(&how, path);
 }
 
