@@ -205,8 +205,8 @@ static enum status watch_runs(const struct report_options *options, struct watch
 
 /* ---- the command --------------------------------------------------------- */
 
-/* Whether a file that FILE would replace is a page. */
-static enum status check_replaced(const char *out, struct error *err)
+/* Whether a file that FILE would replace is a page. *empty: it has no bytes. */
+static enum status check_replaced(const char *out, bool *empty, struct error *err)
 {
     static const char begin[] = REPORT_PAGE_BEGIN;
     char text[sizeof begin] = "";
@@ -217,14 +217,15 @@ static enum status check_replaced(const char *out, struct error *err)
     enum status status = fs_pread(fd, out, text, n, 0, STATUS_CHECKPOINT, err);
     io_close(fd);
     TRY(status);
-    if (!strcasecmp(text, begin))
+    *empty = !bytes;
+    if (*empty || !strcasecmp(text, begin))
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "--out: '%s' is not a page, and would be replaced", out);
     return error_hint(err, "another name, such as report.html, or delete the file first");
 }
 
-/* Whether FILE (of a link what it leads to), new or empty as a lock, has a page's name or is outside run folders. */
-static enum status check_made(const char *out, struct error *err)
+/* Whether FILE, of a link what it leads to, may be a file of a run by its place and its name. */
+static enum status check_name(const char *out, struct error *err)
 {
     char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
     TRY(named_file_target(out, name, STATUS_CHECKPOINT, err));
@@ -254,7 +255,10 @@ static enum status check_out(const char *out, struct error *err)
     if (named_file_is_special(out))
         return STATUS_OK;
     struct stat facts;
-    return io_stat(out, &facts) == 0 && facts.st_size > 0 ? check_replaced(out, err) : check_made(out, err);
+    bool empty = true;
+    if (io_stat(out, &facts) == 0)
+        TRY(check_replaced(out, &empty, err));
+    return empty ? check_name(out, err) : STATUS_OK; /* a run has empty files, such as its lock */
 }
 
 /* Opens the runs, each once. *opened: how many there are to close, after an error too. */

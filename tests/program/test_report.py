@@ -297,6 +297,10 @@ def test_a_page_replaces_no_file_of_a_run(folder, more):
                                                                             for name in ("metrics.jsonl", "run.yaml")))}
     for path in [*before, folder.at("link.html"), folder.at("runs", "door", "metrics.jsonl"), folder.at("runs", ".", "demo", "..", "demo", "run.yaml")]:
         assert "is not a page, and would be replaced" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
+    lock = os.path.join(run, "lock")  # a run holds it, and it is empty
+    open(lock, "w", encoding="utf-8").close()
+    assert "would be a file of the run" in folder.ztrain("report", run, "--out", lock, *more, expect=USAGE).last_words
+    assert os.path.getsize(lock) == 0
     for path in (os.path.join(run, "owner"), folder.at("new"), os.path.join(run, "checkpoints", "latest")):
         assert "would be a file of the run" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
         assert not os.path.exists(path)
