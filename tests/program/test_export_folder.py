@@ -82,3 +82,13 @@ def test_a_full_disk_leaves_what_was_there(folder, run):
         done = folder.ztrain("export", run, "--out", folder.at("hf"), "--dtype", "fp32", env=disk.env, expect=DATA)
         assert ".hf.ztrain-export" in done.last_words, done
         assert names(folder) == ["hf"] and whole(folder.at("hf")) == "BF16"
+
+
+def test_a_folder_keeps_its_rights(folder, run):
+    for name in ("empty", "earlier"):
+        os.mkdir(folder.at(name))
+    folder.ztrain("export", run, "--out", folder.at("earlier"))
+    for name in ("empty", "earlier"):
+        os.chmod(folder.at(name), 0o2750)
+        folder.ztrain("export", run, "--out", folder.at(name))
+        assert os.stat(folder.at(name)).st_mode & 0o7777 == 0o2750
