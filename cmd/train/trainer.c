@@ -399,7 +399,7 @@ static enum status report_cuts(const struct trainer *t, const char *key, const s
     TRY(cut_count(set, length, &cut, err));
     if (cut.documents == 0)
         return STATUS_OK;
-    if (!cut.target_left && training)
+    if (cut.targets > 0 && !cut.target_left && training)
         return error_set(err, STATUS_DATA,
                          "%s: data.seq_length %" PRId64 " cuts every target off: %" PRId64 " of %" PRId64
                          " documents are longer, and their %" PRId64

@@ -93,6 +93,8 @@ def test_a_run_that_loses_every_target_is_refused(folder):
     short = {"data": {"packing": False, "train": folder.at("validation"), "validation": folder.at("train")}}
     done = folder.train({**short, "train_batch_size": 2}, name="evaluated", more=["--dry-run"])
     assert "data.validation: 8 of 8 documents" in done.out and "loses 128 targets, and leaves none" in done.out
+    write_mask(folder.at("train"), 320, lambda i: 0)  # whose targets are not lost by a cut
+    assert "which loses 0 targets" in folder.train(changes, more=["--dry-run"]).out
 
 
 def test_graphs_are_refused(folder):
