@@ -38,8 +38,8 @@
  * owner: it reads the file again before each checkpoint is published, before `latest` moves, before anything is
  * deleted, before metrics.jsonl is opened and before lines that waited for a disk are written to it; a foreign nonce,
  * or no file, ends the run with 2. (Any other line asks only whether the refreshing thread has found a foreign nonce.)
- * Where the folder itself is not the one that was locked, it was moved or deleted, and the run ends with 4. What
- * remains is the moment between that look and the rename that follows.
+ * Where the folder itself is not the one that was locked, or has no `lock`, it was moved or deleted, and the run ends
+ * with 4. What remains is the moment between that look and the rename that follows.
  *
  *   killed                     what the next start finds
  *   -------------------------  -------------------------------------------------------------------------------------
@@ -702,13 +702,14 @@ fail:
     return status;
 }
 
-/* Whether the folder of this name is not the one that was locked. */
+/* Whether the folder of this name is not the one that was locked, or its files are being deleted: no run deletes its
+ * `lock`. */
 static bool folder_is_gone(const struct run_lock *lock)
 {
     struct stat now;
     if (io_stat(lock->folder, &now) != 0)
         return errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
-    return now.st_ino != lock->identity.st_ino || now.st_dev != lock->identity.st_dev;
+    return now.st_ino != lock->identity.st_ino || now.st_dev != lock->identity.st_dev || fs_is_absent(lock->lock_path);
 }
 
 static enum status report_gone(const struct run_lock *lock, struct error *err)

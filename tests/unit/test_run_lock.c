@@ -420,6 +420,11 @@ static void test_a_folder_that_is_gone(void **state)
         assert_int_equal(rename(moved, folder), 0);
         assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK);
     }
+    remove_owner(); /* rm -r has come so far */
+    snprintf(moved, sizeof moved, "%s/lock", folder);
+    assert_int_equal(unlink(moved), 0);
+    assert_int_equal(run_lock_check(lock, &err), STATUS_CHECKPOINT);
+    assert_true(err.cause == RUN_LOCK_GONE);
     run_lock_release(lock);
     assert_false(there_is("owner"));
 }
