@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "core/printable.h"
 #include "core/spec/model_compare.h"
+#include "core/text/tokenizer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -144,7 +145,8 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
     spec_resolve_resumed(spec, checkpoint->spec);
-    spec_resolve_tokenizer_resumed(spec, checkpoint->path);
+    if (tokenizer_is_there(checkpoint->path))
+        spec_resolve_tokenizer_resumed(spec, checkpoint->path);
     return compare_specs(checkpoint, spec, world, print, err);
 }
 

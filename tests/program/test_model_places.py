@@ -32,6 +32,10 @@ def test_a_model_from_a_config_keeps_its_tokenizer(folder):
     for more in ((), ("--dry-run",)):
         words = folder.train(changes, name="new", more=more, expect=DATA).last_words
         assert f"model.tokenizer: '{folder.at('tok')}' is no folder with a tokenizer.json" in words
+    folder.train({**SHORT, "model": {"config": CONFIG}}, name="bare")
+    longer = {**changes, "train": {"max_steps": 2}}
+    words = folder.train(longer, name="bare", more=("--resume", folder.run_folder("bare")), expect=DATA).last_words
+    assert f"model.tokenizer: '{folder.at('tok')}' is no folder" in words  # its checkpoint has none either
     folder.train({**changes, "train": {"max_steps": 2, "samples": ["Zürich"]}}, more=("--resume", folder.run_folder()))
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--dtype", "fp32")
     assert say(folder, folder.at("hf")) == say(folder, folder.run_folder()) != ""
