@@ -184,10 +184,12 @@ static enum status lock_work(struct export_folder *folder, struct error *err)
 /* Cleans up after an export that was killed. */
 static enum status recover(const struct export_folder *folder, struct error *err)
 {
-    if (!fs_exists(folder->out) && fs_exists(folder->former)) {
-        if (fault_rename(folder->former, folder->out, 0))
-            return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->former, folder->out);
-        log_info("an export into %s was killed; the one before it has its name again", folder->out);
+    if (fs_exists(folder->former)) {
+        const int reason = fault_rename(folder->former, folder->out, 0) ? errno : 0;
+        if (!reason)
+            log_info("an export into %s was killed; the one before it has its name again", folder->out);
+        else if (reason != ENOTEMPTY && reason != EEXIST) /* else the new one has the name */
+            return error_system(err, STATUS_DATA, reason, "cannot rename '%s' to '%s'", folder->former, folder->out);
     }
     TRY(checkpoint_remove_tree(folder->fresh, err));
     return checkpoint_remove_tree(folder->former, err);
