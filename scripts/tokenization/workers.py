@@ -73,7 +73,7 @@ class Workers:
 
     def end(self):
         for process in self.processes:
-            process.terminate()
+            process.kill()  # one that has just begun would only notice a SIGTERM, and wait for a batch
         for process in self.processes:
             process.join()
 
