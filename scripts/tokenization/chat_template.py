@@ -192,7 +192,7 @@ class ChatTemplate:
             try:
                 tree = self.environment.parse(text)
                 self.marker.instrument(tree)
-                self.compiled[name] = self.environment.from_string(tree)
+                self.compiled[name] = {False: self.environment.from_string(text), True: self.environment.from_string(tree)}
             except Exception as error:  # jinja2.TemplateSyntaxError and others
                 raise ChatError(f"the chat template '{name}' of '{folder}' is wrong: {one_line(error)}") from error
             self.marked[name] = MARKS.search(text) is not None
@@ -210,7 +210,7 @@ class ChatTemplate:
     def run(self, beside, messages, prompt, marked=False):
         """The text of messages. prompt: with what makes a model answer; marked: with marks"""
         values = {**self.values, **beside, "messages": messages, "add_generation_prompt": prompt}
-        compiled = self.compiled[self.choose(beside["tools"])]
+        compiled = self.compiled[self.choose(beside["tools"])][marked]
         self.marker.start(messages if marked else None)
         try:
             return compiled.render(values)
@@ -255,12 +255,12 @@ class Rendering:
         """The spans of the generation blocks, without those of messages that are not learned."""
         spans, last = [], None
         for start, end, owner, inside in self.parts:
-            last = last if owner is None else owner  # a block after the loop belongs to the last message
-            if inside and last not in self.muted:
-                spans.append((start, end))
-        if self.muted and last is None:
-            raise ChatError(f"message {min(self.muted) + 1}, which is not learned, cannot be told apart from the others: the chat "
-                            "template does not loop over the messages")
+            last = owner if owner in self.seen else last
+            if inside and self.muted and owner is None and last != len(self.messages) - 1:
+                raise ChatError(f"message {min(self.muted) + 1}, which is not learned, cannot be told apart from the others: the chat "
+                                "template does not loop over the messages")
+            if inside and (last if owner is None else owner) not in self.muted:
+                spans.append((start, end))  # a block after the loop belongs to the last message
         return spans
 
     def turn(self, i):
@@ -276,6 +276,8 @@ class Rendering:
         bare = self.text[start:end].rstrip()
         if any(bare.endswith(special) for special in self.template.special_texts):
             end = start + len(bare)
+        elif following := self.template.special.match(self.text, end):
+            end = following.end()  # a token that the next turn begins with
         return start, end
 
     def region(self, i):
@@ -284,19 +286,36 @@ class Rendering:
             return self.between(i)
         own = [(start, end) for start, end, owner, _ in self.parts if owner == i and self.text[start:end].strip()]
         if not own:
+            if any(map(self.has, texts_in(self.messages[i].get("content")))):
+                raise self.not_apart(i)  # another message's round wrote it
             return 0, 0
         start, end = own[0][0], own[-1][1]
-        said = self.text[start:end]
         for first, last, owner, _ in self.parts:
             if start <= first and last <= end and owner != i and self.text[first:last].strip():
                 raise self.not_apart(i)
-        for number in range(i + 1, len(self.messages)):  # some templates write a tool's answer into the turn that called it
-            content = self.messages[number].get("content")
-            if number in self.seen:
-                break
-            if isinstance(content, str) and content.strip() and content.strip() in said:
-                raise self.not_apart(i)
+        if any(self.mixed_in(number, i, self.text[start:end]) for number in self.unseen_beside(i)):
+            raise self.not_apart(i)
         return start, end
+
+    def unseen_beside(self, i):
+        """The messages without a round of their own that a template may write into the turn of message i: a system text, and
+        the answers of the tools that it calls."""
+        for number, message in enumerate(self.messages):
+            if number not in self.seen and (number > i or message["role"] != "tool"):
+                yield number
+            elif number > i:
+                break
+
+    def mixed_in(self, number, i, said):
+        """Whether a turn has a text of another message, be it by chance; an earlier one's has to be more than what the assistant
+        and the tokens have of it."""
+        for text in texts_in(self.messages[number].get("content")):
+            count = max(said.count(text), said.count(in_json(text)))
+            if count and number < i:
+                count -= "\0".join([*texts_in(self.messages[i]), *self.template.special.findall(said)]).count(text)
+            if count > 0:
+                return True
+        return False
 
     def between(self, i):
         """The same by renderings of the messages up to this one, for a template without a loop over them."""
@@ -371,7 +390,7 @@ class Rendering:
         return None
 
     def has(self, text):
-        return text in self.text or json.dumps(text, ensure_ascii=False)[1:-1] in self.text
+        return text in self.text or in_json(text) in self.text
 
 
 HINT = "; hint: enclose the assistant's text in the template in {% generation %} and {% endgeneration %}"
@@ -381,6 +400,19 @@ def names_of(functions):
     """The names in a list of tools or of calls."""
     found = [one.get("function", one) for one in functions if isinstance(one, dict)] if isinstance(functions, list) else []
     return [one["name"] for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)]
+
+
+def in_json(text):
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def texts_in(content):
+    """The texts in a message or in its content, which may be a list of parts, or a tool's answer as JSON."""
+    if isinstance(content, (dict, list)):
+        parts = content if isinstance(content, list) else [value for key, value in content.items() if key != "type"]
+        return [text for part in parts for text in texts_in(part)]
+    text = content if isinstance(content, str) else json.dumps(content)
+    return [text.strip()] if content is not None and text.strip() else []
 
 
 def one_line(error):

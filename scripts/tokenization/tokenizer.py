@@ -1,6 +1,7 @@
 """From text to tokens: a token for each byte, or the tokenizer of a Hugging Face folder."""
 import array
 import itertools
+import math
 import os
 import secrets
 import sys
@@ -139,11 +140,12 @@ class FolderTokenizer:
         """(token array, mask) of each text (str): a token has 1 in the mask if any of its characters is in a span."""
         texts = [text.encode("utf-8", "replace").decode() for text in texts]
         for encoding, marked in zip(self.tokenizer.encode_batch(texts, add_special_tokens=False), spans):
-            mask, i = bytearray(len(encoding.ids)), 0
+            mask, rest, first, last = bytearray(len(encoding.ids)), iter(marked), 0, 0
             for position, (start, end) in enumerate(encoding.offsets):
-                while i < len(marked) and marked[i][1] <= start:
-                    i += 1
-                mask[position] = i < len(marked) and start < marked[i][1] and end > marked[i][0]
+                while last <= start:
+                    first, last = next(rest, (math.inf, math.inf))
+                if end > first:
+                    mask[position] = 1
             yield array.array("i", encoding.ids), mask
 
     def encode_pairs(self, pairs):

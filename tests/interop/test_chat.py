@@ -177,6 +177,17 @@ def test_turns_that_change_when_others_follow(tmp_path, name):
     assert ("not shown" in out) == (name != "thinking")  # the call
 
 
+def test_an_end_that_the_next_turn_begins_with(tmp_path):
+    """The token that ends a turn is learned wherever the template writes it."""
+    marked = """{%- for m in messages %}{%- if m.role == 'user' %}{{- '[INST]' + m.content + '<|im_start|>' }}
+{%- else %}{% generation %}{{- m.content + ('' if loop.last else '[INST]') }}{% endgeneration %}{%- endif %}{%- endfor %}"""
+    marked = marked.replace("{{- '[INST]' +", "{{- ('[INST]' if loop.first else '') +")
+    plain = """{%- for m in messages %}{{- '[INST]' + m.content + '<|im_start|>' if m.role == 'user' else m.content }}{%- endfor %}"""
+    make_folder(tmp_path / "plain", plain)
+    documents, _ = prepare(tmp_path, tmp_path / "plain", [{"messages": chat} for chat in CHATS], "--chat-template")
+    assert documents == theirs(make_folder(tmp_path / "marked", marked), CHATS)
+
+
 @pytest.mark.parametrize("before, after", [
     ("{%- for m in messages %}", "{%- for i in range(messages | length) %}{%- set m = messages[i] %}"),
     ("{%- for m in messages %}", "{%- for m in messages %}{%- if m is none %}{%- break %}{%- endif %}"),
@@ -310,6 +321,17 @@ def test_a_template_without_end(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["hf", "in.jsonl"]
 
 
+def test_a_worker_that_begins_late(tmp_path):
+    """The first one has the result before the second has set its signals."""
+    make_folder(tmp_path / "hf", CHATML)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nforks = []\n"
+        "os.register_at_fork(before=lambda: forks.append(1), after_in_child=lambda: time.sleep(5 * (len(forks) - 1)))")
+    (tmp_path / "in.jsonl").write_text(json.dumps({"messages": CHATS[0]}))
+    command = [sys.executable, SCRIPT, "in.jsonl", "--output", "o", "--tokenizer", "hf", "--chat-template", "--workers", "2"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True, timeout=4.5 + 10)
+
+
 def test_blanks_that_offsets_leave_out(tmp_path):
     """Some tokenizers count a word's blank to no token: transformers' mask is 0 then where a turn begins with one."""
     fast = make_folder(tmp_path / "whole", MISTRAL)
@@ -377,6 +399,16 @@ def test_other_shapes_of_conversations(tmp_path):
      {"messages": [*CHATS[0], {"role": "tool", "content": "8"}]}, ["message 2 cannot be told apart"]),
     (CHATML.replace("m in messages %}", "i in range(messages | length) %}{%- set m = messages[i] %}"),
      {"messages": [*CHATS[0], {**CHATS[0][1], "weight": 0}]}, ["message 3, which is not learned, cannot be told apart"]),
+    (CHATML.replace("{%- for m in messages %}", "{%- for m in messages %}{%- endfor %}{%- for i in range(messages | length) %}"
+                    "{%- set m = messages[i] %}"),
+     {"messages": [*CHATS[0][:1], {**CHATS[0][1], "weight": 0}, *CHATS[0]]}, ["message 2, which is not learned, cannot be told apart"]),
+    (bare(CHATML).replace("messages %}", "messages if m.role != 'tool' %}").replace("m.content", "m.content + (messages[2:] | map(attribute='content') | list | tojson)"),
+     {"messages": [*CHATS[0], {"role": "tool", "content": [{"type": "text", "text": "a\n8"}]}]},
+     ["message 2 cannot be told apart"]),
+    (bare(CHATML).replace("messages %}", "messages[1:] %}").replace("m.content", "(messages[0].content if loop.first else '') + m.content"),
+     {"messages": [{"role": "system", "content": "Be kind."}, CHATS[0][1]]}, ["message 2 cannot be told apart"]),
+    ("{%- for m in messages[::2] %}{{- m.content + '[INST]' + messages[2 * loop.index0 + 1].content }}{%- endfor %}",
+     {"messages": CHATS[2]}, ["message 2 cannot be told apart"]),
     (None, {"messages": CHATS[0]}, ["no chat template", "chat_template.jinja"]),
 ])
 def test_what_cannot_be_rendered(tmp_path, template, row, words):
