@@ -1,16 +1,26 @@
 """From text to tokens: a token for each byte, or the tokenizer of a Hugging Face folder."""
 import array
+import contextlib
 import itertools
+import json
 import math
 import os
-import secrets
 import sys
 
 from .errors import DATA, Failure, USAGE
 from .tokenizer_folder import TokenizerFolder, read_object
 
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>", "[EOS]", "<|eot_id|>")
-BORDER = "\ue000border " + secrets.token_hex(8)  # a token that no text has
+
+
+def without_blank(part):
+    """A part of a tokenizer, as its JSON, that puts no blank before a text."""
+    if isinstance(part, list):
+        return [without_blank(one) for one in part if one.get("type") != "Prepend"]
+    if part.get("type") == "Prepend":
+        return None
+    none = {"prepend_scheme": "never", "add_prefix_space": False}
+    return {key: without_blank(value) if key in ("normalizers", "pretokenizers") else none.get(key, value) for key, value in part.items()}
 
 
 class ByteTokenizer:
@@ -150,16 +160,29 @@ class FolderTokenizer:
 
     def encode_pairs(self, pairs):
         """(token array, mask) of each [prompt, completion], whose completion has 1 in the mask. No token has characters of
-        both: they are tokenized with a token of their own between them, which is left out."""
-        import tokenizers
-        self.tokenizer.add_tokens([tokenizers.AddedToken(BORDER, normalized=False)])
+        both: each is tokenized by itself, a completion without the blank that some tokenizers put before a text."""
         pairs = [[text.encode("utf-8", "replace").decode() for text in pair] for pair in pairs]
-        texts = [prompt + BORDER + completion for prompt, completion in pairs]
-        for (prompt, _), encoding in zip(pairs, self.tokenizer.encode_batch(texts, add_special_tokens=False)):
-            place = len(prompt), len(prompt) + len(BORDER)
-            kept = [(token, start >= place[1]) for token, (start, end) in zip(encoding.ids, encoding.offsets)
-                    if (start, end) != place]
-            yield array.array("i", [token for token, _ in kept]), bytes(learned for _, learned in kept)
+        first = self.tokenizer.encode_batch([prompt or completion for prompt, completion in pairs], add_special_tokens=False)
+        with self.no_blank_before():
+            second = self.tokenizer.encode_batch([completion if prompt else "" for prompt, completion in pairs],
+                                                 add_special_tokens=False)
+        for (prompt, _), begin, end in zip(pairs, first, second):
+            learned = b"\0" if prompt else b"\1"
+            yield array.array("i", begin.ids + end.ids), learned * len(begin.ids) + b"\1" * len(end.ids)
+
+    @contextlib.contextmanager
+    def no_blank_before(self):
+        """The tokenizer puts no blank before a text meanwhile, as Llama 2's does."""
+        whole = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        bare = json.loads(type(self.tokenizer)(type(self.tokenizer.model)()).to_str())  # without a vocabulary
+        for name, part in zip(("normalizer", "pre_tokenizer"), whole):
+            bare[name] = without_blank(json.loads(part.__getstate__())) if part else None
+        bare = self.tokenizer.from_str(json.dumps(bare))
+        self.tokenizer.normalizer, self.tokenizer.pre_tokenizer = bare.normalizer, bare.pre_tokenizer
+        try:
+            yield
+        finally:
+            self.tokenizer.normalizer, self.tokenizer.pre_tokenizer = whole
 
     def decode(self, ids):
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -447,13 +447,19 @@ def test_completions(tmp_path):
     assert documents == [(whole + [fast.eos_token_id], [0] * len(prompt) + [1] * (len(whole) - len(prompt) + 1))]
     assert "How many?⟦ Eight 数" in out
     # no token has a part of both, and the completion has no blank that is not there
-    for kind in ("bytes", "pieces"):
-        fast = make_folder(tmp_path / kind, CHATML, kind)
+    blanks = {"normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "pre_tokenizer": None}
+    prefix = {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}}
+    for kind, parts in (("bytes", {}), ("pieces", {}), ("pieces", blanks), ("bytes", prefix)):
+        make_folder(tmp_path / kind, CHATML, kind)
+        whole = json.loads((tmp_path / kind / "tokenizer.json").read_text())
+        (tmp_path / kind / "tokenizer.json").write_text(json.dumps({**whole, **parts}))
+        fast = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / kind)
         tokens = fast.tokenize("spider")
         ((ids, mask),), _ = prepare(tmp_path, tmp_path / kind, [{"q": "a spi", "a": "der"}], "--completion", "q,a", "--special", "none")
         prompt = [token for token, bit in zip(ids, mask) if not bit]
         assert len(tokens) < 4 and prompt == fast("a spi", add_special_tokens=False)["input_ids"]
-        assert fast.decode(ids) == "a spider" and fast.decode(ids[len(prompt):]) == "der" and mask[len(prompt):] == [1] * len(ids[len(prompt):])
+        assert fast.decode(ids).strip() == "a spider" and fast.decode(ids[len(prompt):]) == "der" and mask[len(prompt):] == [1] * len(ids[len(prompt):])
 
 
 def test_long_conversations_are_cut(tmp_path):
