@@ -82,7 +82,7 @@ def clean_message(message, number, takes_calls):
         message = shared_message(message, takes_calls)
     message = {key: value for key, value in message.items() if value is not None}
     if not isinstance(message.get("role"), str):
-        raise ChatError(f"message {number} has no 'role'; it has: {', '.join(message) or 'nothing'}")
+        raise ChatError(f"message {number} has no 'role' that is text; it has: {', '.join(message) or 'nothing'}")
     reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -91,10 +91,13 @@ def clean_message(message, number, takes_calls):
 
 def is_muted(message, number):
     """Whether a message says that it is not to be learned: "weight": 0, as OpenAI's files have it, or "train": false."""
-    weight = message.get("weight", 1)
-    if weight not in (0, 1):
-        raise ChatError(f"message {number} has the weight {json.dumps(weight)[:40]}, expected 0 or 1")
-    return weight == 0 or not message.get("train", True)
+    for name, values in (("weight", "0 or 1"), ("train", "true or false")):
+        value = message.get(name, 1)
+        if value not in (0, 1):
+            raise ChatError(f"message {number} has the {name} {json.dumps(value)[:40]}, expected {values}")
+        if value == 0:
+            return True
+    return False
 
 
 def checked_beside(row):

@@ -386,6 +386,7 @@ def test_other_shapes_of_conversations(tmp_path):
     (CHATML, {"messages": CHATS[0], "chat_template_kwargs": {"self": 1, "bos_token": []}, "x": 1, "documents": 3},
      ["'documents' is not a list"]),
     (CHATML, {"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]}, ["message 1 has the weight 0.5"]),
+    (CHATML, {"messages": [{"role": "assistant", "content": "x", "train": "false"}]}, ['message 1 has the train "false"', "true or"]),
     (bare(CHATML).replace("{%- for", "{%- set all %}{%- for", 1) + "{%- endset %}{{- all | trim }}", {"messages": CHATS[0]},
      ["changes what its loops have written", "generation"]),
     (CHATML, {"text": "x"}, ["no field 'messages'", "text"]),
