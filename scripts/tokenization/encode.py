@@ -182,6 +182,8 @@ class Encoder:
         return parts
 
     def side(self, text):
+        if not self.threshold:
+            return 0
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return 1 if int.from_bytes(digest, "little") < self.threshold else 0
 
