@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,18 +34,29 @@ static void keep_standard_descriptors(void)
             exit(STATUS_DEVICE); /* there is no stream for an error message */
 }
 
+static const char self[] = "/proc/self/exe";
+
+/* Whether /proc/self/exe is this program: not so under valgrind, nor where the dynamic linker was executed with it. */
+static bool is_self(void)
+{
+    const char *name = (const char *)getauxval(AT_EXECFN);
+    struct stat executed, named;
+    return getauxval(AT_BASE) != 0 && name && stat(self, &executed) == 0 && stat(name, &named) == 0 &&
+           executed.st_dev == named.st_dev && executed.st_ino == named.st_ino;
+}
+
 /* OpenMP's threads spin while they wait for each other, by default for milliseconds. Beside another busy process that
  * costs most of a step, so they spin for a moment here and then sleep (docs/performance.md). The run time reads its
- * settings when it is loaded: the program starts itself again with them. It goes on as it is where there is no /proc.
- * A user's own setting stays. */
+ * settings when it is loaded: the program starts itself again with them, where it can. A user's own setting stays. */
 static void let_threads_sleep(char **argv)
 {
     static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
     for (size_t i = 0; i < COUNT_OF(settings); i++)
         if (getenv(settings[i]))
             return;
-    if (!setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1)) /* libgomp: turns; libomp: ms */
-        execv("/proc/self/exe", argv);
+    /* libgomp: turns; libomp: ms */
+    if (is_self() && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1))
+        execv(self, argv);
 }
 
 /* srun -K ends a step as soon as one task has ended with an error, and drops output that it has not received by then:

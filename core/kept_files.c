@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define FILE_NAME "ztrain-kept-files"
 static const char variable[] = "ZTRAIN_KEPT_FILES";
 enum { MOST_BYTES = 16 << 20 /* more than any reader takes */ };
 
@@ -19,11 +20,16 @@ struct record {
     uint32_t path_bytes, text_bytes;
 };
 
-/* The memory file; -1: there is none. */
+/* The memory file; -1: there is none, or the variable is another program's and its number another file's. */
 static int kept(void)
 {
+    static const char name[] = "/memfd:" FILE_NAME " ";
     const char *number = getenv(variable);
-    return number ? atoi(number) : -1;
+    const int fd = number ? atoi(number) : -1;
+    char path[32], found[sizeof name] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const bool ours = readlink(path, found, sizeof name - 1) > 0 && !strcmp(found, name);
+    return ours ? fd : -1;
 }
 
 static bool read_at(int fd, void *data, size_t bytes, off_t at)
@@ -88,7 +94,7 @@ static char *read_whole(const char *path, size_t *bytes)
 static int make(void)
 {
     char number[16];
-    const int fd = memfd_create("ztrain-kept-files", 0);
+    const int fd = memfd_create(FILE_NAME, 0);
     snprintf(number, sizeof number, "%d", fd);
     if (fd >= 0 && setenv(variable, number, 1) != 0)
         memory_exhausted(0);

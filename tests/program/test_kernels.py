@@ -138,3 +138,13 @@ def test_threads_that_wait_sleep_soon(folder, monkeypatch, given, found):
         assert {entry.split("=")[0] for entry in environ.read().split("\0")} & set(WAITING) == found
         assert comm.read() == "ztrain\n"
     process.kill()
+
+
+def test_a_program_of_the_dynamic_linker(folder, monkeypatch):
+    """There /proc/self/exe is the linker."""
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    with open(ZTRAIN, "rb") as f:
+        linker = re.search(rb"/lib[\w/.-]*/ld-linux[\w.-]*", f.read(4096)).group().decode()
+    done = folder.wait(folder.start("version", prefix=(linker,)))
+    assert done.code == FINISHED and done.out.startswith("ztrain "), done

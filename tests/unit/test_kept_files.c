@@ -98,6 +98,27 @@ static void test_a_child_reads_them(void **state)
     assert_string_equal(text, "for a child");
 }
 
+/* The variable of another program, whose number is here another file: that is neither read nor written. */
+static void test_another_file_of_the_number(void **state)
+{
+    (void)state;
+    char number[16];
+    size_t bytes;
+    unsetenv("ZTRAIN_KEPT_FILES");
+    put("spec", "lr: 1", 5);
+    put("other", "", 0);
+    FILE *other = fopen(at("other"), "r+");
+    assert_non_null(other);
+    snprintf(number, sizeof number, "%d", fileno(other));
+    setenv("ZTRAIN_KEPT_FILES", number, 1);
+    assert_null(kept_files_read(at("spec"), &bytes));
+    keep("spec");
+    expect("spec", "lr: 1", 5);
+    assert_int_equal(fseek(other, 0, SEEK_END), 0);
+    assert_int_equal(ftell(other), 0);
+    fclose(other);
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
@@ -108,7 +129,8 @@ static int remove_folder(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts_stay), cmocka_unit_test(test_a_child_reads_them)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts_stay), cmocka_unit_test(test_a_child_reads_them),
+                                       cmocka_unit_test(test_another_file_of_the_number)};
     if (argc > 1)
         return print(argv[1]);
     snprintf(folder, sizeof folder, "/tmp/ztrain-kept-XXXXXX");
