@@ -23,23 +23,25 @@ count_compiled() { find build/obj/{core,gpu,comm,ckpt,cmd} -name '*.o' -newer bu
 
 # Builds, and shows how far that is: on a terminal in one line, else in a line every 20 seconds.
 build() {
-    local counts all cuda make second=0
-    counts=$(make -s count-objects)
+    local counts all cuda progress second=0 status=0
+    counts=$(make -s --no-print-directory count-objects)
     read -r all cuda <<<"$counts"
     [ "$cuda" = 0 ] || echo "with the CUDA device: $cuda of the $all files take nvcc minutes; CUDA=0 scripts/quickstart.sh leaves it out"
-    # More jobs than cores: next to other programs the compiler gets its share.
-    make -s -j$((2 * $(nproc))) &
-    make=$!
-    while sleep 1 && kill -0 $make 2>/dev/null; do
+    while sleep 1 && kill -0 $$; do
         second=$((second + 1))
         if [ -t 1 ]; then
             printf '\r%d of %d files compiled; %d:%02d' "$(count_compiled)" "$all" $((second / 60)) $((second % 60))
         elif [ $((second % 20)) = 0 ]; then
             echo "$(count_compiled) of $all files compiled"
         fi
-    done
-    [ ! -t 1 ] || [ $second = 0 ] || echo
-    wait $make
+    done 2>/dev/null &
+    progress=$!
+    # In the foreground, where Ctrl-C ends it. More jobs than cores: next to other programs the compiler gets its share.
+    make -s -j$((2 * $(nproc))) || status=$?
+    kill $progress
+    wait $progress 2>/dev/null || true
+    [ ! -t 1 ] || echo
+    return $status
 }
 
 say "1. packages" "a minute or two if some are missing, else a second"

@@ -2,12 +2,14 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from harness import ROOT
+from harness import ROOT, session_members, wait_until
 
 FLOORS = ("core", "gpu", "comm", "ckpt", "cmd")
 
@@ -241,22 +243,27 @@ def test_the_quick_start_announces_how_long_each_part_takes():
 
 
 FAKE_MAKE = """#!/bin/sh
-case "$*" in *count-objects*) echo "3 1" && exit ;; esac
+case "$*" in *--no-print-directory*count-objects*) echo "3 1" && exit ;; esac
 mkdir -p build/obj/core && touch build/obj/core/old.o && sleep 0.1 && touch build/settings && sleep 0.1
-touch build/obj/core/a.o build/obj/core/b.o && sleep 1.5
+touch build/obj/core/a.o build/obj/core/b.o && touch make.runs && sleep "${SECONDS_OF_BUILD:-1.5}"
 exit 2
 """
 
 
-def test_the_quick_start_shows_how_far_the_build_is(tmp_path):
-    """On a terminal, with a make that compiles two of three files in more than a second and fails."""
+def build_of_quick_start(folder):
+    """The command that builds as the quick start does, and its environment, with a make that compiles two of three files."""
     with open(os.path.join(ROOT, "scripts", "quickstart.sh"), encoding="utf-8") as f:
         functions = re.search(r"^count_compiled\(\).*?^\}\n", f.read(), re.M | re.S)[0]
-    (tmp_path / "make").write_text(FAKE_MAKE, encoding="utf-8")
-    (tmp_path / "make").chmod(0o755)
+    (folder / "make").write_text(FAKE_MAKE, encoding="utf-8")
+    (folder / "make").chmod(0o755)
+    return ["bash", "-euo", "pipefail", "-c", f"{functions}\nbuild; echo not reached"], {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_the_quick_start_shows_how_far_the_build_is(tmp_path):
+    """On a terminal, where the build takes more than a second and fails."""
+    command, env = build_of_quick_start(tmp_path)
     master, terminal = os.openpty()
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", f"{functions}\nbuild; echo not reached"], stdout=terminal, check=False,
-                          cwd=tmp_path, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = subprocess.run(command, stdout=terminal, check=False, cwd=tmp_path, env=env)
     os.close(terminal)
     said = os.read(master, 65536).decode()
     os.close(master)
@@ -265,3 +272,20 @@ def test_the_quick_start_shows_how_far_the_build_is(tmp_path):
     counted = subprocess.run(["make", "-C", ROOT, "-s", "--no-print-directory", "CUDA=0", "count-objects"], stdout=subprocess.PIPE, text=True,
                              check=True)
     assert re.fullmatch(r"\d{3} 0\n", counted.stdout), counted.stdout
+
+
+def test_an_interrupt_ends_the_build_of_the_quick_start(tmp_path):
+    """As Ctrl-C of a terminal reaches all processes in the foreground; a shell that is about to start one may miss it."""
+    command, env = build_of_quick_start(tmp_path)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path, env={**env, "SECONDS_OF_BUILD": "600"},
+                          start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as build:
+        try:
+            wait_until((tmp_path / "make.runs").exists, 10, "a make")
+            while build.poll() is None:
+                os.killpg(build.pid, signal.SIGINT)
+                time.sleep(0.1)
+            assert build.returncode == -signal.SIGINT
+            wait_until(lambda: not session_members(build.pid), 10, "the end of make")
+        finally:
+            for pid in session_members(build.pid):
+                os.kill(pid, signal.SIGKILL)
