@@ -685,11 +685,16 @@ static bool is_adapter(const char *folder, const char *config)
     return n < (int)sizeof path && !fs_exists(config) && fs_exists(path);
 }
 
-/* The config.json of a folder, or the file that `path` is. */
+/* The config.json of a folder, which is kept or is there, or the file that `path` is. */
 static enum status find_config(const char *path, char file[FS_PATH_MAX], struct error *err)
 {
-    if (fs_is_dir(path))
-        return fs_join(file, path, "config.json", STATUS_DATA, err);
+    size_t size;
+    TRY(fs_join(file, path, "config.json", STATUS_DATA, err));
+    char *kept = kept_files_read(file, &size);
+    const bool in_folder = kept || fs_is_dir(path);
+    free(kept);
+    if (in_folder)
+        return STATUS_OK;
     if (snprintf(file, FS_PATH_MAX, "%s", path) >= FS_PATH_MAX)
         return error_set(err, STATUS_DATA, "path too long: '%.200s…'", path);
     return STATUS_OK;

@@ -143,10 +143,13 @@ def write(path, text):
     return path
 
 
-@pytest.mark.parametrize("more", [(), ("--resume", "auto")])
-def test_restarted_ranks_use_the_spec_of_the_start(folder, more):
-    """Whatever happens to the run spec, to DeepSpeed's file and to the model's config.json while the run lives."""
-    model = write(folder.at("model.json"), json.dumps(LLAMA))
+@pytest.mark.parametrize("more, in_folder", [((), False), (("--resume", "auto"), True)], ids=["edited", "gone"])
+def test_restarted_ranks_use_the_spec_of_the_start(folder, more, in_folder):
+    """Whatever happens to the run spec, to DeepSpeed's file and to the model's config.json, or its folder, while the run
+    lives."""
+    os.mkdir(folder.at("model"))
+    config = write(folder.at("model", "config.json"), json.dumps(LLAMA))
+    model = folder.at("model") if in_folder else config
     deepspeed = write(folder.at("ds.json"), '{"gradient_clipping": 0.7}')
     spec = folder.spec({**LONG, "model": {"config": model}, "gradient_clipping": None})
     process = folder.start("--config", spec, "--deepspeed", deepspeed, "--set", "optimizer.params.lr=0.001", "--local-gpus", 2,
@@ -155,7 +158,9 @@ def test_restarted_ranks_use_the_spec_of_the_start(folder, more):
     wait_for_checkpoint(folder, process, after=4)
     before = read(os.path.join(folder.run_folder(), "run.yaml"))
     write(spec, "run: {name: other}\ntrain: [")
-    write(model, json.dumps({**LLAMA, "hidden_size": 64}))
+    write(config, json.dumps({**LLAMA, "hidden_size": 64}))
+    if in_folder:
+        os.rename(model, folder.at("elsewhere"))
     os.remove(deepspeed)
     kill_rank(process)
     wait_until(lambda: process.poll() is not None or "resumed from" in folder.said(process).out, what="the resume")
