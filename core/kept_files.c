@@ -50,7 +50,7 @@ char *kept_files_read(const char *path, size_t *bytes)
     for (off_t at = 0; fd >= 0 && read_at(fd, &record, sizeof record, at);) {
         const off_t name_at = at + (off_t)sizeof record, text_at = name_at + record.path_bytes;
         at = text_at + record.text_bytes;
-        if (record.path_bytes != path_bytes || record.text_bytes > MOST_BYTES)
+        if (record.path_bytes != path_bytes)
             continue;
         char *name = memory_alloc(path_bytes), *text = memory_alloc((size_t)record.text_bytes + 1);
         const bool found = read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
@@ -66,8 +66,9 @@ char *kept_files_read(const char *path, size_t *bytes)
     return NULL;
 }
 
-/* The whole file (the caller frees it); NULL: it cannot be read, or is too large. */
-static char *read_whole(const char *path, size_t *bytes)
+/* The text of a file (the caller frees it), and of a larger one than readers take a part that they refuse as well: a
+ * pipe cannot be read again. NULL: it cannot be read. */
+static char *read_text(const char *path, size_t *bytes)
 {
     /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -76,15 +77,15 @@ static char *read_whole(const char *path, size_t *bytes)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     size_t room = 1 << 16;
     char *text = memory_alloc(room);
-    ssize_t n;
+    ssize_t n = 1;
     *bytes = 0;
-    while ((n = read(fd, text + *bytes, room - *bytes)) > 0 || (n < 0 && errno == EINTR)) {
+    while (*bytes <= MOST_BYTES && ((n = read(fd, text + *bytes, room - *bytes)) > 0 || (n < 0 && errno == EINTR))) {
         *bytes += n > 0 ? (size_t)n : 0;
-        if (*bytes == room && room <= MOST_BYTES)
+        if (*bytes == room)
             text = memory_resize(text, room *= 4);
     }
     close(fd);
-    if (n == 0 && *bytes <= MOST_BYTES)
+    if (n >= 0)
         return text;
     free(text);
     return NULL;
@@ -107,7 +108,7 @@ enum status kept_files_add(const char *path, struct error *err)
     char *text = kept_files_read(path, &bytes);
     const bool known = text != NULL;
     free(text);
-    if (known || !(text = read_whole(path, &bytes)))
+    if (known || !(text = read_text(path, &bytes)))
         return STATUS_OK;
     const int fd = kept() >= 0 ? kept() : make();
     const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};

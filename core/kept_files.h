@@ -16,7 +16,8 @@
 #include <stddef.h>
 
 /* Keeps a file, under the path as it stands; one that is kept already stays as it is. A file that cannot be read is not
- * kept: the function that needs it reports that. Pipes are read to their end. STATUS_DEVICE: no memory file. */
+ * kept: the function that needs it reports that. Pipes are read to their end, or until they are too large.
+ * STATUS_DEVICE: no memory file. */
 enum status kept_files_add(const char *path, struct error *err);
 
 /* The text of a kept file, with a NUL after its *bytes bytes (the caller frees it); NULL: it is not kept. */

@@ -98,6 +98,21 @@ static void test_a_child_reads_them(void **state)
     assert_string_equal(text, "for a child");
 }
 
+/* A pipe's text is gone once it was read, so that another function would find the rest: it is kept to be refused. */
+static void test_a_text_that_is_too_large_is_kept(void **state)
+{
+    (void)state;
+    size_t bytes = 0;
+    put("huge", "", 0);
+    assert_int_equal(truncate(at("huge"), 40 << 20), 0);
+    keep("huge");
+    char *kept = kept_files_read(at("huge"), &bytes);
+    assert_non_null(kept);
+    assert_true(bytes > 16 << 20);
+    free(kept);
+    unlink(at("huge"));
+}
+
 /* The variable of another program, whose number is here another file: that is neither read nor written. */
 static void test_another_file_of_the_number(void **state)
 {
@@ -130,6 +145,7 @@ static int remove_folder(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts_stay), cmocka_unit_test(test_a_child_reads_them),
+                                       cmocka_unit_test(test_a_text_that_is_too_large_is_kept),
                                        cmocka_unit_test(test_another_file_of_the_number)};
     if (argc > 1)
         return print(argv[1]);
