@@ -68,7 +68,7 @@ char *kept_files_read(const char *path, size_t *bytes)
 
 /* The text of a file (the caller frees it), and of a larger one than readers take a part that they refuse as well: a
  * pipe cannot be read again. NULL: it cannot be read. */
-static char *read_text(const char *path, size_t *bytes)
+static char *take_text(const char *path, size_t *bytes)
 {
     /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -108,7 +108,7 @@ enum status kept_files_add(const char *path, struct error *err)
     char *text = kept_files_read(path, &bytes);
     const bool known = text != NULL;
     free(text);
-    if (known || !(text = read_text(path, &bytes)))
+    if (known || !(text = take_text(path, &bytes)))
         return STATUS_OK;
     const int fd = kept() >= 0 ? kept() : make();
     const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};
