@@ -93,11 +93,7 @@ class FolderTokenizer:
 
     def __init__(self, folder, end_of_text, labelled):
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the worker processes are the parallelism
-        try:
-            import tokenizers
-        except ImportError:
-            raise Failure(USAGE, "--tokenizer DIR needs the Python package 'tokenizers'; hint: pip install tokenizers")
-        whole = TokenizerFolder(folder, tokenizers)
+        whole = TokenizerFolder(folder)
         self.tokenizer, named = whole.tokenizer, whole.named
         ids = self.tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = max(ids.values(), default=-1) + 1

@@ -51,26 +51,30 @@ def text_of(token):
 class TokenizerFolder:
     """`tokenizer`, of the package `tokenizers`; `named`: {"eos_token": its text, …}."""
 
-    def __init__(self, folder, package):
-        self.folder, self.package = folder, package
+    def __init__(self, folder):
+        self.folder = folder
         self.config = read_object(folder, "tokenizer_config.json")
         whole, vocabulary, merges = (os.path.join(folder, name) for name in ("tokenizer.json", "vocab.json", "merges.txt"))
         have = [path for path in (whole, vocabulary, merges) if os.path.exists(path)]
         for path in have:
             with open(path, "rb") as file:
                 refuse_pointer(path, file.read(len(LFS_POINTER)))
-        defaults = {}
+        if whole not in have and len(have) < 2:
+            self.refuse()
+        try:
+            import tokenizers as package
+        except ImportError:
+            raise Failure(USAGE, "--tokenizer DIR needs the Python package 'tokenizers'; hint: pip install tokenizers")
+        self.package, defaults = package, {}
         if whole in have:
             self.tokenizer = self.load(lambda: package.Tokenizer.from_file(whole))
             self.set_prefix_space()
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
-        elif len(have) == 2:
+        else:
             normal, words, defaults = self.parts_of_class()
             self.tokenizer = self.load(lambda: package.Tokenizer(package.models.BPE.from_file(vocabulary, merges)))
             self.put_together(normal, words)
-        else:
-            self.refuse()
         self.add_tokens(defaults)
         if whole not in have:
             self.surround()
