@@ -19,6 +19,7 @@ import re
 import secrets
 
 from .conversations import ChatError
+from .tokenizer_folder import read_object
 
 MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -27,22 +28,11 @@ TAG = r"<[^<>\s]+>"  # <think>, whether it is a token or not
 THINK = re.compile("</?think>")
 
 
-def read_json(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ChatError(f"cannot read '{path}': {error}") from error
-    return value if isinstance(value, dict) else {}
-
-
 def special_tokens(folder):
     """{"bos_token": "<s>", …} as a template sees them."""
     found = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        values = read_json(os.path.join(folder, name))
+        values = read_object(folder, name)
         for key in SPECIAL:
             value = values.get(key)
             value = value.get("content") if isinstance(value, dict) else value
@@ -72,7 +62,7 @@ def find_templates(folder):
             raise ChatError(f"cannot read '{path}': {error}") from error
     if templates:
         return templates
-    value = read_json(os.path.join(folder, "tokenizer_config.json")).get("chat_template")
+    value = read_object(folder, "tokenizer_config.json").get("chat_template")
     if isinstance(value, str):
         return {"default": value}
     for entry in value if isinstance(value, list) else []:
