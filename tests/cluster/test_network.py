@@ -1,5 +1,6 @@
 """Several machines without Slurm: ranks started with torchrun's variables on two machines that have addresses of their
 own. IPv4 and IPv6, a slow link, lost packets, a cut link, strangers at every port."""
+import contextlib
 import os
 import re
 import signal
@@ -80,7 +81,8 @@ def all_end_but(folder, processes, strangers):
     assert all(each.code == FINISHED for each in done), done
     for stranger in strangers:
         for pid in folder.left_behind():
-            os.kill(pid, signal.SIGINT)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
+                os.kill(pid, signal.SIGINT)
         folder.wait(stranger, 10)
 
 
