@@ -19,10 +19,9 @@ import re
 import secrets
 
 from .conversations import ChatError
-from .tokenizer_folder import read_object
+from .tokenizer_folder import NAMES, read_object
 
 MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 OLDEST_JINJA = (3, 1)  # its sandbox has what is used here
 TAG = r"<[^<>\s]+>"  # <think>, whether it is a token or not
 THINK = re.compile("</?think>")
@@ -33,7 +32,7 @@ def special_tokens(folder):
     found = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         values = read_object(folder, name)
-        for key in SPECIAL:
+        for key in NAMES:
             value = values.get(key)
             value = value.get("content") if isinstance(value, dict) else value
             if isinstance(value, str):
