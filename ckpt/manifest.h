@@ -11,7 +11,7 @@
 
 #define MANIFEST_NAME "manifest.json"
 
-/* The folder of a model's chat templates beside the first one. A checkpoint has no folders: TEMPLATES_FOLDER "/x.jinja"
+/* The folder of a model's additional chat templates. A checkpoint has no folders: TEMPLATES_FOLDER "/x.jinja"
  * is TEMPLATES_FOLDER "-x.jinja" there. */
 #define TEMPLATES_FOLDER "additional_chat_templates"
 

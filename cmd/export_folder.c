@@ -115,7 +115,7 @@ static enum status find_out(const char *out, char real[FS_PATH_MAX], struct erro
     return fs_join(real, place, name, STATUS_DATA, err);
 }
 
-/* Whether the folder that exists can be renamed: it is no mount point, and nobody stands in it. */
+/* Whether `out` can be renamed: it is neither a mount point nor the current folder of this process. */
 static enum status check_place(const char *out, const char *above, struct error *err)
 {
     struct stat own, parent, here;

@@ -27,9 +27,10 @@ const char *fs_base_name(const char *path);
 bool fs_has_suffix(const char *name, const char *suffix);
 
 bool fs_exists(const char *path); /* any entry, including a dangling link */
-bool fs_is_absent(
-    const char *path); /* no entry has this name; false where that cannot be known: opening it tells why */
 bool fs_is_dir(const char *path);
+
+/* Whether no entry has this name; false where that cannot be known, too: opening the name tells why. */
+bool fs_is_absent(const char *path);
 
 /* Whether `path` is a folder. *there is false only where nothing has this name. Anything else of this name is an error:
  * a file, a link to nothing (its disk may not be mounted), here or in place of a folder above it; and so is a disk that

@@ -366,8 +366,8 @@ static void tell_differences(const struct import *import)
         log_info("model: model.ignore_tensors: no tensor of '%s' matches '%s'", import->dir, import->ignore->items[i]);
 }
 
-/* A pattern for a tensor and its like: the whole layer if the model does not have it, else the tensor in every layer;
- * outside of layers, what is beside it. */
+/* A pattern that matches an extra tensor and those like it: its whole layer if the model lacks that layer, else the
+ * same tensor in every layer. A tensor outside the layers is matched with its siblings. */
 static void suggest_pattern(const struct import *import, char *pattern, size_t size)
 {
     const char *name = import->extra_name;
