@@ -29,7 +29,7 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
-# A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/train/gpu_test_record.h).
+# A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/engine/gpu_test_record.h).
 LDFLAGS_ALL = -Wl,--build-id
 # STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
 LIBRARIES = yaml jansson zstd xxhash sodium uring
@@ -69,10 +69,13 @@ CFLAGS_gpu_cpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
-ROOMS = core core/spec core/data core/storage core/text gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
-CMD_ROOMS = cmd cmd/train cmd/report
-# Files that only a build with CUDA has.
-CUDA_ONLY_C = $(wildcard gpu/cuda/*.c) comm/comm_nccl.c
+ROOMS = core core/training core/model core/metrics core/flight core/spec core/data core/storage core/text \
+	gpu gpu/cpu gpu/cuda gpu/cuda/attention gpu/cuda/gemm gpu/cuda/ops gpu/simulate gpu/open gpu/model \
+	comm comm/wire comm/launch comm/control comm/zero ckpt ckpt/huggingface
+CMD_ROOMS = cmd cmd/report cmd/train cmd/save cmd/supervise cmd/observe cmd/run cmd/engine
+# Files that only a build with CUDA has. The others of gpu/cuda include none of its headers.
+CUDA_IN_EVERY_BUILD = $(addprefix gpu/cuda/,cuda_reserve.c cuda_workspace.c gemm_trial.c nvml.c)
+CUDA_ONLY_C = $(filter-out $(CUDA_IN_EVERY_BUILD),$(wildcard gpu/cuda/*.c gpu/cuda/*/*.c)) comm/comm_nccl.c
 CUDA_ONLY_TESTS = $(foreach word,cuda cudnn nccl,$(wildcard tests/unit/test_*$(word)*.c))
 LIB_SOURCES = $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CMD_SOURCES = $(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c))
@@ -91,7 +94,7 @@ ifeq ($(origin CUDA_ARCHITECTURES),undefined)
 CUDA_ARCHITECTURES := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100,$(shell $(NVCC) --list-gpu-arch)))
 endif
 CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
-CU_SOURCES = $(wildcard gpu/cuda/*.cu)
+CU_SOURCES = $(wildcard gpu/cuda/*/*.cu)
 CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
 comma = ,

@@ -13,14 +13,14 @@
 
 #include "comm/comm.h"
 #include "core/data/token_set.h"
-#include "core/early_stop.h"
-#include "core/eval_metric.h"
-#include "core/loss_scaler.h"
-#include "core/loss_spike.h"
+#include "core/metrics/early_stop.h"
+#include "core/metrics/eval_metric.h"
+#include "core/metrics/loss_spike.h"
+#include "core/model/shard.h"
+#include "core/model/state_slices.h"
+#include "core/model/tensor_table.h"
 #include "core/retry.h"
-#include "core/shard.h"
-#include "core/state_slices.h"
-#include "core/tensor_table.h"
+#include "core/training/loss_scaler.h"
 
 #include <jansson.h>
 

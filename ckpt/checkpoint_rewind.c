@@ -16,7 +16,7 @@
 #include "core/faults.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/metrics.h"
+#include "core/metrics/metrics.h"
 
 #include <errno.h>
 #include <inttypes.h>

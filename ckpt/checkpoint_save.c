@@ -34,7 +34,7 @@
  *
  * A save is an object (struct checkpoint_saving). checkpoint_saving_work() does a rank's share of a part and uses no
  * communicator, so a background thread may run it; checkpoint_saving_agree() is the exchange after it, in
- * the thread that communicates. checkpoint_save() calls both in turn; cmd/train/background_save.h has them apart.
+ * the thread that communicates. checkpoint_save() calls both in turn; cmd/save/background_save.h has them apart.
  * Steps 3 to 7 are in checkpoint_publish.c.
  *
  * A failure of one rank is a failure of all: after each of the three parts (folder, rank files, publication) the ranks

@@ -5,11 +5,11 @@
  * which passes needs no further checks. Numbers are below 2^53, because other programs may read them as doubles. */
 #include "ckpt/manifest_text.h"
 
-#include "core/eval_part.h"
 #include "core/fsutil.h"
 #include "core/hash_digits.h"
 #include "core/io.h"
 #include "core/memory.h"
+#include "core/metrics/eval_part.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -15,7 +15,7 @@
 #include "gpu/cpu/cpuid.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cuda/cuda_library_info.h"
-#include "gpu/nvml.h"
+#include "gpu/cuda/nvml.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 

@@ -3,7 +3,7 @@
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/commands.h"
 #include "cmd/export_folder.h"
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 #include "cmd/unknown_word.h"
 #include "core/log.h"
 

@@ -1,7 +1,7 @@
 /* export_folder.c: see export_folder.h.
  *
  *     PARENT/NAME                         the export: absent, the earlier one, or the new one
- *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/train/run_lock.h)
+ *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/run/run_lock.h)
  *                                new/     the new export while it is written; the earlier one after an exchange
  *                                former/  the earlier one, on a file system that cannot exchange two folders
  *
@@ -13,7 +13,7 @@
 
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/huggingface/huggingface.h"
-#include "cmd/train/run_lock.h"
+#include "cmd/run/run_lock.h"
 #include "core/faults.h"
 #include "core/io.h"
 #include "core/log.h"

@@ -1,7 +1,7 @@
 #include "cmd/gpu_test_report.h"
 
 #include "cmd/doctor_line.h"
-#include "cmd/train/gpu_test.h"
+#include "cmd/engine/gpu_test.h"
 #include "core/clock.h"
 #include "gpu/device_avoid.h"
 #include "gpu/open/device_open.h"

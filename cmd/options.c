@@ -1,11 +1,11 @@
 #include "cmd/options.h"
 
 #include "cmd/commands.h"
-#include "cmd/train/supervise.h"
+#include "cmd/supervise/supervise.h"
 #include "cmd/unknown_word.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "gpu/plan/op_estimate.h"
+#include "gpu/simulate/op_estimate.h"
 
 #include <errno.h>
 #include <limits.h>

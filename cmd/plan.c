@@ -2,15 +2,15 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/commands.h"
+#include "cmd/engine/memory_limit.h"
+#include "cmd/engine/trainer.h"
+#include "cmd/engine/trainer_weights.h"
 #include "cmd/options.h"
 #include "cmd/plan_fit.h"
 #include "cmd/plan_speed.h"
-#include "cmd/train/memory_limit.h"
-#include "cmd/train/trainer.h"
-#include "cmd/train/trainer_weights.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "gpu/plan/device_plan.h"
+#include "gpu/simulate/device_plan.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -11,7 +11,7 @@
  * host memory and takes as much of the device. */
 #include "cmd/plan_fit.h"
 
-#include "cmd/train/memory_knobs.h"
+#include "cmd/engine/memory_knobs.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/size_text.h"

@@ -3,7 +3,7 @@
 #ifndef ZTRAIN_CMD_PLAN_FIT_H
 #define ZTRAIN_CMD_PLAN_FIT_H
 
-#include "cmd/train/plan_walk.h"
+#include "cmd/engine/plan_walk.h"
 
 struct fit_question {
     struct machine_question machine;
@@ -11,7 +11,7 @@ struct fit_question {
     const char *node_memory; /* "2TiB" of host memory of each node; NULL: enough */
 };
 
-/* Searches the settings of cmd/train/memory_knobs.h and the micro-batch at the spec's train_batch_size, and prints the
+/* Searches the settings of cmd/engine/memory_knobs.h and the micro-batch at the spec's train_batch_size, and prints the
  * fastest that fits, the lines of the run spec for it, and the runners-up. The spec's batch sizes are resolved.
  * STATUS_USAGE: see planned_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the
  * smallest need. */

@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CMD_PLAN_SPEED_H
 #define ZTRAIN_CMD_PLAN_SPEED_H
 
-#include "cmd/train/plan_walk.h"
+#include "cmd/engine/plan_walk.h"
 
 /* Prints the plan of a spec whose batch sizes are resolved. STATUS_USAGE: see planned_machine_find(). */
 enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err);

@@ -5,7 +5,7 @@
 #include "cmd/unknown_word.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "core/sampler.h"
+#include "gpu/model/sampler.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 #include "ckpt/huggingface/huggingface.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/model_folder.h"
+#include "core/model/model_folder.h"
 #include "core/printable.h"
 #include "gpu/open/device_open.h"
 

@@ -8,11 +8,11 @@
 #define ZTRAIN_CMD_SAMPLE_MODEL_H
 
 #include "ckpt/checkpoint.h"
-#include "core/end_tokens.h"
 #include "core/fsutil.h"
-#include "core/model_config.h"
-#include "core/shard.h"
-#include "core/tensor_table.h"
+#include "core/model/end_tokens.h"
+#include "core/model/model_config.h"
+#include "core/model/shard.h"
+#include "core/model/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/model/generate.h"
 

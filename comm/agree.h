@@ -4,8 +4,8 @@
 #define ZTRAIN_COMM_AGREE_H
 
 #include "comm/comm.h"
+#include "comm/control/verdict.h"
 #include "comm/launch/bootstrap.h"
-#include "comm/verdict.h"
 
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
 #include "comm/comm_device.h"
 #include "comm/comm_device_check.h"
 #include "comm/comm_internal.h"
-#include "comm/control_wait.h"
+#include "comm/control/control_wait.h"
 #include "core/liveness.h"
 
 #include <stdlib.h>

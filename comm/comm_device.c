@@ -7,7 +7,7 @@
 #include "comm/comm_device.h"
 
 #include "comm/comm_nccl.h"
-#include "core/flight.h"
+#include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
 

@@ -4,7 +4,7 @@
  * at k+1, and they arrive there only after they have read slot k. The slots of ranks on other nodes are filled by the
  * agents (agent.h), which write them where a rank of this node would. */
 #include "comm/comm_internal.h"
-#include "core/flight.h"
+#include "core/flight/flight.h"
 #include "core/liveness.h"
 
 #include <string.h>

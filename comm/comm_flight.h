@@ -1,4 +1,4 @@
-/* comm_flight.h: the flight recorders (core/flight.h) of the ranks of a node.
+/* comm_flight.h: the flight recorders (core/flight/flight.h) of the ranks of a node.
  *
  * Each rank records in memory that all ranks of its node share, so that a neighbour can write the record of a rank that
  * was killed or stands still. */
@@ -6,7 +6,7 @@
 #define ZTRAIN_COMM_COMM_FLIGHT_H
 
 #include "comm/comm.h"
-#include "core/flight.h"
+#include "core/flight/flight.h"
 
 /* A rank of this node. */
 struct flight_peer {

@@ -11,7 +11,7 @@
  * arrival and the end of the operation its send buffer is only read. */
 #include "comm/comm_internal.h"
 #include "core/clock.h"
-#include "core/flight.h"
+#include "core/flight/flight.h"
 #include "core/liveness.h"
 
 #include <signal.h>

@@ -16,11 +16,11 @@
 #ifndef ZTRAIN_COMM_COMM_INTERNAL_H
 #define ZTRAIN_COMM_COMM_INTERNAL_H
 
-#include "comm/agent.h"
 #include "comm/comm.h"
-#include "comm/control.h"
-#include "comm/net.h"
-#include "comm/operation.h"
+#include "comm/control/agent.h"
+#include "comm/control/control.h"
+#include "comm/control/net.h"
+#include "comm/control/operation.h"
 #include "comm/topology.h"
 
 #include <pthread.h>

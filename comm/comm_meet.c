@@ -1,7 +1,7 @@
 /* comm_meet.c: the bottom of the communicator: the job's sticky status, and the point where ranks meet before, in and
  * after an operation. See the layers in comm_internal.h. */
 #include "comm/comm_internal.h"
-#include "comm/control_wait.h"
+#include "comm/control/control_wait.h"
 
 enum status comm_status(struct comm *comm, struct error *err)
 {

@@ -14,7 +14,7 @@
 
 #if COMM_HAS_NCCL
 
-#include "comm/peer_watch.h"
+#include "comm/control/peer_watch.h"
 #include "core/clock.h"
 #include "core/liveness.h"
 #include "core/memory.h"

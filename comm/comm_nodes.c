@@ -7,7 +7,7 @@
  * After that no port is open any more. With each of the two words the ranks exchange their outcomes: if one cannot
  * continue, all end with its code (verdict.h). */
 #include "comm/comm_internal.h"
-#include "comm/verdict.h"
+#include "comm/control/verdict.h"
 #include "comm/wire/wire.h"
 #include "core/liveness.h"
 #include "core/log.h"

@@ -1,7 +1,7 @@
 #include "comm/comm_plan.h"
 
 #include "comm/comm_internal.h"
-#include "gpu/plan/device_plan.h"
+#include "gpu/simulate/device_plan.h"
 
 #include <math.h>
 #include <stdlib.h>

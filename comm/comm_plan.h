@@ -1,5 +1,5 @@
 /* comm_plan.h: ranks that exist on paper, for plans of speed: data operations take time on a planned device
- * (gpu/plan/device_plan.h) and do nothing; control operations are not made. */
+ * (gpu/simulate/device_plan.h) and do nothing; control operations are not made. */
 #ifndef ZTRAIN_COMM_COMM_PLAN_H
 #define ZTRAIN_COMM_COMM_PLAN_H
 

@@ -1,8 +1,8 @@
 /* liveness.h: a counter that shows that this rank is alive and makes progress.
  *
  * Ops, collectives and I/O tick it once per piece of work; comm/ moves it into shared memory, where peers that wait for
- * this rank watch it (comm/peer_watch.h). A rank without a tick for comm.timeout_seconds is named as hanging, however
- * long a step takes. A tick is one relaxed atomic add; any thread may do it.
+ * this rank watch it (comm/control/peer_watch.h). A rank without a tick for comm.timeout_seconds is named as hanging,
+ * however long a step takes. A tick is one relaxed atomic add; any thread may do it.
  *
  * A slow call (on a disk or a file server, or into a library that is loaded or compiles) cannot tick. It reports its
  * begin and end, and in between a thread of the process, the watch, ticks. That thread stops if the process is stopped,

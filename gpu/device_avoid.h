@@ -1,5 +1,5 @@
 /* device_avoid.h: parts of a device that it can do without, slower: they are switched off where they compute something
- * else (cmd/train/gpu_test.h). */
+ * else (cmd/engine/gpu_test.h). */
 #ifndef ZTRAIN_GPU_DEVICE_AVOID_H
 #define ZTRAIN_GPU_DEVICE_AVOID_H
 

@@ -1,5 +1,5 @@
 /* device_choices.h: the kernels that ops_prepare() has chosen by measuring, handed from rank to rank, so that those on
- * other machines compute with the same ones (cmd/train/prepare.c), and kept for a resume (cmd/train/run_kernels.h). */
+ * other machines compute with the same ones (cmd/train/prepare.c), and kept for a resume (cmd/run/run_kernels.h). */
 #ifndef ZTRAIN_GPU_DEVICE_CHOICES_H
 #define ZTRAIN_GPU_DEVICE_CHOICES_H
 

@@ -14,13 +14,13 @@
 #ifndef ZTRAIN_GPU_OPS_H
 #define ZTRAIN_GPU_OPS_H
 
-#include "core/dropout.h"
 #include "core/dtype.h"
-#include "core/loss_scaler.h"
-#include "core/model_config.h"
-#include "core/optimizer_settings.h"
-#include "core/state_slices.h"
-#include "core/stochastic_rounding.h"
+#include "core/model/model_config.h"
+#include "core/model/state_slices.h"
+#include "core/training/dropout.h"
+#include "core/training/loss_scaler.h"
+#include "core/training/optimizer_settings.h"
+#include "core/training/stochastic_rounding.h"
 #include "gpu/device.h"
 
 #include <stdbool.h>
@@ -442,7 +442,7 @@ struct decay_segment {
  *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / correction1) / (sqrt(v / correction2) + eps)
  * lr, grad_scale, the betas and the corrections come from *step. If step->skipped, nothing is read or written.
  * States in bf16 are rounded stochastically, keyed by step->optimizer_step and `rounding`
- * (core/stochastic_rounding.h). */
+ * (core/training/stochastic_rounding.h). */
 struct adam_args {
     int64_t n;
     void *master, *m, *v;

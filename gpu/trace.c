@@ -1,6 +1,6 @@
 #include "gpu/trace.h"
 
-#include "core/flight.h"
+#include "core/flight/flight.h"
 #include "gpu/ops_profile.h"
 
 #if ZTRAIN_CUDA && __has_include(<nvtx3/nvToolsExt.h>)

@@ -73,10 +73,10 @@ syntax() {
 grep -q 'CUBLAS_VER_MAJOR 12' "$include/cublasLt.h" "$include/cublas_api.h" || {
     echo "check-cuda12: the headers in $include are not those of CUDA 12" && exit 1
 }
-for file in gpu/cuda/*.c comm/comm_nccl.c $(grep -lE '^ *#( *include <(cu|nv|nccl)|.*ZTRAIN_CUDA)' core/*.c gpu/*.c gpu/open/*.c cmd/*.c cmd/train/*.c comm/*.c); do
+for file in $(find gpu/cuda -name '*.c') $(grep -lrE --include='*.c' --exclude-dir=cuda '^ *#( *include <(cu|nv|nccl)|.*ZTRAIN_CUDA)' core gpu comm ckpt cmd); do
     syntax "$file" "${CC:-gcc}" -std=c11 -Wshadow -Wstrict-prototypes -Wmissing-prototypes
 done
-for file in gpu/cuda/*.cu; do
+for file in gpu/cuda/*/*.cu; do
     syntax "$file" "${CXX:-g++}" -x c++ -std=c++17 -DZTRAIN_EMULATION=1 -Itests/emulation -Wno-unknown-pragmas
 done
 echo "$passed passed, $failed failed"

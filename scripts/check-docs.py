@@ -4,8 +4,8 @@
 A path that begins with a top-level folder (core/log.h, tests/faults/, scripts/*.sh) is a file, a folder or a pattern that
 matches; a link in a page leads to a page, and its #anchor to a heading of it. A bare file name in a comment (wire.h) is the
 name of a file in the tree or a system header. A command of a page, FILE.py -k WORD, names a test: WORD is a part of the name of a
-test function or class in FILE.py. docs/README.md names every page of docs/; README.md and docs/architecture.md
-name every room.
+test function or class in FILE.py. docs/README.md names every page of docs/; README.md names every floor, docs/architecture.md
+every room.
 Prints every breach as file:line: message, and exits 1 if there is one.
 """
 import glob
@@ -131,12 +131,12 @@ def check_index(root, pages, paths):
         if folder == "docs" and name != "README.md" and f"({name})" not in index:
             yield f"docs/README.md:1: the page '{name}' is missing"
     rooms = {os.path.dirname(p) for p in paths if p.startswith(tuple(floor + "/" for floor in FLOORS))}
-    for picture in ("README.md", "docs/architecture.md"):
+    for picture, what, places in (("README.md", "floor", {room.split("/")[0] for room in rooms}), ("docs/architecture.md", "room", rooms)):
         with open(os.path.join(root, picture), encoding="utf-8") as f:
             text = f.read()
-        for room in sorted(rooms):
+        for room in sorted(places):
             if not re.search(rf"(?<![\w/]){room}/(?![\w])", text):
-                yield f"{picture}:1: the room '{room}/' is missing"
+                yield f"{picture}:1: the {what} '{room}/' is missing"
 
 
 def main():

@@ -16,49 +16,73 @@ import re
 import sys
 
 # Room: the rooms that its files may include, in addition to its own.
-CORE = ["core", "core/spec", "core/data", "core/storage", "core/text"]
-GPU = ["gpu", "gpu/cpu", "gpu/cuda", "gpu/plan", "gpu/open", "gpu/model"]
-COMM = ["comm", "comm/wire", "comm/launch", "comm/zero"]
+CORE = ["core", "core/training", "core/model", "core/metrics", "core/flight", "core/spec", "core/data", "core/storage", "core/text"]
+CUDA = ["gpu/cuda", "gpu/cuda/attention", "gpu/cuda/gemm"]
+GPU = ["gpu", "gpu/cpu", *CUDA, "gpu/simulate", "gpu/open", "gpu/model"]
+COMM = ["comm/wire", "comm/launch", "comm/control", "comm", "comm/zero"]
 CKPT = ["ckpt", "ckpt/huggingface"]
+BELOW_CMD = CORE + GPU + COMM + CKPT
 ROOMS = {
     "core": [],
-    "core/spec": ["core"],
+    "core/training": ["core"],
+    "core/model": ["core", "core/training"],
+    "core/metrics": ["core"],
+    "core/flight": ["core"],
+    "core/spec": ["core", "core/training", "core/model", "core/metrics"],
     "core/data": ["core"],
-    "core/storage": ["core"],
+    "core/storage": ["core", "core/training"],
     "core/text": ["core"],
     "gpu": CORE,
     "gpu/cpu": CORE + ["gpu"],
     "gpu/cuda": CORE + ["gpu"],
-    "gpu/plan": CORE + ["gpu"],
-    "gpu/open": CORE + ["gpu", "gpu/cpu", "gpu/cuda", "gpu/plan"],
+    "gpu/cuda/gemm": CORE + ["gpu", "gpu/cuda"],
+    "gpu/cuda/attention": CORE + ["gpu", "gpu/cuda"],
+    "gpu/cuda/ops": CORE + ["gpu", *CUDA],
+    "gpu/simulate": CORE + ["gpu", "gpu/cuda"],
+    "gpu/open": CORE + ["gpu", "gpu/cpu", "gpu/cuda", "gpu/simulate"],
     "gpu/model": CORE + ["gpu"],
     "comm/wire": CORE + GPU,
     "comm/launch": CORE + GPU + ["comm/wire"],
-    "comm": CORE + GPU + ["comm/wire", "comm/launch"],
-    "comm/zero": CORE + GPU + ["comm/wire", "comm/launch", "comm"],
+    "comm/control": CORE + GPU + ["comm/wire", "comm/launch"],
+    "comm": CORE + GPU + ["comm/wire", "comm/launch", "comm/control"],
+    "comm/zero": CORE + GPU + ["comm/wire", "comm/launch", "comm/control", "comm"],
     "ckpt": CORE + GPU + COMM,
     "ckpt/huggingface": CORE + GPU + COMM + ["ckpt"],
-    "cmd/train": CORE + GPU + COMM + CKPT,
-    "cmd/report": CORE + GPU + COMM + CKPT + ["cmd/train"],
-    "cmd": CORE + GPU + COMM + CKPT + ["cmd/train", "cmd/report"],
+    "cmd/engine": BELOW_CMD,
+    "cmd/run": BELOW_CMD + ["cmd/engine"],
+    "cmd/observe": BELOW_CMD + ["cmd/engine", "cmd/run"],
+    "cmd/save": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe"],
+    "cmd/supervise": BELOW_CMD + ["cmd/run"],
+    "cmd/train": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe", "cmd/save", "cmd/supervise"],
+    "cmd/report": BELOW_CMD + ["cmd/run"],
+    "cmd": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe", "cmd/save", "cmd/supervise", "cmd/train", "cmd/report"],
 }
-# A closed room: what files of other rooms may include of it.
+# A closed room, with the rooms in it: what files of other rooms may include of it.
 DOORS = {
     "gpu/cuda": {
+        "gpu/open/device_open.c": ["device_cuda_open.h"],
+        "gpu/simulate/device_plan.c": ["cuda_workspace.h"],
+        "gpu/simulate/gemm_estimate.c": ["cuda_workspace.h"],
+        "gpu/simulate/op_estimate.c": ["cuda_workspace.h"],
         "comm/comm_nccl.c": ["device_cuda.h", "device_cuda_stream.h", "cuda_libraries.h"],
         "comm/comm_nccl.h": ["device_cuda.h", "cuda_libraries.h"],
-        "cmd/doctor.c": ["cuda_library_info.h"],
-        "cmd/train/machine_record.c": ["cuda_library_info.h"],
+        "cmd/doctor.c": ["cuda_library_info.h", "nvml.h"],
+        "cmd/engine/machine_record.c": ["cuda_library_info.h"],
+        "cmd/engine/memory_free.c": ["nvml.h"],
+        "cmd/engine/trainer_memory.h": ["cuda_reserve.h"],
     },
     "gpu/cpu": {
+        "gpu/open/device_open.c": ["device_cpu.h", "ops_cpu.h"],
+        "gpu/open/device_open.h": ["cpu_kernels.h"],
         "cmd/doctor.c": ["cpuid.h", "cpu_bf16.h", "device_cpu.h"],
-        "cmd/train/choose_kernels.h": ["cpu_kernels.h"],
-        "cmd/train/run_state.h": ["cpu_kernels.h"],
-        "cmd/train/machine_record.h": ["cpu_kernels.h"],
-        "cmd/train/machine_record.c": ["cpu_bf16.h", "device_cpu.h"],
+        "cmd/engine/choose_kernels.h": ["cpu_kernels.h"],
+        "cmd/run/run_state.h": ["cpu_kernels.h"],
+        "cmd/engine/machine_record.h": ["cpu_kernels.h"],
+        "cmd/engine/machine_record.c": ["cpu_bf16.h", "device_cpu.h"],
     },
 }
-KEYHOLDERS = ("gpu/open",)  # rooms to which the closed ones are open
+# The file that assembles a room's parts may include the rooms in it.
+ASSEMBLERS = {"gpu/cuda/device_cuda.c": ["attention_cudnn.h", "gemm_cuda.h"]}
 NAMESAKES = 2  # files with a static function of one name
 SUFFIXES = (".c", ".h", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -155,14 +179,15 @@ class House:
             self.breach(found[0], 1, f"includes go in a circle: {' -> '.join(found)}")
 
     def check_include(self, path, line, room, target):
-        other = os.path.dirname(target)
-        if other == room or room not in ROOMS:
+        other, name = os.path.dirname(target), os.path.basename(target)
+        if other == room or room not in ROOMS or name in ASSEMBLERS.get(path, ()):
             return
+        closed = next((door for door in DOORS if (other + "/").startswith(door + "/")), None)
         if other not in ROOMS[room]:
             what = "a floor above it" if other.split("/")[0] != room.split("/")[0] else "a room that is not below it"
             self.breach(path, line, f"{room}/ includes '{target}' from {what}")
-        elif other in DOORS and room not in KEYHOLDERS and os.path.basename(target) not in DOORS[other].get(path, ()):
-            self.breach(path, line, f"'{target}' is inside {other}/, which is not open to this file; "
+        elif closed and not (room + "/").startswith(closed + "/") and name not in DOORS[closed].get(path, ()):
+            self.breach(path, line, f"'{target}' is inside {closed}/, which is not open to this file; "
                                     "hint: the table DOORS in scripts/check-layers.py")
 
     def check_names(self):

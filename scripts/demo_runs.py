@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes run folders with invented curves, for pictures and tests of `ztrain report`: scripts/demo_runs.py FOLDER [STEPS].
 
-The lines have the fields that core/metrics.c writes; the numbers come from formulas and a seeded generator, and no model was
+The lines have the fields that core/metrics/metrics.c writes; the numbers come from formulas and a seeded generator, and no model was
 trained. FOLDER gets small-lr, large-lr and wide: with evaluations, checkpoints, a resume, a restart, skipped steps, samples.
 """
 import json

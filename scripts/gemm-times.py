@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/gemm_times.h: times of matrix products by NVIDIA's offline model, which gpu/plan/gemm_estimate.c is fitted to.
+"""Writes tests/unit/gemm_times.h: times of matrix products by NVIDIA's offline model, which gpu/simulate/gemm_estimate.c is fitted to.
 
 Needs the package nvidia-matmul-heuristics from PyPI, which needs no GPU:
     python3 -m venv build/venv && build/venv/bin/pip install nvidia-matmul-heuristics==0.1.0.27

@@ -3,10 +3,10 @@
 #define ZTRAIN_CKPT_HUGGINGFACE_HUGGINGFACE_H
 
 #include "ckpt/checkpoint.h"
-#include "core/model_config.h"
-#include "core/shard.h"
+#include "core/model/model_config.h"
+#include "core/model/shard.h"
+#include "core/model/tensor_table.h"
 #include "core/string_list.h"
-#include "core/tensor_table.h"
 
 /* A folder with the weights of a model. All is borrowed. */
 struct huggingface_source {

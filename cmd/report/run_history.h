@@ -6,7 +6,7 @@
 
 #include "cmd/report/metrics_line.h"
 #include "cmd/report/thin.h"
-#include "core/eval_metric.h"
+#include "core/metrics/eval_metric.h"
 #include "core/status.h"
 
 #include <stdbool.h>

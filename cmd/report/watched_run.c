@@ -1,7 +1,7 @@
 #include "cmd/report/watched_run.h"
 
 #include "ckpt/checkpoint.h"
-#include "cmd/train/run_lock.h"
+#include "cmd/run/run_lock.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/log.h"

@@ -2,9 +2,9 @@
 #include "cmd/train/evaluate.h"
 
 #include "cmd/train/stop_vote.h"
-#include "core/eval_part.h"
-#include "core/flight.h"
+#include "core/flight/flight.h"
 #include "core/log.h"
+#include "core/metrics/eval_part.h"
 
 #include <inttypes.h>
 #include <math.h>

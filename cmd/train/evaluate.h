@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CMD_TRAIN_EVALUATE_H
 #define ZTRAIN_CMD_TRAIN_EVALUATE_H
 
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 
 /* Collective, with no step under way: computes the mean loss over the validation set (or its train.eval_batches first
  * batches); rank 0 logs it and writes it to the metrics. If the ranks vote to stop (stop_vote.h), the evaluation is

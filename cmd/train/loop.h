@@ -3,7 +3,7 @@
 #ifndef ZTRAIN_CMD_TRAIN_LOOP_H
 #define ZTRAIN_CMD_TRAIN_LOOP_H
 
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 
 /* Collective: trains a prepared run from run->position to its last step, with its evaluations and checkpoints.
  * STATUS_REQUEUE: stopped on request or before the job's end, with a checkpoint written. */

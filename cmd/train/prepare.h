@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CMD_TRAIN_PREPARE_H
 #define ZTRAIN_CMD_TRAIN_PREPARE_H
 
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 
 /* Collective. Takes a run with the fields under "Given" set and all others zero; builds the rest. A run folder that
  * exists is locked before anything in it is read; a new one is made last, when nothing can refuse the run any more.

@@ -1,10 +1,10 @@
 #include "cmd/train/run_samples.h"
 
+#include "cmd/engine/trainer_samples.h"
 #include "cmd/train/stop_vote.h"
-#include "cmd/train/trainer_samples.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "core/sampler.h"
+#include "gpu/model/sampler.h"
 
 #include <inttypes.h>
 #include <stdio.h>

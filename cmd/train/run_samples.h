@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CMD_TRAIN_RUN_SAMPLES_H
 #define ZTRAIN_CMD_TRAIN_RUN_SAMPLES_H
 
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 
 /* Collective: continues each prompt, and writes a line in metrics.jsonl and one on the console for it. A request to
  * stop leaves out the prompts that are not begun. */

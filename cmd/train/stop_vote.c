@@ -1,10 +1,10 @@
 /* stop_vote.c: see stop_vote.h. */
 #include "cmd/train/stop_vote.h"
 
-#include "cmd/train/background_save.h"
-#include "cmd/train/stop_signal.h"
+#include "cmd/run/stop_signal.h"
+#include "cmd/save/background_save.h"
 #include "core/clock.h"
-#include "core/flight.h"
+#include "core/flight/flight.h"
 
 #include <math.h>
 

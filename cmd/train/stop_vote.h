@@ -3,7 +3,7 @@
 #ifndef ZTRAIN_CMD_TRAIN_STOP_VOTE_H
 #define ZTRAIN_CMD_TRAIN_STOP_VOTE_H
 
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 
 /* Collective: sets run->stop if some rank was asked to stop, or the job's end is near. The same votes move a
  * background checkpoint from one part to the next: background_save.h. */

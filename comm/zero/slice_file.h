@@ -18,7 +18,7 @@
 #ifndef ZTRAIN_COMM_ZERO_SLICE_FILE_H
 #define ZTRAIN_COMM_ZERO_SLICE_FILE_H
 
-#include "core/shard.h"
+#include "core/model/shard.h"
 #include "core/storage/async_io.h"
 #include "gpu/arena.h"
 #include "gpu/device.h"

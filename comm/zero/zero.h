@@ -32,11 +32,11 @@
 #define ZTRAIN_COMM_ZERO_ZERO_H
 
 #include "comm/comm.h"
-#include "core/offload_settings.h"
-#include "core/optimizer_settings.h"
-#include "core/shard.h"
-#include "core/state_slices.h"
-#include "core/tensor_table.h"
+#include "core/model/shard.h"
+#include "core/model/state_slices.h"
+#include "core/model/tensor_table.h"
+#include "core/training/offload_settings.h"
+#include "core/training/optimizer_settings.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
 #include "gpu/parameter_verbs.h"

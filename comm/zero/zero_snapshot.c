@@ -1,5 +1,5 @@
 /* zero_snapshot.c: a copy of this rank's slices in host memory, as they are between two steps. A checkpoint can then be
- * written from it while training changes the slices (cmd/train/background_save.h).
+ * written from it while training changes the slices (cmd/save/background_save.h).
  *
  * The copy has the values of zero_slices(), in fp32, kind by kind and unit by unit:
  *

@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CORE_SPEC_MODEL_COMPARE_H
 #define ZTRAIN_CORE_SPEC_MODEL_COMPARE_H
 
-#include "core/model_config.h"
+#include "core/model/model_config.h"
 #include "core/string_list.h"
 
 /* Adds a line to `differences` for each key of config.json that makes `now` compute something else than `was`, which

@@ -15,16 +15,16 @@
 #define ZTRAIN_CORE_SPEC_SPEC_H
 
 #include "core/dtype.h"
-#include "core/early_stop.h"
-#include "core/eval_metric.h"
-#include "core/loss_scaler.h"
-#include "core/lr_schedule.h"
-#include "core/model_config.h"
-#include "core/offload_settings.h"
-#include "core/optimizer_settings.h"
-#include "core/recompute.h"
+#include "core/metrics/early_stop.h"
+#include "core/metrics/eval_metric.h"
+#include "core/model/model_config.h"
 #include "core/status.h"
 #include "core/string_list.h"
+#include "core/training/loss_scaler.h"
+#include "core/training/lr_schedule.h"
+#include "core/training/offload_settings.h"
+#include "core/training/optimizer_settings.h"
+#include "core/training/recompute.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
  * is checked once. The errors of all sources are reported together. */
 #include "core/spec/spec.h"
 
-#include "core/model_folder.h"
+#include "core/model/model_folder.h"
 #include "core/spec/spec_keys.h"
 
 #include <jansson.h>

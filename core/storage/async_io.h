@@ -20,8 +20,8 @@
 #ifndef ZTRAIN_CORE_STORAGE_ASYNC_IO_H
 #define ZTRAIN_CORE_STORAGE_ASYNC_IO_H
 
-#include "core/offload_settings.h"
 #include "core/status.h"
+#include "core/training/offload_settings.h"
 
 #include <stdbool.h>
 #include <stdint.h>

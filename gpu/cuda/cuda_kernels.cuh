@@ -9,9 +9,9 @@
 #define ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
 
 #include "gpu/cuda/cuda_launch.h"
+#include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/ops_cuda.h"
-#include "gpu/cuda_workspace.h"
 
 /* Calls function<T>(…) for a dtype. */
 #define DISPATCH(dtype, function, ...)                                       \

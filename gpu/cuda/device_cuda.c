@@ -3,14 +3,14 @@
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/liveness.h"
-#include "gpu/cuda/attention_cudnn.h"
+#include "gpu/cuda/attention/attention_cudnn.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/device_cuda_event.h"
 #include "gpu/cuda/device_cuda_graph.h"
 #include "gpu/cuda/device_cuda_memory.h"
 #include "gpu/cuda/device_cuda_open.h"
 #include "gpu/cuda/device_cuda_stream.h"
-#include "gpu/cuda/gemm_cuda.h"
+#include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/peaks.h"
 

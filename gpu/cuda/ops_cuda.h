@@ -18,7 +18,7 @@ extern "C" {
 OPS_LIST(OPS_CUDA_LAUNCHER)
 #undef OPS_CUDA_LAUNCHER
 
-/* The table, the workspace that every op within the limits can run with (gpu/cuda_workspace.h, or cuDNN's),
+/* The table, the workspace that every op within the limits can run with (gpu/cuda/cuda_workspace.h, or cuDNN's),
  * ops_prepare(), ops_describe(), and the choices of gpu/device_choices.h. */
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);

@@ -7,7 +7,7 @@
  * The transformer may be one that trains: between two steps generation uses its activations, and changes nothing that a
  * step reads. Each call reads all parameters through the verbs, in the order of an evaluation; where the ranks of a run
  * share the parameters, all of them make the same calls. Which token comes next is the caller's choice
- * (core/sampler.h). */
+ * (gpu/model/sampler.h). */
 #ifndef ZTRAIN_GPU_MODEL_GENERATE_H
 #define ZTRAIN_GPU_MODEL_GENERATE_H
 

@@ -1,7 +1,7 @@
 #include "gpu/model/step_check.h"
 
-#include "core/model_config.h"
-#include "core/tensor_table.h"
+#include "core/model/model_config.h"
+#include "core/model/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/model/transformer.h"
 

@@ -4,8 +4,8 @@
 #define ZTRAIN_GPU_MODEL_TRANSFORMER_H
 
 #include "core/data/token_stream.h"
-#include "core/recompute.h"
-#include "core/tensor_table.h"
+#include "core/model/tensor_table.h"
+#include "core/training/recompute.h"
 #include "gpu/activation_verbs.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"

@@ -3,11 +3,11 @@
  *
  *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; without arguments all of them
  *
- * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c and
+ * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention/attention_cudnn_graph.c and
  * gemm_cuda_gated_graph.c, and compiles their kernels for that GPU; only the driver that would load them is missing
  * (absent_driver.c, whose library must lie next to this program). So the program shows that the library understands the
  * graphs, that there are engines whose bits repeat, and the workspace that they need. When a run begins, the results of
- * the plans are compared with those of ztrain's kernels (gpu/cuda/attention_cudnn_verify.c).
+ * the plans are compared with those of ztrain's kernels (gpu/cuda/attention/attention_cudnn_verify.c).
  *
  * The description lacks one thing that a real H200 has: how its multiprocessors are spread over GPCs. No member for it
  * is documented, and cuDNN 9.19 passes over its kernels for sm90 in products then ("No GPC available",
@@ -16,8 +16,8 @@
  *
  * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with a version
  * that takes no descriptions, it prints that and exits 0. */
-#include "gpu/cuda/attention_cudnn_graph.h"
-#include "gpu/cuda/gemm_cuda_gated_graph.h"
+#include "gpu/cuda/attention/attention_cudnn_graph.h"
+#include "gpu/cuda/gemm/gemm_cuda_gated_graph.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -153,7 +153,7 @@ static const struct product_case {
     {DTYPE_BF16, 96, 64, 176},
 };
 
-/* The key of the up product, or of the down product's backward, as gpu/cuda/gemm_cuda_gated.c makes it. */
+/* The key of the up product, or of the down product's backward, as gpu/cuda/gemm/gemm_cuda_gated.c makes it. */
 static struct gemm_key key_of(const struct product_case *c, bool backward)
 {
     struct gemm_key key = {

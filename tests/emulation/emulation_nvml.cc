@@ -1,4 +1,4 @@
-/* emulation_nvml.cc: the functions of NVML that ztrain calls (gpu/nvml.c), for a machine with one GPU.
+/* emulation_nvml.cc: the functions of NVML that ztrain calls (gpu/cuda/nvml.c), for a machine with one GPU.
  *
  * ZTRAIN_EMULATION_NVML: the library is there only if this is set. "throttle=4" gives the reasons for lower clocks (a
  * decimal bit mask), with "until=2" to the first two that ask, with "from=2" to all but the first two; "others=2"

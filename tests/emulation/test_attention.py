@@ -258,7 +258,7 @@ def test_plans_of_the_real_library():
 
 def check_workspaces(output):
     """Forward needs none; backward, whose bits repeat, at most a 16-bit T x T for each head and dk, dv for each query head:
-    what the plan of a run without a GPU counts (gpu/cuda_reserve.c) and pieces of the batch divide."""
+    what the plan of a run without a GPU counts (gpu/cuda/cuda_reserve.c) and pieces of the batch divide."""
     row = re.compile(r"H200 (\w+) +\w+, (\d+) x (\d+) tokens, (\d+) heads of (\d+), \d+ of keys, window \d+(?:, \w+)*: engine \d+, ([\d.]+) MiB of workspace")
     rows = [(found[0], *map(int, found[1:5]), float(found[5])) for found in row.findall(output)]
     models = {(16, 1024, 25, 64), (32, 1024, 14, 64), (1, 8192, 32, 128), (8, 1024, 12, 64)}

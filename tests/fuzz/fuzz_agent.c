@@ -1,6 +1,6 @@
 /* Any bytes as messages of another node's agent, in pieces: they change only that node's entries, or are refused with
  * words. With a greeting in front in every other case, so that more than the greeting is reached. */
-#include "comm/agent_messages.h"
+#include "comm/control/agent_messages.h"
 
 #include <string.h>
 #include <unistd.h>

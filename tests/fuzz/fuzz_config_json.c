@@ -1,6 +1,6 @@
 /* Any bytes as a config.json: refused, or a description whose table, frequencies and export hold together. */
-#include "core/shard.h"
-#include "core/tensor_table.h"
+#include "core/model/shard.h"
+#include "core/model/tensor_table.h"
 
 #include <math.h>
 #include <stdlib.h>

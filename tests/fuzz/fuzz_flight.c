@@ -1,5 +1,5 @@
 /* Any bytes as the head and the entries of a flight record, with the checks that fit them: left out, or a verdict. */
-#include "core/flight_verdict.h"
+#include "core/flight/flight_verdict.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 """make_dropout.py: writes dropout.json: losses, gradient norms and evaluations of two golden cases with dropout, in float64.
 
 transformers' models are in training mode, and torch's dropout is replaced by one with the same rate whose mask is that of
-core/dropout.h, so that places, backward and masks are all compared. Needs what make_golden.py needs."""
+core/training/dropout.h, so that places, backward and masks are all compared. Needs what make_golden.py needs."""
 import json
 
 import make_golden

@@ -206,10 +206,10 @@ def main():
     if arguments.planted:
         wrong, count = check_planted()
     else:
-        sources = sorted(glob.glob(os.path.join(ROOT, "gpu", "cuda", "*.cu")))
+        sources = sorted(glob.glob(os.path.join(ROOT, "gpu", "cuda", "*", "*.cu")))
         kernels = {}
         for source in sources:
-            kernels.update(kernels_of(os.path.join(arguments.objects, os.path.basename(source)[:-3] + ".o")))
+            kernels.update(kernels_of(os.path.join(arguments.objects, os.path.relpath(source, os.path.join(ROOT, "gpu", "cuda"))[:-3] + ".o")))
         with open(TABLE, encoding="utf-8") as f:
             made, rows = read_table(f.read())
         if arguments.write:

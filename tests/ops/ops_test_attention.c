@@ -1,5 +1,5 @@
 /* ops_test_attention.c: drivers of attention and dropout. See ops_test.h for the terms. */
-#include "core/philox.h"
+#include "core/training/philox.h"
 #include "tests/ops/ops_test_drivers.h"
 
 /* ---- attention ----------------------------------------------------------- */
@@ -29,7 +29,7 @@ static uint64_t token_number(int64_t row)
     return (uint64_t)row * 7 + ((uint64_t)1 << 33);
 }
 
-/* The factor of an element by the random bits of philox.h, with the counter as core/dropout.h defines it. */
+/* The factor of an element by the random bits of philox.h, with the counter as core/training/dropout.h defines it. */
 static double dropped_factor(enum dropout_kind kind, int64_t row, uint32_t a, uint32_t b, int element)
 {
     const uint64_t key = DROPPED_SEED ^ 0x64726f706f757421u, number = token_number(row);

@@ -3,7 +3,7 @@
  * The emulated GPU counts them (tests/emulation/emulation_traffic.h); other devices cannot, which is an error. */
 #include "tests/ops/ops_test.h"
 
-#include "gpu/cuda_workspace.h"
+#include "gpu/cuda/cuda_workspace.h"
 #include "tests/emulation/emulation_traffic.h"
 
 #include <stdio.h>

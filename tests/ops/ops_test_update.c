@@ -1,5 +1,5 @@
 /* ops_test_update.c: drivers of the optimizers. See ops_test.h for the terms. */
-#include "core/philox.h"
+#include "core/training/philox.h"
 #include "tests/ops/ops_test_drivers.h"
 #include "tests/unit/orthogonalize_reference.h"
 
@@ -72,7 +72,7 @@ static void adam_setup(struct harness *h)
 }
 
 /* A value of `state`, rounded if the state is bf16: by the random bits of philox.h, with the counter as
- * core/stochastic_rounding.h defines it. */
+ * core/training/stochastic_rounding.h defines it. */
 static double adam_rounded(const struct harness *h, const struct tensor *t, uint32_t state, int64_t i, double value)
 {
     const uint64_t key = ROUNDED_SEED ^ 0x73746f6368617374u;

@@ -120,7 +120,7 @@ def test_pages_that_name_what_is_there(pages):
     ("docs/signals.md", "# Signals", "docs/README.md:1: the page 'signals.md' is missing"),
     ("core/log.h", "/* opened by\n * log_file.c */", "core/log.h:3: no file is called 'log_file.c'"),
     ("core/spec/spec.h", "/* keys */", "docs/architecture.md:1: the room 'core/spec/' is missing"),
-    ("core/data/data.h", "/* tokens */", "README.md:1: the room 'core/data/' is missing"),
+    ("ckpt/data.h", "/* tokens */", "README.md:1: the floor 'ckpt/' is missing"),
 ], ids=lambda value: value.split()[0])
 def test_pages_that_name_what_is_not_there(pages, file, text, message):
     (pages / file).parent.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@
 #include "ckpt/checkpoint.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
-#include "core/shard.h"
+#include "core/model/shard.h"
 
 #include <dirent.h>
 #include <errno.h>

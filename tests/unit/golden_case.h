@@ -2,8 +2,8 @@
 #ifndef ZTRAIN_TESTS_GOLDEN_CASE_H
 #define ZTRAIN_TESTS_GOLDEN_CASE_H
 
-#include "core/model_config.h"
-#include "core/tensor_table.h"
+#include "core/model/model_config.h"
+#include "core/model/tensor_table.h"
 
 #include <glob.h>
 #include <jansson.h>

@@ -7,7 +7,7 @@
 #define ZTRAIN_TESTS_RANKS_H
 
 #include "comm/comm.h"
-#include "comm/control_wait.h"
+#include "comm/control/control_wait.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/launch/launcher.h"
 #include "core/clock.h"

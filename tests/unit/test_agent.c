@@ -3,8 +3,8 @@
  * others must name the right one. */
 #include "ranks.h"
 
-#include "comm/agent.h"
-#include "comm/agent_messages.h"
+#include "comm/control/agent.h"
+#include "comm/control/agent_messages.h"
 #include "core/liveness.h"
 
 #include <fcntl.h>

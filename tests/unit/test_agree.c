@@ -2,7 +2,7 @@
 #include "ranks.h"
 
 #include "comm/agree.h"
-#include "comm/verdict.h"
+#include "comm/control/verdict.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* test_bootstrap.c: environments that describe a rank, that do not, and that are refused. */
 #include "comm/comm.h"
-#include "comm/control.h"
+#include "comm/control/control.h"
 #include "comm/launch/bootstrap.h"
 #include "tests/unit/bootstrap_ranks.h"
 

@@ -3,8 +3,8 @@
 #include "tests/unit/checkpoint_case.h"
 
 #include "ckpt/manifest.h"
-#include "core/eval_part.h"
 #include "core/faults.h"
+#include "core/metrics/eval_part.h"
 
 #include <sys/inotify.h>
 #include <sys/prctl.h>

@@ -1,7 +1,7 @@
 /* test_checkpoint_race.c: the newest checkpoint of a run that deletes and replaces it in the meantime. Hooks in the
  * reading of manifests and in the export play that run. */
 #include "ckpt/manifest.h"
-#include "cmd/train/run_state.h"
+#include "cmd/run/run_state.h"
 #include "tests/unit/checkpoint_case.h"
 
 static void (*meanwhile)(int calls);
@@ -75,8 +75,8 @@ enum status run_check_course(const struct train_position *position, struct error
 #define huggingface_export read_again
 #include "cmd/export.c"
 #include "cmd/export_folder.c"
-#include "cmd/train/run_lock.c"
-#include "cmd/train/stop_signal.c"
+#include "cmd/run/run_lock.c"
+#include "cmd/run/stop_signal.c"
 #include "cmd/unknown_word.c"
 #undef huggingface_export
 

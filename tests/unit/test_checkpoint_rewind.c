@@ -3,7 +3,7 @@
 #include "checkpoint_case.h"
 
 #include "ckpt/checkpoint_rewind.h"
-#include "core/metrics.h"
+#include "core/metrics/metrics.h"
 
 #include <jansson.h>
 

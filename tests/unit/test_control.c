@@ -2,7 +2,7 @@
  * other nodes. */
 #include "ranks.h"
 
-#include "comm/peer_watch.h"
+#include "comm/control/peer_watch.h"
 #include "core/liveness.h"
 
 #include <fcntl.h>

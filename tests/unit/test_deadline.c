@@ -2,10 +2,10 @@
 #include "comm/comm.h"
 #define comm_rank(comm) 0
 #define comm_sum(comm, values, count, err) ((void)(values), (void)(err), STATUS_OK)
-#include "cmd/train/deadline.c"
-#include "cmd/train/retry_together.c"
-#include "cmd/train/squeue.c"
-#include "cmd/train/stop_signal.c"
+#include "cmd/run/deadline.c"
+#include "cmd/run/squeue.c"
+#include "cmd/run/stop_signal.c"
+#include "cmd/save/retry_together.c"
 #include "core/liveness.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/dropout.h"
+#include "core/training/dropout.h"
 
 enum { TOKENS = 2000, BLOCKS = 64, COLUMNS = BLOCKS * DROPOUT_BLOCK };
 

@@ -1,5 +1,5 @@
 /* test_eval_part.c: the part of an evaluation, to JSON and back, and what is refused. */
-#include "core/eval_part.h"
+#include "core/metrics/eval_part.h"
 
 #include <math.h>
 #include <setjmp.h>

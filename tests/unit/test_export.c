@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "cmd/export_folder.c"
-#include "cmd/train/run_lock.c"
-#include "cmd/train/stop_signal.c"
+#include "cmd/run/run_lock.c"
+#include "cmd/run/stop_signal.c"
 
 static char folder[64];
 static int spoiled = -1; /* the tensor that save() gives a weight that is not finite */

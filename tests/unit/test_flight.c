@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/flight_ended.h"
-#include "core/flight_verdict.h"
+#include "core/flight/flight_ended.h"
+#include "core/flight/flight_verdict.h"
 
 static struct flight_ring ring;
 static struct flight_image image;

@@ -1,6 +1,6 @@
 /* test_gemm_trial.c: an algorithm that was on trial when its process ended is known to the next process, and no other.
  */
-#include "gpu/gemm_trial.h"
+#include "gpu/cuda/gemm_trial.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_interleave.c: the order in which the sources of a mixture give samples: exact shares at every place. */
 #include "core/data/interleave.h"
 
-#include "core/philox.h"
+#include "core/training/philox.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -29,7 +29,7 @@ static ssize_t disk_write(int fd, const void *data, size_t bytes)
 #include "core/faults.h"
 
 #define fault_write disk_write
-#include "core/line_queue.c"
+#include "core/metrics/line_queue.c"
 
 static char path[] = "/tmp/ztrain-lines-XXXXXX";
 static int file;

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "core/loss_scaler.h"
 #include "core/status.h"
+#include "core/training/loss_scaler.h"
 #include "deepspeed_loss_scales.h"
 
 static bool overflows_at(const int *overflows, int step)

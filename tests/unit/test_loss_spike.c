@@ -1,6 +1,6 @@
 /* test_loss_spike.c: which losses stand out, and the samples of their steps. */
 #include "core/data/step_samples.h"
-#include "core/loss_spike.h"
+#include "core/metrics/loss_spike.h"
 #include "tests/unit/token_files.h"
 
 #include <math.h>

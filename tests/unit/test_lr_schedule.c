@@ -9,8 +9,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/lr_schedule.h"
 #include "core/status.h"
+#include "core/training/lr_schedule.h"
 #include "deepspeed_rates.h"
 #include "golden_rates.h"
 

@@ -1,5 +1,5 @@
 /* test_machine_record.c: what a checkpoint records about the machine, and the notice if a run continues elsewhere. */
-#include "cmd/train/machine_record.c"
+#include "cmd/engine/machine_record.c"
 
 #include "core/version.h"
 #include "gpu/open/device_open.h"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "core/faults.h"
-#include "core/metrics.h"
+#include "core/metrics/metrics.h"
 
 static char folder[] = "/tmp/ztrain-metrics-XXXXXX";
 static char path[128];

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/metrics_summary.h"
+#include "core/metrics/metrics_summary.h"
 
 static char folder[] = "/tmp/ztrain-summary-XXXXXX";
 

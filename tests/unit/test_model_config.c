@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "core/fsutil.h"
-#include "core/model_config.h"
-#include "core/tensor_table.h"
+#include "core/model/model_config.h"
+#include "core/model/tensor_table.h"
 
 static enum status load(const char *text, struct model_desc *desc, struct error *err)
 {

@@ -1,5 +1,6 @@
-/* test_model_folder.c: core/model_folder.h: names of models, and the folders that the local cache has for them. */
-#include "core/model_folder.h"
+/* test_model_folder.c: core/model/model_folder.h: names of models, and the folders that the local cache has for them.
+ */
+#include "core/model/model_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

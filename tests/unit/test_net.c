@@ -1,8 +1,8 @@
 /* test_net.c: the data connections without agents. Two threads play two ranks, each with its own control block, as on
  * two nodes. */
-#include "comm/net.h"
+#include "comm/control/net.h"
 
-#include "comm/operation.h"
+#include "comm/control/operation.h"
 #include "core/clock.h"
 
 #include <pthread.h>

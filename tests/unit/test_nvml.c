@@ -1,6 +1,6 @@
 /* test_nvml.c: NVML's absence is reported, and its throttle reasons have names. The values of a GPU cannot be tested
  * without one. */
-#include "gpu/nvml.h"
+#include "gpu/cuda/nvml.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* test_op_estimate.c: the estimated times of ops: products compared with the offline model to which their formula is
  * fitted, ops that move bytes, and the effect of the assumptions. */
-#include "gpu/plan/op_estimate.h"
+#include "gpu/simulate/op_estimate.h"
 
 #include "gpu/device_backend.h"
 #include "gpu/model/transformer.h"
-#include "gpu/plan/device_plan.h"
+#include "gpu/simulate/device_plan.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* test_peaks.c: the table of GPU peaks, the FLOPs of a token, and MFU against figures computed by hand. */
-#include "core/model_config.h"
+#include "core/model/model_config.h"
 #include "gpu/model/transformer.h"
 #include "gpu/peaks.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/philox.h"
+#include "core/training/philox.h"
 
 /* Known answers of the authors' Random123 library for philox4x32, 10 rounds. */
 static void test_known_answers(void **state)

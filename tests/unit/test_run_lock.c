@@ -16,7 +16,7 @@ static int test_fcntl(int fd, int command, struct flock *lock)
 }
 
 #define fcntl test_fcntl
-#include "cmd/train/run_lock.c"
+#include "cmd/run/run_lock.c"
 #undef fcntl
 
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* test_sampler.c: the choice of a token: which ones can be drawn, and how often.
  *
  * The seeds are fixed, so that no run of the test differs from another. */
-#include "core/sampler.h"
+#include "gpu/model/sampler.h"
 
 #include <math.h>
 #include <setjmp.h>

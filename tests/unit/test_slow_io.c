@@ -5,7 +5,7 @@
 #include "core/data/token_set.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
-#include "core/metrics.h"
+#include "core/metrics/metrics.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

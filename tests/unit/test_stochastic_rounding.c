@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "core/dtype.h"
-#include "core/state_slices.h"
-#include "core/stochastic_rounding.h"
+#include "core/model/state_slices.h"
+#include "core/training/stochastic_rounding.h"
 
 static uint32_t bits_of(float x)
 {

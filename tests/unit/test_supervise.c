@@ -4,9 +4,9 @@
  * argument, this program is the supervisor of that scenario, and its children play the ranks. */
 #include "ranks.h"
 
-#include "cmd/train/line_pump.c"
-#include "cmd/train/stop_signal.c"
-#include "cmd/train/supervise.c"
+#include "cmd/run/stop_signal.c"
+#include "cmd/supervise/line_pump.c"
+#include "cmd/supervise/supervise.c"
 
 #include "core/liveness.h"
 

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/shard.h"
-#include "core/tensor_table.h"
+#include "core/model/shard.h"
+#include "core/model/tensor_table.h"
 
 static const char *const CONFIGS[] = {
     "{\"model_type\":\"gpt2\",\"n_embd\":20,\"n_head\":4,\"n_layer\":3,\"vocab_size\":101,\"n_positions\":7}",

@@ -10,7 +10,7 @@
 #include "ranks.h"
 
 #include "comm/zero/zero.h"
-#include "core/model_config.h"
+#include "core/model/model_config.h"
 #include "gpu/open/device_open.h"
 
 #include <math.h>

@@ -1,0 +1,26 @@
+/* gpu_test.h: the self-test of a GPU: its ops on small shapes against the CPU device's, and a captured step of a small
+ * model against the same step op by op. `ztrain doctor --gpu-test` prints it; a run begins with it on every new
+ * combination of GPU, driver, libraries and build of ztrain, which gpu_test_record.h remembers.
+ *
+ * The collectives of several GPUs are checked at every start (comm_device_check.h), and cuDNN's attention for every
+ * shape of a run (attention_cudnn_verify.h). */
+#ifndef ZTRAIN_CMD_TRAIN_GPU_TEST_H
+#define ZTRAIN_CMD_TRAIN_GPU_TEST_H
+
+#include "cmd/engine/trainer.h"
+
+/* Called for each check, in order: "op norm_fwd", and what is wrong, or "". */
+typedef void (*gpu_test_line)(void *context, const char *check, const char *differs);
+
+/* Runs all checks on an open GPU. *avoid: the parts of the device (enum device_part) that compute something else, but
+ * have an alternative, which was right; they are switched off. STATUS_DEVICE: a check without an alternative failed;
+ * the message names it. report may be NULL. */
+enum status gpu_test_run(struct device *device, gpu_test_line report, void *context, unsigned *avoid,
+                         struct error *err);
+
+/* Before the products of a run are announced: tests its GPU unless that was done before, and switches off, with a
+ * warning, what computed something else on the GPU of any rank. Collective; all ranks fail if one does. ZTRAIN_GPU_TEST
+ * is never or always: no test, or one at every start. */
+enum status gpu_test_before_run(struct trainer *trainer, struct error *err);
+
+#endif

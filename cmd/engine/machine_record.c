@@ -1,0 +1,210 @@
+#include "cmd/engine/machine_record.h"
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/version.h"
+#include "gpu/cpu/cpu_bf16.h"
+#include "gpu/cpu/device_cpu.h"
+#if ZTRAIN_CUDA
+#include "gpu/cuda/cuda_library_info.h"
+#endif
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
+
+/* The members of machine_record_to_json(), in the order of messages. */
+static const struct {
+    const char *name;
+    bool decides; /* the bits of results depend on it */
+} members[] = {
+    {"device", true},
+    {"gpu", true},
+    {"compute_capability", true},
+    {"driver", true},
+    {"cuda", true},
+    {"cublasLt", true},
+    {"cuDNN", true},
+    {"NCCL", true},
+    {"cpu", false},
+    {"isa", true},
+    {"avx512_bf16", true},
+    {"amx_bf16", true},
+    {"bf16_products", true},
+    {"gemm_fp32", true},
+    {"gemm_bf16", true},
+    {"onednn_isa", true},
+    {"onednn_threads", true},
+};
+
+/* The name that a driver or a CPU gives itself, as ASCII. */
+static void set_text(json_t *machine, const char *name, const char *text)
+{
+    char clean[256];
+    size_t n = 0;
+    for (; text[n] && n + 1 < sizeof clean; n++)
+        clean[n] = text[n] >= ' ' && text[n] < 127 ? text[n] : '?';
+    clean[n] = 0;
+    if (n)
+        json_object_set_new(machine, name, json_string(clean));
+}
+
+static void set_kernels(json_t *machine, const struct device *device)
+{
+    const struct cpu_kernels *k = device_cpu_kernels(device);
+    char library[40];
+    snprintf(library, sizeof library, "oneDNN %s", k->onednn_version);
+    set_text(machine, "isa", cpu_isa_name(k->isa));
+    json_object_set_new(machine, "avx512_bf16", json_boolean(k->avx512_bf16));
+    json_object_set_new(machine, "amx_bf16", json_boolean(k->amx_bf16));
+    set_text(machine, "bf16_products", cpu_bf16_name(k->bf16));
+    set_text(machine, "gemm_fp32", k->onednn[DTYPE_F32] ? library : "builtin");
+    set_text(machine, "gemm_bf16", k->onednn[DTYPE_BF16] ? library : "builtin");
+    if (!k->onednn_version[0])
+        return;
+    json_object_set_new(machine, "onednn_isa", json_integer(k->onednn_isa));
+    json_object_set_new(machine, "onednn_threads", json_integer(device->threads)); /* oneDNN divides sums among them */
+}
+
+static void set_gpu(json_t *machine, const struct device *device)
+{
+    set_text(machine, "gpu", device->name);
+    set_text(machine, "compute_capability", device->capability);
+    set_text(machine, "driver", device->driver);
+    set_text(machine, "cuda", device->runtime);
+#if ZTRAIN_CUDA
+    for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
+        struct cuda_library_info info;
+        if (cuda_library_is_open((enum cuda_library)i)) {
+            cuda_library_describe((enum cuda_library)i, &info);
+            set_text(machine, info.name, info.version);
+        }
+    }
+#endif
+}
+
+json_t *machine_record_to_json(const struct device *device)
+{
+    struct cpu_features features;
+    json_t *machine = json_object();
+    cpu_features_detect(&features);
+    set_text(machine, "device", device->kind == DEVICE_CPU ? "cpu" : "cuda");
+    set_text(machine, "cpu", features.name);
+    if (device->kind == DEVICE_CPU)
+        set_kernels(machine, device);
+    else
+        set_gpu(machine, device);
+    return machine;
+}
+
+static bool is_text(const json_t *machine, const char *name, const char *expected)
+{
+    const char *text = json_string_value(json_object_get(machine, name));
+    return text && !strcmp(text, expected);
+}
+
+/* Whether oneDNN multiplied this dtype; if so, its version. */
+static bool read_library(const json_t *machine, const char *name, char version[24])
+{
+    const char *text = json_string_value(json_object_get(machine, name));
+    return text && sscanf(text, "oneDNN %23s", version) == 1;
+}
+
+bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels)
+{
+    memset(kernels, 0, sizeof *kernels);
+    int isa = 0;
+    while (isa < CPU_ISA_COUNT && !is_text(machine, "isa", cpu_isa_name((enum cpu_isa)isa)))
+        isa++;
+    if (!is_text(machine, "device", "cpu") || isa == CPU_ISA_COUNT)
+        return false;
+    kernels->isa = (enum cpu_isa)isa;
+    kernels->avx512_bf16 = json_is_true(json_object_get(machine, "avx512_bf16"));
+    kernels->amx_bf16 = json_is_true(json_object_get(machine, "amx_bf16"));
+    bool widens = !kernels->avx512_bf16 || is_text(machine, "bf16_products", cpu_bf16_name(CPU_BF16_WIDEN));
+    kernels->bf16 = widens ? CPU_BF16_WIDEN : CPU_BF16_DOT;
+    kernels->onednn[DTYPE_F32] = read_library(machine, "gemm_fp32", kernels->onednn_version);
+    kernels->onednn[DTYPE_BF16] = read_library(machine, "gemm_bf16", kernels->onednn_version);
+    kernels->onednn_isa = (uint32_t)json_integer_value(json_object_get(machine, "onednn_isa"));
+    return true;
+}
+
+/* A member's value in a message; "none" if it is absent. */
+static const char *value_text(const json_t *machine, const char *name, char *text, size_t size)
+{
+    const json_t *value = json_object_get(machine, name);
+    if (json_is_string(value))
+        snprintf(text, size, "%s", json_string_value(value));
+    else if (json_is_integer(value))
+        snprintf(text, size, "%lld", (long long)json_integer_value(value));
+    else
+        snprintf(text, size, "%s", json_is_boolean(value) ? json_is_true(value) ? "yes" : "no" : "none");
+    return text;
+}
+
+/* "isa: avx512BETWEENavx2; …" of the members that decide bits. Returns text. */
+static const char *differences(const json_t *a, const json_t *b, const char *between, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < COUNT_OF(members) && used + 1 < size; i++) {
+        char one[256], other[256];
+        if (!members[i].decides || !strcmp(value_text(a, members[i].name, one, sizeof one),
+                                           value_text(b, members[i].name, other, sizeof other)))
+            continue;
+        snprintf(text + used, size - used, "%s%s: %s%s%s", used ? "; " : "", members[i].name, one, between, other);
+        used += strlen(text + used);
+    }
+    return text;
+}
+
+const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size)
+{
+    const char *writer = json_string_value(json_object_get(checkpoint->manifest, "ztrain_version"));
+    char rest[1024] = "";
+    bool older = writer && strcmp(writer, ZTRAIN_VERSION) != 0;
+    if (checkpoint->machine)
+        differences(checkpoint->machine, now, ", now ", rest, sizeof rest);
+    if (older)
+        snprintf(text, size, "ztrain: %.40s, now %s%s%s", writer, ZTRAIN_VERSION, *rest ? "; " : "", rest);
+    else
+        snprintf(text, size, "%s", rest);
+    return text;
+}
+
+/* Rank 0: warns of the first rank that differs. */
+static void log_difference(const struct bootstrap *boot, const json_t *own, char (*all)[MACHINE_TEXT], bool replicas)
+{
+    char text[1024];
+    for (int r = 1; r < boot->world; r++) {
+        json_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
+        bool differs = other && *differences(own, other, " and ", text, sizeof text);
+        json_decref(other);
+        if (!differs)
+            continue;
+        log_warn("rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)%s",
+                 boot->places[0].host, r, boot->places[r].host, text,
+                 replicas ? ": at ZeRO stage 0 their replicas of the parameters may drift apart; hint: stage 1 keeps "
+                            "them equal"
+                          : "");
+        return;
+    }
+}
+
+enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
+                                         bool replicas, struct error *err)
+{
+    char text[MACHINE_TEXT] = "";
+    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose_kernels.h */
+        return STATUS_OK;
+    char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
+    size_t length = json_dumpb(own, text, sizeof text, JSON_COMPACT);
+    ASSERT(length < sizeof text);
+    enum status status = comm_exchange(comm, text, sizeof text, all, err);
+    if (status == STATUS_OK && boot->rank == 0)
+        log_difference(boot, own, all, replicas);
+    free(all);
+    return status;
+}

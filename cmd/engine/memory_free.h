@@ -1,0 +1,13 @@
+/* memory_free.h: whether a GPU has the memory that the plan takes, by what its driver reports as free. */
+#ifndef ZTRAIN_CMD_TRAIN_MEMORY_FREE_H
+#define ZTRAIN_CMD_TRAIN_MEMORY_FREE_H
+
+#include "cmd/engine/trainer.h"
+
+/* To be called when libraries are loaded and communicators connected, and no arena is allocated yet: what they take is
+ * no longer free then. STATUS_DEVICE if the arenas of the ranks on this GPU take more than is free; the message names
+ * the other processes on it, and settings that would fit. A warning if they leave less than the kernels that are loaded
+ * later are expected to take. Collective, but ranks may return different results: the caller agrees. */
+enum status memory_free_check(const struct trainer *trainer, struct error *err);
+
+#endif

@@ -1,0 +1,332 @@
+#include "cmd/engine/memory_knobs.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the table ----------------------------------------------------------- */
+
+static int get_stage(const struct run_spec *spec)
+{
+    return spec->zero.stage;
+}
+
+static void set_stage(struct run_spec *spec, int value)
+{
+    spec->zero.stage = value;
+}
+
+static const struct memory_knob_value stages[] = {
+    {"0", {"zero_optimization.stage=0"}, .price = 0},
+    {"1", {"zero_optimization.stage=1"}, .price = 1},
+    {"2", {"zero_optimization.stage=2"}, .price = 2},
+    {"3", {"zero_optimization.stage=3"}, .price = 5},
+};
+
+static int get_recompute(const struct run_spec *spec)
+{
+    return (int)spec->recompute;
+}
+
+static void set_recompute(struct run_spec *spec, int value)
+{
+    spec->recompute = (enum recompute)value;
+}
+
+/* `enabled` comes with the policy: enabled: false in the run spec would contradict it. */
+#define POLICY_LINES(name)                                                               \
+    {                                                                                    \
+        "activation_checkpointing.enabled=true", "activation_checkpointing.policy=" name \
+    }
+static const struct memory_knob_value recomputations[RECOMPUTE_COUNT] = {
+    [RECOMPUTE_NONE] = {"none", {"activation_checkpointing.policy=none"}, .price = 0},
+    [RECOMPUTE_NORMS] = {"norms", POLICY_LINES("norms"), .price = 1},
+    [RECOMPUTE_MLP] = {"mlp", POLICY_LINES("mlp"), .price = 3},
+    [RECOMPUTE_ATTENTION] = {"attention", POLICY_LINES("attention"), .price = 6},
+    [RECOMPUTE_BLOCK] = {"block", POLICY_LINES("block"), .price = 9},
+};
+
+/* Where a part of the state lives. */
+enum { ON_DEVICE, IN_HOST_MEMORY, ON_DISK };
+
+static const enum offload_device offload_devices[] = {
+    [ON_DEVICE] = OFFLOAD_NONE, [IN_HOST_MEMORY] = OFFLOAD_CPU, [ON_DISK] = OFFLOAD_NVME};
+
+static int place_of(const struct offload_settings *offload)
+{
+    return offload->device == OFFLOAD_NONE ? ON_DEVICE : offload->device == OFFLOAD_CPU ? IN_HOST_MEMORY : ON_DISK;
+}
+
+/* The folder of a run spec that names none, as in DeepSpeed's examples. */
+static char usual_disk[] = "/local_nvme";
+
+static void set_place(struct offload_settings *offload, const struct offload_settings *other, int value)
+{
+    offload->device = offload_devices[value];
+    if (value == ON_DISK && !offload->nvme_path)
+        offload->nvme_path = other->nvme_path ? other->nvme_path : usual_disk;
+}
+
+static int get_optimizer(const struct run_spec *spec)
+{
+    return place_of(&spec->zero.offload_optimizer);
+}
+
+static void set_optimizer(struct run_spec *spec, int value)
+{
+    set_place(&spec->zero.offload_optimizer, &spec->zero.offload_param, value);
+}
+
+static const struct memory_knob_value optimizer_places[] = {
+    [ON_DEVICE] = {"device", {"zero_optimization.offload_optimizer.device=none"}, .price = 0},
+    [IN_HOST_MEMORY] =
+        {"host", {"zero_optimization.offload_optimizer.device=cpu"}, .price = 20, .moves = 4, .doubt = 0.02},
+    [ON_DISK] = {"nvme",
+                 {"zero_optimization.offload_optimizer.device=nvme", "zero_optimization.offload_optimizer.nvme_path="},
+                 .price = 50,
+                 .moves = 4,
+                 .doubt = 0.05},
+};
+
+static int get_param(const struct run_spec *spec)
+{
+    return place_of(&spec->zero.offload_param);
+}
+
+static void set_param(struct run_spec *spec, int value)
+{
+    set_place(&spec->zero.offload_param, &spec->zero.offload_optimizer, value);
+}
+
+static const struct memory_knob_value param_places[] = {
+    [ON_DEVICE] = {"device", {"zero_optimization.offload_param.device=none"}, .price = 0},
+    [IN_HOST_MEMORY] = {"host", {"zero_optimization.offload_param.device=cpu"}, .price = 30, .moves = 6, .doubt = 0.02},
+    [ON_DISK] = {"nvme",
+                 {"zero_optimization.offload_param.device=nvme", "zero_optimization.offload_param.nvme_path="},
+                 .price = 60,
+                 .moves = 10,
+                 .doubt = 0.05},
+};
+
+static int get_inputs(const struct run_spec *spec)
+{
+    return spec->cpu_checkpointing;
+}
+
+static void set_inputs(struct run_spec *spec, int value)
+{
+    spec->cpu_checkpointing = value != 0;
+}
+
+static const struct memory_knob_value input_places[] = {
+    {"device", {"activation_checkpointing.cpu_checkpointing=false"}, .price = 0},
+    {"host", {"activation_checkpointing.cpu_checkpointing=true"}, .price = 15, .doubt = 0.02},
+};
+
+/* Precision of what the optimizer reads and writes; -1: a combination of keys that is not in the table. */
+static int get_states(const struct run_spec *spec)
+{
+    const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
+    if (spec->bf16_master)
+        return !grads ? -1 : spec->bf16_moments ? 3 : 2;
+    return grads;
+}
+
+static void set_states(struct run_spec *spec, int value)
+{
+    spec->grad_accum_dtype = value >= 1 ? DTYPE_BF16 : DTYPE_F32;
+    spec->bf16_master = value >= 2;
+    spec->bf16_moments = value >= 3;
+}
+
+#define STATE_LINES(grads, master, moments)                                                 \
+    {                                                                                       \
+        "data_types.grad_accum_dtype=" grads, "bf16.bf16_master_weights_and_grads=" master, \
+            "bf16.bf16_optimizer_states=" moments                                           \
+    }
+static const struct memory_knob_value state_precisions[] = {
+    {"fp32", STATE_LINES("fp32", "false", "false"), .price = 0},
+    {"bf16 grads", STATE_LINES("bf16", "false", "false"), .price = 60, .rounds = true},
+    {"bf16 w+g", STATE_LINES("bf16", "true", "false"), .price = 65, .rounds = true},
+    {"bf16 all", STATE_LINES("bf16", "true", "true"), .price = 70, .rounds = true},
+};
+
+const struct memory_knob memory_knobs[KNOB_COUNT] = {
+    [KNOB_STAGE] = {"stage", COUNT_OF(stages), stages, get_stage, set_stage},
+    [KNOB_RECOMPUTE] = {"recompute", COUNT_OF(recomputations), recomputations, get_recompute, set_recompute},
+    [KNOB_OPTIMIZER] = {"optimizer", COUNT_OF(optimizer_places), optimizer_places, get_optimizer, set_optimizer},
+    [KNOB_PARAM] = {"parameters", COUNT_OF(param_places), param_places, get_param, set_param},
+    [KNOB_INPUTS] = {"inputs", COUNT_OF(input_places), input_places, get_inputs, set_inputs},
+    [KNOB_STATES] = {"states", COUNT_OF(state_precisions), state_precisions, get_states, set_states},
+};
+
+/* ---- settings ------------------------------------------------------------ */
+
+void memory_setting_of(const struct run_spec *spec, struct memory_setting *setting)
+{
+    setting->micro = spec->train_micro_batch_size_per_gpu;
+    for (int k = 0; k < KNOB_COUNT; k++)
+        setting->values[k] = memory_knobs[k].get(spec);
+}
+
+void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
+                          struct run_spec *copy)
+{
+    *copy = *spec;
+    copy->train_micro_batch_size_per_gpu = setting->micro;
+    copy->gradient_accumulation_steps = spec->train_batch_size / world / setting->micro;
+    for (int k = 0; k < KNOB_COUNT; k++)
+        if (setting->values[k] >= 0)
+            memory_knobs[k].set(copy, setting->values[k]);
+}
+
+/* Whether ztrain runs this setting, and no other one means the same. */
+static bool is_sensible(const struct memory_setting *s, const struct run_spec *spec, int world)
+{
+    const int stage = s->values[KNOB_STAGE], asked = memory_knobs[KNOB_STAGE].get(spec);
+    const int optimizer = s->values[KNOB_OPTIMIZER], param = s->values[KNOB_PARAM];
+    const int least = param != ON_DEVICE || optimizer == ON_DISK ? 3 : optimizer != ON_DEVICE ? 1 : 0;
+    if (param == ON_DISK && optimizer != ON_DISK) /* which takes six times as much of host memory */
+        return false;
+    if (stage < least || (s->values[KNOB_INPUTS] && !s->values[KNOB_RECOMPUTE]))
+        return false;
+    const int states = s->values[KNOB_STATES];
+    const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
+    if (muon && (optimizer != ON_DEVICE || param != ON_DEVICE))
+        return false;
+    if (states > 1 &&
+        (muon || optimizer_moments(&spec->optimizer) != 2)) /* only AdamW and Adam round to bf16 weights */
+        return false;
+    if (states != 0 && spec->dtype != DTYPE_BF16)
+        return false;
+    if (world > 1)
+        return true;
+    if (optimizer == IN_HOST_MEMORY && param == ON_DEVICE) /* stage 1 keeps gradients on the device */
+        return stage == 1 || stage == (asked > 2 ? asked : 2);
+    return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
+}
+
+/* Sets the knob to its next value, or back to its first one; returns whether there was a next one. */
+static bool turn(const struct memory_setting *given, int k, int *value)
+{
+    if (given->values[k] < 0)
+        return false;
+    *value = (*value + 1) % memory_knobs[k].count;
+    return *value != 0;
+}
+
+static bool next(const struct memory_setting *given, int64_t per_rank, struct memory_setting *s)
+{
+    for (int k = 0; k < KNOB_COUNT; k++)
+        if (turn(given, k, &s->values[k]))
+            return true;
+    do
+        s->micro++;
+    while (s->micro <= per_rank && per_rank % s->micro != 0);
+    return s->micro <= per_rank;
+}
+
+bool memory_setting_next(const struct run_spec *spec, int world, struct memory_setting *setting)
+{
+    struct memory_setting given;
+    memory_setting_of(spec, &given);
+    while (next(&given, spec->train_batch_size / world, setting))
+        if (is_sensible(setting, spec, world))
+            return true;
+    return false;
+}
+
+bool memory_setting_first(const struct run_spec *spec, int world, struct memory_setting *setting)
+{
+    struct memory_setting given;
+    memory_setting_of(spec, &given);
+    *setting = (struct memory_setting){.micro = 1};
+    for (int k = 0; k < KNOB_COUNT; k++)
+        setting->values[k] = given.values[k] < 0 ? -1 : 0;
+    return is_sensible(setting, spec, world) || memory_setting_next(spec, world, setting);
+}
+
+static const struct memory_knob_value *value_of(int k, int value)
+{
+    return value < 0 ? NULL : &memory_knobs[k].values[value];
+}
+
+/* How often the micro-batches of a step double a single one: log2 of their number. */
+static int doublings(const struct memory_setting *setting, int64_t samples)
+{
+    int count = 0;
+    for (int64_t micro_batches = samples / setting->micro; micro_batches > 1; micro_batches /= 2)
+        count++;
+    return count;
+}
+
+/* At stage 1 the gradients of offload_optimizer move once in a step. */
+static bool moves_each_micro(const struct memory_setting *setting, int k)
+{
+    return k != KNOB_OPTIMIZER || setting->values[KNOB_STAGE] >= 2;
+}
+
+int memory_setting_price(const struct memory_setting *setting, const struct memory_setting *from, int64_t samples)
+{
+    const int now = doublings(setting, samples), before = doublings(from, samples);
+    int price = 0;
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        const struct memory_knob_value *value = value_of(k, setting->values[k]);
+        const bool turned = value && setting->values[k] != from->values[k];
+        if (turned)
+            price += 1 + value->price;
+        if (value && moves_each_micro(setting, k))
+            price += value->moves * (turned ? now : now > before ? now - before : 0);
+    }
+    return price;
+}
+
+double memory_setting_doubt(const struct memory_setting *setting)
+{
+    double doubt = 0;
+    for (int k = 0; k < KNOB_COUNT; k++)
+        doubt += setting->values[k] < 0 ? 0 : value_of(k, setting->values[k])->doubt;
+    return doubt;
+}
+
+bool memory_setting_uses_disk(const struct memory_setting *setting)
+{
+    return setting->values[KNOB_OPTIMIZER] == ON_DISK || setting->values[KNOB_PARAM] == ON_DISK;
+}
+
+bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from)
+{
+    for (int k = 0; k < KNOB_COUNT; k++)
+        if (setting->values[k] >= 0 && setting->values[k] != from->values[k] && value_of(k, setting->values[k])->rounds)
+            return true;
+    return false;
+}
+
+void memory_knob_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
+                       void *context)
+{
+    const char *path =
+        k == KNOB_OPTIMIZER ? copy->zero.offload_optimizer.nvme_path : copy->zero.offload_param.nvme_path;
+    const struct memory_knob_value *row = value_of(k, value);
+    for (int i = 0; i < KNOB_LINES && row->lines[i]; i++) {
+        const char *line = row->lines[i];
+        char whole[4096];
+        snprintf(whole, sizeof whole, "%s%s", line, line[strlen(line) - 1] == '=' ? path : "");
+        print(context, whole);
+    }
+}
+
+void memory_setting_lines(const struct memory_setting *setting, const struct memory_setting *from,
+                          const struct run_spec *copy, void (*print)(void *context, const char *line), void *context)
+{
+    char line[96];
+    if (setting->micro != from->micro) {
+        snprintf(line, sizeof line, "train_micro_batch_size_per_gpu=%" PRId64, copy->train_micro_batch_size_per_gpu);
+        print(context, line);
+        snprintf(line, sizeof line, "gradient_accumulation_steps=%" PRId64, copy->gradient_accumulation_steps);
+        print(context, line);
+    }
+    for (int k = 0; k < KNOB_COUNT; k++)
+        if (setting->values[k] >= 0 && setting->values[k] != from->values[k])
+            memory_knob_lines(k, setting->values[k], copy, print, context);
+}

@@ -1,0 +1,203 @@
+#include "cmd/engine/memory_limit.h"
+
+#include "cmd/engine/memory_knobs.h"
+#include "core/machine.h"
+#include "core/size_text.h"
+#include "gpu/simulate/device_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what would fit ------------------------------------------------------ */
+
+/* A setting and its bytes of device memory; bytes 0: none was found. */
+struct found {
+    struct memory_setting setting;
+    size_t bytes;
+    int price;
+};
+
+struct search {
+    const struct trainer *trainer;
+    size_t limit; /* bytes of device memory, reserve included */
+    size_t apart; /* bytes of them that messages do not count */
+    int ranks;    /* that messages count together */
+    struct memory_setting given;
+    struct found cheapest;   /* that fits */
+    struct found same_micro; /* the cheapest that fits with the spec's micro-batch */
+    struct found least;      /* of all, whether it fits or not */
+};
+
+/* Finds the bytes that the trainer's run would take with another spec, of a rank's device and of a node's host memory.
+ * The CPU device is borrowed, a GPU is assumed: planning on the GPU itself would compile kernels. */
+static enum status measure(const struct trainer *t, struct run_spec *spec, size_t *bytes, size_t *node,
+                           struct error *err)
+{
+    const bool borrowed = t->device->kind == DEVICE_CPU;
+    struct trainer other = {.quiet = true, .planned = t->device, .node_ranks = t->node_ranks};
+    enum status status;
+    if (!borrowed) {
+        TRY(device_plan_open(NULL, &other.planned, err));
+        other.planned->memory_bytes = t->device->memory_bytes;
+    }
+    TRY_END(trainer_build(&other, spec, t->rank, t->world, NULL, 1, err));
+    *bytes = memory_plan_device_bytes(&other.plan);
+    *node = memory_plan_node_bytes(&other);
+end:
+    if (borrowed)
+        other.device = NULL; /* trainer_release() would close it */
+    trainer_release(&other);
+    return status;
+}
+
+/* Of two settings that fit the one that costs less is better, then the larger micro-batch, then less memory. */
+static void keep_better(struct found *best, const struct found *other)
+{
+    if (best->bytes) {
+        if (other->price != best->price                   ? other->price > best->price
+            : other->setting.micro != best->setting.micro ? other->setting.micro < best->setting.micro
+                                                          : other->bytes >= best->bytes)
+            return;
+    }
+    *best = *other;
+}
+
+/* Bytes that the plan takes beyond the same one on paper: on a GPU cuDNN states its workspace, which an assumed GPU
+ * estimates. A smaller micro-batch has no larger surplus. */
+static enum status find_surplus(const struct trainer *t, size_t *surplus, struct error *err)
+{
+    const size_t here = memory_plan_device_bytes(&t->plan);
+    size_t paper, node;
+    struct run_spec copy = *t->spec;
+    TRY(measure(t, &copy, &paper, &node, err));
+    *surplus = here > paper ? here - paper : 0;
+    return STATUS_OK;
+}
+
+static enum status search(struct search *s, struct error *err)
+{
+    const struct trainer *t = s->trainer;
+    const uint64_t most = memory_plan_node_limit(t);
+    const int64_t samples = t->spec->train_batch_size / t->world;
+    struct found found;
+    size_t surplus;
+    memory_setting_of(t->spec, &s->given);
+    TRY(find_surplus(t, &surplus, err));
+    for (bool more = memory_setting_first(t->spec, t->world, &found.setting); more;
+         more = memory_setting_next(t->spec, t->world, &found.setting)) {
+        struct run_spec copy;
+        size_t node;
+        if (memory_setting_uses_disk(&found.setting) != memory_setting_uses_disk(&s->given))
+            continue; /* NVMe takes as much of the device as host memory */
+        memory_setting_apply(&found.setting, t->spec, t->world, &copy);
+        TRY(measure(t, &copy, &found.bytes, &node, err));
+        found.bytes += surplus;
+        found.price = memory_setting_price(&found.setting, &s->given, samples);
+        if (!s->least.bytes || found.bytes < s->least.bytes)
+            s->least = found;
+        if (found.bytes > s->limit || node > most)
+            continue;
+        keep_better(&s->cheapest, &found);
+        if (found.setting.micro == s->given.micro)
+            keep_better(&s->same_micro, &found);
+    }
+    return STATUS_OK;
+}
+
+/* ---- the message --------------------------------------------------------- */
+
+enum { ADVICE_MAX = 512 };
+
+static void add_line(void *context, const char *line)
+{
+    char *text = context;
+    size_t used = strlen(text);
+    snprintf(text + used, ADVICE_MAX - used, "%s%s", used ? ", " : "", line);
+}
+
+/* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
+static const char *describe(const struct search *s, const struct found *found, char text[ADVICE_MAX])
+{
+    char size[SIZE_TEXT_MAX];
+    struct run_spec copy;
+    text[0] = 0;
+    memory_setting_apply(&found->setting, s->trainer->spec, s->trainer->world, &copy);
+    memory_setting_lines(&found->setting, &s->given, &copy, add_line, text);
+    size_t used = strlen(text);
+    const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
+    snprintf(text + used, ADVICE_MAX - used, "%s(%s)", used ? " " : "this spec ",
+             size_round((int64_t)bytes * s->ranks, size));
+    return text;
+}
+
+static enum status add_advice(const struct search *s, struct error *err)
+{
+    const char *faster = s->trainer->device->kind == DEVICE_CPU ? "" : "; `ztrain plan --fit` finds the fastest";
+    char first[ADVICE_MAX], second[ADVICE_MAX];
+    if (!s->cheapest.bytes)
+        return error_hint(err,
+                          "no micro-batch and no setting of ztrain's fits: the least is %s; more ranks, a shorter "
+                          "data.seq_length or a smaller model take less",
+                          describe(s, &s->least, first));
+    describe(s, &s->cheapest, first);
+    if (s->same_micro.bytes && s->cheapest.setting.micro != s->given.micro)
+        return error_hint(err, "it fits with %s; with the same micro-batch, with %s%s", first,
+                          describe(s, &s->same_micro, second), faster);
+    return error_hint(err, "it fits with %s%s", first, faster);
+}
+
+/* The plan is larger than the cap, which is train.memory_limit or the device's memory. */
+static enum status refuse_plan(const struct trainer *t, struct error *err)
+{
+    const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
+    const size_t need = memory_plan_device_bytes(&t->plan);
+    struct search s = {.trainer = t, .limit = (size_t)cap, .ranks = 1};
+    char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
+    TRY(search(&s, err));
+    if (t->plan.reserve.total)
+        snprintf(reserve, sizeof reserve, ", %s of it reserve", size_round((int64_t)t->plan.reserve.total, size));
+    error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
+              size_round((int64_t)need, needed), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
+              cap == limit ? size_format(cap, text) : size_round(cap, text));
+    return add_advice(&s, err);
+}
+
+enum status memory_limit_check(const struct trainer *t, struct error *err)
+{
+    const bool exceeds = memory_plan_device_bytes(&t->plan) > (size_t)memory_plan_cap(t);
+    return t->spec->train.memory_limit && exceeds ? refuse_plan(t, err) : STATUS_OK;
+}
+
+enum status memory_size_check(const struct trainer *t, struct error *err)
+{
+    const size_t arenas = memory_plan_device_bytes(&t->plan) - t->plan.reserve.total;
+    return t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes ? refuse_plan(t, err) : STATUS_OK;
+}
+
+enum status memory_node_check(const struct trainer *t, struct error *err)
+{
+    const int all = t->node_ranks, ranks = bootstrap_is_local_rank() ? all : 1;
+    const uint64_t need = memory_plan_node_bytes(t) / (size_t)all * (size_t)ranks, limit = memory_plan_node_limit(t);
+    char needed[SIZE_TEXT_MAX], most[SIZE_TEXT_MAX];
+    struct machine_memory machine;
+    machine_memory("", &machine);
+    comm_note_plan(t->comm, need / (uint64_t)ranks);
+    if (need <= limit || machine.swap) /* what is swapped out has no limit that is known here */
+        return STATUS_OK;
+    error_set(
+        err, STATUS_DEVICE, "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s",
+        ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", size_round((int64_t)need, needed),
+        need, machine.limit < machine.total ? "the control group's limit of" : "the machine's",
+        size_round((int64_t)limit, most));
+    return error_hint(err, "fewer ranks on a machine, a smaller micro batch, activation recomputation, a higher ZeRO "
+                           "stage, or offload to nvme; `ztrain plan` shows what takes the memory");
+}
+
+enum status memory_limit_advise(const struct trainer *t, size_t available, int ranks, struct error *err)
+{
+    const size_t reserve = t->plan.reserve.total;
+    struct search s = {.trainer = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
+    struct error ignored;
+    return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
+}

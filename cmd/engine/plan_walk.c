@@ -1,0 +1,288 @@
+/* plan_walk.c: see plan_walk.h.
+ *
+ * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
+ * (gpu/simulate/device_plan.h), with ranks that exist on paper (comm/comm_plan.h). A later step is measured, because
+ * the first has no work left over from a step before. */
+#include "cmd/engine/plan_walk.h"
+
+#include "core/log.h"
+#include "core/size_text.h"
+#include "gpu/peaks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+double *planned_machine_limit(const struct planned_machine *machine, struct comm_link *link)
+{
+    return machine->world > link->per_node ? &link->network : &link->inside;
+}
+
+/* ---- the question -------------------------------------------------------- */
+
+enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err)
+{
+    if (!text || size_parse(text, bytes))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "--%s: '%s' is not a size", option, text);
+    return error_hint(err, SIZE_FORMS);
+}
+
+/* Parses a rate per second: "400Gbit", "450GB". The error begins with option and word. */
+static enum status parse_rate(const char *option, const char *word, const char *text, double *bytes_per_s,
+                              struct error *err)
+{
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"Gbit", 1e9 / 8}, {"GB", 1e9}, {"Mbit", 1e6 / 8}, {"MB", 1e6}};
+    char *end;
+    double value = strtod(text, &end);
+    for (size_t i = 0; i < COUNT_OF(units); i++) {
+        if (end != text && value > 0 && isfinite(value) && strcmp(end, units[i].unit) == 0) {
+            *bytes_per_s = value * units[i].bytes;
+            return STATUS_OK;
+        }
+    }
+    error_set(err, STATUS_USAGE, "--%s: %s'%s' is not a rate", option, word, text);
+    return error_hint(err, "a number and Gbit or GB (per second), e.g. 400Gbit, 450GB");
+}
+
+/* Adds ", WORD". */
+static void add_known(char *known, size_t size, const char *word)
+{
+    size_t used = strlen(known);
+    snprintf(known + used, size - used, "%s%s", used ? ", " : "", word);
+}
+
+static enum status unknown_assumption(const char *word, struct error *err)
+{
+    char known[512] = "";
+    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++)
+        add_known(known, sizeof known, plan_assumption_words[i]);
+    for (int i = 0; i < PLAN_RATE_COUNT; i++)
+        add_known(known, sizeof known, plan_rate_words[i]);
+    error_set(err, STATUS_USAGE, "--assume: '%s' is not known", word);
+    return error_hint(err, "one of %s", known);
+}
+
+/* Takes one word: of an overhead that is assumed away, or RATE=400GB. */
+static enum status take_assumption(char *word, struct plan_settings *settings, struct error *err)
+{
+    double *const rates[PLAN_RATE_COUNT] = {&settings->host_link, &settings->host_memory, &settings->disk_read,
+                                            &settings->disk_write};
+    char *value = strchr(word, '=');
+    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++) {
+        if (strcmp(plan_assumption_words[i], word) == 0) {
+            settings->assumptions |= 1u << i;
+            return STATUS_OK;
+        }
+    }
+    if (value)
+        *value++ = 0;
+    for (int i = 0; i < PLAN_RATE_COUNT; i++) {
+        char what[80];
+        if (strcmp(plan_rate_words[i], word) != 0)
+            continue;
+        snprintf(what, sizeof what, "%s=", word);
+        return parse_rate("assume", what, value ? value : "", rates[i], err);
+    }
+    if (value)
+        value[-1] = '=';
+    return unknown_assumption(word, err);
+}
+
+static enum status parse_assumptions(const char *words, struct plan_settings *settings, struct error *err)
+{
+    while (*words) {
+        char word[64];
+        size_t length = strcspn(words, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, words);
+        TRY(take_assumption(word, settings, err));
+        words += length;
+        words += *words == ',';
+    }
+    return STATUS_OK;
+}
+
+/* A usual node has this many GPUs, each with a network card of this many bytes/s (400 Gbit/s). */
+enum { NODE_RANKS = 8 };
+static const double usual_network = 400e9 / 8;
+
+/* Bytes/s of the host's memory: two Xeon of such a node have 16 channels of DDR5-4800, 614 GB/s, of which streams of
+ * reads and writes reach about 480. Its ranks share it, and the threads of one rank reach about one socket's. */
+static const double node_memory = 480e9, socket_memory = 200e9;
+
+int planned_node_ranks(int per_node, int world)
+{
+    const int most = per_node ? per_node : NODE_RANKS;
+    return most < world ? most : world;
+}
+
+enum status planned_machine_find(const struct machine_question *question, struct planned_machine *machine,
+                                 struct error *err)
+{
+    struct comm_link *link = &machine->link;
+    bool tf32;
+    *machine = (struct planned_machine){.world = question->world};
+    TRY(gpu_catalog_find(question->device ? question->device : gpu_catalog_usual, &machine->gpu, err));
+    machine->settings.gpu = &machine->gpu;
+    TRY(device_cuda_wants_tf32(&tf32, err));
+    machine->gpu.flops[DTYPE_F32] = peaks_flops(machine->gpu.name, DTYPE_F32, tf32);
+    if (question->assume)
+        TRY(parse_assumptions(question->assume, &machine->settings, err));
+    *link = (struct comm_link){.inside = machine->gpu.link, .network = usual_network, .per_node = question->per_node};
+    link->per_node = planned_node_ranks(question->per_node, question->world);
+    if (question->world % link->per_node != 0)
+        return error_set(err, STATUS_USAGE, "--world %d is not a multiple of the %d ranks of a node", question->world,
+                         link->per_node);
+    machine->settings.node_ranks = link->per_node;
+    if (machine->settings.host_memory == 0)
+        machine->settings.host_memory = fmin(node_memory / link->per_node, socket_memory);
+    return question->link ? parse_rate("link", "", question->link, planned_machine_limit(machine, link), err)
+                          : STATUS_OK;
+}
+
+/* ---- the run ------------------------------------------------------------- */
+
+void plan_walk_release(struct plan_walk *w)
+{
+    trainer_release(&w->trainer);
+    comm_plan_free(w->comm);
+}
+
+enum status plan_walk_build(struct plan_walk *w, const struct planned_machine *machine, struct run_spec *spec,
+                            bool quiet, struct error *err)
+{
+    struct trainer *t = &w->trainer;
+    *w = (struct plan_walk){.machine = machine, .trainer.quiet = quiet};
+    if (spec->data.packing != SPEC_PACKING_CUT && !quiet)
+        log_info("data.packing is not true: the plan is for micro-batches of full length");
+    TRY(comm_plan_new(machine->world, &machine->link, &w->comm, err));
+    TRY(device_plan_open_timed(&machine->settings, &t->planned, err));
+    t->planned_comm = w->comm;
+    t->node_ranks = machine->link.per_node;
+    return trainer_build(t, spec, 0, machine->world, NULL, 1, err);
+}
+
+/* Gives the run addresses, before its first step. */
+static enum status start_walk(struct plan_walk *w, struct error *err)
+{
+    if (w->started)
+        return STATUS_OK;
+    TRY(trainer_memory_allocate(&w->trainer, err));
+    zero_set_position(w->trainer.zero, 0, &(struct loss_scaler){.scale = 1}, w->trainer.compute);
+    transformer_replay(w->trainer.transformer, w->trainer.graphs == GRAPHS_BY_BLOCK);
+    w->started = true;
+    return STATUS_OK;
+}
+
+/* ---- walking through a step ---------------------------------------------- */
+
+static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct error *err)
+{
+    struct trainer *t = &w->trainer;
+    const struct step_schedule schedule = {.base = w->steps};
+    struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
+                          .max_seq = (int32_t)t->spec->data.seq_length};
+    struct zero_result result;
+    int64_t most_tokens;
+    int32_t most_seqs;
+    /* full samples; documents that are samples have a token less, and no room for more */
+    token_stream_limits(&t->train_config, &most_tokens, &most_seqs);
+    batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
+    if (batch.num_tokens > most_tokens)
+        batch.num_tokens = most_tokens;
+    const struct loss_factor factor = {.value = 1, .scaler = zero_loss_scale(t->zero)};
+    zero_begin_step(t->zero, &schedule, t->compute);
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    for (int64_t micro = 0; micro < micro_batches; micro++) {
+        zero_begin_micro(t->zero, micro + 1 == micro_batches);
+        TRY(transformer_train(t->transformer, &batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err));
+    }
+    TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
+    TRY(zero_end_step(t->zero, t->compute, err));
+    w->steps++;
+    return zero_collect(t->zero, &result, err);
+}
+
+/* Walks through steps of this many micro-batches; the times are those of the last one, which pays for the work left
+ * over from steps before: with a disk also for writes that those before have left. */
+static enum status walk_steady_step(struct plan_walk *w, int64_t micro_batches, struct plan_times *times,
+                                    struct error *err)
+{
+    const int before = plan_uses_disk(w->trainer.spec) ? 3 : 1;
+    for (int i = 0; i < before; i++)
+        TRY(walk_step(w, micro_batches, err));
+    device_plan_reset(w->trainer.device);
+    TRY(walk_step(w, micro_batches, err));
+    device_plan_times(w->trainer.device, times);
+    return STATUS_OK;
+}
+
+/* The micro-batches between first and last are alike, so a long step is extrapolated from two shorter ones. */
+static enum status walk_long_step(struct plan_walk *w, struct plan_times *times, struct error *err)
+{
+    enum { SHORT = 16, LONG = 32 };
+    const int64_t micro_batches = w->trainer.spec->gradient_accumulation_steps;
+    struct plan_times few;
+    if (micro_batches <= LONG)
+        return walk_steady_step(w, micro_batches, times, err);
+    const double more = (double)(micro_batches - LONG) / (LONG - SHORT);
+    TRY(walk_steady_step(w, SHORT, &few, err));
+    TRY(walk_steady_step(w, LONG, times, err));
+    for (int k = 0; k < PLAN_KIND_COUNT; k++) {
+        times->kinds[k].ceiling += more * (times->kinds[k].ceiling - few.kinds[k].ceiling);
+        times->kinds[k].expected += more * (times->kinds[k].expected - few.kinds[k].expected);
+        times->kinds[k].launches += llround(more * (double)(times->kinds[k].launches - few.kinds[k].launches));
+    }
+    times->enqueued += llround(more * (double)(times->enqueued - few.enqueued));
+    times->communication += more * (times->communication - few.communication);
+    times->disk += more * (times->disk - few.disk);
+    times->seconds += more * (times->seconds - few.seconds);
+    return STATUS_OK;
+}
+
+enum status plan_walk_step(struct plan_walk *w, unsigned assumptions, const struct comm_link *link,
+                           struct plan_times *times, struct error *err)
+{
+    struct plan_settings settings = w->machine->settings;
+    struct comm_link used = *link;
+    settings.assumptions |= assumptions;
+    if (plan_assumes(&settings, ASSUME_NO_COMMUNICATION))
+        used.inside = INFINITY;
+    TRY(start_walk(w, err));
+    device_plan_set(w->trainer.device, &settings);
+    comm_plan_set_link(w->comm, &used);
+    return walk_long_step(w, times, err);
+}
+
+bool plan_uses_disk(const struct run_spec *spec)
+{
+    return spec->zero.offload_optimizer.device == OFFLOAD_NVME || spec->zero.offload_param.device == OFFLOAD_NVME;
+}
+
+void plan_print_disk(const struct planned_machine *machine)
+{
+    const struct plan_settings *s = &machine->settings;
+    const int ranks = machine->link.per_node;
+    const char *source = s->disk_read > 0 || s->disk_write > 0
+                             ? ""
+                             : " (the data sheet of a usual SSD on PCIe 4; --assume disk-read, disk-write)";
+    printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks,
+           ranks == 1 ? "" : "s", 1e-9 * ranks * plan_disk_read(s), 1e-9 * ranks * plan_disk_write(s), source);
+}
+
+double plan_walk_tokens(const struct plan_walk *w)
+{
+    const struct run_spec *spec = w->trainer.spec;
+    return (double)spec->train_batch_size * (double)spec->data.seq_length;
+}
+
+double plan_walk_mfu(const struct plan_walk *w, double seconds)
+{
+    const struct trainer *t = &w->trainer;
+    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    return 100 * peaks_mfu(flops, plan_walk_tokens(w) / seconds, t->world, t->device->peak_flops[t->spec->dtype]);
+}

@@ -1,0 +1,66 @@
+/* plan_walk.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes. Estimated,
+ * not measured. */
+#ifndef ZTRAIN_CMD_TRAIN_PLAN_WALK_H
+#define ZTRAIN_CMD_TRAIN_PLAN_WALK_H
+
+#include "cmd/engine/trainer.h"
+#include "comm/comm_plan.h"
+#include "gpu/simulate/device_plan.h"
+
+struct machine_question {
+    int world;
+    int per_node;       /* ranks of a node; 0: 8 at most */
+    const char *device; /* "h100"; NULL: that */
+    const char *link;   /* "400Gbit": of the network where there are several nodes, else inside the node; NULL: usual */
+    const char *assume; /* "bf16-logits,fused-bias"; NULL: nothing */
+};
+
+/* The GPUs, their links, and the assumptions about them. */
+struct planned_machine {
+    int world;
+    struct gpu_model gpu;
+    struct plan_settings settings; /* its GPU is `gpu`: the struct must not be moved */
+    struct comm_link link;
+};
+
+/* The ranks of a node with GPUs; per_node: as given, 0: not. */
+int planned_node_ranks(int per_node, int world);
+
+/* STATUS_USAGE: a device, rate or word that is not known. */
+enum status planned_machine_find(const struct machine_question *question, struct planned_machine *machine,
+                                 struct error *err);
+
+/* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
+enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);
+
+/* The link that limits a step: the network if there are several nodes, else the link inside the node. */
+double *planned_machine_limit(const struct planned_machine *machine, struct comm_link *link);
+
+/* Whether a run offloads to NVMe, and the line about the disk that such a plan assumes. */
+bool plan_uses_disk(const struct run_spec *spec);
+void plan_print_disk(const struct planned_machine *machine);
+
+/* A run that exists on paper. */
+struct plan_walk {
+    const struct planned_machine *machine; /* borrowed */
+    struct trainer trainer;
+    struct comm *comm;
+    bool started;  /* its memory is laid out */
+    int64_t steps; /* walked so far */
+};
+
+/* Builds the run of a spec whose batch sizes are resolved, with its memory plan; the spec is borrowed. quiet: without
+ * notices. A walk that is all zeros, or whose building failed, can be released as well. */
+enum status plan_walk_build(struct plan_walk *walk, const struct planned_machine *machine, struct run_spec *spec,
+                            bool quiet, struct error *err);
+void plan_walk_release(struct plan_walk *walk);
+
+/* The times of a step over `link`, under these assumptions in addition to the machine's. */
+enum status plan_walk_step(struct plan_walk *walk, unsigned assumptions, const struct comm_link *link,
+                           struct plan_times *times, struct error *err);
+
+/* Tokens of a step over all ranks, and the MFU, in percent, of a step that takes this many seconds. */
+double plan_walk_tokens(const struct plan_walk *walk);
+double plan_walk_mfu(const struct plan_walk *walk, double seconds);
+
+#endif

@@ -1,0 +1,90 @@
+/* trainer.h: the parts of one rank's run, built in the order in which they need each other:
+ *
+ *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights
+ *
+ * The same construction serves training, evaluation and planning; a plan stops before memory is allocated
+ * (trainer_memory.h). */
+#ifndef ZTRAIN_CMD_TRAIN_TRAINER_H
+#define ZTRAIN_CMD_TRAIN_TRAINER_H
+
+#include "ckpt/checkpoint.h"
+#include "cmd/engine/choose_graphs.h"
+#include "cmd/engine/train_sources.h"
+#include "cmd/engine/trainer_memory.h"
+#include "cmd/engine/trainer_samples.h"
+#include "comm/comm.h"
+#include "comm/launch/bootstrap.h"
+#include "comm/zero/zero.h"
+#include "core/data/token_stream.h"
+#include "core/metrics/metrics.h"
+#include "core/model/model_config.h"
+#include "core/model/shard.h"
+#include "core/model/tensor_table.h"
+#include "core/spec/spec.h"
+#include "gpu/activation_store.h"
+#include "gpu/device.h"
+#include "gpu/model/transformer.h"
+
+struct trainer {
+    struct run_spec *spec; /* borrowed */
+    int rank, world;
+    struct comm *comm;                        /* borrowed; NULL while planning */
+    const struct bootstrap *boot;             /* set before trainer_build, borrowed; NULL while planning */
+    const struct cpu_kernels *kernels_before; /* set before trainer_build, borrowed: choose_kernels.h; may be NULL */
+    struct device *planned;                   /* set before trainer_build, owned then: a plan of speed; may be NULL */
+    struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_plan.h) */
+    int node_ranks;                           /* set before trainer_build: of this rank's node; 0: all are on it */
+    bool quiet;                               /* set before trainer_build: notices about the model are not printed */
+    bool profile;                             /* set before trainer_build: ops are timed (ops_profile_read) */
+
+    struct model_desc desc;
+    struct tensor_table table;
+    struct shard_layout layout;
+    struct device *device;
+    struct stream *compute;
+    struct zero *zero;
+    struct activation_store *activations; /* NULL unless cpu_checkpointing */
+    struct transformer *transformer;
+    struct trainer_samples *samples; /* NULL: train.samples has none */
+    enum graph_mode graphs;
+    struct memory_plan plan;
+
+    void *memory;                 /* the arena: plan.local.used bytes */
+    void *host_memory;            /* plan.host.used bytes; NULL without offload */
+    bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
+    double *loss_sum;             /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
+    float *grad_scale;            /* in the arena: the factor of the losses of a step that is a graph */
+    struct train_sources sources; /* data.train */
+    struct mixture mixture;       /* of the sources, if data.train is one: order.count 0: it is none */
+    struct token_set *validation_set;    /* NULL: no validation data */
+    uint64_t evaluation_data;            /* a fingerprint of the samples of an evaluation: whether scores compare */
+    uint64_t evaluation_part_data;       /* a stricter one, of what is sampled of them all: whether a part continues */
+    struct label_set *validation_labels; /* of a classifier's documents; else NULL */
+    struct first_fit *validation_fit;    /* NULL unless data.packing is first_fit */
+    struct token_stream_config train_config, validation_config;
+    bool probed, found_mask; /* data.document_mask was auto: whether data.train has loss masks */
+    int64_t steps_per_epoch, total_steps;
+};
+
+/* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. */
+enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
+                                   struct error *err);
+
+/* Model, table, layout, device, zero, transformer and the plan for `world` ranks; threads: see device_open().
+ * comm is NULL for a plan; otherwise this is collective, and all ranks fail if one does. */
+enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
+                          int threads, struct error *err);
+
+/* After trainer_build(): the bytes of activations that each rank would hold under a policy of recomputation. */
+enum status trainer_activation_bytes(const struct trainer *trainer, enum recompute policy, size_t *bytes,
+                                     struct error *err);
+
+/* Opens the token shards; fills steps_per_epoch and total_steps. */
+enum status trainer_open_data(struct trainer *trainer, struct error *err);
+
+void trainer_release(struct trainer *trainer);
+
+/* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
+void trainer_utilisation(const struct trainer *trainer, struct step_metrics *m);
+
+#endif

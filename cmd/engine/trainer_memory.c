@@ -1,0 +1,361 @@
+#include "cmd/engine/trainer_memory.h"
+
+#include "cmd/engine/trainer.h"
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/round_up.h"
+#include "core/size_text.h"
+#include "gpu/ops.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- plan, allocation, the end ------------------------------------------- */
+
+/* Everything that takes planned memory, in the order of the arenas. Run dry for the plan, then for real. */
+static void lay_out(struct trainer *t, struct arena *local, struct arena *shared, struct arena *host)
+{
+    bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
+    zero_layout(t->zero, local, peers_read ? shared : local, host);
+    if (t->activations)
+        activation_store_layout(t->activations, host);
+    zero_snapshot_layout(t->zero, host);
+    transformer_layout(t->transformer, local);
+    if (t->samples)
+        generator_layout(t->samples->generator, local);
+    t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum + sizeof *t->grad_scale);
+    t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + 1) : NULL;
+    void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
+    if (local->base)
+        stream_set_workspace(t->compute, workspace, t->plan.workspace);
+}
+
+static void fill_plan(struct trainer *t)
+{
+    struct op_limits limits;
+    transformer_op_limits(t->transformer, &limits);
+    t->plan.workspace = ops_workspace_bytes(t->device, &limits);
+    arena_init_dry(&t->plan.local);
+    arena_init_dry(&t->plan.shared);
+    arena_init_dry(&t->plan.host);
+    lay_out(t, &t->plan.local, &t->plan.shared, &t->plan.host);
+    cuda_reserve_fill(&t->plan.reserve, t->device, t->world, &limits, t->plan.workspace);
+}
+
+/* The ranks of this rank's node. */
+static size_t ranks_of_node(const struct trainer *t)
+{
+    return (size_t)(t->node_ranks ? t->node_ranks : t->world);
+}
+
+/* On the CPU device train.memory_limit counts the snapshot as well. */
+static bool snapshot_exceeds_limit(const struct trainer *t)
+{
+    const int64_t limit = t->spec->train.memory_limit;
+    return t->device->kind == DEVICE_CPU && limit &&
+           memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit;
+}
+
+/* With auto, state that was sent to a disk to leave host memory does not come back there. */
+static bool wants_snapshot(const struct run_spec *spec)
+{
+    const bool on_disk =
+        spec->zero.offload_optimizer.device == OFFLOAD_NVME || spec->zero.offload_param.device == OFFLOAD_NVME;
+    return spec->checkpoint.decoupled == SPEC_DECOUPLED_ON ||
+           (spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && !on_disk);
+}
+
+/* The share of a node's memory that a plan with a snapshot may take with auto: the files that are read and written, and
+ * other processes, take some as well. */
+static const double auto_share = 0.8;
+
+/* Of a limited process, for what the plan does not count: stacks of threads, malloc's arenas, buffers of files. */
+static const double process_reserve = 256 << 20;
+
+/* Whether the host memory that this rank allocates by itself fits into what the limits of its process leave. */
+static bool fits_process(const struct trainer *t, double share)
+{
+    const struct memory_plan *plan = &t->plan;
+    const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
+    return (double)(plan->host.used + device) + process_reserve <= share * (double)machine_process_room();
+}
+
+/* What the snapshot does not fit into; NULL: it fits into train.memory_limit, into the host memory of this rank's node
+ * and, if the machine is one of the run's, into what is free there and what the process may allocate. */
+static const char *snapshot_obstacle(const struct trainer *t)
+{
+    const double share = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO ? auto_share : 1;
+    struct machine_memory machine = {.available = UINT64_MAX};
+    const double node = (double)memory_plan_node_bytes(t);
+    if (t->comm)
+        machine_memory("", &machine);
+    if (snapshot_exceeds_limit(t))
+        return "train.memory_limit";
+    if (t->comm && !fits_process(t, share))
+        return "the memory limit of its process (ulimit -v, ulimit -d)";
+    return node > share * (double)memory_plan_node_limit(t) || node > share * (double)machine.available
+               ? "a node's memory"
+               : NULL;
+}
+
+/* obstacle: NULL where it is another rank's. */
+static enum status refuse_snapshot(const struct trainer *t, const char *obstacle, struct error *err)
+{
+    char size[SIZE_TEXT_MAX];
+    error_set(err, STATUS_DEVICE,
+              "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory does "
+              "not fit into %s",
+              size_round(zero_snapshot_bytes(t->zero), size), zero_snapshot_bytes(t->zero),
+              obstacle ? obstacle : "the memory of another rank's node or process");
+    return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
+}
+
+enum status trainer_memory_plan(struct trainer *t, struct error *err)
+{
+    const enum spec_decoupled decoupled = t->spec->checkpoint.decoupled;
+    char size[SIZE_TEXT_MAX];
+    zero_keep_snapshot(t->zero, wants_snapshot(t->spec));
+    fill_plan(t);
+    if (!wants_snapshot(t->spec))
+        return STATUS_OK;
+    const char *obstacle = snapshot_obstacle(t);
+    double lacking = obstacle ? 1 : 0;
+    if (t->comm)
+        TRY(comm_sum(t->comm, &lacking, 1, err));
+    if (lacking == 0)
+        return STATUS_OK;
+    if (decoupled == SPEC_DECOUPLED_ON)
+        return refuse_snapshot(t, obstacle, err);
+    zero_keep_snapshot(t->zero, false);
+    fill_plan(t);
+    if (!t->quiet)
+        log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
+                 "copy of %s on each rank: %s",
+                 size_round(zero_snapshot_bytes(t->zero), size), obstacle ? obstacle : "that of another rank");
+    return STATUS_OK;
+}
+
+size_t memory_plan_device_bytes(const struct memory_plan *plan)
+{
+    return plan->local.used + plan->shared.used + plan->reserve.total;
+}
+
+size_t memory_plan_node_bytes(const struct trainer *t)
+{
+    const struct memory_plan *plan = &t->plan;
+    const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
+    return ranks_of_node(t) * (plan->host.used + device);
+}
+
+size_t memory_plan_node_spare(const struct trainer *t)
+{
+    const bool optional = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && zero_has_snapshot(t->zero);
+    return optional ? ranks_of_node(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
+}
+
+static bool is_ordinary(const struct offload_settings *offload)
+{
+    return offload->device != OFFLOAD_NONE && !offload->pin_memory;
+}
+
+enum { PAGE_BYTES = 4096 };
+
+/* Host memory is one piece: it is pinned unless one of its users asks for ordinary memory. The CPU device makes no
+ * difference. */
+static enum status allocate_host(struct trainer *t, struct error *err)
+{
+    const struct offload_settings *optimizer = &t->spec->zero.offload_optimizer, *param = &t->spec->zero.offload_param;
+    const size_t bytes = t->plan.host.used;
+    t->host_is_ordinary = t->device->kind != DEVICE_CPU && (is_ordinary(optimizer) || is_ordinary(param));
+    if (!t->host_is_ordinary)
+        return device_alloc_host(t->device, bytes, &t->host_memory, err);
+    t->host_memory = aligned_alloc(PAGE_BYTES, (size_t)round_up((int64_t)bytes, PAGE_BYTES));
+    if (!t->host_memory) {
+        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of host memory", (double)bytes / (1 << 30));
+        return error_hint(err, "free memory on this machine, or run fewer ranks on it");
+    }
+    memset(t->host_memory, 0, bytes);
+    return STATUS_OK;
+}
+
+enum status trainer_memory_prepare(const struct trainer *t, struct error *err)
+{
+    return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
+                               err);
+}
+
+enum status trainer_memory_allocate(struct trainer *t, struct error *err)
+{
+    struct arena local, shared, host;
+    arena_init_dry(&shared); /* a rank alone shares nothing */
+    arena_init(&host, NULL, 0);
+    TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
+    arena_init(&local, t->memory, t->plan.local.used);
+    if (t->plan.shared.used) {
+        void *segment;
+        TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
+        arena_init(&shared, segment, t->plan.shared.used);
+    }
+    if (t->plan.host.used) {
+        TRY(allocate_host(t, err));
+        arena_init(&host, t->host_memory, t->plan.host.used);
+    }
+    lay_out(t, &local, &shared, &host);
+    arena_finish(&local);
+    arena_finish(&host);
+    if (t->plan.shared.used)
+        arena_finish(&shared);
+    return transformer_start(t->transformer, t->compute, err);
+}
+
+void trainer_memory_free(struct trainer *t)
+{
+    if (t->memory)
+        device_free(t->device, t->memory, t->plan.local.used);
+    if (t->host_is_ordinary)
+        free(t->host_memory);
+    else if (t->host_memory)
+        device_free_host(t->device, t->host_memory, t->plan.host.used);
+}
+
+/* ---- print --------------------------------------------------------------- */
+
+/* Wide enough for "host memory: communication". */
+enum { LABEL_WIDTH = 26 };
+
+/* A line of the plan: "optimizer   123 bytes   0.1 MiB   12.00 bytes/parameter". */
+static void print_bytes(const struct trainer *t, const char *place, const char *kind, uint64_t bytes)
+{
+    char label[LABEL_WIDTH + 1];
+    snprintf(label, sizeof label, "%s%s", place, kind);
+    log_info("  %-*s %16" PRIu64 " bytes  %10.1f MiB  %6.2f bytes/parameter", LABEL_WIDTH, label, bytes,
+             (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
+}
+
+/* What a GPU's memory holds in addition to the plan. */
+static void print_reserve(const struct trainer *t)
+{
+    const struct cuda_reserve *reserve = &t->plan.reserve;
+    const double mib = 1048576;
+    char parts[256] = "";
+    for (int i = 0; i < CUDA_RESERVE_PARTS; i++) {
+        const size_t used = strlen(parts);
+        if (reserve->parts[i])
+            snprintf(parts + used, sizeof parts - used, "%s%s %.1f", used ? ", " : "", cuda_reserve_names[i],
+                     (double)reserve->parts[i] / mib);
+    }
+    log_info("  %-*s %16zu bytes  %10.1f MiB outside of the plan, estimated: %s", LABEL_WIDTH, "reserve",
+             reserve->total, (double)reserve->total / mib, parts);
+}
+
+int64_t memory_plan_cap(const struct trainer *t)
+{
+    const int64_t limit = t->spec->train.memory_limit, device = (int64_t)t->device->memory_bytes;
+    return limit && (!device || limit < device) ? limit : device;
+}
+
+/* How much of the cap the plan takes. */
+static void print_cap(const struct trainer *t, size_t total)
+{
+    const struct cuda_reserve *reserve = &t->plan.reserve;
+    const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
+    char size[SIZE_TEXT_MAX], text[SIZE_TEXT_MAX], with_reserve[64] = "", of[192];
+    if (!cap)
+        return;
+    if (limit > cap)
+        log_info("notice: train.memory_limit %s is more than the GPU's %s: the GPU's memory is the cap",
+                 size_format(limit, text), size_round(cap, size));
+    if (reserve->total)
+        snprintf(with_reserve, sizeof with_reserve, ", with the reserve %.1f %%",
+                 100 * (double)(total + reserve->total) / (double)cap);
+    if (cap == limit)
+        snprintf(of, sizeof of, "train.memory_limit %s", size_format(limit, text));
+    else
+        snprintf(of, sizeof of, "the %s of %s", size_round(cap, size), t->device->name);
+    log_info("  %.1f %% of %s%s", 100 * (double)total / (double)cap, of, with_reserve);
+}
+
+static void warn_of_gpu(const struct trainer *t, size_t total)
+{
+    if (total > t->device->memory_bytes)
+        log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
+                 "settings that fit");
+    else if (total + t->plan.reserve.total > t->device->memory_bytes)
+        log_warn(
+            "the plan leaves less of the GPU's memory than the reserve, so the run may end for lack of memory; hint: "
+            "train.memory_limit refuses such a plan and names what fits");
+}
+
+uint64_t memory_plan_node_limit(const struct trainer *t)
+{
+    struct machine_memory machine = {.total = UINT64_MAX, .limit = UINT64_MAX};
+    if ((t->comm || t->node_ranks) && (t->device->kind == DEVICE_CPU || t->device->capability[0]))
+        machine_memory("", &machine);
+    return machine.total < machine.limit ? machine.total : machine.limit;
+}
+
+/* The memory of a node, where its ranks take host memory; next to what the machine has, if it is one of the run's. */
+static void print_node(const struct trainer *t)
+{
+    const size_t bytes = memory_plan_node_bytes(t);
+    const uint64_t most = memory_plan_node_limit(t);
+    const bool known = most <= INT64_MAX;
+    char size[SIZE_TEXT_MAX], each[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX];
+    if (t->plan.host.used)
+        log_info("  memory of a node: %zu rank%s x %s = %s%s%s", ranks_of_node(t), ranks_of_node(t) == 1 ? "" : "s",
+                 size_round((int64_t)(bytes / ranks_of_node(t)), each), size_round((int64_t)bytes, size),
+                 known ? " of " : "", known ? size_round((int64_t)most, of) : "");
+    if (known && bytes > most)
+        log_warn(
+            "the ranks of this node need %s of host memory, more than the %s that it has; hint: fewer ranks on each "
+            "node, or less offload",
+            size_round((int64_t)bytes, size), size_round((int64_t)most, of));
+}
+
+/* Names the types of states and gradients that are not fp32. */
+static void print_precision(const struct run_spec *spec, int world)
+{
+    if (spec->bf16_master)
+        log_info("  the parameters are the master weights, updated with stochastic rounding%s",
+                 spec->bf16_moments ? "; m and v are bf16 as well" : "");
+    if (spec->grad_accum_dtype != DTYPE_F32)
+        log_info("  gradients are accumulated in %s (data_types.grad_accum_dtype)", dtype_name(spec->grad_accum_dtype));
+    if (spec->communication_data_type != DTYPE_F32 && world > 1)
+        log_info("  gradients are reduced in %s (communication_data_type)", dtype_name(spec->communication_data_type));
+}
+
+void trainer_memory_print(const struct trainer *t)
+{
+    size_t total = t->plan.local.used + t->plan.shared.used;
+    log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
+             t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
+    for (int k = 0; k < MEM_SNAPSHOT; k++) /* that is in host memory alone */
+        print_bytes(t, "", mem_kind_name((enum mem_kind)k), t->plan.local.by_kind[k] + t->plan.shared.by_kind[k]);
+    log_info("  %-*s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", LABEL_WIDTH, "total", total,
+             (double)total / 1048576, (double)t->plan.shared.used / 1048576);
+    for (int k = 0; k < MEM_KIND_COUNT; k++)
+        if (t->plan.host.by_kind[k])
+            print_bytes(t, "host memory: ", mem_kind_name((enum mem_kind)k), t->plan.host.by_kind[k]);
+    if (t->plan.host.used)
+        print_bytes(t, "host memory: ", "total", t->plan.host.used);
+    if (zero_disk_bytes(t->zero) > 0)
+        print_bytes(t, "", "disk", (uint64_t)zero_disk_bytes(t->zero));
+    print_precision(t->spec, t->world);
+    int64_t padding = 0, gaps = 0;
+    for (int u = 0; u < t->table.num_units; u++)
+        padding += shard_padded(&t->layout, u) - t->table.units[u].numel;
+    for (int u = 0; u < t->table.num_units; u++)
+        gaps += t->table.units[u].numel;
+    gaps -= t->table.num_params;
+    if (t->device->memory_bytes > 0)
+        print_reserve(t);
+    print_cap(t, total);
+    if (t->device->memory_bytes > 0)
+        warn_of_gpu(t, total);
+    print_node(t);
+    log_info("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
+             " of alignment between tensors",
+             padding, gaps);
+}

@@ -1,0 +1,108 @@
+#include "cmd/engine/trainer_samples.h"
+
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Prompt number i as tokens. */
+static enum status read_prompt(const struct run_spec *spec, const struct model_desc *desc, int i,
+                               struct trainer_samples *s, struct error *err)
+{
+    const struct spec_prompt *prompt = &spec->train.samples[i];
+    struct token_list *tokens = &s->prompts[i];
+    for (int64_t k = 0; k < prompt->count; k++)
+        token_list_add(tokens, prompt->tokens[k]);
+    if (prompt->text)
+        TRY(tokenizer_encode(s->tokenizer, prompt->text, strlen(prompt->text), true, tokens, err));
+    if (tokens->count == 0 && s->ends.begin >= 0 && s->ends.begin <= INT32_MAX)
+        token_list_add(tokens, (int32_t)s->ends.begin);
+    if (tokens->count == 0)
+        return error_set(err, STATUS_USAGE,
+                         "it is empty, and the model has no bos_token_id to begin from; hint: give it a text");
+    for (size_t k = 0; k < tokens->count; k++)
+        if (tokens->ids[k] >= desc->vocab_size)
+            return error_set(err, STATUS_USAGE,
+                             "token %" PRId32 " is not in the model's vocabulary: ids are 0 to %" PRId64,
+                             tokens->ids[k], desc->vocab_size - 1);
+    if ((int64_t)tokens->count >= spec->data.seq_length)
+        return error_set(err, STATUS_USAGE,
+                         "%zu tokens leave no room in data.seq_length %" PRId64 "; hint: shorten the prompt",
+                         tokens->count, spec->data.seq_length);
+    const int64_t room = spec->data.seq_length - (int64_t)tokens->count;
+    const int64_t whole = (int64_t)tokens->count + (s->max_tokens < room ? s->max_tokens : room);
+    s->capacity = whole > s->capacity ? whole : s->capacity;
+    return STATUS_OK;
+}
+
+/* Opens the model's tokenizer, if there is a text. */
+static enum status open_tokenizer(const struct run_spec *spec, struct trainer_samples *s, struct error *err)
+{
+    bool text = false;
+    for (int i = 0; i < s->count; i++)
+        text = text || spec->train.samples[i].text;
+    if (!text)
+        return STATUS_OK;
+    if (!spec->model.tokenizer_folder) {
+        error_set(err, STATUS_USAGE, "train.samples has a text, and the model has no tokenizer");
+        return error_hint(err, "set model.tokenizer, or give prompts as lists of token ids, [[1, 2, 3]]");
+    }
+    const enum status status = tokenizer_open(spec->model.tokenizer_folder, &s->tokenizer, err);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    error_prefix(err, "train.samples");
+    return status == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]") : status;
+}
+
+static enum status read_all(const struct run_spec *spec, const struct model_desc *desc, struct trainer_samples *s,
+                            struct error *err)
+{
+    if (desc->num_labels > 0 || desc->bidirectional)
+        return error_set(err, STATUS_USAGE, "train.samples needs a causal language model; hint: remove the key");
+    TRY(open_tokenizer(spec, s, err));
+    TRY(end_tokens_read(spec->model.folder, desc->source, &s->ends, err));
+    for (int i = 0; i < s->count; i++) {
+        const enum status status = read_prompt(spec, desc, i, s, err);
+        if (status != STATUS_OK) {
+            error_prefix(err, "train.samples: prompt %d", i + 1);
+            return status;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status trainer_samples_new(const struct run_spec *spec, const struct model_desc *desc,
+                                struct trainer_samples **samples, struct error *err)
+{
+    *samples = NULL;
+    if (!spec->train.num_samples)
+        return STATUS_OK;
+    struct trainer_samples *s = memory_zeroed(1, sizeof *s);
+    s->count = spec->train.num_samples;
+    s->max_tokens = spec->train.sample_tokens;
+    s->prompts = memory_zeroed((size_t)s->count, sizeof *s->prompts);
+    const enum status status = read_all(spec, desc, s, err);
+    if (status == STATUS_OK)
+        *samples = s;
+    else
+        trainer_samples_free(s);
+    return status;
+}
+
+enum status trainer_samples_attach(struct trainer_samples *s, struct transformer *transformer, struct error *err)
+{
+    return generator_new(transformer, s->capacity, &s->generator, err);
+}
+
+void trainer_samples_free(struct trainer_samples *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->count; i++)
+        token_list_release(&s->prompts[i]);
+    generator_free(s->generator);
+    tokenizer_free(s->tokenizer);
+    free(s->prompts);
+    free(s);
+}

@@ -1,0 +1,36 @@
+/* trainer_samples.h: train.samples: how the model that trains continues a few prompts, greedily, at each evaluation.
+ *
+ * All ranks generate the same text: at ZeRO stage 3 each token gathers every unit once more, as an evaluation does. A
+ * token is rank 0's choice. Between two steps generation uses the transformer's activations, and of its own only the
+ * keys and values; the bits of training do not change. */
+#ifndef ZTRAIN_CMD_TRAIN_TRAINER_SAMPLES_H
+#define ZTRAIN_CMD_TRAIN_TRAINER_SAMPLES_H
+
+#include "core/model/end_tokens.h"
+#include "core/model/model_config.h"
+#include "core/spec/spec.h"
+#include "core/text/tokenizer.h"
+#include "gpu/model/generate.h"
+
+struct trainer_samples {
+    int count;
+    struct token_list *prompts;  /* owned (count) */
+    struct tokenizer *tokenizer; /* owned; NULL: all prompts are token ids */
+    struct end_tokens ends;
+    int64_t max_tokens; /* of a continuation */
+    int64_t capacity;   /* tokens of the longest prompt with its continuation */
+    struct generator *generator;
+};
+
+/* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE: a text, and the model has no tokenizer that
+ * ztrain reads; an id that is not in the vocabulary; a prompt that fills data.seq_length; a model that is no causal
+ * language model. The messages name the prompt. */
+enum status trainer_samples_new(const struct run_spec *spec, const struct model_desc *desc,
+                                struct trainer_samples **samples, struct error *err);
+
+/* Gives it the transformer that generates. */
+enum status trainer_samples_attach(struct trainer_samples *samples, struct transformer *transformer, struct error *err);
+
+void trainer_samples_free(struct trainer_samples *samples); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,63 @@
+#include "cmd/engine/trainer_weights.h"
+
+#include "ckpt/huggingface/huggingface.h"
+#include "core/liveness.h"
+
+#include <string.h>
+
+/* Fills this rank's slices with initial values; each element depends only on seed, tensor and index. */
+static enum status initialise(struct trainer *t, struct error *err)
+{
+    enum { PIECE = 1 << 16 };
+    for (int u = 0; u < t->table.num_units; u++) {
+        float *slice;
+        TRY(state_slice(zero_slices(t->zero), SLICE_WRITE, STATE_MASTER, u, &slice, err));
+        int64_t begin = t->layout.slice[u] * t->rank, end = begin + t->layout.slice[u];
+        const struct unit_info *unit = &t->table.units[u];
+        memset(slice, 0, (size_t)t->layout.slice[u] * sizeof *slice);
+        for (int i = unit->first_tensor; i < unit->first_tensor + unit->num_tensors; i++) {
+            const struct tensor_info *tensor = &t->table.tensors[i];
+            int64_t first = tensor->offset > begin ? tensor->offset : begin;
+            int64_t last = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
+#pragma omp parallel for schedule(dynamic)
+            for (int64_t at = first; at < last; at += PIECE) {
+                int64_t count = last - at < PIECE ? last - at : PIECE;
+                tensor_init_range(&t->table, i, t->spec->run.seed, at - tensor->offset, count, slice + (at - begin));
+                liveness_tick();
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static struct huggingface_source pretrained(const struct trainer *t)
+{
+    return (struct huggingface_source){.dir = t->spec->model.pretrained ? t->spec->model.folder : NULL,
+                                       .desc = &t->desc,
+                                       .table = &t->table,
+                                       .ignore = &t->spec->model.ignore_tensors};
+}
+
+enum status trainer_weights_check(const struct trainer *t, bool *absent, struct error *err)
+{
+    const struct huggingface_source source = pretrained(t);
+    *absent = false;
+    return source.dir ? huggingface_check(&source, absent, err) : STATUS_OK;
+}
+
+enum status trainer_weights_load(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
+{
+    const struct huggingface_source source = pretrained(t);
+    if (checkpoint)
+        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, zero_slices(t->zero), err));
+    else if (source.dir)
+        TRY(huggingface_load(&source, &t->layout, t->rank, t->spec->run.seed, zero_slices(t->zero), err));
+    else
+        TRY(initialise(t, err));
+    return STATUS_OK;
+}
+
+enum status trainer_weights_spread(struct trainer *t, struct error *err)
+{
+    return zero_params_changed(t->zero, t->compute, err);
+}

@@ -1,0 +1,18 @@
+/* trainer_weights.h: the weights with which a run begins. Their bits depend on neither world size nor ZeRO stage. */
+#ifndef ZTRAIN_CMD_TRAIN_TRAINER_WEIGHTS_H
+#define ZTRAIN_CMD_TRAIN_TRAINER_WEIGHTS_H
+
+#include "ckpt/checkpoint.h"
+#include "cmd/engine/trainer.h"
+
+/* Fills this rank's share of the weights: from `checkpoint` if it is not NULL, else from the Hugging Face folder that
+ * the spec names, else by initialisation. */
+enum status trainer_weights_load(struct trainer *trainer, const struct checkpoint *checkpoint, struct error *err);
+
+/* Reads the headers of the Hugging Face folder that the spec names, if it names one: huggingface_check(). */
+enum status trainer_weights_check(const struct trainer *trainer, bool *absent, struct error *err);
+
+/* Collective, after that: turns the loaded shares into the parameters that the ranks compute with. */
+enum status trainer_weights_spread(struct trainer *trainer, struct error *err);
+
+#endif

@@ -1,0 +1,211 @@
+/* comms_report.c: see comms_report.h. Bandwidths are those of NCCL's tests, without the wait for the last rank: the
+ * algorithm's is the bytes of all ranks' slices over the time, the bus bandwidth (N-1)/N of it, which is what each rank
+ * sends and receives. */
+#include "cmd/observe/comms_report.h"
+
+#include "comm/comm_log.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- recording ----------------------------------------------------------- */
+
+static double algorithm_bandwidth(int64_t bytes, double seconds)
+{
+    return seconds > 0 ? (double)bytes / seconds / 1e9 : 0;
+}
+
+static double bus_bandwidth(int64_t bytes, double seconds, int world)
+{
+    return algorithm_bandwidth(bytes, seconds) * (world - 1) / world;
+}
+
+static const char *name_of(const struct trainer *t, int unit)
+{
+    return unit < 0 ? "-" : t->table.units[unit].name;
+}
+
+/* verbose: a line for each collective of rank 0. */
+static void log_op(void *context, const struct comm_log_op *op)
+{
+    const struct run *run = context;
+    log_info("comm op: %s | for: %s | unit: %s | time (ms): %.3f | bytes: %" PRId64
+             " | algbw (GB/s): %.3f | busbw (GB/s): %.3f",
+             op->collective, comm_purpose_name(op->purpose), name_of(&run->trainer, op->unit), 1e3 * op->seconds,
+             op->bytes, algorithm_bandwidth(op->bytes, op->seconds),
+             bus_bandwidth(op->bytes, op->seconds, run->boot->world));
+}
+
+/* prof_ops names a collective as PyTorch does: all_gather and all_gather_into_tensor are one. */
+static bool is_wanted(const struct run_spec *spec, const char *collective)
+{
+    const struct string_list *names = &spec->comms_logger.prof_ops;
+    bool wanted = spec->comms_logger.prof_all;
+    for (int i = 0; i < names->count; i++)
+        wanted |= !strncmp(names->items[i], collective, strlen(collective));
+    return wanted;
+}
+
+enum status comms_report_start(struct run *run, struct error *err)
+{
+    const struct run_spec *spec = run->spec;
+    if (!spec->comms_logger.enabled)
+        return STATUS_OK;
+    if (run->boot->world == 1) {
+        log_info("comms_logger: a single rank has no collectives");
+        return STATUS_OK;
+    }
+    struct comm_log_config config = {.units = run->trainer.table.num_units,
+                                     .all_gather = is_wanted(spec, "all_gather"),
+                                     .reduce_scatter = is_wanted(spec, "reduce_scatter"),
+                                     .context = run};
+    if (spec->comms_logger.verbose && run->boot->rank == 0)
+        config.each = log_op;
+    run->comms_from = run->position.step;
+    return run_agree(run, comm_log_start(run->comm, run->trainer.device, &config, err), err);
+}
+
+enum status comms_report_step(struct run *run, struct error *err)
+{
+    return comm_log_share(run->comm, false, err);
+}
+
+/* ---- the report ---------------------------------------------------------- */
+
+struct comms {
+    const struct comm_log_row *rows;
+    const struct comm_log_rank *ranks;
+    const struct trainer *trainer;
+    int num_rows, world, units;
+    int64_t skipped, steps;
+};
+
+static bool is_block(const struct comms *c, const struct comm_log_row *row)
+{
+    return row->unit > 0 && row->unit < c->units - 1;
+}
+
+static void log_row(const struct comms *c, const struct comm_log_row *row, const char *unit)
+{
+    double moving = row->seconds - row->waited;
+    log_info("%-14s  %-10s  %-10s %8" PRId64 " %12.4g %10.4f %10.4f %8.3f %8.3f", row->collective,
+             comm_purpose_name(row->purpose), unit, row->calls, (double)row->bytes / 1e6, row->seconds, row->waited,
+             algorithm_bandwidth(row->bytes, moving), bus_bandwidth(row->bytes, moving, c->world));
+}
+
+/* The rows of the blocks of one collective for one purpose follow each other: unless each is to be shown, their sum. */
+static void log_table(const struct comms *c, bool each_block)
+{
+    log_info("collectives of %" PRId64
+             " step%s; seconds of a rank, of them waited for the last one; bandwidths without "
+             "the wait",
+             c->steps, c->steps == 1 ? "" : "s");
+    log_info("%-14s  %-10s  %-10s %8s %12s %10s %10s %8s %8s", "collective", "for", "unit", "calls", "MB", "seconds",
+             "waited", "algbw", "busbw");
+    for (int i = 0; i < c->num_rows; i++) {
+        struct comm_log_row row = c->rows[i];
+        if (each_block || !is_block(c, &row)) {
+            log_row(c, &row, name_of(c->trainer, row.unit));
+            continue;
+        }
+        for (; i + 1 < c->num_rows && is_block(c, &c->rows[i + 1]) && c->rows[i + 1].purpose == row.purpose &&
+               !strcmp(c->rows[i + 1].collective, row.collective);
+             i++) {
+            row.calls += c->rows[i + 1].calls;
+            row.bytes += c->rows[i + 1].bytes;
+            row.seconds += c->rows[i + 1].seconds;
+            row.waited += c->rows[i + 1].waited;
+        }
+        log_row(c, &row, "blocks");
+    }
+}
+
+/* The rank that has cost the others most. */
+static int find_straggler(const struct comms *c)
+{
+    int worst = 0;
+    for (int r = 1; r < c->world; r++)
+        if (c->ranks[r].caused > c->ranks[worst].caused)
+            worst = r;
+    return worst;
+}
+
+static json_t *rows_to_json(const struct comms *c)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < c->num_rows; i++) {
+        const struct comm_log_row *row = &c->rows[i];
+        double moving = row->seconds - row->waited;
+        json_array_append_new(list, json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
+                                              comm_purpose_name(row->purpose), "unit", name_of(c->trainer, row->unit),
+                                              "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes,
+                                              "seconds", row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
+                                              algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
+                                              bus_bandwidth(row->bytes, moving, c->world)));
+    }
+    return list;
+}
+
+static json_t *ranks_to_json(const struct comms *c, const struct bootstrap *boot)
+{
+    json_t *list = json_array();
+    for (int r = 0; r < c->world; r++)
+        json_array_append_new(list, json_pack("{sisssIsfsf}", "rank", r, "host", boot->places[r].host, "last",
+                                              (json_int_t)c->ranks[r].last, "caused_seconds", c->ranks[r].caused,
+                                              "waited_seconds", c->ranks[r].waited));
+    return list;
+}
+
+static void write_json(const struct run *run, const struct comms *c)
+{
+    char path[FS_PATH_MAX];
+    struct error err;
+    json_t *root =
+        json_pack("{sIsIsisisoso}", "steps", (json_int_t)c->steps, "skipped", (json_int_t)c->skipped, "world", c->world,
+                  "straggler", find_straggler(c), "collectives", rows_to_json(c), "ranks", ranks_to_json(c, run->boot));
+    char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    enum status status = STATUS_OK;
+    if (!text)
+        status = error_set(&err, STATUS_DEVICE, "out of memory");
+    else if (fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &err) != STATUS_OK ||
+             fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err) != STATUS_OK)
+        status = err.code;
+    if (status != STATUS_OK)
+        log_warn("comms_logger: comms.json is not written: %s", err.text);
+    free(text);
+    json_decref(root);
+}
+
+static void log_straggler(const struct run *run, const struct comms *c)
+{
+    int worst = find_straggler(c);
+    const struct comm_log_rank *rank = &c->ranks[worst];
+    log_info("the others waited longest for rank %d on %s: %.3f s each, in %" PRId64
+             " collectives for which it was ready last; it waited %.3f s itself",
+             worst, run->boot->places[worst].host, rank->caused, rank->last, rank->waited);
+    if (c->skipped)
+        log_info("%" PRId64 " further collectives were too many for a step and are not in the table", c->skipped);
+}
+
+enum status comms_report_finish(struct run *run, struct error *err)
+{
+    struct comms c = {.world = run->boot->world,
+                      .trainer = &run->trainer,
+                      .units = run->trainer.table.num_units,
+                      .steps = run->position.step - run->comms_from};
+    TRY(comm_log_share(run->comm, true, err));
+    c.num_rows = comm_log_read(run->comm, &c.rows, &c.ranks, &c.skipped);
+    if (c.num_rows == 0 || run->boot->rank != 0)
+        return STATUS_OK;
+    console_break(&run->console);
+    log_table(&c, run->spec->comms_logger.debug);
+    log_straggler(run, &c);
+    write_json(run, &c);
+    return STATUS_OK;
+}

@@ -1,0 +1,18 @@
+/* comms_report.h: comms_logger of the run spec: what the collectives of a run cost, and which rank the others wait for.
+ */
+#ifndef ZTRAIN_CMD_TRAIN_COMMS_REPORT_H
+#define ZTRAIN_CMD_TRAIN_COMMS_REPORT_H
+
+#include "cmd/run/run_state.h"
+
+/* Begins to record, if the spec says so. Collective; all ranks fail if one does. */
+enum status comms_report_start(struct run *run, struct error *err);
+
+/* After a step was collected: compares the ranks. Collective. */
+enum status comms_report_step(struct run *run, struct error *err);
+
+/* At the end of the steps. Rank 0 logs the table and writes comms.json into the run folder; if that fails, it is a
+ * warning. Collective. */
+enum status comms_report_finish(struct run *run, struct error *err);
+
+#endif

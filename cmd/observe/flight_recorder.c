@@ -1,0 +1,458 @@
+/* flight_recorder.c: see flight_recorder.h. The thread looks five times a second; requests wake it. It makes its system
+ * calls directly, not through core/io.h: a file that hangs is to end no run, and faults on purpose are not for it. */
+#include "cmd/observe/flight_recorder.h"
+
+#include "cmd/run/stop_signal.h"
+#include "comm/comm_flight.h"
+#include "core/clock.h"
+#include "core/flight/flight_ended.h"
+#include "core/flight/flight_file.h"
+#include "core/flight/flight_start.h"
+#include "core/fsutil.h"
+#include "core/liveness.h"
+#include "core/log.h"
+#include "core/thread.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEPT_STARTS = 4, PATH_BYTES = FS_PATH_MAX };
+
+static const double look_seconds = 0.2, files_a_second = 64;
+static const double fail_patience = 2, stop_patience = 1; /* seconds */
+static const double stall_factor = 5;                     /* median steps */
+
+/* One in a process; static, since a thread that hangs in a write outlives the run. */
+static struct {
+    pthread_t thread;
+    pthread_mutex_t mutex; /* guards what follows up to `head` */
+    pthread_cond_t changed;
+    bool runs, ended, stop, failed, written; /* failed: a record of the failure is asked for; written: it was */
+    bool abandoned;                          /* the thread hangs in a write, and comm may be gone when that returns */
+    struct flight_head head;
+    struct comm *comm; /* borrowed; its ring stays mapped until the process ends */
+    struct flight_ring *ring;
+    double timeout;
+    char folder[PATH_BYTES], start[FLIGHT_START_BYTES];
+
+    /* the thread's */
+    struct flight_file file, other;
+    struct flight_image image;
+    struct flight_head copy; /* of head, while a file is written */
+    double renewed_at;
+    int64_t stalled_step;
+    int quits;
+    bool warned;
+} recorder = {.mutex = PTHREAD_MUTEX_INITIALIZER, .file = {.fd = -1}, .other = {.fd = -1}};
+
+static atomic_int quits; /* SIGQUITs so far */
+
+static void take_quit(int signal_number)
+{
+    (void)signal_number;
+    atomic_fetch_add(&quits, 1);
+}
+
+/* ---- files --------------------------------------------------------------- */
+
+static void record_path(int rank, char path[PATH_BYTES + 64])
+{
+    snprintf(path, PATH_BYTES + 64, "%s/%s/rank-%05d.ring", recorder.folder, recorder.start, rank);
+}
+
+static int make_folders(void)
+{
+    char path[PATH_BYTES + 64];
+    snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
+    if ((mkdir(recorder.folder, 0777) != 0 && errno != EEXIST) || (mkdir(path, 0777) != 0 && errno != EEXIST))
+        return errno;
+    return 0;
+}
+
+static void stamp(struct flight_head *head)
+{
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    head->written = flight_clock();
+    head->wall = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
+}
+
+/* Writes recorder.copy and recorder.image to this rank's file. */
+static void write_own(void)
+{
+    char path[PATH_BYTES + 64];
+    record_path(recorder.copy.rank, path);
+    stamp(&recorder.copy);
+    int reason;
+    if (recorder.file.fd >= 0) {
+        reason = flight_file_renew(&recorder.file, &recorder.copy, &recorder.image);
+    } else {
+        reason = make_folders();
+        if (!reason)
+            reason = flight_file_create(&recorder.file, path, &recorder.copy, &recorder.image);
+    }
+    recorder.renewed_at = seconds_now();
+    if (reason && !recorder.warned)
+        log_warn("the flight record '%s' cannot be written, training continues without it: %s", path, strerror(reason));
+    recorder.warned |= reason != 0;
+}
+
+/* The state of a process in proc(5); 'X': it is gone. */
+static char process_state(int pid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return errno == ENOENT ? 'X' : '?';
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = 0;
+    const char *name_end = strrchr(text, ')');
+    char state = name_end && name_end[1] ? name_end[2] : 'X';
+    return state == 'Z' || state == 'x' ? 'X' : state == 't' ? 'T' : state;
+}
+
+/* The neighbour with local rank `local`, if there is one and comm is still there. */
+static bool take_peer(int local, struct flight_peer *peer)
+{
+    pthread_mutex_lock(&recorder.mutex);
+    const bool there = !recorder.abandoned && local < comm_flight_peers(recorder.comm);
+    if (there)
+        *peer = comm_flight_peer(recorder.comm, local);
+    pthread_mutex_unlock(&recorder.mutex);
+    return there;
+}
+
+static void write_neighbour(const struct flight_peer *peer, char state)
+{
+    char path[PATH_BYTES + 64];
+    struct flight_head head = {.rank = peer->rank,
+                               .world = recorder.copy.world,
+                               .pid = peer->pid,
+                               .speaker = -1,
+                               .witness = recorder.copy.rank,
+                               .process = state,
+                               .bad_rank = -1,
+                               .asked = recorder.copy.asked,
+                               .interval = recorder.copy.interval};
+    snprintf(head.host, sizeof head.host, "%s", peer->host);
+    stamp(&head);
+    flight_copy(peer->ring, &recorder.image);
+    record_path(peer->rank, path);
+    if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
+        flight_file_close(&recorder.other);
+}
+
+/* Writes the records of neighbours that cannot do it: their processes are gone, stopped, or stuck in the kernel. */
+static void write_neighbours(void)
+{
+    struct flight_peer peer;
+    for (int l = 0; take_peer(l, &peer); l++) {
+        if (peer.rank == recorder.copy.rank || peer.left)
+            continue;
+        const char state = process_state(peer.pid);
+        if (state == 'X' || state == 'T' || state == 'D')
+            write_neighbour(&peer, state);
+    }
+}
+
+/* Deletes this rank's file, and the folders if they are empty then. */
+static void delete_own(void)
+{
+    char path[PATH_BYTES + 64];
+    flight_file_close(&recorder.file);
+    record_path(recorder.copy.rank, path);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
+    rmdir(path);
+    rmdir(recorder.folder);
+}
+
+/* ---- earlier starts ------------------------------------------------------ */
+
+static int newest_first(const struct dirent **a, const struct dirent **b)
+{
+    return flight_start_compare((*b)->d_name, (*a)->d_name);
+}
+
+static int is_start(const struct dirent *entry)
+{
+    return flight_start_is(entry->d_name);
+}
+
+/* Deletes a start's records, or only the files that flight_file_create() leaves where a rank is killed in it; then the
+ * folder, if it is empty. The run is locked, so nobody writes there but a rank of another node that is slow to die, and
+ * it merely makes its record again. */
+static void sweep_start(const char *name, bool records)
+{
+    char path[PATH_BYTES + 300];
+    snprintf(path, sizeof path, "%s/%s", recorder.folder, name);
+    DIR *entries = opendir(path);
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = readdir(entries));)
+        if (!strncmp(entry->d_name, "rank-", 5) && (records || strstr(entry->d_name, FLIGHT_FILE_TORN)))
+            unlinkat(dirfd(entries), entry->d_name, 0);
+    closedir(entries);
+    rmdir(path);
+}
+
+/* Rank 0: the records of the newest starts stay. */
+static void sweep_old_starts(void)
+{
+    struct dirent **names;
+    int count = scandir(recorder.folder, &names, is_start, newest_first);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(names[i]->d_name, recorder.start) != 0) /* where other ranks are at work already */
+            sweep_start(names[i]->d_name, i >= KEPT_STARTS);
+        free(names[i]);
+    }
+    if (count >= 0)
+        free(names);
+}
+
+/* Whether there are records of other starts. */
+static bool others_have_records(void)
+{
+    struct dirent **names;
+    bool others = false;
+    int count = scandir(recorder.folder, &names, is_start, newest_first);
+    for (int i = 0; i < count; i++) {
+        others |= strcmp(names[i]->d_name, recorder.start) != 0; /* sweep_old_starts() has deleted empty ones */
+        free(names[i]);
+    }
+    if (count >= 0)
+        free(names);
+    return others;
+}
+
+/* Rank 0: the run ends in order. Notes it where an earlier start's records would look like the run's end. */
+static void note_end(void)
+{
+    struct flight_end end = {.wall = (int64_t)time(NULL)};
+    snprintf(end.start, sizeof end.start, "%s", recorder.start);
+    const int reason =
+        others_have_records() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
+    if (reason && !recorder.warned)
+        log_warn("'%s/ended' cannot be written, which tells ztrain why that the run ended in order: %s",
+                 recorder.folder, strerror(reason));
+}
+
+/* ---- the thread ---------------------------------------------------------- */
+
+/* Whether the step takes much longer than those before it; told once. */
+static bool step_stalls(void)
+{
+    const struct flight_image *image = &recorder.image;
+    const int64_t median = flight_median_step(image), now = flight_clock();
+    const double seconds = 1e-9 * (double)(now - (int64_t)image->phase_since), usual = 1e-9 * (double)median;
+    if (image->phase != FLIGHT_STEP || !median || recorder.stalled_step == (int64_t)image->step)
+        return false;
+    if (seconds < stall_factor * usual || seconds < recorder.timeout / 2)
+        return false;
+    recorder.stalled_step = (int64_t)image->step;
+    if (recorder.copy.rank == 0)
+        log_warn("step %" PRIu64
+                 " has taken %.3g s so far, the steps before it took %.3g s; hint: ztrain why RUN names "
+                 "the rank that the others wait for",
+                 image->step, seconds, usual);
+    return true;
+}
+
+/* One look; the mutex is held but for the writing. */
+static void look(void)
+{
+    const bool failure = recorder.failed && !recorder.written, stop = recorder.stop;
+    flight_copy(recorder.ring, &recorder.image);
+    liveness_slow_describe(recorder.head.waiting, sizeof recorder.head.waiting);
+    const int seen = atomic_load(&quits);
+    const bool quit = seen != recorder.quits;
+    recorder.quits = seen;
+    const bool asked = stop_signal_pending() != recorder.head.asked;
+    recorder.head.asked = stop_signal_pending();
+    recorder.copy = recorder.head;
+    pthread_mutex_unlock(&recorder.mutex);
+    const bool stalls = !failure && !stop && step_stalls();
+    if (quit || stalls)
+        recorder.copy.reason = recorder.copy.reason == FLIGHT_FAILURE ? FLIGHT_FAILURE
+                               : quit                                 ? FLIGHT_QUIT
+                                                                      : FLIGHT_STALL;
+    if (quit || stalls || failure || asked || seconds_now() - recorder.renewed_at >= recorder.copy.interval)
+        write_own();
+    if (quit && recorder.copy.rank == 0)
+        log_info("SIGQUIT: the ranks' flight records are in %s/%s; ztrain why reads them", recorder.folder,
+                 recorder.start);
+    if (failure)
+        write_neighbours();
+    pthread_mutex_lock(&recorder.mutex);
+    if (recorder.head.reason != FLIGHT_FAILURE)
+        recorder.head.reason = recorder.copy.reason;
+    recorder.written |= failure;
+    pthread_cond_broadcast(&recorder.changed);
+}
+
+/* Until the next look; the mutex is held. A signal to stop ends the rest: a second Ctrl-C may end the process soon. */
+static void rest(void)
+{
+    const double end = seconds_now() + look_seconds;
+    while (!recorder.stop && !(recorder.failed && !recorder.written) && seconds_now() < end &&
+           stop_signal_pending() == recorder.head.asked) {
+        const struct timespec until = time_after(look_seconds / 8);
+        pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
+    }
+}
+
+static void *recorder_loop(void *unused)
+{
+    (void)unused;
+    pthread_setname_np(pthread_self(), "ztrain-flight");
+    if (recorder.head.rank == 0)
+        sweep_old_starts();
+    pthread_mutex_lock(&recorder.mutex);
+    while (!recorder.stop) {
+        look();
+        rest();
+    }
+    recorder.copy = recorder.head;
+    pthread_mutex_unlock(&recorder.mutex);
+    if (recorder.copy.reason != FLIGHT_FAILURE && recorder.copy.rank == 0)
+        note_end();
+    if (recorder.copy.reason == FLIGHT_RUNNING) {
+        delete_own();
+    } else if (recorder.copy.reason != FLIGHT_FAILURE) {
+        flight_copy(recorder.ring, &recorder.image);
+        recorder.copy.reason = FLIGHT_ENDED;
+        write_own();
+    }
+    flight_file_close(&recorder.file);
+    pthread_mutex_lock(&recorder.mutex);
+    recorder.ended = true;
+    pthread_cond_broadcast(&recorder.changed);
+    pthread_mutex_unlock(&recorder.mutex);
+    return NULL;
+}
+
+/* ---- for the run --------------------------------------------------------- */
+
+static void describe_rank(const struct run *run)
+{
+    const double interval = run->boot->world / files_a_second;
+    recorder.comm = run->comm;
+    recorder.ring = comm_flight_ring(run->comm);
+    recorder.timeout = run->spec->comm.timeout_seconds;
+    recorder.head = (struct flight_head){.rank = run->boot->rank,
+                                         .world = run->boot->world,
+                                         .pid = (int)getpid(),
+                                         .speaker = -1,
+                                         .witness = -1,
+                                         .process = '?',
+                                         .bad_rank = -1,
+                                         .interval = interval > 1 ? interval : 1};
+    snprintf(recorder.head.host, sizeof recorder.head.host, "%.63s", run->boot->host);
+    snprintf(recorder.folder, sizeof recorder.folder, "%s/flight", run->folder.path);
+}
+
+/* Rank 0 names the start. */
+static enum status name_start(const struct run *run, struct error *err)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    memset(recorder.start, 0, sizeof recorder.start);
+    if (run->boot->rank == 0)
+        flight_start_name(flight_start_next(recorder.folder), now, recorder.start);
+    return comm_broadcast(run->comm, recorder.start, sizeof recorder.start, 0, err);
+}
+
+void flight_recorder_take_quits(void)
+{
+    const struct sigaction action = {.sa_handler = take_quit, .sa_flags = SA_RESTART};
+    sigset_t quit;
+    sigaction(SIGQUIT, &action, NULL);
+    sigemptyset(&quit);
+    sigaddset(&quit, SIGQUIT);
+    pthread_sigmask(SIG_UNBLOCK, &quit, NULL); /* a supervisor starts its ranks with it blocked */
+}
+
+enum status flight_recorder_start(struct run *run, struct error *err)
+{
+    ASSERT(!recorder.runs);
+    describe_rank(run);
+    TRY(name_start(run, err));
+    flight_use(recorder.ring);
+    flight_phase(FLIGHT_PREPARE);
+    condition_init(&recorder.changed);
+    int error = thread_start(&recorder.thread, 0, recorder_loop, NULL);
+    recorder.runs = error == 0;
+    if (error)
+        log_warn("no flight record: cannot start a thread: %s", strerror(error));
+    return STATUS_OK;
+}
+
+/* Waits until *done, under the mutex. */
+static void await(const bool *done, double seconds)
+{
+    const double end = seconds_now() + seconds;
+    while (!*done && seconds_now() < end) {
+        const struct timespec until = time_after(look_seconds);
+        pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
+        liveness_tick();
+    }
+}
+
+void flight_recorder_fail(enum status status, const struct error *err)
+{
+    if (!recorder.runs)
+        return;
+    pthread_mutex_lock(&recorder.mutex);
+    recorder.head.reason = FLIGHT_FAILURE;
+    recorder.head.code = (int)status;
+    recorder.head.speaker = comm_flight_speaker(recorder.comm);
+    snprintf(recorder.head.error, sizeof recorder.head.error, "%.1023s", err->text);
+    recorder.failed = true;
+    pthread_cond_broadcast(&recorder.changed);
+    await(&recorder.written, fail_patience);
+    pthread_mutex_unlock(&recorder.mutex);
+}
+
+void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *tensor)
+{
+    if (!recorder.runs)
+        return;
+    pthread_mutex_lock(&recorder.mutex);
+    struct flight_head *head = &recorder.head;
+    if (first || !head->bad_first) {
+        head->bad_first = step;
+        head->bad_rank = rank;
+        snprintf(head->bad_tensor, sizeof head->bad_tensor, "%s", tensor);
+    }
+    head->bad_last = step;
+    pthread_mutex_unlock(&recorder.mutex);
+}
+
+void flight_recorder_stop(void)
+{
+    if (!recorder.runs)
+        return;
+    pthread_mutex_lock(&recorder.mutex);
+    recorder.stop = true;
+    pthread_cond_broadcast(&recorder.changed);
+    await(&recorder.ended, stop_patience);
+    const bool ended = recorder.ended;
+    recorder.abandoned = !ended;
+    pthread_mutex_unlock(&recorder.mutex);
+    if (ended)
+        pthread_join(recorder.thread, NULL);
+    else /* it hangs in a write, and ends with the process */
+        pthread_detach(recorder.thread);
+    recorder.runs = false;
+}

@@ -1,0 +1,23 @@
+/* flops_report.h: time and work of the ops: of one step with flops_profiler of the run spec, of the whole run with
+ * --profile. */
+#ifndef ZTRAIN_CMD_TRAIN_FLOPS_REPORT_H
+#define ZTRAIN_CMD_TRAIN_FLOPS_REPORT_H
+
+#include "cmd/run/run_state.h"
+
+/* Whether the step that is enqueued next is flops_profiler's; the same on all ranks. */
+bool flops_report_is_due(const struct run *run);
+
+/* Around that step, with no other step under way: it is enqueued op by op, each timed by itself, with the same bits as
+ * any other. End: rank 0 logs the tables or writes them to flops_profiler.output_file, unless the step was broken off.
+ */
+void flops_report_begin(struct run *run);
+void flops_report_end(struct run *run, bool broken_off);
+
+/* Before the first step: says so if flops_profiler's step will not come. */
+void flops_report_announce(const struct run *run);
+
+/* Rank 0 logs the ops of all steps (--profile). */
+void flops_report_run(struct run *run);
+
+#endif

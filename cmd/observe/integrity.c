@@ -1,0 +1,144 @@
+#include "cmd/observe/integrity.h"
+
+#include "comm/zero/zero_check.h"
+#include "core/flight/flight.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+
+void integrity_start(struct run *run)
+{
+    const int64_t interval = run->spec->train.check_interval_steps;
+    if (!interval)
+        return;
+    zero_check_enable(run->trainer.zero);
+    if (run->boot->rank == 0)
+        log_info("each step whose number is a multiple of %" PRId64
+                 " is computed twice and compared (train.check_interval_steps)",
+                 interval);
+}
+
+bool integrity_is_due(const struct run *run, int64_t step)
+{
+    const int64_t interval = run->spec->train.check_interval_steps;
+    const bool profiled = run->spec->flops_profiler.enabled && step == run->spec->flops_profiler.profile_step;
+    return interval && step % interval == 0 && !profiled; /* whose table is of one computation */
+}
+
+static const char undecided_hint[] = "memory, a processor or the network of one of them is faulty; resume from the "
+                                     "last checkpoint, on other nodes if it "
+                                     "recurs";
+
+/* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. other: the second rank where neither can be
+ * accused, else -1. */
+static void write_line(struct run *run, int64_t step, int rank, int other, const char *what, const char *tensor)
+{
+    const struct corruption_metrics line = {.step = step,
+                                            .rank = rank,
+                                            .other = other,
+                                            .host = run->boot->places[rank].host,
+                                            .what = what,
+                                            .tensor = tensor};
+    struct error ignored;
+    console_break(&run->console);
+    if (run->metrics && metrics_corruption(run->metrics, &line, &ignored) != STATUS_OK)
+        log_warn("%s", ignored.text);
+}
+
+/* The error names the culprit as "rank 1 on host" only where most ranks agree against it: ztrain why looks for that. */
+static void describe_difference(const struct run *run, const struct replica_difference *d, const char *tensor,
+                                struct error *err)
+{
+    const char *host = run->boot->places[d->rank].host, *other = run->boot->places[d->other].host;
+    if (d->majority)
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64
+                  ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of "
+                  "%s than rank %d on %s; no checkpoint is written",
+                  run->position.step, d->rank, host, d->what, tensor, d->other, other);
+    else
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64
+                  ": the ranks' copies of the model have drifted apart: ranks %d (on %s) and %d (on %s) "
+                  "hold different %s of %s, and nobody knows which of them is right; no checkpoint is written",
+                  run->position.step, d->other, other, d->rank, host, d->what, tensor);
+}
+
+enum status integrity_compare_replicas(struct run *run, struct error *err)
+{
+    struct replica_difference d;
+    const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
+    TRY(zero_compare_replicas(run->trainer.zero, &d, err));
+    flight_end(entry);
+    if (d.rank < 0)
+        return STATUS_OK;
+    const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
+    write_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
+    describe_difference(run, &d, tensor, err);
+    error_hint(err, "%s",
+               d.majority ? "memory or a processor of that rank's node is faulty; without it, resume from the last "
+                            "checkpoint"
+                          : undecided_hint);
+    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
+}
+
+enum status integrity_note(struct run *run, struct error *err)
+{
+    return zero_check_note(run->trainer.zero, err);
+}
+
+enum status integrity_begin(struct run *run, struct error *err)
+{
+    TRY(integrity_compare_replicas(run, err));
+    return zero_check_is_noted(run->trainer.zero) ? STATUS_OK : zero_check_note(run->trainer.zero, err);
+}
+
+/* What has happened, for the message. */
+static const char *explain(enum zero_finding finding)
+{
+    switch (finding) {
+    case FINDING_STATE: return "have changed in memory since the update before, although nothing writes them";
+    case FINDING_GRADIENTS:
+    case FINDING_LOSS: return "differ between two computations of the step";
+    case FINDING_GATHERED: return "differ from those that other ranks have gathered";
+    default: return "differ between two reductions of equal gradients";
+    }
+}
+
+/* Ranks have gathered different parameters, and no more than half of them the same: none of them is accused. */
+static enum status end_undecided(struct run *run, const struct zero_verdict *v, struct error *err)
+{
+    const struct rank_place *places = run->boot->places;
+    error_set(err, STATUS_DIVERGED,
+              "step %" PRId64
+              ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered different "
+              "parameters of %s, and nobody knows which are right; the step is not made, and no checkpoint is written",
+              run->position.step + 1, v->other, places[v->other].host, v->rank, places[v->rank].host, v->unit->name);
+    error_hint(err, "%s", undecided_hint);
+    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
+}
+
+enum status integrity_verdict(void *context, const double losses[2], struct error *err)
+{
+    struct run *run = context;
+    struct zero_verdict v;
+    char others[40] = "", tensor[200] = "";
+    TRY(zero_check_verdict(run->trainer.zero, losses, run->trainer.compute, &v, err));
+    if (v.finding == FINDING_NONE)
+        return STATUS_OK;
+    const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
+    write_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
+    if (v.finding == FINDING_SPLIT)
+        return end_undecided(run, &v, err);
+    if (v.ranks > 1)
+        snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
+    if (name)
+        snprintf(tensor, sizeof tensor, " of %s", name);
+    if (v.rank != run->boot->rank) /* it speaks for itself: the error of the job names it */
+        return run_agree(run, STATUS_OK, err);
+    error_set(err, STATUS_BROKEN,
+              "step %" PRId64 ": silent corruption: its %s%s %s%s; the step is not made, and no checkpoint is written",
+              run->position.step + 1, v.what, tensor, explain(v.finding), others);
+    error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
+    return run_agree(run, STATUS_BROKEN, err);
+}

@@ -1,0 +1,30 @@
+/* integrity.h: looks for silent corruption: a processor that computes wrongly, memory that changes.
+ *
+ * Every train.check_interval_steps the gradients of a step are computed twice and compared, the rank's parameters and
+ * optimizer state are hashed after one update and before the next (comm/zero/zero_check.h), and the ranks' copies of
+ * them are compared, which save.c does before each checkpoint, too. What is found ends the run before the update: with
+ * STATUS_BROKEN where the rank is certain, with STATUS_DIVERGED where copies differ, and the last checkpoint stays. */
+#ifndef ZTRAIN_CMD_TRAIN_INTEGRITY_H
+#define ZTRAIN_CMD_TRAIN_INTEGRITY_H
+
+#include "cmd/run/run_state.h"
+
+/* Once, when the trainer is built. */
+void integrity_start(struct run *run);
+
+/* Whether the step is one that is checked. */
+bool integrity_is_due(const struct run *run, int64_t step);
+
+/* After the step before one that is checked, all steps collected: hashes parameters and state. */
+enum status integrity_note(struct run *run, struct error *err);
+
+/* Before a step that is checked, all steps collected. Collective. */
+enum status integrity_begin(struct run *run, struct error *err);
+
+/* Compares what both passes of a step have given. losses: this rank's. A stepper_check (stepper.h). Collective. */
+enum status integrity_verdict(void *context, const double losses[2], struct error *err);
+
+/* Compares the ranks' copies. STATUS_DIVERGED: they differ, which is also a line of metrics.jsonl. Collective. */
+enum status integrity_compare_replicas(struct run *run, struct error *err);
+
+#endif

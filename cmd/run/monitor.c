@@ -1,0 +1,149 @@
+#include "cmd/run/monitor.h"
+
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/metrics/csv_monitor.h"
+#include "core/metrics/tensorboard.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct monitor {
+    int64_t batch; /* samples of a step */
+    bool scale;    /* fp16: the loss scale is worth a curve */
+    struct tensorboard *tensorboard;
+    struct csv_monitor *csv;
+};
+
+/* output_path/job_name, or a folder of this name in the run's, and in it job_name if there is one. */
+static enum status monitor_place(const struct monitor_settings *settings, const struct run_spec *spec, const char *run,
+                                 const char *name, char folder[FS_PATH_MAX], struct error *err)
+{
+    if (!settings->output_path) {
+        char own[FS_PATH_MAX];
+        TRY(fs_join(own, run, name, STATUS_CHECKPOINT, err));
+        return settings->job_name ? fs_join(folder, own, settings->job_name, STATUS_CHECKPOINT, err)
+                                  : fs_join(folder, run, name, STATUS_CHECKPOINT, err);
+    }
+    return fs_join(folder, settings->output_path, settings->job_name ? settings->job_name : spec->run.name,
+                   STATUS_CHECKPOINT, err);
+}
+
+/* The effective run spec, from run.yaml, as a block of Markdown. */
+static enum status write_spec(struct tensorboard *tensorboard, const char *run, struct error *err)
+{
+    char path[FS_PATH_MAX], *yaml;
+    size_t bytes;
+    TRY(fs_join(path, run, "run.yaml", STATUS_CHECKPOINT, err));
+    TRY(fs_read_file(path, 1 << 20, STATUS_CHECKPOINT, &yaml, &bytes, err));
+    char *text = memory_printf("```yaml\n%.*s```\n", (int)bytes, yaml);
+    enum status status = tensorboard_text(tensorboard, "run_spec", text, err);
+    free(text);
+    free(yaml);
+    return status;
+}
+
+static enum status open_tensorboard(struct monitor *monitor, const struct run_spec *spec, const char *run,
+                                    int64_t first, struct error *err)
+{
+    char folder[FS_PATH_MAX];
+    TRY(monitor_place(&spec->tensorboard, spec, run, "tensorboard", folder, err));
+    TRY(tensorboard_open(folder, first, &monitor->tensorboard, err));
+    log_info("TensorBoard: events are written to %s", folder);
+    return write_spec(monitor->tensorboard, run, err);
+}
+
+static enum status open_csv(struct monitor *monitor, const struct run_spec *spec, const char *run,
+                            const struct csv_course *course, struct error *err)
+{
+    char folder[FS_PATH_MAX];
+    TRY(monitor_place(&spec->csv_monitor, spec, run, "csv_monitor", folder, err));
+    TRY(csv_monitor_open(folder, course, &monitor->csv, err));
+    log_info("csv_monitor: rows are written to %s", folder);
+    return STATUS_OK;
+}
+
+static void give_up_tensorboard(struct monitor *monitor, const struct error *err)
+{
+    log_warn("%s; no further events are written for TensorBoard, and metrics.jsonl has all metrics", err->text);
+    tensorboard_close(monitor->tensorboard);
+    monitor->tensorboard = NULL;
+}
+
+static void give_up_csv(struct monitor *monitor, const struct error *err)
+{
+    log_warn("%s; csv_monitor writes no further rows, and metrics.jsonl has all metrics", err->text);
+    csv_monitor_close(monitor->csv);
+    monitor->csv = NULL;
+}
+
+struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due)
+{
+    struct error err;
+    if (!spec->tensorboard.enabled && !spec->csv_monitor.enabled)
+        return NULL;
+    struct monitor *monitor = memory_alloc(sizeof *monitor);
+    *monitor = (struct monitor){.batch = spec->train_batch_size, .scale = spec->dtype == DTYPE_F16};
+    int64_t first = (step + 1) * monitor->batch;
+    if (spec->tensorboard.enabled && open_tensorboard(monitor, spec, run, first, &err) != STATUS_OK)
+        give_up_tensorboard(monitor, &err);
+    struct csv_course course = {INT64_MAX, INT64_MAX}; /* a new run appends to rows that are there, as DeepSpeed's do */
+    if (step > 0)
+        course = (struct csv_course){.first_train = first, .first_eval = first - (evaluation_due ? monitor->batch : 0)};
+    if (spec->csv_monitor.enabled && open_csv(monitor, spec, run, &course, &err) != STATUS_OK)
+        give_up_csv(monitor, &err);
+    return monitor;
+}
+
+void monitor_close(struct monitor *monitor)
+{
+    if (!monitor)
+        return;
+    tensorboard_close(monitor->tensorboard);
+    csv_monitor_close(monitor->csv);
+    free(monitor);
+}
+
+static void write_scalars(struct monitor *monitor, int64_t step, const struct scalar *scalars, int count)
+{
+    struct error err;
+    int64_t samples = step * monitor->batch;
+    if (monitor->tensorboard && tensorboard_scalars(monitor->tensorboard, samples, scalars, count, &err) != STATUS_OK)
+        give_up_tensorboard(monitor, &err);
+    if (monitor->csv && csv_monitor_scalars(monitor->csv, samples, scalars, count, &err) != STATUS_OK)
+        give_up_csv(monitor, &err);
+}
+
+void monitor_step(struct monitor *monitor, const struct step_metrics *m)
+{
+    if (!monitor)
+        return;
+    const struct scalar scalars[] = {
+        {"Train/Samples/train_loss", m->loss},
+        {"Train/Samples/lr", m->lr},
+        {"Train/Samples/loss_scale", monitor->scale ? m->loss_scale : NAN},
+        {"Train/Samples/grad_norm", m->grad_norm},
+        {"Train/Samples/tokens_per_s", m->tokens_per_s},
+        {"Train/Samples/mfu", m->mfu < 0 ? NAN : m->mfu},
+        {"Train/Samples/step_seconds", m->seconds.step},
+    };
+    write_scalars(monitor, m->step, scalars, COUNT_OF(scalars));
+}
+
+void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores)
+{
+    if (!monitor)
+        return;
+    double loss = eval_scores_value(scores, EVAL_METRIC_LOSS),
+           accuracy = eval_scores_value(scores, EVAL_METRIC_ACCURACY);
+    const struct scalar scalars[] = {
+        {"Eval/Samples/eval_loss", loss},
+        {"Eval/Samples/perplexity", isnan(accuracy) ? exp(loss) : NAN},
+        {"Eval/Samples/accuracy", accuracy},
+        {"Eval/Samples/f1", eval_scores_value(scores, EVAL_METRIC_F1)},
+    };
+    write_scalars(monitor, step, scalars, COUNT_OF(scalars));
+}

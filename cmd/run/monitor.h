@@ -1,0 +1,24 @@
+/* monitor.h: writes the metrics where TensorBoard and DeepSpeed's csv_monitor look for them, beside metrics.jsonl,
+ * which has everything. A monitor that cannot write is given up with a warning; training continues.
+ *
+ * The tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own (Train/Samples/grad_norm, …,
+ * Eval/Samples/eval_loss, …). As with DeepSpeed their axis counts the samples that were trained on. */
+#ifndef ZTRAIN_CMD_TRAIN_MONITOR_H
+#define ZTRAIN_CMD_TRAIN_MONITOR_H
+
+#include "core/metrics/eval_metric.h"
+#include "core/metrics/metrics.h"
+#include "core/spec/spec.h"
+
+struct monitor;
+
+/* Opens the monitors that the spec enables; NULL: it enables none. Without output_path they are in the run's folder
+ * `run`. step: after which the run begins (0) or continues; evaluation_due: this
+ * step's evaluation is still to come. What a resumed run repeats is dropped. */
+struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due);
+
+void monitor_step(struct monitor *monitor, const struct step_metrics *m); /* NULL is allowed, here and below */
+void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores);
+void monitor_close(struct monitor *monitor);
+
+#endif

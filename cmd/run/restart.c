@@ -1,0 +1,160 @@
+#include "cmd/run/restart.h"
+
+#include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_list.h"
+#include "cmd/run/run_lock.h"
+#include "cmd/run/stop_signal.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/metrics/metrics.h"
+#include "core/output.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char variable[] = "ZTRAIN_RESTART"; /* "NUMBER STEP CODE CAUSE" */
+
+void restart_read(struct restart *last)
+{
+    const char *text = getenv(variable);
+    int used = 0;
+    *last = (struct restart){.step = -1};
+    if (!text)
+        return;
+    if (sscanf(text, "%d %" SCNd64 " %d %n", &last->number, &last->step, &last->code, &used) == 3 && used > 0)
+        snprintf(last->cause, sizeof last->cause, "%s", text + used);
+    else
+        *last = (struct restart){.step = -1};
+}
+
+/* The folder of the run's checkpoints. */
+static bool folder_of(const struct run_place *place, char folder[FS_PATH_MAX])
+{
+    return fs_join(folder, place->path, "checkpoints", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_is_dir(folder);
+}
+
+/* The step of the run's newest checkpoint; -1: it has none. */
+static int64_t newest_step(const struct run_place *place)
+{
+    struct checkpoint_list list = {.count = 0};
+    char folder[FS_PATH_MAX];
+    int64_t step = -1;
+    if (!folder_of(place, folder) || checkpoint_list_update(&list, folder, NULL) != STATUS_OK)
+        return -1;
+    for (int i = 0; checkpoint_list_order(&list, folder, i + 1, NULL) == STATUS_OK && i < list.count && step < 0; i++)
+        if (checkpoint_entry_settle(&list.entries[i], folder, NULL) == STATUS_OK && list.entries[i].ok)
+            step = list.entries[i].step;
+    checkpoint_list_release(&list);
+    return step;
+}
+
+enum status restart_check(const char *resume, const struct run_place *place, struct error *err)
+{
+    bool one;
+    char folder[FS_PATH_MAX];
+    if (!resume || !strcmp(resume, RUN_PLACE_AUTO) || place->start != RUN_RESUMED ||
+        checkpoint_locate(resume, &one, folder, NULL) != STATUS_OK || !one)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "--max-restarts continues from the newest checkpoint, and --resume names '%s'",
+              resume);
+    return error_hint(err, "--resume %s once without --max-restarts; from then on --resume auto", resume);
+}
+
+/* The arguments of the next start: these, with --resume RUN if the run has a checkpoint of its own (else NULL). The
+ * caller frees the list. */
+static char **next_arguments(char **argv, char *run)
+{
+    static char option[] = "--resume";
+    size_t count = 0, kept = 0;
+    while (argv[count])
+        count++;
+    char **next = memory_alloc((count + 3) * sizeof *next);
+    for (size_t i = 0; i < count; i++) {
+        bool given = i > 0 && (!strcmp(argv[i], option) || !strncmp(argv[i], "--resume=", strlen("--resume=")));
+        if (run && given)
+            i += !strcmp(argv[i], option) && i + 1 < count; /* its value */
+        else
+            next[kept++] = argv[i];
+    }
+    if (run) {
+        next[kept++] = option;
+        next[kept++] = run;
+    }
+    next[kept] = NULL;
+    return next;
+}
+
+/* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
+static enum status execute_again(const struct restart *next, const struct run_place *place, char **argv)
+{
+    char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
+    if (setenv(variable, text, 1) != 0)
+        memory_exhausted(0);
+    free(text);
+    char *run = next->step >= 0 ? memory_text(place->path) : NULL, **arguments = next_arguments(argv, run);
+    output_drain();
+    stop_signal_block(); /* one that comes from now on waits for the next supervisor */
+    const bool stop = stop_signal_pending() != 0;
+    if (!stop)
+        execv("/proc/self/exe", arguments);
+    const char *reason = stop ? "the run was asked to stop" : strerror(errno);
+    if (stop && run)
+        log_info("stopped on request: the ranks are not started again; continue with --resume %s", run);
+    else
+        log_warn("the ranks are not started again: %s", reason);
+    free(arguments);
+    free(run);
+    return stop && next->step >= 0 ? STATUS_REQUEUE : (enum status)next->code;
+}
+
+/* Writes the failure that no restart follows into the run's metrics, if it has any, as restarts write theirs. */
+static void record_failure(const struct restart *next, const struct run_place *place)
+{
+    char path[FS_PATH_MAX];
+    struct error why;
+    if (fs_join(path, place->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_exists(path) ||
+        run_lock_in_use(place->path)) /* another start has begun already */
+        return;
+    const int64_t step = next->step < 0 ? 0 : next->step;
+    if (metrics_gave_up(path, next->number - 1, step, next->code, next->cause, &why) != STATUS_OK)
+        log_warn("the cause is not in the metrics: %s", why.text);
+}
+
+enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
+                          const struct run_place *place, char **argv)
+{
+    char newest[64] = "none";
+    if (code != STATUS_PEER && code != STATUS_BROKEN)
+        return code;
+    struct restart next = {.number = last->number + 1, .step = newest_step(place), .code = code};
+    snprintf(next.cause, sizeof next.cause, "%s", cause);
+    for (char *c = next.cause; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = ' ';
+    if (next.step >= 0)
+        snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
+    if (next.number > most) {
+        log_warn("the ranks are not started again: --max-restarts %d has been used up", most);
+        record_failure(&next, place);
+        return code;
+    }
+    if (last->number > 0 && next.step <= last->step) {
+        log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
+                 "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
+                 last->number, newest);
+        record_failure(&next, place);
+        return code;
+    }
+    if (next.step >= 0)
+        log_info("restart %d of %d from step %" PRId64 ", as the ranks have ended with exit code %d: %s", next.number,
+                 most, next.step, code, next.cause);
+    else
+        log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
+                 next.number, most, code, next.cause);
+    return execute_again(&next, place, argv);
+}

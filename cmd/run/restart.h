@@ -1,0 +1,36 @@
+/* restart.h: `--local-gpus N --max-restarts K`: the supervisor starts the ranks again after a failure that another
+ * start may not have: a rank was killed or lost (6), a device or its driver failed (8).
+ *
+ * A restart is the supervisor itself, executed anew with --resume RUN. It learns from its environment (ZTRAIN_RESTART)
+ * which start it is, and rank 0 writes the cause of the last failure into metrics.jsonl. Its run spec is that of the
+ * first start, also if the files have changed (core/kept_files.h). */
+#ifndef ZTRAIN_CMD_TRAIN_RESTART_H
+#define ZTRAIN_CMD_TRAIN_RESTART_H
+
+#include "cmd/run/run_place.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct restart {
+    int number;      /* of restarts so far; 0: this is the first start */
+    int64_t step;    /* of the newest checkpoint when the start before failed; -1: there was none */
+    int code;        /* with which it failed */
+    char cause[512]; /* printable */
+};
+
+/* What the supervisor before this one has left in the environment. */
+void restart_read(struct restart *last);
+
+/* STATUS_USAGE where a restart could not tell from which checkpoint to continue: --resume names one of the run's. */
+enum status restart_check(const char *resume, const struct run_place *place, struct error *err);
+
+/* After a start that has failed with `code`, because of `cause`: executes this program again and does not return, or
+ * returns the run's exit code: the failure is of another kind, `most` restarts are used up, the last one has gained no
+ * checkpoint, or a signal asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). All but the first
+ * are lines in the log; of the second and third the cause is one of metrics.jsonl. */
+enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
+                          const struct run_place *place, char **argv);
+
+#endif

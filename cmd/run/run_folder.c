@@ -1,0 +1,140 @@
+#include "cmd/run/run_folder.h"
+
+#include "cmd/run/run_kernels.h"
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/liveness.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Network file systems may show a new file late. */
+static const double appear_patience = 5; /* seconds */
+
+void run_folder_init(struct run_folder *folder, const struct run_place *place)
+{
+    folder->lock = NULL;
+    snprintf(folder->path, sizeof folder->path, "%s", place->path);
+    snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
+    snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
+}
+
+enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err)
+{
+    struct run_lock_config config;
+    TRY(fs_mkdirs(folder->path, STATUS_CHECKPOINT, err));
+    run_lock_config_init(&config);
+    TRY(run_lock_take(&folder->lock, folder->path, &config, err));
+    return run_place_check(place, err); /* again: another run may just have ended there */
+}
+
+enum status run_folder_still_ours(void *folder, struct error *err)
+{
+    const struct run_folder *own = folder;
+    return own->lock ? run_lock_check(own->lock, err) : STATUS_OK;
+}
+
+enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err)
+{
+    char path[3300];
+    snprintf(path, sizeof path, "%s/log", folder->path);
+    TRY(fs_mkdirs(path, STATUS_CHECKPOINT, err));
+    snprintf(path, sizeof path, "%s/log/rank-%05d.log", folder->path, rank);
+    return log_open(path, err);
+}
+
+static void mark_path(const struct run_folder *folder, const char *mark, char path[3300])
+{
+    snprintf(path, 3300, "%s/log/%s", folder->path, mark);
+}
+
+enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err)
+{
+    uint64_t random = 0;
+    char path[3300];
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        random = (uint64_t)getpid();
+    snprintf(mark, RUN_FOLDER_MARK, ".shared-%016" PRIx64, random);
+    mark_path(folder, mark, path);
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 || io_close(fd) != 0)
+        return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,
+                                 struct error *err)
+{
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    char path[3300];
+    mark_path(folder, mark, path);
+    for (double waited = 0; io_access(path, F_OK) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
+        if (waited >= appear_patience) {
+            error_set(err, STATUS_USAGE,
+                      "run folder '%s' is not the one of rank 0 on %s: a file made there does not appear here",
+                      folder->path, rank_0);
+            return error_hint(err, "run.dir has to lie on a file system that all nodes share");
+        }
+        nanosleep(&pause, NULL);
+        liveness_tick();
+        DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
+        if (entries)
+            io_closedir(entries);
+    }
+    return STATUS_OK;
+}
+
+void run_folder_unmark(const struct run_folder *folder, const char *mark)
+{
+    char path[3300];
+    mark_path(folder, mark, path);
+    if (io_unlink(path) != 0)
+        log_warn("cannot delete '%s': %s", path, strerror(errno));
+}
+
+/* Deletes the files that fs_write_file() leaves when a run is killed in it. The folder is locked, so no process is
+ * writing there now. */
+static void sweep_torn_files(const struct run_folder *folder)
+{
+    static const char torn[] = "run.yaml.tmp-";
+    DIR *entries = io_opendir(folder->path);
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = io_readdir(entries));)
+        if ((!strncmp(entry->d_name, torn, sizeof torn - 1) || run_kernels_is_torn(entry->d_name)) &&
+            unlinkat(dirfd(entries), entry->d_name, 0))
+            log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
+    io_closedir(entries);
+}
+
+enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err)
+{
+    char *text = NULL, path[3300];
+    size_t length = 0;
+    FILE *out = memory_stream(&text, &length);
+    spec_write_yaml(spec, out, true);
+    fclose(out);
+    snprintf(path, sizeof path, "%s/run.yaml", folder->path);
+    sweep_torn_files(folder);
+    enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
+    if (status != STATUS_OK && (err->cause == ENOSPC || err->cause == EDQUOT))
+        error_hint(err, "free space there, and start the run again");
+    free(text);
+    return status;
+}
+
+void run_folder_close(struct run_folder *folder)
+{
+    run_lock_release(folder->lock);
+    folder->lock = NULL;
+}

@@ -1,0 +1,54 @@
+/* run_folder.h: the folder of a run, <run.dir>/<run.name>/:
+ *
+ *   run.yaml          the effective spec              metrics.jsonl   a line per step
+ *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
+ *   lock, owner       its owner: run_lock.h           flight/         flight_recorder.h
+ *   kernels-GPU.txt   run_kernels.h
+ */
+#ifndef ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
+#define ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
+
+#include "cmd/run/run_lock.h"
+#include "cmd/run/run_place.h"
+#include "core/spec/spec.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+
+struct run_folder {
+    char path[3072];        /* run_place.h */
+    char checkpoints[3200]; /* <path>/checkpoints */
+    char metrics[3200];     /* <path>/metrics.jsonl */
+    struct run_lock *lock;  /* rank 0's while the run lives (owned), else NULL */
+};
+
+/* Fills in the paths. Makes nothing. */
+void run_folder_init(struct run_folder *folder, const struct run_place *place);
+
+/* Rank 0 makes the folder and locks it (run_lock_take()): another run that lives in it, or what run_place_check()
+ * refuses by then, is STATUS_USAGE; a disk that is full or fails is STATUS_CHECKPOINT, here and below; STATUS_REQUEUE:
+ * asked to stop while it waited for another run. */
+enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err);
+
+/* Whether rank 0 may still write there: run_lock_check(). Other ranks: STATUS_OK. folder: a struct run_folder (void, as
+ * this is the owner check of checkpoint_writer and metrics_ask_owner()). */
+enum status run_folder_still_ours(void *folder, struct error *err);
+
+/* Opens this rank's log file, and makes its folder. Only after rank 0 has locked the run folder: until then the logs
+ * may be another run's. */
+enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
+
+/* Check that all nodes see the same folder: rank 0 makes a file there, whose name the caller broadcasts; the others
+ * wait for it to appear (STATUS_USAGE if it does not; rank_0: the host of rank 0); rank 0 deletes it. */
+enum { RUN_FOLDER_MARK = 64 };
+enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err);
+enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,
+                                 struct error *err);
+void run_folder_unmark(const struct run_folder *folder, const char *mark);
+
+/* Writes run.yaml, the effective spec (rank 0). */
+enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
+
+void run_folder_close(struct run_folder *folder);
+
+#endif

@@ -1,0 +1,147 @@
+#include "cmd/run/run_kernels.h"
+
+#include "core/env_switch.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "gpu/device_choices.h"
+#include "gpu/gemm_cache.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A text of 16 MiB has about fifty thousand choices, a run has about fifty. */
+enum { NAME_SIZE = 160, TEXT_MAX = 1 << 24, HEAD_LINES = 3 };
+
+static const char prefix[] = "kernels-", torn[] = ".txt.tmp-";
+
+bool run_kernels_is_torn(const char *name)
+{
+    return strncmp(name, prefix, sizeof prefix - 1) == 0 && strstr(name, torn);
+}
+
+static void file_name(const struct device *device, char name[NAME_SIZE])
+{
+    char words[sizeof device->name];
+    gemm_cache_file_words(device->name, words);
+    snprintf(name, NAME_SIZE, "%s%s.txt", prefix, words);
+}
+_Static_assert(sizeof prefix + sizeof((struct device *)NULL)->name + sizeof ".txt" <= NAME_SIZE, "every name fits");
+
+/* The length of the lines that name the format, the GPU model and the library version. */
+static size_t head_length(const char *text)
+{
+    const char *end = text;
+    for (int i = 0; i < HEAD_LINES && *end; i++)
+        end += strcspn(end, "\n") + 1;
+    return (size_t)(end - text);
+}
+
+/* ---- on a resume --------------------------------------------------------- */
+
+static bool file_in(const char *folder, const char *name, char path[FS_PATH_MAX])
+{
+    return fs_join(path, folder, name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path);
+}
+
+/* The file next to checkpoints/, in which the checkpoint lies. */
+static bool file_above(const char *checkpoint, const char *name, char path[FS_PATH_MAX])
+{
+    char checkpoints[FS_PATH_MAX], folder[FS_PATH_MAX];
+    fs_parent(checkpoint, checkpoints);
+    fs_parent(checkpoints, folder);
+    return file_in(folder, name, path);
+}
+
+/* Finds the file of the run that the checkpoint belongs to. A run that branches off has another folder than that one;
+ * either checkpoints/ or the checkpoint may be a link. */
+static bool find_file(const struct device *device, const struct run_place *place, const struct checkpoint *checkpoint,
+                      char path[FS_PATH_MAX])
+{
+    char name[NAME_SIZE], real[PATH_MAX];
+    file_name(device, name);
+    if (place->start == RUN_RESUMED)
+        return file_in(place->path, name, path);
+    return file_above(checkpoint->path, name, path) ||
+           (realpath(checkpoint->path, real) && file_above(real, name, path));
+}
+
+static bool is_to_measure_again(void)
+{
+    static const char *const words[] = {"again"};
+    struct error err;
+    int word;
+    return env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, &err) == STATUS_OK && word == 0;
+}
+
+/* Reads a text that the device can take: its head is that of the device's own. */
+static char *read_text(const char *path, const char *own)
+{
+    struct error err;
+    char *text;
+    size_t size;
+    if (fs_read_file(path, TEXT_MAX, STATUS_CHECKPOINT, &text, &size, &err) != STATUS_OK) {
+        log_warn("%s: kernels are chosen anew, and the run may continue with other bits", err.text);
+        return NULL;
+    }
+    if (strncmp(text, own, head_length(own)) == 0)
+        return text;
+    log_info("the kernels in '%s' are of another GPU or library: they are chosen anew", path);
+    free(text);
+    return NULL;
+}
+
+char *run_kernels_take(struct device *device, const struct run_place *place, const struct checkpoint *checkpoint)
+{
+    char path[FS_PATH_MAX], *text = NULL;
+    if (!checkpoint || is_to_measure_again() || !find_file(device, place, checkpoint, path))
+        return NULL;
+    char *own = device_choices(device);
+    if (own)
+        text = read_text(path, own);
+    else if (device->kind == DEVICE_CUDA)
+        log_warn(
+            "cannot use the run's kernels in '%s': there is no folder for choices of kernels, so the run may continue "
+            "with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
+            path);
+    free(own);
+    if (!text)
+        return NULL;
+    device_take_choices(device, text, false);
+    log_info("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
+    return text;
+}
+
+/* ---- for a resume -------------------------------------------------------- */
+
+char *run_kernels_join(struct device *device, char *taken)
+{
+    char *own = device_choices(device), *joined = NULL;
+    if (!own || !taken) {
+        free(taken);
+        return own;
+    }
+    size_t length = 0;
+    FILE *out = memory_stream(&joined, &length);
+    /* of two choices for one product the later counts; a last line without its end is damaged */
+    fprintf(out, "%.*s", (int)(strrchr(taken, '\n') + 1 - taken), taken);
+    fputs(own + head_length(own), out);
+    fclose(out);
+    free(own);
+    free(taken);
+    return joined;
+}
+
+void run_kernels_write(const char *folder, const struct device *device, const char *text)
+{
+    char name[NAME_SIZE], path[FS_PATH_MAX];
+    struct error err;
+    file_name(device, name);
+    enum status status = fs_join(path, folder, name, STATUS_CHECKPOINT, &err);
+    if (status == STATUS_OK)
+        status = fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err);
+    if (status != STATUS_OK)
+        log_warn("%s: a resumed run may compute with other kernels, and continue with other bits", err.text);
+}

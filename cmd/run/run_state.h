@@ -1,0 +1,114 @@
+/* run_state.h: the state of a run on one rank. prepare.c builds it, loop.c trains, save.c writes it into checkpoints,
+ * rank_main.c releases it.
+ *
+ * Every decision is the same on all ranks: its grounds (a loss, a norm, a stop signal) are summed over the ranks first.
+ * At points that all ranks reach they agree on the outcome (run_agree()). */
+#ifndef ZTRAIN_CMD_TRAIN_RUN_STATE_H
+#define ZTRAIN_CMD_TRAIN_RUN_STATE_H
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/checkpoint_save_cache.h"
+#include "cmd/engine/trainer.h"
+#include "cmd/run/console.h"
+#include "cmd/run/deadline.h"
+#include "cmd/run/monitor.h"
+#include "cmd/run/restart.h"
+#include "cmd/run/run_folder.h"
+#include "cmd/run/run_place.h"
+#include "cmd/run/stepper.h"
+#include "cmd/run/trace_file.h"
+#include "core/metrics/metrics.h"
+#include "gpu/cpu/cpu_kernels.h"
+#include "gpu/ops.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A step that was given to the device and whose results are not collected yet. */
+struct pending_step {
+    struct step_metrics metrics;                     /* as far as they are known */
+    struct source_metrics sources[SPEC_MAX_SOURCES]; /* of a mixture: metrics.sources */
+    int64_t targets, tokens;
+    double start; /* seconds */
+};
+
+/* When the ranks vote on whether to stop: at the end of each step, and within a step after `interval` micro-batches.
+ * The interval is the same on all ranks: at each vote rank 0 chooses the next one by its clock. */
+struct vote {
+    int64_t interval, left; /* micro-batches */
+    double at;              /* rank 0: seconds; time of the last vote */
+};
+
+struct run {
+    /* Given. */
+    const char *resume;     /* --resume DIR (borrowed), or NULL; never "auto" once the run folder is found */
+    struct restart restart; /* the failure after which a supervisor has started the ranks again; number 0: none */
+    struct run_spec *spec;  /* borrowed */
+    const char *trace_path, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
+    struct bootstrap *boot;               /* borrowed */
+    struct comm *comm;                    /* owned by rank_main.c */
+    double started_at;                    /* seconds; when this process began to prepare the run */
+
+    /* Built by run_prepare(). */
+    struct trainer trainer;
+    struct stepper stepper;
+    struct run_place place;
+    struct run_folder folder;
+    struct metrics *metrics;                  /* owned; rank 0, else NULL */
+    struct monitor *monitor;                  /* owned; rank 0 where the spec enables one, else NULL */
+    struct checkpoint_save_cache *save_cache; /* owned; rank 0, else NULL */
+    struct console console;
+    struct trace_file *trace; /* owned; NULL without --trace */
+    struct deadline deadline; /* rank 0's */
+    struct token_stream *stream;
+    json_t *spec_json, *machine; /* owned; as checkpoints record them */
+    json_t *evaluation_part; /* owned: what is done of an evaluation that was broken off (core/metrics/eval_part.h), or
+                                NULL */
+    char *kernel_choices;    /* owned; rank 0's, for a resume: run_kernels.h; else NULL */
+    struct cpu_kernels kernels_before; /* that computed the checkpoint to resume from, if it records them */
+
+    /* The loop's. */
+    struct train_position position; /* after the last step that was collected */
+    int64_t enqueued;               /* the last step that was given to the device */
+    struct pending_step pending[ZERO_STEPS];
+    double collected_at;      /* seconds; when the last step was collected */
+    struct comm_stats volume; /* sent by this rank in a step: the newest step whose operations were counted */
+    struct comm_stats moved;  /* over the network since the start of this process */
+    struct op_profile profiled[OPS_COUNT]; /* --profile: the ops so far (flops_report.h) */
+    int num_profiled;
+    double profile_start; /* seconds; of the step that flops_profiler profiles */
+    int64_t comms_from;   /* the last step before those whose collectives are recorded (comms_report.h) */
+    struct vote vote;
+    bool stop;          /* some rank was asked to stop, or the job's end is near; the same on all ranks */
+    bool deadline_near; /* the job's end is near; the same on all ranks */
+
+    /* The checkpoints'. */
+    struct background_save *background; /* owned: background_save.h; NULL: training waits for checkpoints */
+    int checkpoints_lost;               /* could not be written */
+    double checkpoint_seconds;          /* stalled in checkpoints since the last step's line */
+    int64_t newest_step;                /* of the newest checkpoint in the run's folder; -1: none */
+    int64_t saved_step; /* of the newest checkpoint in the run's folder, if it is known to be there; else -1 */
+
+    bool agreed; /* all ranks know that all of them end with an error */
+};
+
+/* Collective, at a point that all ranks reach: agree() (comm/agree.h) on the outcome so far. */
+enum status run_agree(struct run *run, enum status status, struct error *err);
+
+/* STATUS_DIVERGED where a run that ends at this position, or a checkpoint of it, has no use: no step has changed the
+ * model, or the evaluation that belongs to it has no finite loss. */
+enum status run_check_course(const struct train_position *position, struct error *err);
+
+/* The value, with every NaN as NAN, which prints as "nan": the one that a division leaves may print as "-nan". */
+double run_number(double value);
+
+/* The mean loss of `targets` targets. NaN (null in metrics.jsonl) if there are none: documents of one token, or only
+ * losses that are not finite. */
+double run_mean_loss(double sum, double targets);
+
+/* Reads the bytes that this rank has moved since the last call. Those of one step are approximate, as operations may
+ * still be under way when they are read; run->moved, their sum over the process, is exact. */
+void run_read_volume(struct run *run, struct comm_stats *volume);
+
+#endif

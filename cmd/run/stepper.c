@@ -1,0 +1,329 @@
+#include "cmd/run/stepper.h"
+
+#include "cmd/run/trace_file.h"
+#include "comm/zero/zero_check.h"
+#include "core/clock.h"
+#include "core/data/batch_copy.h"
+#include "core/flight/flight.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* ---- life ---------------------------------------------------------------- */
+
+/* Whether all ranks vote yes: a collective is in every rank's graph or in none. */
+static enum status all_say(struct comm *comm, bool own, bool *all, struct error *err)
+{
+    double yes = own;
+    TRY(comm_sum(comm, &yes, 1, err));
+    *all = (int)yes == comm_world(comm);
+    return STATUS_OK;
+}
+
+enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    *s = (struct stepper){.trainer = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++)
+        TRY(event_new(t->device, &s->looks[i], err));
+    TRY(all_say(t->comm, s->graphs, &s->graphs, err));
+    if (!s->graphs)
+        return STATUS_OK;
+    s->batches = calloc((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
+    return s->batches ? STATUS_OK : error_set(err, STATUS_DEVICE, "out of memory");
+}
+
+void stepper_release(struct stepper *s)
+{
+    if (s->graph)
+        stream_sync(s->trainer->compute);
+    graph_free(s->graph);
+    free(s->batches);
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++) {
+        event_free(s->looks[i]);
+        s->looks[i] = NULL;
+    }
+    s->graph = NULL;
+    s->batches = NULL;
+}
+
+/* ---- op by op ------------------------------------------------------------ */
+
+static enum status next_batch(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                              struct error *err)
+{
+    bool end = false;
+    double start = seconds_now();
+    const uint64_t entry = flight_begin(FLIGHT_DATA, -1, 0, -1);
+    TRY(token_stream_next(stream, &enqueued->last, &end, err));
+    flight_end(entry);
+    ASSERT(!end);
+    enqueued->data_seconds += seconds_now() - start;
+    trace_file_host(s->trace, "wait for data", start, 0);
+    return STATUS_OK;
+}
+
+#ifdef ZTRAIN_FAULTS
+/* Test builds: ZTRAIN_STEP_FAULT=RANK:STEP:MILLISECONDS has a rank come late to each micro-batch from that step on. */
+static void fault_in_step(int rank, int64_t step)
+{
+    const char *fault = getenv("ZTRAIN_STEP_FAULT");
+    long long at;
+    int who, ms;
+    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at)
+        return;
+    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+}
+#else
+static void fault_in_step(int rank, int64_t step)
+{
+    (void)rank, (void)step;
+}
+#endif
+
+/* The factor of the losses in the step of this micro-batch, whose loss is the mean over its targets. */
+static float scale_of(const struct batch *batch)
+{
+    return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
+}
+
+/* Forward and backward; adds up this rank's losses on the device. loaded: load_all() has the scale in memory. */
+static enum status train_micro(struct trainer *t, const struct batch *batch, bool loaded, struct error *err)
+{
+    const struct loss_factor factor = {.value = loaded ? 1 : scale_of(batch),
+                                       .step = loaded ? t->grad_scale : NULL,
+                                       .scaler = zero_loss_scale(t->zero)};
+    fault_in_step(t->rank, batch->step);
+    zero_begin_micro(t->zero, batch->last_micro);
+    return transformer_train(t->transformer, batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err);
+}
+
+static enum status finish(struct stepper *s, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
+}
+
+void stepper_keep_up(struct stepper *s)
+{
+    if (s->num_looks > 0)
+        event_sync(s->looks[(s->num_looks - 1) % 2]);
+    event_record(s->looks[s->num_looks++ % 2], s->trainer->compute);
+}
+
+/* Waits for everything that was enqueued of the step; the gradients accumulated so far are dropped. */
+static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    enqueued->broken_off = true;
+    stream_sync(t->compute);
+    stream_sync(zero_stream(t->zero));
+    TRY(comm_status(t->comm, err));
+    return device_check(t->device, err);
+}
+
+/* Enqueues each micro-batch as soon as its tokens are loaded. */
+static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                                    struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    bool stop = false;
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    int64_t micro = 0;
+    do {
+        flight_micro(++micro);
+        TRY(next_batch(s, stream, enqueued, err));
+        TRY(train_micro(t, &enqueued->last, false, err));
+        if (!enqueued->last.last_micro)
+            TRY(look->look(look->context, s, &stop, err));
+    } while (!enqueued->last.last_micro && !stop);
+    return stop ? break_off(s, enqueued, err) : finish(s, err);
+}
+
+/* ---- twice --------------------------------------------------------------- */
+
+/* A pass over the step's micro-batches. They are read from the stream and kept in `kept`, or, with stream NULL, taken
+ * from there. *loss: this rank's. */
+static enum status run_pass(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                            struct batch **kept, double *loss, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    bool stop = false, last = false;
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    for (int64_t i = 0; !last; i++) {
+        if (stream) {
+            TRY(next_batch(s, stream, enqueued, err));
+            ASSERT(i < t->spec->gradient_accumulation_steps);
+            kept[i] = batch_copy(&enqueued->last);
+        }
+        last = kept[i]->last_micro;
+        flight_micro(i + 1);
+        TRY(train_micro(t, kept[i], false, err));
+        if (!last)
+            TRY(look->look(look->context, s, &stop, err));
+        if (stop)
+            return break_off(s, enqueued, err);
+    }
+    stream_copy(t->compute, loss, t->loss_sum, sizeof *loss);
+    stream_sync(t->compute);
+    return STATUS_OK;
+}
+
+static enum status run_passes(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                              struct batch **kept, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    double losses[2];
+    for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
+        TRY(zero_check_pass(t->zero, pass, s->check->step, t->compute, err));
+        TRY(run_pass(s, pass ? NULL : stream, look, kept, &losses[pass], enqueued, err));
+    }
+    if (enqueued->broken_off) {
+        zero_check_drop(t->zero);
+        return STATUS_OK;
+    }
+    TRY(s->check->verdict(s->check->context, losses, err));
+    return finish(s, err);
+}
+
+/* A step that is checked: zero_check.h. */
+static enum status run_twice(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                             struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    const int64_t micros = t->spec->gradient_accumulation_steps;
+    struct batch **kept = memory_zeroed((size_t)micros, sizeof *kept);
+    enqueued->counted = false; /* twice the collectives */
+    enum status status = run_passes(s, stream, look, kept, enqueued, err);
+    if (status != STATUS_OK)
+        stream_sync(t->compute); /* it may still read them */
+    for (int64_t i = 0; i < micros; i++)
+        free(kept[i]);
+    free(kept);
+    return status;
+}
+
+/* ---- as a graph ---------------------------------------------------------- */
+
+static enum status load_all(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                            struct error *err)
+{
+    struct trainer *t = s->trainer;
+    int i = 0;
+    do {
+        TRY(next_batch(s, stream, enqueued, err));
+        ASSERT(i < t->spec->gradient_accumulation_steps);
+        s->batches[i] = enqueued->last;
+        transformer_load(t->transformer, i, &s->batches[i], t->compute);
+        if (s->graph) /* packed steps are alike */
+            ASSERT(s->batches[i].num_tokens == s->tokens);
+        i++;
+    } while (!enqueued->last.last_micro);
+    const float scale = scale_of(&enqueued->last);
+    stream_copy(t->compute, t->grad_scale, &scale, sizeof scale);
+    return STATUS_OK;
+}
+
+static enum status run_loaded(struct stepper *s, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++) {
+        flight_micro(i + 1);
+        TRY(train_micro(t, &s->batches[i], true, err));
+    }
+    return finish(s, err);
+}
+
+/* Captures the loaded step. If that fails, returns to the state before and leaves s->graph NULL; from the next step on
+ * blocks are graphs, which hold no collectives and one stream only. */
+static enum status capture(struct stepper *s, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    struct stream *streams[] = {t->compute, zero_stream(t->zero)};
+    struct error why = {.code = STATUS_OK};
+    bool all;
+    if (graph_begin(streams, COUNT_OF(streams), &s->graph, &why) == STATUS_OK) {
+        enum status status = run_loaded(s, err);
+        if (graph_end(s->graph, &why) != STATUS_OK)
+            s->graph = NULL;
+        TRY(status);
+    }
+    TRY(all_say(t->comm, s->graph != NULL, &all, err));
+    s->tokens = s->batches[0].num_tokens;
+    if (all)
+        return STATUS_OK;
+    graph_free(s->graph);
+    s->graph = NULL;
+    s->graphs = false;
+    s->blocks = true;
+    zero_rewind_step(t->zero);
+    if (why.code == STATUS_OK)
+        error_set(&why, STATUS_DEVICE, "a graph cannot be captured on another rank");
+    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_ON) {
+        *err = why;
+        return error_hint(err, "train.cuda_graphs: false");
+    }
+    log_warn("CUDA graphs: by block, not by step: %s", why.text);
+    return STATUS_OK;
+}
+
+static enum status run_as_graph(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                                struct error *err)
+{
+    struct trainer *t = s->trainer;
+    TRY(load_all(s, stream, enqueued, err));
+    enqueued->counted = !s->graph;
+    if (!s->graph)
+        TRY(capture(s, err));
+    if (!s->graph)
+        return run_loaded(s, err);
+    enqueued->launched = true;
+    const uint64_t entry = flight_begin(FLIGHT_GRAPH, -1, 0, -1);
+    comm_launch(t->comm, s->graph);
+    flight_end(entry);
+    return STATUS_OK;
+}
+
+/* ---- a step -------------------------------------------------------------- */
+
+/* What the schedule sets in optimizer step k. */
+static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
+{
+    const bool correct = spec->optimizer.bias_correction;
+    double beta1 = spec->optimizer.beta1, beta2 = spec->optimizer.beta2;
+    if (schedule_has_betas(&spec->scheduler))
+        schedule_betas(&spec->scheduler, k, &beta1, &beta2);
+    return (struct step_rates){.lr = schedule_lr(&spec->scheduler, optimizer_base_lr(&spec->optimizer), k),
+                               .beta1 = beta1,
+                               .beta2 = beta2,
+                               .correction1 = correct ? 1.0 - pow(beta1, (double)k) : 1.0,
+                               .correction2 = correct ? 1.0 - pow(beta2, (double)k) : 1.0};
+}
+
+enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
+                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    struct step_schedule schedule = {.base = made};
+    for (int i = 0; i < STEP_RATES; i++)
+        schedule.rates[i] = rates_of(t->spec, made + 1 + i);
+    *enqueued = (struct step_enqueued){.counted = true};
+    transformer_replay(t->transformer, s->blocks && !s->eager && !s->check);
+    zero_begin_step(t->zero, &schedule, t->compute);
+    if (s->check)
+        TRY(run_twice(s, stream, look, enqueued, err));
+    else if (s->graphs && s->warm && !s->eager)
+        TRY(run_as_graph(s, stream, enqueued, err));
+    else
+        TRY(run_as_data_come(s, stream, look, enqueued, err));
+    s->warm = true;
+    if (enqueued->broken_off)
+        return STATUS_OK;
+    return zero_end_step(t->zero, t->compute, err);
+}

@@ -1,0 +1,65 @@
+/* stepper.h: enqueues an optimizer step on the device: all its micro-batches, then the update.
+ *
+ * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
+ * (train.cuda_graphs): where launching a kernel takes longer than the kernel itself, the GPU would wait for the host.
+ * The bits are the same. The first step of a process is never a graph: it loads kernels, and libraries choose
+ * algorithms in it. Outside a graph stay: the tokens (loaded for all micro-batches first) and the number of targets, by
+ * which the losses are divided; the schedule's learning rates; the host's reads of the step's results. */
+#ifndef ZTRAIN_CMD_TRAIN_STEPPER_H
+#define ZTRAIN_CMD_TRAIN_STEPPER_H
+
+#include "cmd/engine/trainer.h"
+
+/* Compares the two passes of a step that is computed twice, before its update, and may end the run. Collective. */
+struct stepper_check {
+    enum status (*verdict)(void *context, const double losses[2], struct error *err); /* this rank's sums of losses */
+    void *context;
+    int64_t step;
+};
+
+struct stepper {
+    struct trainer *trainer;           /* borrowed */
+    bool graphs;                       /* steps are launched as graphs */
+    bool blocks;                       /* else: those of the blocks are (gpu/model/block_graphs.h); also once a step
+                                          could not be captured */
+    bool warm;                         /* a step was enqueued already */
+    struct trace_file *trace;          /* borrowed; NULL: none */
+    bool eager;                        /* set by the caller: the next step is enqueued op by op all the same */
+    const struct stepper_check *check; /* set by the caller, borrowed: the next step is computed twice; NULL: once */
+    struct graph *graph;               /* owned; NULL: not captured */
+    struct batch *batches;             /* (gradient_accumulation_steps) owned, with graphs: loaded */
+    int64_t tokens;                    /* of each captured micro-batch */
+    struct event *looks[2];            /* owned; where the compute stream was at the last two looks (stepper_look) */
+    int64_t num_looks;
+};
+
+/* Collective. */
+enum status stepper_init(struct stepper *stepper, struct trainer *trainer, struct error *err);
+void stepper_release(struct stepper *stepper); /* before the trainer's release */
+
+/* Called on all ranks between the micro-batches of a step that is not a graph. It may decide, collectively, to break
+ * the step off (*stop). */
+struct stepper_look {
+    enum status (*look)(void *context, struct stepper *stepper, bool *stop, struct error *err);
+    void *context;
+};
+
+/* Waits until the device has reached the point of the previous look. A look that asks the other ranks calls it, because
+ * the host may be far ahead of its device and would vote to stop at a point that the device reaches much later. */
+void stepper_keep_up(struct stepper *stepper);
+
+/* A step that has been enqueued on the device. */
+struct step_enqueued {
+    struct batch last;   /* its last micro-batch */
+    double data_seconds; /* spent waiting for tokens */
+    bool launched;       /* the step was launched as a graph, whose parts are not timed */
+    bool broken_off; /* a look broke the step off: nothing was updated, the device and the communicator are idle, and no
+                      * further step may be enqueued */
+    bool counted; /* the communicator has counted its operations, as it does not for a graph that is launched again */
+};
+
+/* Enqueues the next step of the token stream. `made`: the number of steps known to be done. Collective. */
+enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
+                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
+
+#endif

@@ -1,0 +1,114 @@
+#include "cmd/run/stop_signal.h"
+
+#include "core/clock.h"
+#include "core/status.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Atomic, as the signal may interrupt any thread of the process. */
+static atomic_int pending;
+static atomic_bool interrupts, announces, interrupted;
+static _Atomic double interrupted_at; /* seconds */
+
+const char stop_signal_first_words[] =
+    "ztrain: interrupted: the run stops with a checkpoint; a second Ctrl-C ends it at once, without one\n";
+const char stop_signal_last_words[] = "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
+
+/* Called by a signal's handler, which may do little and must not wait for a terminal on hold. */
+static void write_words(const char *words)
+{
+    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (announces && poll(&ready, 1, 0) == 1) {
+        ssize_t ignored = write(STDERR_FILENO, words, strlen(words));
+        (void)ignored;
+    }
+}
+
+bool stop_signal_is_another(double seconds)
+{
+    return seconds > 0.2; /* no user presses Ctrl-C twice in less time */
+}
+
+static void count_interrupt(void)
+{
+    double now = seconds_now();
+    bool first = !atomic_exchange(&interrupted, true), another = stop_signal_is_another(now - interrupted_at);
+    interrupted_at = now;
+    if (!interrupts || (!first && !another))
+        return;
+    write_words(first ? stop_signal_first_words : stop_signal_last_words);
+    if (!first)
+        _exit(STATUS_INTERRUPTED);
+}
+
+static void take_stop_signal(int signal_number)
+{
+    int reason = errno;
+    pending = signal_number;
+    if (signal_number == SIGINT)
+        count_interrupt();
+    errno = reason;
+}
+
+static const int stops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+
+/* Under nohup the end of the terminal must not stop the run. */
+static bool stays_ignored(int signal_number)
+{
+    struct sigaction now;
+    return signal_number == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+void stop_signal_install(void)
+{
+    struct sigaction action = {.sa_handler = take_stop_signal, .sa_flags = SA_RESTART};
+    sigset_t set;
+    sigemptyset(&action.sa_mask);
+    sigemptyset(&set);
+    for (size_t i = 0; i < COUNT_OF(stops); i++) {
+        if (!stays_ignored(stops[i]))
+            sigaction(stops[i], &action, NULL);
+        sigaddset(&set, stops[i]);
+    }
+    /* a supervisor starts its ranks with these blocked, so that none is lost before this point */
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+void stop_signal_default(void)
+{
+    for (size_t i = 0; i < COUNT_OF(stops); i++)
+        if (stops[i] != SIGUSR1 && !stays_ignored(stops[i]))
+            signal(stops[i], SIG_DFL);
+}
+
+void stop_signal_block(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGQUIT);
+    for (size_t i = 0; i < COUNT_OF(stops); i++)
+        sigaddset(&set, stops[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+int stop_signal_pending(void)
+{
+    return pending;
+}
+
+void stop_signal_note(int signal_number)
+{
+    pending = signal_number;
+}
+
+void stop_signal_count_interrupts(bool speaks)
+{
+    announces = speaks;
+    interrupts = true;
+}

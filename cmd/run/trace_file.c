@@ -1,0 +1,312 @@
+#include "cmd/run/trace_file.h"
+
+#include "cmd/engine/trainer.h"
+#include "core/clock.h"
+#include "core/liveness.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "gpu/ops_profile.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, NAME = 32, STEPS = 3, FIRST_GROWTH = 1024 };
+
+/* A piece of work, as ranks send it. */
+struct trace_record {
+    int64_t start, end; /* ns since the trace began */
+    int64_t bytes, step;
+    double flops;
+    int32_t unit, row, kind;
+    char name[NAME];
+};
+
+/* Before its records: what a rank has. */
+struct trace_head {
+    int64_t count, dropped;
+    char host[64];
+};
+
+struct trace_file {
+    const char *path;
+    int64_t first, last; /* steps */
+    bool on, done;
+    struct trainer *trainer;
+    double zero, late;            /* seconds_now() at the start for all ranks; how much later this rank's spans began */
+    struct trace_record *records; /* owned */
+    int64_t count, room, dropped;
+};
+
+/* ---- life ---------------------------------------------------------------- */
+
+enum status trace_steps_parse(const char *text, int64_t *first, int64_t *last, struct error *err)
+{
+    long long a = 0, b = 0;
+    int end = 0, whole = 0;
+    bool one = sscanf(text, "%15lld%n", &a, &end) == 1 && !text[end];
+    bool two = !one && sscanf(text, "%15lld-%15lld%n", &a, &b, &whole) == 2 && !text[whole];
+    *first = a;
+    *last = one ? a : b;
+    if ((!one && !two) || a < 1 || *last < a)
+        return error_set(err, STATUS_USAGE, "--trace-steps must be a range of steps such as 10-12, not '%.60s'", text);
+    return STATUS_OK;
+}
+
+struct trace_file *trace_file_new(const char *path, const char *steps, int64_t done, int64_t total)
+{
+    struct trace_file *t = memory_zeroed(1, sizeof *t);
+    struct error err;
+    t->path = path;
+    t->last = total < done + 2 * STEPS - 1 ? total : done + 2 * STEPS - 1;
+    t->first = t->last - STEPS + 1 > done ? t->last - STEPS + 1 : done + 1;
+    if (steps)
+        trace_steps_parse(steps, &t->first, &t->last, &err);
+    return t;
+}
+
+void trace_file_free(struct trace_file *t)
+{
+    if (t && t->on)
+        ops_trace_disable(t->trainer->device);
+    if (t)
+        free(t->records);
+    free(t);
+}
+
+bool trace_file_begins(const struct trace_file *t, int64_t step)
+{
+    return t && !t->on && !t->done && step >= t->first && step <= t->last;
+}
+
+bool trace_file_ends(const struct trace_file *t, int64_t step)
+{
+    return t && t->on && step >= t->last;
+}
+
+bool trace_file_is_on(const struct trace_file *t)
+{
+    return t && t->on;
+}
+
+/* ---- recording ----------------------------------------------------------- */
+
+static struct trace_record *next_record(struct trace_file *t)
+{
+    if (t->count == TRACE_RECORDS_MAX) {
+        t->dropped++;
+        return NULL;
+    }
+    if (t->count == t->room) {
+        t->room = t->room ? 2 * t->room : FIRST_GROWTH;
+        t->records = memory_resize(t->records, (size_t)t->room * sizeof *t->records);
+    }
+    struct trace_record *record = &t->records[t->count++];
+    memset(record, 0, sizeof *record);
+    return record;
+}
+
+static int64_t nanoseconds(double seconds)
+{
+    return seconds > 0 ? (int64_t)llround(1e9 * seconds) : 0;
+}
+
+static void take_span(void *context, const struct span *span)
+{
+    struct trace_file *t = context;
+    struct trace_record *record = next_record(t);
+    if (!record)
+        return;
+    record->start = nanoseconds(t->late + span->start);
+    record->end = nanoseconds(t->late + span->end);
+    record->bytes = span->bytes;
+    record->flops = span->flops;
+    record->unit = span->unit;
+    record->kind = span->kind;
+    record->row = span->stream == t->trainer->compute             ? ROW_COMPUTE
+                  : span->stream == zero_stream(t->trainer->zero) ? ROW_COMMUNICATION
+                                                                  : ROW_OTHER;
+    snprintf(record->name, sizeof record->name, "%s", span->name);
+}
+
+void trace_file_host(struct trace_file *t, const char *name, double start, int64_t step)
+{
+    struct trace_record *record = trace_file_is_on(t) && start >= t->zero ? next_record(t) : NULL;
+    if (!record)
+        return;
+    record->start = nanoseconds(start - t->zero);
+    record->end = nanoseconds(seconds_now() - t->zero);
+    record->unit = -1;
+    record->step = step;
+    record->kind = TRACE_WORK;
+    record->row = ROW_HOST;
+    snprintf(record->name, sizeof record->name, "%s", name);
+}
+
+/* The ranks of a node share a clock, and nodes meet at a barrier: the trace begins for all of them there. */
+static enum status common_start(const struct trainer *t, double *start, struct error *err)
+{
+    double *all = memory_alloc((size_t)t->world * sizeof *all), now;
+    enum status status = comm_barrier(t->comm, err);
+    now = seconds_now();
+    if (status == STATUS_OK)
+        status = comm_exchange(t->comm, &now, sizeof now, all, err);
+    *start = now;
+    for (int r = 0; status == STATUS_OK && r < t->world; r++)
+        if (t->world == 1 || t->boot->places[r].node == t->boot->node)
+            *start = fmin(*start, all[r]);
+    free(all);
+    return status;
+}
+
+enum status trace_file_begin(struct trace_file *t, struct trainer *trainer, struct error *err)
+{
+    struct error why;
+    TRY(common_start(trainer, &t->zero, err));
+    t->trainer = trainer;
+    stream_sync(zero_stream(trainer->zero));
+    t->on = ops_trace_enable(trainer->device, trainer->compute, take_span, t, &why) == STATUS_OK;
+    t->done = !t->on;
+    t->late = seconds_now() - t->zero;
+    if (!t->on)
+        log_warn("--trace: nothing is recorded: %s", why.text);
+    return STATUS_OK;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+static void write_name(FILE *out, const struct trace_record *r, const struct tensor_table *table)
+{
+    const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
+    if (r->kind == TRACE_RANGE && unit)
+        fprintf(out, "\"%s %s\"", r->name, unit);
+    else if (r->step > 0)
+        fprintf(out, "\"%s %" PRId64 "\"", r->name, r->step);
+    else
+        fprintf(out, "\"%s\"", r->name);
+}
+
+static void write_record(FILE *out, int rank, const struct trace_record *r, const struct tensor_table *table)
+{
+    static const char *const kinds[] = {[TRACE_OP] = "op", [TRACE_RANGE] = "phase", [TRACE_WORK] = "collective"};
+    const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
+    const int64_t length = r->end > r->start ? r->end - r->start : 0;
+    fprintf(out,
+            ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":", rank,
+            r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000));
+    write_name(out, r, table);
+    fprintf(out, ",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
+    const char *comma = "";
+    if (unit) {
+        fprintf(out, "\"unit\":\"%s\"", unit);
+        comma = ",";
+    }
+    if (r->bytes > 0) {
+        fprintf(out, "%s\"bytes\":%" PRId64, comma, r->bytes);
+        comma = ",";
+    }
+    if (r->flops > 0)
+        fprintf(out, "%s\"gflop\":%.6g", comma, r->flops / 1e9);
+    fprintf(out, "}}");
+}
+
+/* The names of a rank and of its rows. */
+static void write_rank(FILE *out, int rank, const struct trace_head *head)
+{
+    static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};
+    fprintf(out,
+            "%s\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d on %s\"}}",
+            rank ? "," : "", rank, rank, head->host);
+    fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}",
+            rank, rank);
+    for (int row = 0; row < ROWS; row++)
+        fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                rank, row, rows[row]);
+}
+
+/* Gets the records of `rank` on all ranks; rank 0 (out not NULL) writes them. */
+static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64_t *dropped, struct error *err)
+{
+    enum { AT_ONCE = COMM_EXCHANGE_MAX / sizeof(struct trace_record) };
+    const struct trainer *trainer = t->trainer;
+    struct trace_head head = {.count = t->count, .dropped = t->dropped};
+    struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
+    snprintf(head.host, sizeof head.host, "%.63s", trainer->boot->host);
+    enum status status = comm_broadcast(trainer->comm, &head, sizeof head, rank, err);
+    if (status == STATUS_OK && out)
+        write_rank(out, rank, &head);
+    *dropped += head.dropped;
+    for (int64_t at = 0; status == STATUS_OK && at < head.count; at += AT_ONCE) {
+        size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);
+        if (trainer->rank == rank)
+            memcpy(piece, t->records + at, count * sizeof *piece);
+        status = comm_broadcast(trainer->comm, piece, count * sizeof *piece, rank, err);
+        for (size_t i = 0; out && status == STATUS_OK && i < count; i++)
+            write_record(out, rank, &piece[i], &trainer->table);
+        liveness_tick();
+    }
+    free(piece);
+    return status;
+}
+
+/* Closes the file. One that is not whole is deleted. */
+static void close_file(const struct trace_file *t, FILE *out, int64_t dropped)
+{
+    fprintf(out, "\n]}\n");
+    fflush(out);
+    struct stat info;
+    const bool regular = fstat(fileno(out), &info) == 0 && S_ISREG(info.st_mode);
+    bool good = !ferror(out);
+    int code = errno;
+    if (fclose(out) != 0 && good) {
+        code = errno;
+        good = false;
+    }
+    if (!good) {
+        log_warn("--trace: '%s' is not written: %s", t->path, strerror(code));
+        if (regular)
+            unlink(t->path);
+        return;
+    }
+    log_info("--trace: %s has steps %" PRId64 " to %" PRId64 "; ui.perfetto.dev and chrome://tracing show it", t->path,
+             t->first, t->last);
+    if (dropped)
+        log_warn("--trace: %" PRId64 " pieces of work were too many and are not in it", dropped);
+}
+
+enum status trace_file_end(struct trace_file *t, struct error *err)
+{
+    if (!trace_file_is_on(t))
+        return STATUS_OK;
+    const struct trainer *trainer = t->trainer;
+    int64_t dropped = 0;
+    ops_trace_disable(trainer->device);
+    t->on = false;
+    t->done = true;
+    FILE *out = trainer->rank == 0 ? memory_fopen(t->path, "we") : NULL;
+    if (trainer->rank == 0 && !out)
+        log_warn("--trace: '%s' is not written: %s", t->path, strerror(errno));
+    if (out)
+        fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    enum status status = STATUS_OK;
+    for (int rank = 0; status == STATUS_OK && rank < trainer->world; rank++)
+        status = pass_records(t, rank, out, &dropped, err);
+    if (out)
+        close_file(t, out, dropped);
+    free(t->records);
+    t->records = NULL;
+    t->count = t->room = 0;
+    return status;
+}
+
+void trace_file_check(const struct trace_file *t)
+{
+    if (t && !t->on && !t->done)
+        log_warn("--trace: none of the steps %" PRId64 " to %" PRId64 " was run, and '%s' is not written", t->first,
+                 t->last, t->path);
+}

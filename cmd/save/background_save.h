@@ -1,0 +1,65 @@
+/* background_save.h: checkpoints that are written while training continues (checkpoint.writer.decoupled).
+ *
+ *     main threads     step 8 | copy | step 9     vote  | step 10    vote   | step 11    vote | step 12
+ *                              8's slices          |                  |                  |
+ *     writer threads               [folder, rank 0] [.... rank files ....]    [publish, r. 0]   the checkpoint's line
+ *                                                ready            not yet, ready       ready
+ *
+ * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()). Everything that touches
+ * a disk is done by a thread of each rank, the writer: metrics.jsonl to disk, and each part of checkpoint_save.c with
+ * its order of steps, its fsyncs and its reading back.
+ *
+ * Channels. The ranks exchange their outcomes after each part, and the communicator's control channel belongs to the
+ * main thread. So a writer never communicates. The ranks vote on stopping at the end of each step and about once a
+ * second within one (stop_vote.h), and that sum has three more values: the number of ranks whose writer still works,
+ * and rank 0's wish to try again or to give up. When no writer works any more, all main threads make the exchange that
+ * is due (checkpoint_saving_agree(), small and without a disk) and give the writers the next part. All ranks see the
+ * same sums, so they are always in the same state. A writer and its main thread hand `saving` to each other under the
+ * mutex.
+ *
+ * A kill at any instant leaves what the table in checkpoint_save.c says, because the order on disk is the same. A run
+ * killed before the checkpoint has its name resumes from the one before it. Between the name and the line in
+ * metrics.jsonl a resume adds the line.
+ *
+ * A failure on a rank becomes a failure of all at the exchange. A disk's failure is a warning; the writers delete what
+ * was written and try again from the same copy, with growing pauses, for at most PATIENCE_INTERVAL or
+ * checkpoint.retry_seconds; then the checkpoint is lost, which is a warning as well. Other failures end the run.
+ *
+ * A stop, the last step and the next checkpoint that is due wait until none is under way (back-pressure): the time
+ * counts in seconds_stalled. The last checkpoint of a run is then written by save.c, which training waits for: nothing
+ * is left to do meanwhile. With a stop a checkpoint that fails is not tried again, because the last one follows. An
+ * evaluation with checkpoint.keep_best waits as well, since it compares its scores with those on disk.
+ *
+ * A run that fails on all ranks together (it diverges) waits for the checkpoint under way. One whose peer has died
+ * cannot complete it: the process ends, and the next start sweeps away the .tmp- folder.
+ *
+ * Memory: the copy (fp32, as large as the rank's file without compression) is a part of the plan's host memory; the
+ * writer compresses in pieces of 1 MiB (rankfile.h). While a writer is busy its progress keeps the rank alive for its
+ * peers (core/liveness.h), so a rank that hangs is named when its writer is done, at the latest. */
+#ifndef ZTRAIN_CMD_TRAIN_BACKGROUND_SAVE_H
+#define ZTRAIN_CMD_TRAIN_BACKGROUND_SAVE_H
+
+#include "cmd/run/run_state.h"
+
+/* Starts the writer's thread, if the plan has a snapshot: run->background, else NULL. Not collective. */
+enum status background_save_start(struct run *run, struct error *err);
+
+/* Collective, with no step under way and none being written: copies the slices and begins to write a checkpoint of
+ * run->position. since: seconds_now() when training began to wait for it. */
+enum status background_save_begin(struct run *run, double since, struct error *err);
+
+/* Values of a vote: their sums over the ranks go to background_save_advance(), which is collective. An error is the
+ * same on all ranks. Without a background (NULL) both do nothing. */
+enum { BACKGROUND_VOTES = 3 };
+void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
+enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err);
+
+/* Collective: returns when no checkpoint is under way. last: the run ends with the next one, so that one which fails is
+ * not tried again. Sets run->stop if a rank is asked to stop meanwhile. */
+enum status background_save_wait(struct run *run, bool last, struct error *err);
+
+/* Ends the thread, and frees run->background. false: after `seconds` it still works, so the process has to end without
+ * freeing what it uses. */
+bool background_save_end(struct run *run, double seconds);
+
+#endif

@@ -1,0 +1,69 @@
+#include "cmd/supervise/early_error.h"
+
+#include "comm/control/verdict.h"
+#include "core/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* A name that distinguishes this start of the job from others; "" if there is none. */
+static void name_start(const struct bootstrap *boot, char name[256])
+{
+    const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    snprintf(name, 256, "%s", boot->job_id);
+    if (!*name && address && port)
+        snprintf(name, 256, "%.200s:%.20s", address, port);
+}
+
+/* Whether a process of this user listens there. */
+static bool is_taken(const struct sockaddr_un *name, socklen_t size)
+{
+    struct ucred owner = {.uid = (uid_t)-1};
+    socklen_t owner_size = sizeof owner;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool ours = fd >= 0 && connect(fd, (const struct sockaddr *)name, size) == 0 &&
+                getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && owner.uid == getuid();
+    if (fd >= 0)
+        close(fd);
+    return ours;
+}
+
+/* Whether another rank of this node has printed the same. If not, this rank has the name from now until its end. */
+static bool is_said(const struct bootstrap *boot, const struct error *err)
+{
+    char job[256];
+    name_start(boot, job);
+    if (boot->world == 1 || !*job)
+        return false;
+    uint64_t seed = XXH3_64bits(job, strlen(job)), general = verdict_general(err->text, boot->rank);
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* abstract: its first byte is 0 */
+    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ztrain-%ju-%016" PRIx64, (uintmax_t)getuid(),
+                          XXH3_64bits_withSeed(&general, sizeof general, seed));
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)&name, size) == 0 && listen(fd, 128) == 0)
+        return false; /* the socket stays open */
+    bool others = fd >= 0 && errno == EADDRINUSE;
+    if (fd >= 0)
+        close(fd);
+    return others && is_taken(&name, size);
+}
+
+void early_error_print(const struct bootstrap *boot, struct error *err)
+{
+    const struct timespec moment = {.tv_sec = 1};
+    if (!err->printed && is_said(boot, err))
+        error_mark_printed(err);
+    log_error_once(err);
+    if (boot->world > 1 && !boot->failed_together && !bootstrap_is_local_rank())
+        nanosleep(&moment, NULL);
+}

@@ -1,0 +1,514 @@
+/* supervise.c: see supervise.h.
+ *
+ * The supervisor is not a rank. It makes the shared memory (comm/control/control.h), starts the ranks in order as its
+ * direct children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd.
+ * It never waits for a reader of its output (core/output.h).
+ *
+ *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, once each: they are in other process groups, so
+ *     that a Ctrl-C on the terminal reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM.
+ *     Ranks start with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and
+ *     continue the ranks. SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the
+ *     signalfd.
+ *   - If a rank fails, the others learn of it through the control block and end by themselves with the reason. Ranks
+ *     that are still running then get SIGTERM, and at last SIGKILL, all within 5 seconds.
+ *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
+ *     nothing is left.
+ *   - A second SIGINT kills the ranks at once. Only the supervisor counts them: a rank may get the same one from a
+ *     terminal or a batch system and from here.
+ *
+ * Exit code: the code that a rank gave with its error; 5 if the kernel killed one at the limit of a control group's
+ * memory, 6 if one was killed by another signal or left without an error, 8 if one ended with a code that is none of
+ * ztrain's; 75 if the ranks stopped on request; 130 after a second SIGINT; 0 only if all ended with 0 and together. */
+#include "cmd/supervise/supervise.h"
+
+#include "cmd/run/stop_signal.h"
+#include "cmd/supervise/line_pump.h"
+#include "comm/control/control.h"
+#include "comm/launch/bootstrap.h"
+#include "core/clock.h"
+#include "core/machine.h"
+#include "core/memory.h"
+#include "core/output.h"
+#include "core/size_text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Seconds after a failure. */
+static const double term_after = 1.5, kill_after = 3.5;
+
+/* The signals that arrive here, and the ones that the ranks get for them. */
+static const struct {
+    int from, to;
+} forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}, {SIGQUIT, SIGQUIT}};
+
+struct child {
+    pid_t pid;
+    bool running, ended_by_us;
+    int code;                  /* of exit, or 128 + signal */
+    struct line_pump pumps[2]; /* stdout, stderr */
+};
+
+struct job {
+    int ranks, fd;
+    char **argv;
+    char host[64];
+    double timeout;
+    struct control *control;
+    sigset_t old_mask;
+    int signals; /* signalfd */
+    struct child children[SUPERVISE_MAX_RANKS];
+    double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
+    double interrupted_at;     /* the same of the newest SIGINT */
+    bool interrupted;          /* a second one came: the ranks are killed */
+    bool asked;                /* a signal has asked the job to stop */
+    int left_rank;             /* the rank that left early */
+    int first_code;            /* of the first rank that ended with an error */
+    uint64_t memory_kills;     /* machine_memory_kills() before the job */
+    bool told_term;
+    struct error unsaid; /* an error that no rank can print; code STATUS_OK: none */
+};
+
+/* ---- starting ------------------------------------------------------------ */
+
+/* Binds this process to the rank's share of the cores that the job may use: at least one, which ranks share if there
+ * are more ranks than cores. */
+static void share_cores(int rank, int ranks)
+{
+    cpu_set_t all, own;
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return; /* more cores than a cpu_set_t holds: every rank may use all */
+    int cores = CPU_COUNT(&all), first = rank * cores / ranks, end = (rank + 1) * cores / ranks, seen = 0;
+    if (end == first)
+        end = first + 1;
+    CPU_ZERO(&own);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all)) {
+            if (seen >= first && seen < end)
+                CPU_SET(cpu, &own);
+            seen++;
+        }
+    sched_setaffinity(0, sizeof own, &own);
+}
+
+/* In the child, between fork and exec. outputs: the descriptors that become stdout and stderr. */
+static void become_rank(const struct job *job, int rank, const int outputs[2], pid_t supervisor)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != supervisor) /* it died before that */
+        _exit(STATUS_PEER);
+    int null = open("/dev/null", O_RDONLY);
+    if (null >= 0)
+        dup2(null, STDIN_FILENO);
+    if (outputs[0] != STDOUT_FILENO)
+        dup2(outputs[0], STDOUT_FILENO);
+    dup2(outputs[1], STDERR_FILENO);
+    if (null > STDERR_FILENO)
+        close(null);
+    share_cores(rank, job->ranks);
+    bootstrap_local_env(rank, job->ranks, job->fd);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGTTOU, SIG_IGN); /* rank 0 may write to the terminal though its group is in the background */
+    sigset_t mask = job->old_mask;
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        sigaddset(&mask, forwarded[i].to);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    execv("/proc/self/exe", job->argv);
+    fprintf(stderr, "ztrain: error: cannot start rank %d: %s\n", rank, strerror(errno));
+    _exit(STATUS_DEVICE);
+}
+
+static enum status start_rank(struct job *job, int rank, struct error *err)
+{
+    struct child *child = &job->children[rank];
+    int pipes[2][2] = {{-1, -1}, {-1, -1}}, outputs[2];
+    bool terminal = rank == 0 && isatty(STDOUT_FILENO); /* rank 0 shows its progress itself */
+    for (int i = terminal ? 1 : 0; i < 2; i++)
+        if (pipe2(pipes[i], O_CLOEXEC) != 0)
+            goto fail;
+    for (int i = 0; i < 2; i++)
+        outputs[i] = pipes[i][1] >= 0 ? pipes[i][1] : STDOUT_FILENO;
+    fflush(NULL);
+    pid_t supervisor = getpid();
+    child->pid = fork();
+    if (child->pid < 0)
+        goto fail;
+    if (child->pid == 0)
+        become_rank(job, rank, outputs, supervisor);
+    setpgid(child->pid, child->pid); /* in parent and child, so that it is done when either continues */
+    child->running = true;
+    control_expect(job->control, rank, (int)child->pid, job->host);
+    for (int i = 0; i < 2; i++) {
+        line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? OUTLET_STDOUT : OUTLET_STDERR, rank);
+        if (pipes[i][0] >= 0) {
+            fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
+            close(pipes[i][1]);
+        }
+    }
+    return STATUS_OK;
+fail:
+    error_set(err, STATUS_DEVICE, "cannot start rank %d: %s", rank, strerror(errno));
+    for (int i = 0; i < 2; i++)
+        for (int end = 0; end < 2; end++)
+            if (pipes[i][end] >= 0)
+                close(pipes[i][end]);
+    return STATUS_DEVICE;
+}
+
+/* ---- ending -------------------------------------------------------------- */
+
+static int running(const struct job *job)
+{
+    int n = 0;
+    for (int r = 0; r < job->ranks; r++)
+        n += job->children[r].running;
+    return n;
+}
+
+static void signal_ranks(struct job *job, int signal_number, bool ending)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        struct child *child = &job->children[r];
+        if (!child->running)
+            continue;
+        child->ended_by_us |= ending;
+        kill(child->pid, signal_number);
+    }
+}
+
+/* The job fails because of `rank`. unsaid: the error, if no rank can print it; else NULL. */
+static void fail_job(struct job *job, int rank, int code, const char *unsaid)
+{
+    char text[512];
+    if (!isfinite(job->failed_at)) {
+        job->failed_at = seconds_now();
+        job->first_code = code;
+    }
+    if (unsaid && job->unsaid.code == STATUS_OK)
+        error_set(&job->unsaid, (enum status)code, "%s", unsaid);
+    snprintf(text, sizeof text, "rank %d on %s ended with exit code %d", rank, job->host, code);
+    control_mark_dead(job->control, rank, (enum status)code, unsaid ? unsaid : text);
+}
+
+/* The host memory of all ranks' plans, as far as they are known. */
+static uint64_t planned_bytes(const struct job *job)
+{
+    uint64_t bytes = 0;
+    for (int r = 0; r < job->ranks; r++)
+        bytes += atomic_load(&control_block(job->control)->ranks[r].planned);
+    return bytes;
+}
+
+/* Names the reason why a rank was killed by a signal. Returns the code: where a control group's limit is too small,
+ * another start would end alike. */
+static enum status explain_kill(const struct job *job, int signal_number, char text[256])
+{
+    struct machine_memory machine;
+    char limit[SIZE_TEXT_MAX], plan[SIZE_TEXT_MAX];
+    *text = '\0';
+    if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills)
+        return STATUS_PEER;
+    machine_memory("", &machine);
+    if (machine.limit >= machine.total) {
+        snprintf(text, 256, ", as the machine's memory was exhausted");
+        return STATUS_PEER;
+    }
+    snprintf(text, 256,
+             ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
+             "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
+             size_round((int64_t)machine.limit, limit), job->ranks == 1 ? "" : "s", job->ranks,
+             job->ranks == 1 ? "" : "s", job->ranks == 1 ? "s" : "", size_round((int64_t)planned_bytes(job), plan));
+    return STATUS_DEVICE;
+}
+
+static void rank_ended(struct job *job, int rank, int status)
+{
+    struct child *child = &job->children[rank];
+    struct control_rank *entry = &control_block(job->control)->ranks[rank];
+    child->running = false;
+    if (WIFSIGNALED(status)) {
+        child->code = 128 + WTERMSIG(status);
+        if (child->ended_by_us)
+            return;
+        char text[512], why[256];
+        const enum status code = explain_kill(job, WTERMSIG(status), why);
+        snprintf(text, sizeof text, "rank %d on %s (process %d) was killed by signal %d (%s)%s", rank, job->host,
+                 (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)), why);
+        fail_job(job, rank, code, text);
+        return;
+    }
+    child->code = WEXITSTATUS(status);
+    if (!strcmp(status_name((enum status)child->code), "unknown")) {
+        char text[512];
+        snprintf(
+            text, sizeof text,
+            "rank %d on %s (process %d) ended with exit code %d, which is none of ztrain's; hint: a library or the "
+            "dynamic linker ended it, whose own message may stand above",
+            rank, job->host, (int)child->pid, child->code);
+        fail_job(job, rank, STATUS_BROKEN, text);
+    } else if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
+        fail_job(job, rank, child->code, NULL);
+    } else if (atomic_load(&entry->state) != RANK_CLOSED && !isfinite(job->left_at)) {
+        job->left_at = seconds_now(); /* no failure if the others leave as well */
+        job->left_rank = rank;
+    }
+}
+
+static void reap(struct job *job)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        int status;
+        if (job->children[r].running && waitpid(job->children[r].pid, &status, WNOHANG) == job->children[r].pid)
+            rank_ended(job, r, status);
+    }
+}
+
+/* Acts on deadlines that have passed: a rank that left early fails the job; signals for ranks that outlive a failure.
+ * Returns the seconds until the next look. */
+static double check_time(struct job *job)
+{
+    double now = seconds_now();
+    if (!isfinite(job->failed_at) && now >= job->left_at + job->timeout) {
+        char text[512];
+        snprintf(text, sizeof text, "rank %d on %s (process %d) left with exit code %d while %d others continued",
+                 job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
+                 running(job));
+        fail_job(job, job->left_rank, STATUS_PEER, text);
+    }
+    if (!isfinite(job->failed_at))
+        return isfinite(job->left_at) ? job->left_at + job->timeout - now : INFINITY;
+    if (now < job->failed_at + term_after)
+        return job->failed_at + term_after - now;
+    if (!job->told_term)
+        signal_ranks(job, SIGTERM, true);
+    job->told_term = true;
+    if (now < job->failed_at + kill_after)
+        return job->failed_at + kill_after - now;
+    signal_ranks(job, SIGKILL, true);
+    return 0.1;
+}
+
+/* ---- the loop ------------------------------------------------------------ */
+
+/* The first SIGINT prints the effect of a second one. */
+static void take_interrupt(struct job *job)
+{
+    double now = seconds_now();
+    if (!isfinite(job->interrupted_at)) {
+        output_put(OUTLET_STDERR, stop_signal_first_words, strlen(stop_signal_first_words), OUTPUT_LINE);
+    } else if (stop_signal_is_another(now - job->interrupted_at)) {
+        job->interrupted = true;
+        signal_ranks(job, SIGKILL, true);
+    }
+    job->interrupted_at = now;
+}
+
+/* A request that comes when the job has failed already is not the cause, and is answered by who starts it again. */
+static void note_request(struct job *job, int signal_number)
+{
+    if (signal_number == SIGQUIT) /* only asks for the flight records */
+        return;
+    if (isfinite(job->failed_at))
+        stop_signal_note(signal_number);
+    else
+        job->asked = true;
+}
+
+/* Passes a signal on to the ranks, if it is one for them. */
+static void forward(struct job *job, int signal_number)
+{
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        if (signal_number == forwarded[i].from) {
+            note_request(job, forwarded[i].to);
+            signal_ranks(job, forwarded[i].to, false);
+        }
+}
+
+static void take_signals(struct job *job)
+{
+    struct signalfd_siginfo info;
+    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGINT)
+            take_interrupt(job);
+        forward(job, (int)info.ssi_signo);
+        if (info.ssi_signo == SIGTSTP) {
+            signal_ranks(job, SIGSTOP, false);
+            raise(SIGSTOP);
+            signal_ranks(job, SIGCONT, false);
+        }
+    }
+}
+
+static void supervise_until_end(struct job *job)
+{
+    struct pollfd fds[1 + 2 * SUPERVISE_MAX_RANKS];
+    while (running(job) > 0) {
+        nfds_t n = 0;
+        fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
+        for (int r = 0; r < job->ranks; r++)
+            for (int i = 0; i < 2; i++)
+                fds[n++] = (struct pollfd){.fd = job->children[r].pumps[i].from, .events = POLLIN};
+        double wait = check_time(job);
+        poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
+        for (int r = 0; r < job->ranks; r++)
+            for (int i = 0; i < 2; i++)
+                line_pump_run(&job->children[r].pumps[i]);
+        take_signals(job);
+        reap(job);
+    }
+    for (int r = 0; r < job->ranks; r++)
+        for (int i = 0; i < 2; i++) {
+            line_pump_run(&job->children[r].pumps[i]);
+            line_pump_finish(&job->children[r].pumps[i]);
+        }
+}
+
+/* The job's exit code once all ranks have ended. *unsaid: the error, if no rank has printed it; else code STATUS_OK. */
+static int job_exit_code(struct job *job, struct error *unsaid)
+{
+    const struct control_block *block = control_block(job->control);
+    *unsaid = (struct error){.code = STATUS_OK};
+    if (job->interrupted)
+        return error_set(unsaid, STATUS_INTERRUPTED, "interrupted a second time: ended at once, without a checkpoint");
+    if (isfinite(job->failed_at)) {
+        if (atomic_load(&block->failed) == 2 && block->speaker >= 0)
+            return block->code; /* with the error that the rank has printed */
+        *unsaid = job->unsaid;
+        return unsaid->code != STATUS_OK ? (int)unsaid->code : job->first_code;
+    }
+    for (int r = 0; r < job->ranks; r++)
+        if (job->children[r].code != STATUS_OK)
+            return job->children[r].code;
+    if (isfinite(job->left_at))
+        return error_set(unsaid, STATUS_PEER,
+                         "rank %d on %s (process %d) left with exit code 0 without the others' consent", job->left_rank,
+                         job->host, (int)job->children[job->left_rank].pid);
+    return STATUS_OK;
+}
+
+static bool ignored(int signal_number)
+{
+    struct sigaction action;
+    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/* Blocks the signals that the signalfd is to get instead. Some callers leave SIGCHLD ignored; the kernel would then
+ * reap the ranks itself, and their end would never be seen. */
+static void block_signals(sigset_t *mask, sigset_t *old_mask)
+{
+    signal(SIGCHLD, SIG_DFL);
+    sigemptyset(mask);
+    sigaddset(mask, SIGCHLD);
+    if (!ignored(SIGTSTP))
+        sigaddset(mask, SIGTSTP);
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        if (forwarded[i].from != SIGHUP || !ignored(SIGHUP))
+            sigaddset(mask, forwarded[i].from);
+    sigprocmask(SIG_BLOCK, mask, old_mask);
+}
+
+/* Starts the ranks, passes on a stop signal from before they could get it, and waits until all have ended. */
+static enum status run_ranks(struct job *job, struct error *err)
+{
+    enum status status = STATUS_OK;
+    for (int r = 0; r < job->ranks && status == STATUS_OK; r++)
+        status = start_rank(job, r, err);
+    int error = output_start(); /* no fork any more: a reader of the output may pause, and the ranks continue */
+    if (error && status == STATUS_OK)
+        status = error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
+    if (status != STATUS_OK) {
+        signal_ranks(job, SIGKILL, true);
+    } else if (stop_signal_pending()) { /* it came before signals were blocked here */
+        if (stop_signal_pending() == SIGINT)
+            take_interrupt(job);
+        forward(job, stop_signal_pending());
+    }
+    supervise_until_end(job);
+    return status;
+}
+
+static void job_init(struct job *job, int ranks, char **argv, double timeout_seconds)
+{
+    *job = (struct job){.ranks = ranks,
+                        .argv = argv,
+                        .timeout = timeout_seconds,
+                        .fd = -1,
+                        .signals = -1,
+                        .memory_kills = machine_memory_kills("")};
+    job->failed_at = job->left_at = job->interrupted_at = INFINITY;
+    bootstrap_host(job->host, sizeof job->host);
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < 2; i++)
+            job->children[r].pumps[i].from = -1;
+}
+
+/* Opens the supervisor's signalfd and makes the job's shared memory. */
+static enum status job_open(struct job *job, const sigset_t *mask, struct error *err)
+{
+    const struct control_shape shape = {.world = job->ranks, .local_world = job->ranks, .num_nodes = 1};
+    job->signals = signalfd(-1, mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (job->signals < 0)
+        return error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
+    TRY(control_create(&shape, &job->fd, err));
+    return control_attach(job->fd, -1, job->ranks, job->host, job->timeout, &job->control, err);
+}
+
+static void job_close(struct job *job)
+{
+    control_detach(job->control);
+    if (job->fd >= 0)
+        close(job->fd);
+    if (job->signals >= 0)
+        close(job->signals);
+}
+
+/* The text of the failure that ended the job; "": it has not failed. */
+static void copy_cause(const struct job *job, char cause[SUPERVISE_CAUSE_BYTES])
+{
+    const struct control_block *block = control_block(job->control);
+    *cause = '\0';
+    if (atomic_load(&block->failed) == 2)
+        snprintf(cause, SUPERVISE_CAUSE_BYTES, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
+}
+
+enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
+                      bool *asked, struct error *err)
+{
+    ASSERT(timeout_seconds > 0 && ranks >= 1 && ranks <= SUPERVISE_MAX_RANKS);
+    TRY(bootstrap_check_launcher(err));
+    struct job *job = memory_alloc(sizeof *job);
+    *cause = '\0';
+    struct error unsaid;
+    sigset_t mask;
+    job_init(job, ranks, argv, timeout_seconds);
+    block_signals(&mask, &job->old_mask);
+    void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
+    enum status status = job_open(job, &mask, err);
+    if (status == STATUS_OK)
+        status = run_ranks(job, err);
+    if (status == STATUS_OK) {
+        *exit_code = job_exit_code(job, &unsaid);
+        copy_cause(job, cause);
+        if (unsaid.code != STATUS_OK && err)
+            *err = unsaid;
+        status = unsaid.code;
+    }
+    *asked = job->asked;
+    job_close(job);
+    signal(SIGPIPE, old_pipe);
+    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+    free(job);
+    return status;
+}

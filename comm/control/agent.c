@@ -1,0 +1,479 @@
+/* agent.c: see agent.h.
+ *
+ * The sender sleeps on the control block's bell. It puts each message once into the outbox, in which every connection
+ * has a position. Ticks do not go through the outbox, but to each connection when it has nothing else to send: a
+ * connection that is stuck holds up neither the others nor the outbox. The listener polls the connections and the
+ * processes of this node's ranks, and counts time in its own slices (peer_watch.h). */
+#include "comm/control/agent.h"
+
+#include "comm/control/agent_messages.h"
+#include "comm/control/peer_watch.h"
+#include "core/clock.h"
+#include "core/thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    SCRATCH_BYTES = 1 << 16, /* received at once */
+    STACK_BYTES = 256 << 10,
+    SLICE_MS = 50,  /* between two looks of the listener */
+    BACKLOG_MS = 5, /* between two tries of the sender when a socket is full */
+    NICE = -10      /* if the system allows it */
+};
+
+static const double blame_after = 1.0;     /* seconds for waiting ranks to name a culprit */
+static const double goodbye_failed = 2.0;  /* seconds to inform the others why the job has failed */
+static const double start_patience = 10.0; /* least seconds until another agent must have sent its HELLO */
+
+struct connection {
+    int node, fd;
+    /* the sender's */
+    uint64_t position; /* in the outbox */
+    char *tick;        /* message, owned */
+    size_t tick_sent, tick_bytes;
+    bool tick_due;
+    atomic_bool mute; /* writing to the socket has failed */
+    /* the listener's */
+    struct agent_inbox inbox;
+    bool ended;    /* the connection delivers nothing more */
+    double silent; /* seconds since the connection last delivered bytes */
+    double lost;   /* seconds since its node was found lost; below 0: the node is not lost */
+};
+
+struct local_rank {
+    int rank, pidfd;  /* -1: none to watch */
+    uint32_t state;   /* the sender's: the state that the others were sent */
+    uint32_t arrived; /* the sender's: arrivals that the others were sent */
+    double gone;      /* the listener's: seconds since its process ended; below 0: it lives */
+};
+
+struct agent {
+    struct control *control;
+    double timeout, tick_seconds;
+    struct agent_outbox outbox;
+    struct connection *connections; /* (count) owned */
+    int count;
+    struct local_rank *ranks; /* (local_world) owned */
+    int local_world;
+    struct pollfd *polls;    /* (count + local_world + 1) owned; the listener's */
+    struct pollfd *writable; /* (count) owned; the sender's */
+    char *scratch;           /* (SCRATCH_BYTES) owned; the listener's */
+    bool failure_sent;
+    atomic_bool stopping, sent_all;
+    int wake; /* eventfd: wakes the listener */
+    bool sender_runs, listener_runs;
+    pthread_t sender, listener;
+};
+
+static bool job_failed(const struct agent *agent)
+{
+    return atomic_load(&control_block(agent->control)->failed) != 0;
+}
+
+/* ---- the sender ---------------------------------------------------------- */
+
+/* Puts the news of this node's ranks and of the job into the outbox. */
+static void collect_news(struct agent *agent)
+{
+    struct control_block *block = control_block(agent->control);
+    for (int i = 0; i < agent->local_world; i++) {
+        struct local_rank *local = &agent->ranks[i];
+        struct control_rank *entry = &block->ranks[local->rank];
+        uint32_t state = atomic_load(&entry->state), arrived = atomic_load(&entry->arrivals[CHANNEL_CONTROL]);
+        while (local->arrived != arrived) {
+            const struct control_op *op = &entry->op[CHANNEL_CONTROL][local->arrived % 2];
+            ASSERT(op->slot_bytes <= CONTROL_SLOT_BYTES);
+            const char *slot = control_slot(agent->control, local->rank, (int)(local->arrived % 2));
+            agent_outbox_put(&agent->outbox, AGENT_SLOT, (uint32_t)local->rank, ++local->arrived, op, sizeof *op, slot,
+                             op->slot_bytes);
+        }
+        if (local->state != state)
+            agent_outbox_put(&agent->outbox, AGENT_STATE, (uint32_t)local->rank, state, NULL, 0, NULL, 0);
+        local->state = state;
+    }
+    if (!agent->failure_sent && atomic_load(&block->failed) == 2) {
+        agent->failure_sent = true;
+        uint32_t speaker = block->speaker < 0 ? AGENT_NOBODY : (uint32_t)block->speaker;
+        agent_outbox_put(&agent->outbox, AGENT_FAIL, speaker, (uint32_t)block->code, block->text,
+                         strnlen(block->text, sizeof block->text - 1), NULL, 0);
+    }
+}
+
+/* Sends as much of [data, data + bytes) as the socket takes; returns that number of bytes. */
+static size_t agent_send(struct connection *c, const char *data, size_t bytes)
+{
+    ssize_t n = send(c->fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ENOBUFS)
+        atomic_store(&c->mute, true); /* the listener finds out why */
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* Sends all that is due on this connection; false if its socket does not take everything now. */
+static bool flush_connection(struct agent *agent, struct connection *c)
+{
+    while (!atomic_load(&c->mute)) {
+        const char *data = c->tick + c->tick_sent;
+        size_t bytes = c->tick_bytes - c->tick_sent, sent;
+        bool tick = bytes > 0; /* a message is finished before another begins */
+        if (!tick)
+            data = agent_outbox_peek(&agent->outbox, c->position, &bytes);
+        if (bytes == 0) {
+            if (!c->tick_due)
+                return true;
+            agent_tick_write(agent->control, c->tick);
+            c->tick_sent = 0;
+            c->tick_bytes = agent_tick_bytes(agent->local_world);
+            c->tick_due = false;
+            continue;
+        }
+        sent = agent_send(c, data, bytes);
+        if (tick)
+            c->tick_sent += sent;
+        else
+            c->position += sent;
+        if (sent < bytes)
+            return atomic_load(&c->mute);
+    }
+    c->position = agent->outbox.head;
+    return true;
+}
+
+/* Flushes all connections; returns the number of those that did not take everything. */
+static nfds_t flush_all(struct agent *agent)
+{
+    nfds_t behind = 0;
+    for (int i = 0; i < agent->count; i++)
+        if (!flush_connection(agent, &agent->connections[i]))
+            agent->writable[behind++] = (struct pollfd){.fd = agent->connections[i].fd, .events = POLLOUT};
+    return behind;
+}
+
+static void become_agent_thread(const char *name)
+{
+    pthread_setname_np(pthread_self(), name);
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* of this thread only; may fail */
+}
+
+static void *send_loop(void *argument)
+{
+    struct agent *agent = argument;
+    struct control_block *block = control_block(agent->control);
+    struct control_rank *first = &block->ranks[control_self(agent->control)];
+    double next_tick = 0, stop_limit = INFINITY;
+    become_agent_thread("ztrain-send");
+    for (;;) {
+        uint32_t bell = atomic_load(&block->bell);
+        bool stopping = atomic_load(&agent->stopping);
+        double now = seconds_now();
+        collect_news(agent);
+        if (now >= next_tick) {
+            next_tick = now + agent->tick_seconds;
+            atomic_fetch_add(&first->heard, 1); /* shows this node's ranks that their agent lives */
+            for (int i = 0; i < agent->count; i++)
+                agent->connections[i].tick_due = true;
+        }
+        if (stopping && !isfinite(stop_limit)) {
+            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
+            agent_outbox_put(&agent->outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);
+            for (int i = 0; i < agent->count; i++)
+                agent->connections[i].tick_due = false; /* nothing is sent after the BYE */
+        }
+        nfds_t behind = flush_all(agent);
+        if (stopping && (behind == 0 || now >= stop_limit))
+            break;
+        if (stopping)
+            next_tick = INFINITY;
+        if (behind)
+            poll(agent->writable, behind, BACKLOG_MS);
+        else
+            control_bell_wait(agent->control, bell, fmin(agent->tick_seconds, fmax(next_tick - seconds_now(), 0)));
+    }
+    for (int i = 0; i < agent->count; i++)
+        shutdown(agent->connections[i].fd, SHUT_WR);
+    atomic_store(&agent->sent_all, true);
+    return NULL;
+}
+
+/* ---- the listener -------------------------------------------------------- */
+
+/* Whether the machine at the other end still acknowledges data. If this machine's own cable is unplugged, data waits in
+ * the socket and does not even count as sent. */
+static bool machine_answers(const struct agent *agent, const struct connection *c)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    int queued = 0;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+        return true; /* not TCP: there is no network in between */
+    if (ioctl(c->fd, SIOCOUTQ, &queued) != 0)
+        queued = 0;
+    return (info.tcpi_unacked == 0 && queued == 0) || info.tcpi_last_ack_recv < 500 * agent->timeout;
+}
+
+static void node_lost(struct agent *agent, struct connection *c, enum node_condition condition)
+{
+    if (c->lost >= 0)
+        return;
+    c->lost = 0;
+    control_node_lost(agent->control, c->node, condition);
+}
+
+/* Handles the end of a connection: its read returned 0 (error 0) or failed. */
+static void connection_ended(struct agent *agent, struct connection *c, int error)
+{
+    c->ended = true;
+    if (c->inbox.bye && !job_failed(agent)) /* in order: all ranks of that node have left */
+        return;
+    bool network = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
+                   error == EHOSTDOWN || error == ENONET;
+    node_lost(agent, c, network ? NODE_UNREACHABLE : NODE_ENDED);
+}
+
+static void agent_receive(struct agent *agent, struct connection *c)
+{
+    ssize_t n = recv(c->fd, agent->scratch, SCRATCH_BYTES, MSG_DONTWAIT);
+    if (n > 0) {
+        struct error error;
+        c->silent = 0;
+        if (agent_inbox_feed(&c->inbox, agent->scratch, (size_t)n, &error) == STATUS_OK)
+            return;
+        c->ended = true;
+        control_fail(agent->control, -1, STATUS_PEER, error.text);
+    } else if (n == 0) {
+        connection_ended(agent, c, 0);
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+        connection_ended(agent, c, errno);
+    }
+}
+
+static void look_at_connection(struct agent *agent, struct connection *c, double slice)
+{
+    if (job_failed(agent))
+        return;
+    if (c->lost >= 0) {
+        c->lost += slice;
+        if (c->lost >= blame_after)
+            peer_blame_node(agent->control, c->node);
+        return;
+    }
+    if (c->ended || c->inbox.bye)
+        return;
+    c->silent += slice;
+    double limit = control_silence(agent->control) - agent->tick_seconds;
+    if (!c->inbox.hello && limit < start_patience) /* that agent may still be connecting with others */
+        limit = start_patience;
+    if (c->silent >= limit)
+        node_lost(agent, c, machine_answers(agent, c) ? NODE_SILENT : NODE_UNREACHABLE);
+}
+
+/* event: whether the pidfd is ready, for the process has ended */
+static void look_at_rank(struct agent *agent, struct local_rank *local, bool event, double slice)
+{
+    if (local->gone >= 0)
+        local->gone += slice;
+    if (event) {
+        local->gone = 0;
+        local->pidfd = -local->pidfd - 2; /* negative, so poll() ignores it; agent_free() closes it */
+        control_rank_ended(agent->control, local->rank);
+    }
+    uint32_t state = atomic_load(&control_block(agent->control)->ranks[local->rank].state);
+    if (local->gone >= blame_after && state != RANK_CLOSED && !job_failed(agent))
+        peer_blame_rank(agent->control, local->rank);
+}
+
+static bool all_ended(const struct agent *agent)
+{
+    for (int i = 0; i < agent->count; i++)
+        if (!agent->connections[i].ended && !agent->connections[i].inbox.bye)
+            return false;
+    return true;
+}
+
+static void *listen_loop(void *argument)
+{
+    struct agent *agent = argument;
+    double last = seconds_now(), stop_limit = INFINITY;
+    become_agent_thread("ztrain-listen");
+    for (;;) {
+        nfds_t n = 0;
+        for (int i = 0; i < agent->count; i++) {
+            const struct connection *c = &agent->connections[i];
+            agent->polls[n++] = (struct pollfd){.fd = c->ended ? -1 : c->fd, .events = POLLIN};
+        }
+        for (int i = 0; i < agent->local_world; i++)
+            agent->polls[n++] = (struct pollfd){.fd = agent->ranks[i].pidfd, .events = POLLIN};
+        agent->polls[n++] = (struct pollfd){.fd = atomic_load(&agent->stopping) ? -1 : agent->wake, .events = POLLIN};
+        int ready = poll(agent->polls, n, SLICE_MS);
+
+        double now = seconds_now(),
+               slice = fmin(now - last, 2e-3 * SLICE_MS); /* longer: this process was stopped or starved */
+        last = now;
+        for (int i = 0; i < agent->count; i++)
+            if (ready > 0 && agent->polls[i].revents)
+                agent_receive(agent, &agent->connections[i]);
+        for (int i = 0; i < agent->local_world; i++)
+            look_at_rank(agent, &agent->ranks[i], ready > 0 && agent->polls[agent->count + i].revents, slice);
+        if (!atomic_load(&agent->stopping)) {
+            for (int i = 0; i < agent->count; i++)
+                look_at_connection(agent, &agent->connections[i], slice);
+            continue;
+        }
+        if (!isfinite(stop_limit))
+            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
+        if (now >= stop_limit || (atomic_load(&agent->sent_all) && all_ended(agent)))
+            return NULL;
+    }
+}
+
+/* ---- starting and stopping ----------------------------------------------- */
+
+static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *argument, bool *runs, struct error *err)
+{
+    int error = thread_start(thread, STACK_BYTES, body, argument);
+    *runs = error == 0;
+    return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
+}
+
+/* Closes and frees everything that was opened. */
+static void agent_free(struct agent *agent)
+{
+    for (int i = 0; agent->connections && i < agent->count; i++) {
+        struct connection *c = &agent->connections[i];
+        if (c->fd >= 0)
+            close(c->fd);
+        agent_inbox_release(&c->inbox);
+        free(c->tick);
+    }
+    for (int i = 0; agent->ranks && i < agent->local_world; i++) {
+        int pidfd = agent->ranks[i].pidfd;
+        if (pidfd != -1)
+            close(pidfd < -1 ? -pidfd - 2 : pidfd);
+    }
+    if (agent->wake >= 0)
+        close(agent->wake);
+    agent_outbox_release(&agent->outbox);
+    free(agent->connections);
+    free(agent->ranks);
+    free(agent->polls);
+    free(agent->writable);
+    free(agent->scratch);
+    free(agent);
+}
+
+static enum status open_connections(struct agent *agent, const struct agent_link *links, struct error *err)
+{
+    for (int i = 0; i < agent->count; i++) {
+        struct connection *c = &agent->connections[i];
+        TRY(agent_inbox_init(&c->inbox, agent->control, links[i].node, err));
+        c->tick = malloc(agent_tick_bytes(agent->local_world));
+        if (!c->tick)
+            return error_set(err, STATUS_DEVICE, "out of memory");
+    }
+    return STATUS_OK;
+}
+
+/* Opens the processes of the other ranks of this node, to see them end. They need not have attached yet. */
+static enum status open_processes(struct agent *agent, struct error *err)
+{
+    struct control_block *block = control_block(agent->control);
+    for (int i = 0; i < agent->local_world; i++) {
+        struct local_rank *local = &agent->ranks[i];
+        const struct control_rank *entry = &block->ranks[local->rank];
+        if (local->rank == control_self(agent->control) || entry->pid <= 0)
+            continue;
+        local->pidfd = (int)syscall(SYS_pidfd_open, entry->pid, 0);
+        if (local->pidfd < 0 && errno == ESRCH)
+            return error_set(err, STATUS_PEER, "rank %d on %s (process %d) died at the start", local->rank, entry->host,
+                             entry->pid);
+    }
+    return STATUS_OK;
+}
+
+enum status agent_start(struct control *control, const struct agent_link *links, int count, struct agent **agent,
+                        struct error *err)
+{
+    const struct control_block *block = control_block(control);
+    ASSERT(control_local(control, 0) == control_self(control) && count == (int)block->num_nodes - 1);
+    enum status status = STATUS_OK;
+    *agent = NULL;
+    struct agent *a = calloc(1, sizeof *a);
+    size_t nodes = (size_t)count, ranks = (size_t)control_local_world(control);
+    if (a) {
+        *a = (struct agent){.control = control, .timeout = control_timeout(control), .count = count, .wake = -1};
+        a->tick_seconds = fmin(a->timeout / 20, 0.5);
+        a->local_world = (int)ranks;
+        a->connections = calloc(nodes, sizeof *a->connections);
+        a->ranks = calloc(ranks, sizeof *a->ranks);
+        a->polls = calloc(nodes + ranks + 1, sizeof *a->polls);
+        a->writable = calloc(nodes, sizeof *a->writable);
+        a->scratch = malloc(SCRATCH_BYTES);
+    }
+    if (!a || !a->connections || !a->ranks || !a->polls || !a->writable || !a->scratch) {
+        for (int i = 0; i < count; i++)
+            close(links[i].fd);
+        error_set(err, STATUS_DEVICE, "out of memory");
+        if (a)
+            agent_free(a);
+        return STATUS_DEVICE;
+    }
+    for (int i = 0; i < count; i++)
+        a->connections[i] = (struct connection){.node = links[i].node, .fd = links[i].fd, .lost = -1};
+    for (int i = 0; i < a->local_world; i++)
+        a->ranks[i] = (struct local_rank){.rank = control_local(control, i), .pidfd = -1, .gone = -1};
+
+    TRY_GOTO(agent_outbox_init(&a->outbox, a->local_world, err));
+    TRY_GOTO(open_connections(a, links, err));
+    TRY_GOTO(open_processes(a, err));
+    a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (a->wake < 0) {
+        status = error_set(err, STATUS_DEVICE, "cannot create an event: %s", strerror(errno));
+        goto fail;
+    }
+    struct agent_hello hello = {block->world, block->num_nodes, block->local_world};
+    agent_outbox_put(&a->outbox, AGENT_HELLO, (uint32_t)control_node(control), AGENT_VERSION, &hello, sizeof hello,
+                     NULL, 0);
+    TRY_GOTO(start_thread(&a->sender, send_loop, a, &a->sender_runs, err));
+    TRY_GOTO(start_thread(&a->listener, listen_loop, a, &a->listener_runs, err));
+    *agent = a;
+    return STATUS_OK;
+fail:
+    if (a->sender_runs) {
+        control_fail(control, control_self(control), status, err ? err->text : "cannot start");
+        agent_stop(a);
+    } else {
+        agent_free(a);
+    }
+    return status;
+}
+
+void agent_stop(struct agent *agent)
+{
+    if (!agent)
+        return;
+    const uint64_t one = 1;
+    atomic_store(&agent->stopping, true);
+    control_ring(agent->control);
+    if (write(agent->wake, &one, sizeof one) < 0) {
+        /* the counter is full, so the listener wakes anyway */
+    }
+    if (agent->sender_runs)
+        pthread_join(agent->sender, NULL);
+    if (agent->listener_runs)
+        pthread_join(agent->listener, NULL);
+    agent_free(agent);
+}

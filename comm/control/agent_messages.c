@@ -1,0 +1,249 @@
+/* agent_messages.c: see agent_messages.h. */
+#include "comm/control/agent_messages.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { TEXT_MAX = sizeof((struct control_block *)NULL)->text - 1 };
+
+/* ---- sending ------------------------------------------------------------- */
+
+enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err)
+{
+    size_t slot = sizeof(struct agent_header) + sizeof(struct control_op) + CONTROL_SLOT_BYTES;
+    size_t states = 3 * sizeof(struct agent_header); /* joined, closed or dead, and one to spare */
+    size_t once = 4 * sizeof(struct agent_header) + sizeof(struct agent_hello) + TEXT_MAX;
+    *outbox = (struct agent_outbox){.capacity = (size_t)local_world * (2 * slot + states) + once};
+    void *ring =
+        mmap(NULL, outbox->capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (ring == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE, "out of memory for the messages to other nodes: %s", strerror(errno));
+    outbox->ring = ring;
+    return STATUS_OK;
+}
+
+void agent_outbox_release(struct agent_outbox *outbox)
+{
+    if (outbox->ring)
+        munmap(outbox->ring, outbox->capacity);
+    outbox->ring = NULL;
+}
+
+static void put_bytes(struct agent_outbox *outbox, const void *data, size_t bytes)
+{
+    size_t at = outbox->head % outbox->capacity, first = outbox->capacity - at;
+    first = bytes < first ? bytes : first;
+    if (first)
+        memcpy(outbox->ring + at, data, first);
+    if (bytes > first)
+        memcpy(outbox->ring, (const char *)data + first, bytes - first);
+    outbox->head += bytes;
+}
+
+void agent_outbox_put(struct agent_outbox *outbox, enum agent_message type, uint32_t rank, uint32_t value,
+                      const void *first, size_t first_bytes, const void *second, size_t second_bytes)
+{
+    const struct agent_header header = {(uint32_t)type, rank, value, (uint32_t)(first_bytes + second_bytes)};
+    put_bytes(outbox, &header, sizeof header);
+    put_bytes(outbox, first, first_bytes);
+    put_bytes(outbox, second, second_bytes);
+}
+
+const char *agent_outbox_peek(const struct agent_outbox *outbox, uint64_t position, size_t *bytes)
+{
+    size_t at = position % outbox->capacity, row = outbox->capacity - at;
+    uint64_t left = outbox->head - position;
+    ASSERT(left <= outbox->capacity);
+    *bytes = left < row ? (size_t)left : row;
+    return outbox->ring + at;
+}
+
+size_t agent_tick_bytes(int local_world)
+{
+    return sizeof(struct agent_header) + (size_t)local_world * sizeof(uint64_t);
+}
+
+void agent_tick_write(struct control *control, char *message)
+{
+    int ranks = control_local_world(control);
+    const struct agent_header header = {AGENT_TICK, AGENT_NOBODY, 0, (uint32_t)ranks * (uint32_t)sizeof(uint64_t)};
+    memcpy(message, &header, sizeof header);
+    message += sizeof header;
+    for (int i = 0; i < ranks; i++, message += sizeof(uint64_t)) {
+        uint64_t progress = atomic_load_explicit(&control_block(control)->ranks[control_local(control, i)].progress,
+                                                 memory_order_relaxed);
+        memcpy(message, &progress, sizeof progress);
+    }
+}
+
+/* ---- receiving ----------------------------------------------------------- */
+
+enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node, struct error *err)
+{
+    const struct control_block *block = control_block(control);
+    ASSERT(node >= 0 && node < (int)block->num_nodes && node != control_node(control));
+    *inbox = (struct agent_inbox){.control = control, .node = node};
+    for (uint32_t r = 0; r < block->world; r++)
+        inbox->num_ranks += block->ranks[r].node == node;
+    size_t ticks = (size_t)inbox->num_ranks * sizeof(uint64_t);
+    inbox->ranks = calloc((size_t)inbox->num_ranks, sizeof *inbox->ranks);
+    inbox->payload = malloc((ticks > TEXT_MAX ? ticks : TEXT_MAX) + 1);
+    if (!inbox->ranks || !inbox->payload) {
+        agent_inbox_release(inbox);
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    }
+    for (uint32_t r = 0; r < block->world; r++)
+        if (block->ranks[r].node == node && block->ranks[r].local_rank < inbox->num_ranks)
+            inbox->ranks[block->ranks[r].local_rank] = (int)r;
+    return STATUS_OK;
+}
+
+void agent_inbox_release(struct agent_inbox *inbox)
+{
+    free(inbox->ranks);
+    free(inbox->payload);
+    inbox->ranks = NULL;
+    inbox->payload = NULL;
+}
+
+static struct control_rank *entry_of(const struct agent_inbox *inbox, uint32_t rank)
+{
+    struct control_block *block = control_block(inbox->control);
+    return rank < block->world && block->ranks[rank].node == inbox->node ? &block->ranks[rank] : NULL;
+}
+
+/* The slot for a SLOT message's bytes: that of the rank's next arrival. */
+static char *slot_of(const struct agent_inbox *inbox)
+{
+    return control_slot(inbox->control, (int)inbox->header.rank, (int)((inbox->header.value - 1) % 2));
+}
+
+/* Whether this header is possible now, from this node. */
+static bool header_fits(const struct agent_inbox *inbox)
+{
+    const struct agent_header *header = &inbox->header;
+    const struct control_block *block = control_block(inbox->control);
+    struct control_rank *entry = entry_of(inbox, header->rank);
+    if (inbox->bye || inbox->hello != (header->type != AGENT_HELLO))
+        return false;
+    switch ((enum agent_message)header->type) {
+    case AGENT_HELLO:
+        return header->rank == (uint32_t)inbox->node && header->value == AGENT_VERSION &&
+               header->bytes == sizeof(struct agent_hello);
+    case AGENT_TICK: return header->bytes == (uint32_t)inbox->num_ranks * sizeof(uint64_t);
+    case AGENT_SLOT:
+        return entry && header->value == atomic_load(&entry->arrivals[CHANNEL_CONTROL]) + 1 &&
+               header->bytes >= sizeof(struct control_op) &&
+               header->bytes <= sizeof(struct control_op) + CONTROL_SLOT_BYTES;
+    case AGENT_STATE: return entry && header->bytes == 0 && header->value > RANK_ABSENT && header->value <= RANK_DEAD;
+    case AGENT_FAIL:
+        return (header->rank == AGENT_NOBODY || header->rank < block->world) && header->value >= 1 &&
+               header->value <= 255 && header->bytes <= TEXT_MAX;
+    case AGENT_BYE: return header->bytes == 0;
+    case AGENT_MESSAGE_END: break;
+    }
+    return false;
+}
+
+static enum status refuse_message(const struct agent_inbox *inbox, struct error *err)
+{
+    const struct control_block *block = control_block(inbox->control);
+    int speaker = control_agent(inbox->control, inbox->node);
+    return error_set(err, STATUS_PEER,
+                     "rank %d on %s sent a message that does not fit (type %" PRIu32 ", rank %" PRIu32
+                     ", value %" PRIu32 ", %" PRIu32 " bytes); hint: start the same ztrain on all nodes",
+                     speaker, block->ranks[speaker].host, inbox->header.type, inbox->header.rank, inbox->header.value,
+                     inbox->header.bytes);
+}
+
+/* Carries out a complete message. */
+static enum status carry_out(struct agent_inbox *inbox, struct error *err)
+{
+    const struct agent_header *header = &inbox->header;
+    struct control_block *block = control_block(inbox->control);
+    switch ((enum agent_message)header->type) {
+    case AGENT_HELLO: {
+        struct agent_hello hello;
+        memcpy(&hello, inbox->payload, sizeof hello);
+        if (hello.world != block->world || hello.num_nodes != block->num_nodes ||
+            hello.local_world != (uint32_t)inbox->num_ranks)
+            return refuse_message(inbox, err);
+        inbox->hello = true;
+        break;
+    }
+    case AGENT_TICK:
+        for (int i = 0; i < inbox->num_ranks; i++) {
+            uint64_t progress;
+            memcpy(&progress, inbox->payload + (size_t)i * sizeof progress, sizeof progress);
+            atomic_store_explicit(&block->ranks[inbox->ranks[i]].progress, progress, memory_order_relaxed);
+        }
+        atomic_fetch_add(&block->ranks[inbox->ranks[0]].heard, 1);
+        break;
+    case AGENT_SLOT:
+        if (inbox->op.slot_bytes != header->bytes - sizeof inbox->op)
+            return refuse_message(inbox, err);
+        block->ranks[header->rank].op[CHANNEL_CONTROL][(header->value - 1) % 2] = inbox->op;
+        control_arrived(inbox->control, (int)header->rank, header->value);
+        break;
+    case AGENT_STATE: atomic_store(&block->ranks[header->rank].state, header->value); break;
+    case AGENT_FAIL:
+        inbox->payload[header->bytes] = 0;
+        control_fail(inbox->control, header->rank == AGENT_NOBODY ? -1 : (int)header->rank, (enum status)header->value,
+                     inbox->payload);
+        break;
+    case AGENT_BYE: inbox->bye = true; break;
+    case AGENT_MESSAGE_END: break;
+    }
+    return STATUS_OK;
+}
+
+/* The place of payload byte inbox->payload_bytes; *room: contiguous bytes from there on. */
+static char *payload_room(struct agent_inbox *inbox, size_t *room)
+{
+    size_t at = inbox->payload_bytes, op = sizeof inbox->op;
+    *room = inbox->header.bytes - at;
+    if (inbox->header.type != AGENT_SLOT)
+        return inbox->payload + at;
+    if (at >= op)
+        return slot_of(inbox) + (at - op);
+    *room = op - at;
+    return (char *)&inbox->op + at;
+}
+
+enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t bytes, struct error *err)
+{
+    const char *from = data;
+    for (;;) {
+        if (inbox->header_bytes < sizeof inbox->header) {
+            size_t n = sizeof inbox->header - inbox->header_bytes;
+            n = bytes < n ? bytes : n;
+            if (n == 0)
+                return STATUS_OK;
+            memcpy((char *)&inbox->header + inbox->header_bytes, from, n);
+            inbox->header_bytes += n;
+            from += n;
+            bytes -= n;
+            if (inbox->header_bytes < sizeof inbox->header)
+                return STATUS_OK;
+            if (!header_fits(inbox))
+                return refuse_message(inbox, err);
+        }
+        while (inbox->payload_bytes < inbox->header.bytes && bytes) {
+            size_t n;
+            char *to = payload_room(inbox, &n);
+            n = bytes < n ? bytes : n;
+            memcpy(to, from, n);
+            inbox->payload_bytes += n;
+            from += n;
+            bytes -= n;
+        }
+        if (inbox->payload_bytes < inbox->header.bytes)
+            return STATUS_OK;
+        TRY(carry_out(inbox, err));
+        inbox->header_bytes = inbox->payload_bytes = 0;
+    }
+}

@@ -1,0 +1,554 @@
+/* control.c: see control.h. */
+#include "comm/control/control.h"
+
+#include "core/clock.h"
+#include "core/flight/flight.h"
+#include "core/liveness.h"
+#include "core/memory.h"
+#include "core/round_up.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define CONTROL_MAGIC UINT64_C(0x325254434e525a54) /* "TZRNCTR2" */
+
+enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
+
+static const double write_grace = 1.0;                       /* seconds for a failure's text to be written */
+static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until all ranks must have come */
+
+struct control {
+    struct control_block *block;
+    char *memory; /* block, slots, staging and the flight recorders' rings */
+    size_t slots; /* byte offsets in it */
+    size_t staging;
+    size_t rings;
+    size_t segments;
+    int fd, rank, world, node;
+    int local_world, num_nodes;
+    double timeout;
+    int *locals;                        /* (local_world) ranks of this node */
+    int *agents;                        /* (num_nodes) first rank of each node */
+    int *pidfds;                        /* (local_world) -1: none */
+    _Atomic uint64_t *private_progress; /* the process's own counter, used before and after */
+};
+
+/* ---- layout -------------------------------------------------------------- */
+
+static size_t block_bytes(int world)
+{
+    size_t bytes = sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank);
+    return (size_t)round_up((int64_t)bytes, PAGE_BYTES);
+}
+
+static size_t staging_offset(int world)
+{
+    return block_bytes(world) + (size_t)world * 2 * CONTROL_SLOT_BYTES;
+}
+
+static size_t rings_offset(int world, int local_world)
+{
+    return staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
+}
+
+static size_t segments_offset(int world, int local_world)
+{
+    size_t bytes = rings_offset(world, local_world) + (size_t)local_world * FLIGHT_RING_BYTES;
+    return (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN);
+}
+
+char *control_slot(const struct control *control, int rank, int turn)
+{
+    return control->memory + control->slots + ((size_t)rank * 2 + (size_t)turn) * CONTROL_SLOT_BYTES;
+}
+
+char *control_staging(const struct control *control, int local_rank)
+{
+    return control->memory + control->staging + (size_t)local_rank * CONTROL_STAGING_BYTES;
+}
+
+struct flight_ring *control_flight_ring(const struct control *control, int local_rank)
+{
+    ASSERT(local_rank >= 0 && local_rank < control->local_world);
+    return (struct flight_ring *)(void *)(control->memory + control->rings) + local_rank;
+}
+
+size_t control_segments_offset(const struct control *control)
+{
+    return control->segments;
+}
+
+/* ---- making and opening -------------------------------------------------- */
+
+uint64_t control_token(const unsigned char secret[32], int node)
+{
+    return XXH3_64bits_withSeed(secret, 32, (uint64_t)node);
+}
+
+static bool shape_is_possible(const struct control_shape *shape)
+{
+    return shape->world >= 1 && shape->world <= BOOTSTRAP_MAX_RANKS && shape->num_nodes >= 1 &&
+           shape->local_world >= 1 && shape->num_nodes + shape->local_world - 1 <= shape->world &&
+           (shape->num_nodes > 1 || shape->local_world == shape->world);
+}
+
+static void fill_block(struct control_block *block, const struct control_shape *shape)
+{
+    block->token = shape->token;
+    block->world = (uint32_t)shape->world;
+    block->local_world = (uint32_t)shape->local_world;
+    block->num_nodes = (uint32_t)shape->num_nodes;
+    for (int r = 0; r < shape->world; r++) {
+        struct control_rank *entry = &block->ranks[r];
+        entry->local_rank = r;
+        if (!shape->places)
+            continue;
+        const struct rank_place *place = &shape->places[r];
+        ASSERT(place->node >= 0 && place->node < shape->num_nodes);
+        ASSERT(place->local_rank >= 0 && place->local_rank < shape->world);
+        entry->node = place->node;
+        entry->local_rank = place->local_rank;
+        entry->pid = place->pid;
+        snprintf(entry->host, sizeof entry->host, "%s", place->host);
+    }
+    block->magic = CONTROL_MAGIC;
+}
+
+enum status control_create(const struct control_shape *shape, int *fd, struct error *err)
+{
+    ASSERT(shape_is_possible(shape) && (shape->places || shape->num_nodes == 1));
+    *fd = -1;
+    int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0)
+        return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
+    struct control_block *block = MAP_FAILED;
+    size_t bytes = block_bytes(shape->world);
+    if (ftruncate(file, (off_t)segments_offset(shape->world, shape->local_world)) == 0)
+        block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (block == MAP_FAILED) {
+        error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world, strerror(errno));
+        close(file);
+        return STATUS_DEVICE;
+    }
+    fill_block(block, shape);
+    munmap(block, bytes);
+    *fd = file;
+    return STATUS_OK;
+}
+
+enum status control_open(int pid, int number, const struct control_shape *shape, int *fd, struct error *err)
+{
+    ASSERT(shape_is_possible(shape));
+    char path[64];
+    struct stat info;
+    *fd = -1;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, number);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file < 0) {
+        error_set(err, STATUS_DEVICE, "cannot open the node's shared memory '%s': %s", path, strerror(errno));
+        return error_hint(err, "the ranks of a node must run as one user and see each other's processes in /proc");
+    }
+    /* only a memfd has seals */
+    if (fcntl(file, F_GET_SEALS) < 0 || fstat(file, &info) != 0 ||
+        (size_t)info.st_size < segments_offset(shape->world, shape->local_world))
+        goto fail;
+    struct control_block *block = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, file, 0);
+    if (block == MAP_FAILED)
+        goto fail;
+    bool good = block->magic == CONTROL_MAGIC && block->token == shape->token &&
+                block->world == (uint32_t)shape->world && block->local_world == (uint32_t)shape->local_world &&
+                block->num_nodes == (uint32_t)shape->num_nodes;
+    munmap(block, PAGE_BYTES);
+    if (!good)
+        goto fail;
+    *fd = file;
+    return STATUS_OK;
+fail:
+    close(file);
+    error_set(err, STATUS_USAGE, "'%s' is not the shared memory of this job on this node (%d of %d ranks)", path,
+              shape->local_world, shape->world);
+    return error_hint(err, "start all ranks with one srun");
+}
+
+/* ---- attaching and leaving ----------------------------------------------- */
+
+/* Reads from the block which ranks are on this node and which is the first of each node. False: the block is wrong. */
+static bool read_places(struct control *c)
+{
+    if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)
+        return false;
+    c->locals = memory_alloc((size_t)c->local_world * sizeof *c->locals);
+    c->pidfds = memory_alloc((size_t)c->local_world * sizeof *c->pidfds);
+    c->agents = memory_alloc((size_t)c->num_nodes * sizeof *c->agents);
+    for (int i = 0; i < c->local_world; i++)
+        c->locals[i] = c->pidfds[i] = -1;
+    for (int n = 0; n < c->num_nodes; n++)
+        c->agents[n] = -1;
+    c->node = c->rank >= 0 ? c->block->ranks[c->rank].node : 0;
+    for (int r = 0; r < c->world; r++) {
+        const struct control_rank *entry = &c->block->ranks[r];
+        if (entry->node < 0 || entry->node >= c->num_nodes || entry->local_rank < 0)
+            return false;
+        if (entry->local_rank == 0)
+            c->agents[entry->node] = r;
+        if (entry->node == c->node && entry->local_rank < c->local_world)
+            c->locals[entry->local_rank] = r;
+    }
+    for (int i = 0; i < c->local_world; i++)
+        if (c->locals[i] < 0)
+            return false;
+    for (int n = 0; n < c->num_nodes; n++)
+        if (c->agents[n] < 0)
+            return false;
+    return true;
+}
+
+static enum status not_this_job(int fd, int world, struct error *err)
+{
+    error_set(err, STATUS_USAGE, "descriptor %d is not the shared memory of a job with %d ranks", fd, world);
+    return error_hint(err, "local ranks are started by --local-gpus N, not by hand");
+}
+
+/* Maps the block and the rings; of shared memory also slots and staging. */
+static enum status map_memory(struct control *c, struct error *err)
+{
+    size_t bytes = block_bytes(c->world);
+    if (c->fd < 0) {
+        c->rings = bytes;
+        bytes += FLIGHT_RING_BYTES;
+    } else {
+        struct stat info;
+        struct control_block head;
+        if (fstat(c->fd, &info) != 0 || (size_t)info.st_size < bytes ||
+            pread(c->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != CONTROL_MAGIC ||
+            head.world != (uint32_t)c->world || head.local_world < 1 || head.local_world > head.world)
+            return not_this_job(c->fd, c->world, err);
+        c->local_world = (int)head.local_world;
+        c->num_nodes = (int)head.num_nodes;
+        c->slots = bytes;
+        c->staging = staging_offset(c->world);
+        c->rings = rings_offset(c->world, c->local_world);
+        bytes = c->segments = segments_offset(c->world, c->local_world);
+        if ((size_t)info.st_size < bytes)
+            return not_this_job(c->fd, c->world, err);
+    }
+    void *memory = c->fd >= 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, c->fd, 0)
+                              : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE, "cannot map the shared memory: %s", strerror(errno));
+    c->memory = memory;
+    c->block = memory;
+    if (c->fd < 0) {
+        const struct control_shape alone = {.world = 1, .local_world = 1, .num_nodes = 1};
+        fill_block(c->block, &alone);
+        c->local_world = c->num_nodes = 1;
+    }
+    if (read_places(c))
+        return STATUS_OK;
+    munmap(memory, bytes);
+    return not_this_job(c->fd, c->world, err);
+}
+
+static void free_handle(struct control *control)
+{
+    for (int i = 0; control->pidfds && i < control->local_world; i++)
+        if (control->pidfds[i] >= 0)
+            close(control->pidfds[i]);
+    free(control->locals);
+    free(control->agents);
+    free(control->pidfds);
+    free(control);
+}
+
+enum status control_attach(int fd, int rank, int world, const char *host, double timeout_seconds,
+                           struct control **control, struct error *err)
+{
+    ASSERT(world >= 1 && world <= BOOTSTRAP_MAX_RANKS && rank >= -1 && rank < world);
+    ASSERT(fd >= 0 || world == 1);
+    *control = NULL;
+    struct control *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    *c = (struct control){.fd = fd, .rank = rank, .world = world, .timeout = timeout_seconds};
+    enum status status = map_memory(c, err);
+    if (status != STATUS_OK) {
+        free_handle(c);
+        return status;
+    }
+    if (rank >= 0) {
+        struct control_rank *own = &c->block->ranks[rank];
+        own->pid = getpid();
+        snprintf(own->host, sizeof own->host, "%s", host);
+        c->private_progress = atomic_exchange(&liveness_counter, &own->progress);
+        atomic_store(&own->state, RANK_JOINED);
+        control_ring(c);
+    }
+    *control = c;
+    return STATUS_OK;
+}
+
+bool control_process_gone(const struct control *control, int local_rank)
+{
+    ASSERT(local_rank >= 0 && local_rank < control->local_world);
+    struct pollfd death = {.fd = control->pidfds[local_rank], .events = POLLIN};
+    return death.fd >= 0 && poll(&death, 1, 0) > 0;
+}
+
+/* Waits until `rank` has attached; fails the job when the limit is over. */
+static void await_rank(struct control *control, int rank, double start, double limit)
+{
+    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
+    struct control_rank *peer = &control->block->ranks[rank];
+    bool local = peer->node == control->node;
+    char text[256];
+    while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
+        nanosleep(&pause, NULL);
+        liveness_tick();
+        const char *host = peer->host[0] ? peer->host : "?";
+        if (seconds_now() - start > limit) {
+            snprintf(text, sizeof text,
+                     "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
+                     "stopped; raise comm.timeout_seconds if it is only slow",
+                     rank, host, peer->pid, limit);
+            control_fail(control, -1, STATUS_PEER, text);
+        } else if (!local && control_process_gone(control, 0)) { /* without its agent this node gets no news */
+            const struct control_rank *agent = &control->block->ranks[control->agents[control->node]];
+            snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", control->agents[control->node],
+                     agent->host, agent->pid);
+            control_fail(control, -1, STATUS_PEER, text);
+        }
+    }
+    if (!local || rank == control->rank || atomic_load(&peer->state) == RANK_ABSENT)
+        return;
+    int *pidfd = &control->pidfds[peer->local_rank];
+    *pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+    if (*pidfd < 0 && errno == ESRCH) {
+        snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", rank, peer->host, peer->pid);
+        control_fail(control, -1, STATUS_PEER, text);
+    }
+}
+
+enum status control_join(struct control *control, struct error *err)
+{
+    ASSERT(control->rank >= 0);
+    const double start = seconds_now();
+    double limit = control->timeout > join_timeout ? control->timeout : join_timeout;
+    limit += join_per_rank * control->world;
+    for (int i = 0; i < control->local_world; i++)
+        await_rank(control, control->locals[i], start, limit);
+    for (int r = 0; r < control->world; r++)
+        if (control->block->ranks[r].node != control->node)
+            await_rank(control, r, start, limit);
+    return control_status(control, err);
+}
+
+void control_leave(struct control *control)
+{
+    if (control->rank < 0)
+        return;
+    atomic_store(&control->block->ranks[control->rank].state, RANK_CLOSED);
+    control_ring(control);
+}
+
+void control_detach(struct control *control)
+{
+    if (!control)
+        return;
+    if (control->private_progress)
+        atomic_store(&liveness_counter, control->private_progress);
+    free_handle(control);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+struct control_block *control_block(struct control *control)
+{
+    return control->block;
+}
+
+int control_fd(const struct control *control)
+{
+    return control->fd;
+}
+
+double control_timeout(const struct control *control)
+{
+    return control->timeout;
+}
+
+double control_silence(const struct control *control)
+{
+    return 0.9 * control->timeout;
+}
+
+int control_self(const struct control *control)
+{
+    return control->rank;
+}
+
+int control_node(const struct control *control)
+{
+    return control->node;
+}
+
+int control_local_world(const struct control *control)
+{
+    return control->local_world;
+}
+
+int control_local(const struct control *control, int local_rank)
+{
+    ASSERT(local_rank >= 0 && local_rank < control->local_world);
+    return control->locals[local_rank];
+}
+
+int control_agent(const struct control *control, int node)
+{
+    ASSERT(node >= 0 && node < control->num_nodes);
+    return control->agents[node];
+}
+
+bool control_is_local(const struct control *control, int rank)
+{
+    return control->block->ranks[rank].node == control->node;
+}
+
+/* ---- failure ------------------------------------------------------------- */
+
+enum status control_status(struct control *control, struct error *err)
+{
+    struct control_block *block = control->block;
+    uint32_t failed = atomic_load(&block->failed);
+    if (failed == 0)
+        return STATUS_OK;
+    /* the text is being written: wait for it, unless the writer has died meanwhile */
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+    for (double waited = 0; failed == 1 && waited < write_grace; waited += 1e-3) {
+        nanosleep(&pause, NULL);
+        failed = atomic_load(&block->failed);
+    }
+    if (failed == 1)
+        return error_set(err, STATUS_PEER, "a rank died while it reported an error");
+    if (block->speaker >= 0 && block->speaker != control->rank)
+        return error_set(err, (enum status)block->code, "rank %d on %s ended: %.1900s", block->speaker,
+                         block->ranks[block->speaker].host, block->text);
+    return error_set(err, (enum status)block->code, "%.1900s", block->text);
+}
+
+void control_fail(struct control *control, int speaker, enum status code, const char *text)
+{
+    struct control_block *block = control->block;
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&block->failed, &none, 1))
+        return;
+    block->code = code;
+    block->speaker = speaker;
+    snprintf(block->text, sizeof block->text, "%s", text);
+    atomic_store(&block->failed, 2);
+    control_ring(control);
+}
+
+void control_expect(struct control *control, int rank, int pid, const char *host)
+{
+    struct control_rank *entry = &control->block->ranks[rank];
+    if (atomic_load(&entry->state) != RANK_ABSENT) /* the rank was faster and has written the same */
+        return;
+    entry->pid = pid;
+    snprintf(entry->host, sizeof entry->host, "%s", host);
+}
+
+void control_mark_dead(struct control *control, int rank, enum status code, const char *text)
+{
+    atomic_store(&control->block->ranks[rank].state, RANK_DEAD);
+    control_fail(control, -1, code, text);
+}
+
+void control_rank_ended(struct control *control, int rank)
+{
+    uint32_t joined = RANK_JOINED;
+    if (atomic_compare_exchange_strong(&control->block->ranks[rank].state, &joined, RANK_DEAD))
+        control_ring(control);
+}
+
+void control_node_lost(struct control *control, int node, enum node_condition condition)
+{
+    atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);
+}
+
+/* ---- arriving ------------------------------------------------------------ */
+
+static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
+{
+    return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
+}
+
+static struct timespec to_timespec(double seconds)
+{
+    struct timespec time = {.tv_sec = (time_t)seconds};
+    time.tv_nsec = (long)((seconds - (double)time.tv_sec) * 1e9);
+    return time;
+}
+
+void control_ring(struct control *control)
+{
+    struct control_block *block = control->block;
+    atomic_fetch_add(&block->bell, 1);
+    if (atomic_load(&block->bell_waiters))
+        futex(&block->bell, FUTEX_WAKE, 1, NULL);
+}
+
+void control_bell_wait(struct control *control, uint32_t seen, double seconds)
+{
+    struct control_block *block = control->block;
+    struct timespec limit = to_timespec(seconds);
+    atomic_store(&block->bell_waiters, 1);
+    if (atomic_load(&block->bell) == seen)
+        futex(&block->bell, FUTEX_WAIT, seen, &limit);
+    atomic_store(&block->bell_waiters, 0);
+}
+
+static void wake_waiters(struct control_rank *entry, enum control_channel channel)
+{
+    if (atomic_load(&entry->waiters[channel]))
+        futex(&entry->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
+}
+
+uint32_t control_arrive(struct control *control, enum control_channel channel)
+{
+    struct control_rank *own = &control->block->ranks[control->rank];
+    uint32_t count = atomic_fetch_add(&own->arrivals[channel], 1) + 1;
+    if (channel == CHANNEL_CONTROL && control->num_nodes > 1)
+        control_ring(control);
+    wake_waiters(own, channel);
+    return count;
+}
+
+void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
+                          double seconds)
+{
+    struct control_rank *entry = &control->block->ranks[rank];
+    struct timespec limit = to_timespec(seconds);
+    atomic_fetch_add(&entry->waiters[channel], 1);
+    if (atomic_load(&entry->arrivals[channel]) == seen)
+        futex(&entry->arrivals[channel], FUTEX_WAIT, seen, &limit);
+    atomic_fetch_sub(&entry->waiters[channel], 1);
+}
+
+void control_arrived(struct control *control, int rank, uint32_t count)
+{
+    struct control_rank *entry = &control->block->ranks[rank];
+    atomic_store(&entry->arrivals[CHANNEL_CONTROL], count);
+    wake_waiters(entry, CHANNEL_CONTROL);
+}

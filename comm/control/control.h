@@ -1,0 +1,182 @@
+/* control.h: the memory that the ranks of one node share: state and progress of each rank, and why the job ends.
+ *
+ * There is one memfd per node. Either the supervisor makes it and its ranks inherit it, or the node's first rank makes
+ * it and the others open it (control_open). It has no name in any folder, so nothing can be left over.
+ *
+ *     | control block          | exchange slots  | staging            | segments (comm_share)       |
+ *     | header, ranks[world]   | world × 2 × 64K | local ranks × 1 MiB| local ranks × the same size |
+ *
+ * Block and slots have an entry for every rank of the job: each node holds a replica of the whole job's table. The
+ * ranks of this node write their own entries; the agent (agent.h) writes those of all other ranks, as it receives what
+ * happens on the control channel. Staging and segments belong to this node alone, in the order of local ranks. Pages
+ * exist once they are touched.
+ *
+ * Sequences: on each channel (data, control) a rank counts its arrivals; a rank that needs a peer waits until the
+ * peer's count has reached a number. Every collective is built on this one primitive. The data channel's counts are
+ * visible on their own node only. A waiter spins for a short time, then sleeps on a futex in the shared memory with a
+ * timeout, after which it checks whether the job has failed (control_wait.h).
+ *
+ * Failure: the first process to notice a failure writes code and text into the control block (control_fail: once; the
+ * first one wins). Every wait returns when they are there. A rank reports its own error, or the ranks that wait, the
+ * supervisor or the agent notice that a peer is gone or silent (peer_watch.h).
+ *
+ * Threads: control_arrive() is used by one thread per channel; the other functions by any thread. The block
+ * stays mapped until the process ends, because any thread may tick at any time. */
+#ifndef ZTRAIN_COMM_CONTROL_H
+#define ZTRAIN_COMM_CONTROL_H
+
+#include "comm/launch/bootstrap.h"
+#include "core/status.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CONTROL_SLOT_BYTES = 65536, CONTROL_STAGING_BYTES = 1 << 20 };
+
+enum control_channel { CHANNEL_DATA, CHANNEL_CONTROL, CHANNEL_COUNT };
+
+/* RANK_CLOSED: it left in order (comm_close); RANK_DEAD: it ended otherwise, as supervisor or agent saw */
+enum rank_state { RANK_ABSENT, RANK_JOINED, RANK_CLOSED, RANK_DEAD };
+
+/* The condition of another node, as this node's agent sees it. A node that is lost stays lost. */
+enum node_condition {
+    NODE_FINE,
+    NODE_ENDED,      /* its agent's connection ended without a BYE: that process died */
+    NODE_SILENT,     /* its machine answers, its agent does not: that process hangs or is stopped */
+    NODE_UNREACHABLE /* the network or the machine is gone */
+};
+
+/* A rank's next operation on a channel, written before it arrives: peers compare it with theirs and find buffers. */
+struct control_op {
+    uint32_t kind;       /* the owner's enum; for messages and comparison */
+    uint32_t dtype;      /* enum dtype */
+    uint64_t count;      /* elements, or bytes on the control channel */
+    uint64_t offset;     /* of the send buffer in the rank's segment; CONTROL_STAGED: not in it */
+    uint64_t slot_bytes; /* control channel: bytes in the rank's slot; may be 0 */
+};
+#define CONTROL_STAGED UINT64_MAX
+
+struct control_rank {
+    _Alignas(128) _Atomic uint64_t progress;
+    _Alignas(128) _Atomic uint32_t arrivals[CHANNEL_COUNT]; /* futex words */
+    _Atomic uint32_t waiters[CHANNEL_COUNT];                /* number of threads that sleep on arrivals[] */
+    _Atomic uint32_t state;                                 /* enum rank_state */
+    _Atomic uint32_t heard;                                 /* of a node's first rank: signs of life of its agent; */
+    _Atomic uint32_t condition;                             /* … enum node_condition of the node */
+    _Atomic uint64_t planned;                               /* bytes of host memory in its plan; 0: not known yet */
+    int32_t node, local_rank;
+    int32_t pid;
+    char host[64];
+    struct control_op op[CHANNEL_COUNT][2]; /* even and odd operations: a fast peer is at most one ahead */
+};
+
+struct control_block {
+    uint64_t magic, token;
+    uint32_t world, local_world, num_nodes;
+    _Atomic uint32_t bell;         /* futex word: rung when there is news for the agent to pass on */
+    _Atomic uint32_t bell_waiters; /* whether the agent sleeps on it */
+    _Atomic uint32_t failed;       /* 0; 1: code and text are being written; 2: they are there */
+    int32_t code;                  /* enum status */
+    int32_t speaker;               /* rank whose own error this is; -1: the text is about another rank */
+    char text[2048];
+    struct control_rank ranks[]; /* [world] */
+};
+
+struct control;
+struct flight_ring;
+
+/* ---- making and attaching ------------------------------------------------ */
+
+struct control_shape {
+    int world, local_world, num_nodes;
+    uint64_t token;                  /* control_token(), the same for all ranks of the node, or 0 */
+    const struct rank_place *places; /* (world); NULL: one node, local rank = rank, processes and hosts still unknown */
+};
+
+/* A number derived from the job's secret and the node. */
+uint64_t control_token(const unsigned char secret[32], int node);
+
+/* Makes the memfd: a control block in which no rank has arrived. The caller closes *fd. */
+enum status control_create(const struct control_shape *shape, int *fd, struct error *err);
+
+/* Opens descriptor `number` of process `pid` of this node, which made the memory with control_create(); refuses
+ * anything else. shape.places is not used. The caller closes *fd. */
+enum status control_open(int pid, int number, const struct control_shape *shape, int *fd, struct error *err);
+
+/* Maps the memory. rank -1: an observer (the supervisor). World 1 with fd -1: private memory. */
+enum status control_attach(int fd, int rank, int world, const char *host, double timeout_seconds,
+                           struct control **control, struct error *err);
+/* Waits until all ranks are attached: max(timeout, 10) s and a quarter of a second for each rank. With several nodes
+ * the agents must have started. */
+enum status control_join(struct control *control, struct error *err);
+/* Marks this rank as having left in order (after a failure, or when all ranks leave). */
+void control_leave(struct control *control);
+/* Frees the handle; the memory stays mapped. */
+void control_detach(struct control *control);
+
+/* ---- reading ------------------------------------------------------------- */
+
+struct control_block *control_block(struct control *control);
+int control_fd(const struct control *control);
+double control_timeout(const struct control *control);
+/* Seconds of silence after which a rank is named, within the timeout. */
+double control_silence(const struct control *control);
+int control_self(const struct control *control); /* this process's rank, -1: an observer */
+int control_node(const struct control *control); /* this node */
+int control_local_world(const struct control *control);
+/* The rank with this local rank on this node; the rank whose process runs a node's agent (the node's first). */
+int control_local(const struct control *control, int local_rank);
+int control_agent(const struct control *control, int node);
+bool control_is_local(const struct control *control, int rank);
+/* Whether the process of a local rank has ended, as its pidfd shows; false before control_join() and for this rank. */
+bool control_process_gone(const struct control *control, int local_rank);
+/* A rank's slot for even (turn 0) or odd operations, CONTROL_SLOT_BYTES; a local rank's staging memory; the offset of
+ * the segments in the memfd, in bytes. Not for private memory. */
+char *control_slot(const struct control *control, int rank, int turn);
+char *control_staging(const struct control *control, int local_rank);
+/* The ring of a local rank's flight recorder (core/flight/flight.h), which its neighbours can read when its process is
+ * gone; also of private memory. */
+struct flight_ring *control_flight_ring(const struct control *control, int local_rank);
+size_t control_segments_offset(const struct control *control);
+
+/* ---- arriving ------------------------------------------------------------ */
+
+/* Counts this rank's arrival on a channel and wakes the ranks that wait for it. Returns the count. */
+uint32_t control_arrive(struct control *control, enum control_channel channel);
+
+/* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait(). */
+void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
+                          double seconds);
+
+/* ---- failure ------------------------------------------------------------- */
+
+/* STATUS_OK while the job runs; else its code, with the culprit and the reason in err. */
+enum status control_status(struct control *control, struct error *err);
+
+/* Ends the job. speaker: the rank whose own error this is, or -1 if the text is about another rank. The first call
+ * wins. */
+void control_fail(struct control *control, int speaker, enum status code, const char *text);
+
+/* Supervisor: notes the process of `rank`, for messages in case it never attaches. */
+void control_expect(struct control *control, int rank, int pid, const char *host);
+
+/* Supervisor: `rank` ended without leaving in order; sets its state and fails the job with `text`. */
+void control_mark_dead(struct control *control, int rank, enum status code, const char *text);
+
+/* ---- for the agent ------------------------------------------------------- */
+
+/* Sleeps until the bell has been rung after `seen` was read from block->bell, at most `seconds`. */
+void control_bell_wait(struct control *control, uint32_t seen, double seconds);
+void control_ring(struct control *control);
+/* Notes the arrival of another node's rank on the control channel, when its op and slot are in place. */
+void control_arrived(struct control *control, int rank, uint32_t count);
+
+/* Note that a rank of this node ended without leaving; that another node is lost. Ranks that wait for it then fail the
+ * job with a message that names the operation in which they wait. The agent gives them a second, then fails the job
+ * itself (peer_blame_rank, peer_blame_node). */
+void control_rank_ended(struct control *control, int rank);
+void control_node_lost(struct control *control, int node, enum node_condition condition);
+
+#endif

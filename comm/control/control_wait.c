@@ -1,0 +1,101 @@
+/* control_wait.c: see control_wait.h. */
+#include "comm/control/control_wait.h"
+
+#include "comm/control/peer_watch.h"
+#include "core/clock.h"
+#include "core/liveness.h"
+
+#include <time.h>
+
+enum { SPIN_ROUNDS = 200 }; /* of a pause instruction each: a few microseconds */
+
+static const double slice = 0.02; /* seconds between two looks at the job's health */
+
+/* Counts wrap around; ranks are never more than a few arrivals apart. */
+static bool reached(uint32_t count, uint32_t target)
+{
+    return (int32_t)(count - target) >= 0;
+}
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
+                         const char *what)
+{
+    struct control_block *block = control_block(control);
+    const _Atomic uint32_t *arrivals = &block->ranks[peer].arrivals[channel];
+    for (int i = 0; i < SPIN_ROUNDS; i++) {
+        if (reached(atomic_load(arrivals), target))
+            return STATUS_OK;
+        cpu_relax();
+    }
+    struct peer_watch watch;
+    peer_watch_begin(control, peer, &watch);
+    for (;;) {
+        if (atomic_load(&block->failed))
+            return control_status(control, NULL);
+        uint32_t count = atomic_load(arrivals);
+        if (!reached(count, target))
+            control_arrival_wait(control, peer, channel, count, slice);
+        if (reached(atomic_load(arrivals), target))
+            return STATUS_OK;
+        peer_watch_look(control, &watch, what);
+    }
+}
+
+enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what)
+{
+    for (int r = 0; r < (int)control_block(control)->world; r++)
+        if (r != control_self(control))
+            TRY(control_wait(control, channel, r, target, what));
+    return STATUS_OK;
+}
+
+enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what)
+{
+    for (int i = 0; i < control_local_world(control); i++)
+        if (control_local(control, i) != control_self(control))
+            TRY(control_wait(control, channel, control_local(control, i), target, what));
+    return STATUS_OK;
+}
+
+/* ---- the end of a failed job --------------------------------------------- */
+
+static bool rank_is_gone(struct control *control, int rank)
+{
+    const struct control_rank *entry = &control_block(control)->ranks[rank];
+    uint32_t state = atomic_load(&entry->state);
+    if (state == RANK_CLOSED || state == RANK_DEAD)
+        return true;
+    if (control_is_local(control, rank))
+        return control_process_gone(control, entry->local_rank);
+    return atomic_load(&control_block(control)->ranks[control_agent(control, entry->node)].condition) == NODE_ENDED;
+}
+
+bool control_await_end(struct control *control, double seconds)
+{
+    const struct timespec pause = {.tv_nsec = (long)(slice * 1e9)};
+    const int self = control_self(control), world = (int)control_block(control)->world;
+    const double start = seconds_now();
+    do {
+        bool all = true, node = true, lower = false;
+        for (int r = 0; r < world; r++) {
+            bool gone = r == self || rank_is_gone(control, r);
+            all &= gone;
+            node &= gone || !control_is_local(control, r);
+            lower |= r < self && atomic_load(&control_block(control)->ranks[r].state) == RANK_CLOSED;
+        }
+        if (all || (lower && (node || control_agent(control, control_node(control)) != self)))
+            return true;
+        nanosleep(&pause, NULL);
+        liveness_tick();
+    } while (seconds_now() - start < seconds);
+    return false;
+}

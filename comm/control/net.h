@@ -1,0 +1,43 @@
+/* net.h: this rank's data connections with the ranks on other nodes.
+ *
+ * A connection is a stream of bytes each way. Its contents follow from the operations, which all ranks run in the same
+ * order, so messages carry no lengths: sender and receiver compute them. Each operation only sends a head in front,
+ * once on each connection that it uses, and the receiver compares it with its own operation.
+ *
+ * A transfer never waits for a single peer: all its parts make progress at the same time, in both directions, as the
+ * sockets accept and have bytes. A rank that waits here ticks, checks the job's health at least every 100 ms, and
+ * watches a peer that it waits for (peer_watch.h).
+ *
+ * Thread: that of the data operations only. */
+#ifndef ZTRAIN_COMM_NET_H
+#define ZTRAIN_COMM_NET_H
+
+#include "comm/control/peer_watch.h"
+
+struct net;
+
+/* `bytes` from or to a peer on another node. Parts of one peer and direction go in their order in the list. */
+struct net_part {
+    int peer;
+    bool send;
+    char *data; /* only read if the part is sent */
+    size_t bytes;
+    size_t need; /* net_transfer() waits until this many have moved */
+    size_t done; /* moved so far; 0 at first */
+};
+
+/* Takes ownership of `count` connected non-blocking sockets, even on error: fds[i] leads to ranks[i]. */
+enum status net_new(struct control *control, int world, const int *ranks, const int *fds, int count, struct net **net,
+                    struct error *err);
+void net_free(struct net *net);
+
+/* The transfers from now on belong to this operation. */
+void net_begin(struct net *net, const struct control_op *op);
+
+/* Moves bytes of all parts until each has moved the bytes that it needs. Returns STATUS_OK or the job's failure. */
+enum status net_transfer(struct net *net, struct net_part *parts, int count);
+
+/* Bytes of parts sent and received so far. Any thread. */
+void net_counts(struct net *net, int64_t *sent, int64_t *received);
+
+#endif

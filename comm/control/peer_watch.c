@@ -1,0 +1,204 @@
+/* peer_watch.c: see peer_watch.h. */
+#include "comm/control/peer_watch.h"
+
+#include "core/clock.h"
+#include "core/liveness.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
+static const long pause_ns = 20000000; /* between two looks of peer_lost() */
+
+static struct control_rank *rank_entry(struct control *control, int rank)
+{
+    return &control_block(control)->ranks[rank];
+}
+
+/* The entry of the rank whose process runs a node's agent. */
+static struct control_rank *agent_entry(struct control *control, int node)
+{
+    return rank_entry(control, control_agent(control, node));
+}
+
+/* ---- naming the culprit -------------------------------------------------- */
+
+/* Writes " while rank 3 waited for it in a barrier". waited_for: the rank for which this one waits; -1: none. */
+static void print_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
+{
+    if (waited_for < 0)
+        text[0] = 0;
+    else if (waited_for == culprit)
+        snprintf(text, 160, " while rank %d waited for it in %s", control_self(control), what);
+    else
+        snprintf(text, 160, " while rank %d waited for rank %d in %s", control_self(control), waited_for, what);
+}
+
+static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
+{
+    const struct control_rank *culprit = rank_entry(control, rank);
+    char text[512], waiting[160];
+    print_waiting(control, rank, waited_for, what, waiting);
+    snprintf(text, sizeof text,
+             "rank %d on %s (process %d) has been silent for %.3g s%s; "
+             "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
+             rank, culprit->host, culprit->pid, control_silence(control), waiting);
+    control_fail(control, -1, STATUS_PEER, text);
+}
+
+static void fail_gone(struct control *control, int rank, int waited_for, const char *how, const char *what)
+{
+    const struct control_rank *culprit = rank_entry(control, rank);
+    char text[512], waiting[160];
+    print_waiting(control, rank, waited_for, what, waiting);
+    snprintf(text, sizeof text,
+             "rank %d on %s (process %d) %s%s; hint: its own last words are above this line or in the run folder's "
+             "log/rank-%d.log; if there are none, it was killed, perhaps for memory (dmesg, sacct)",
+             rank, culprit->host, culprit->pid, how, waiting, rank);
+    control_fail(control, -1, STATUS_PEER, text);
+}
+
+/* Fails the job for the loss of a node, and names the culprit. */
+static void fail_node(struct control *control, int node, int waited_for, const char *what)
+{
+    int culprit = control_agent(control, node);
+    const struct control_rank *agent = rank_entry(control, culprit);
+    char text[512], waiting[160];
+    switch ((enum node_condition)atomic_load(&agent->condition)) {
+    case NODE_FINE: break;
+    case NODE_ENDED:
+        /* if another rank of the node was reported dead before, the launcher ended the rest because of it */
+        for (int r = 0; r < (int)control_block(control)->world; r++) {
+            struct control_rank *entry = rank_entry(control, r);
+            if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
+                culprit = r;
+                break;
+            }
+        }
+        fail_gone(control, culprit, waited_for, "died", what);
+        break;
+    case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
+    case NODE_UNREACHABLE:
+        print_waiting(control, culprit, waited_for, what, waiting);
+        snprintf(text, sizeof text,
+                 "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the two, "
+                 "or the node %s, is down",
+                 culprit, agent->host, agent->pid, agent_entry(control, control_node(control))->host, waiting,
+                 agent->host);
+        control_fail(control, -1, STATUS_PEER, text);
+        break;
+    }
+}
+
+void peer_blame_rank(struct control *control, int rank)
+{
+    fail_gone(control, rank, -1, "died", NULL);
+}
+
+void peer_blame_node(struct control *control, int node)
+{
+    fail_node(control, node, -1, NULL);
+}
+
+/* ---- watching ------------------------------------------------------------ */
+
+void peer_watch_begin(struct control *control, int peer, struct peer_watch *watch)
+{
+    const struct control_rank *other = rank_entry(control, peer);
+    *watch = (struct peer_watch){.peer = peer};
+    watch->progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
+    watch->heard = atomic_load(&agent_entry(control, other->node)->heard);
+    watch->beat = atomic_load(&agent_entry(control, control_node(control))->heard);
+    watch->last = seconds_now();
+}
+
+/* All news of ranks on other nodes comes through this node's agent: checks that it is alive. */
+static void look_at_own_agent(struct control *control, struct peer_watch *watch, const char *what, double slice)
+{
+    int agent = control_agent(control, control_node(control));
+    struct control_rank *entry = rank_entry(control, agent);
+    if (agent == control_self(control))
+        return; /* it is a thread of this process */
+    uint32_t beat = atomic_load(&entry->heard);
+    watch->mute = beat == watch->beat ? watch->mute + slice : 0;
+    watch->beat = beat;
+    if (watch->mute >= control_silence(control))
+        fail_silent(control, agent, watch->peer, what);
+    if (control_process_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
+        fail_gone(control, agent, watch->peer, "died", what);
+}
+
+void peer_watch_look(struct control *control, struct peer_watch *watch, const char *what)
+{
+    liveness_tick(); /* a rank that waits is alive */
+    peer_watch_peek(control, watch, what);
+}
+
+void peer_watch_peek(struct control *control, struct peer_watch *watch, const char *what)
+{
+    struct control_rank *other = rank_entry(control, watch->peer);
+    const double now = seconds_now();
+    double slice = now - watch->last;
+    watch->last = now;
+    const double most = 0.1; /* a longer slice means that this process itself was stopped or starved */
+    slice = slice > most ? most : slice;
+
+    bool local = other->node == control_node(control);
+    double silence = slice;
+    if (!local) {
+        /* a report covers the time since the previous one; of the time without reports at most a second counts */
+        look_at_own_agent(control, watch, what, slice);
+        uint32_t heard = atomic_load(&agent_entry(control, other->node)->heard);
+        watch->unheard = watch->unheard + slice > 1 ? 1 : watch->unheard + slice;
+        silence = heard == watch->heard ? 0 : watch->unheard;
+        if (heard != watch->heard)
+            watch->unheard = 0;
+        watch->heard = heard;
+    }
+    uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
+    watch->silent = progress == watch->progress ? watch->silent + silence : 0;
+    watch->progress = progress;
+    if (watch->silent >= control_silence(control))
+        fail_silent(control, watch->peer, watch->peer, what);
+
+    uint32_t condition = atomic_load(&agent_entry(control, other->node)->condition);
+    uint32_t state = atomic_load(&other->state);
+    if (!local && condition != NODE_FINE) {
+        watch->gone += slice; /* the node's own explanation may still be on its way through another node */
+        if (watch->gone >= gone_grace)
+            fail_node(control, other->node, watch->peer, what);
+    } else if (state == RANK_CLOSED || state == RANK_DEAD ||
+               (local && control_process_gone(control, other->local_rank))) {
+        watch->gone += slice; /* supervisor or agent may have a better explanation */
+        if (watch->gone >= gone_grace)
+            fail_gone(control, watch->peer, watch->peer, state == RANK_CLOSED ? "left the job" : "died", what);
+    }
+}
+
+enum status peer_lost(struct control *control, int peer, const char *what, const char *reason)
+{
+    const struct timespec pause = {.tv_nsec = pause_ns};
+    const int node = rank_entry(control, peer)->node;
+    struct control_rank *agent = agent_entry(control, node);
+    const uint32_t heard = atomic_load(&agent->heard);
+    const double start = seconds_now();
+    while (!atomic_load(&control_block(control)->failed)) {
+        /* if the peer's node still reports, the peer is to blame; a silent node is judged by this node's agent */
+        bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
+        double waited = seconds_now() - start;
+        if (waited >= (judged ? gone_grace : control_timeout(control)))
+            break;
+        nanosleep(&pause, NULL);
+        liveness_tick();
+    }
+    if (atomic_load(&agent->condition) != NODE_FINE)
+        fail_node(control, node, peer, what);
+    char how[256];
+    uint32_t state = atomic_load(&rank_entry(control, peer)->state); /* as its agent may have reported meanwhile */
+    if (state == RANK_DEAD || state == RANK_CLOSED)
+        snprintf(how, sizeof how, "%s", state == RANK_DEAD ? "died" : "left the job");
+    else
+        snprintf(how, sizeof how, "is out of reach (%s)", reason);
+    fail_gone(control, peer, peer, how, what);
+    return control_status(control, NULL);
+}

@@ -1,0 +1,289 @@
+#include "core/flight/flight_file.h"
+
+#include "core/fsutil.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { HEAD_BYTES = 4096, VERSION = 1 };
+
+static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
+                                      [FLIGHT_FAILURE] = "failure",
+                                      [FLIGHT_QUIT] = "sigquit",
+                                      [FLIGHT_STALL] = "stall",
+                                      [FLIGHT_ENDED] = "ended"};
+_Static_assert(COUNT_OF(reasons) == FLIGHT_REASON_COUNT, "every reason has a name");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the words of files are in memory's order");
+
+/* ---- the head ------------------------------------------------------------ */
+
+/* text as the inside of a JSON string: what is not printable ASCII becomes '?', which keeps it valid UTF-8. */
+static const char *quoted(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *c = text; *c && n + 3 < size; c++) {
+        if (*c == '"' || *c == '\\')
+            out[n++] = '\\';
+        out[n++] = *c >= ' ' && *c <= '~' ? *c : '?';
+    }
+    out[n] = 0;
+    return out;
+}
+
+/* The JSON of a head; the words of the image that belong to it are in it. */
+static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h, const struct flight_image *image)
+{
+    char host[140], error[1600], waiting[400], tensor[280];
+    snprintf(
+        text, HEAD_BYTES,
+        "{\"rank\": %d, \"world\": %d, \"host\": \"%s\", \"pid\": %d, \"reason\": \"%s\", \"code\": %d, "
+        "\"speaker\": %d, \"error\": \"%s\", \"witness\": %d, \"process\": \"%c\", \"asked\": %d, \"written\": %" PRId64
+        ", \"wall\": %" PRId64 ", \"interval\": %.3f, \"waiting\": \"%s\", \"bad_first\": %" PRId64
+        ", \"bad_last\": %" PRId64 ", \"bad_rank\": %d, \"bad_tensor\": \"%s\", \"phase\": %" PRIu64
+        ", \"phase_since\": %" PRIu64 ", \"step\": %" PRIu64 ", \"micro\": %" PRIu64 ", \"next\": %" PRIu64
+        ", \"median_step\": %" PRId64 "}",
+        h->rank, h->world, quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code, h->speaker,
+        quoted(h->error, error, sizeof error), h->witness, h->process, h->asked, h->written, h->wall, h->interval,
+        quoted(h->waiting, waiting, sizeof waiting), h->bad_first, h->bad_last, h->bad_rank,
+        quoted(h->bad_tensor, tensor, sizeof tensor), image->phase, image->phase_since, image->step, image->micro,
+        image->next, flight_median_step(image));
+}
+
+static void make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
+                      const struct flight_image *image)
+{
+    char text[HEAD_BYTES];
+    memset(block, 0, HEAD_BYTES);
+    print_flight_head(text, head, image);
+    const size_t length = strlen(text);
+    int n = snprintf(block, HEAD_BYTES, "ztrain-flight %d %016" PRIx64 " %zu %" PRIu64 "\n", VERSION,
+                     (uint64_t)XXH3_64bits(text, length), length, count);
+    ASSERT(n > 0 && (size_t)n + length <= HEAD_BYTES);
+    memcpy(block + n, text, length);
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+static int write_at(int fd, const void *data, size_t bytes, off_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, at + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n ? errno : EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static int write_entries(int fd, const struct flight_image *image, int first, int end)
+{
+    const size_t size = sizeof image->entries[0];
+    return write_at(fd, image->entries[first], (size_t)(end - first) * size, 2 * HEAD_BYTES + first * (off_t)size);
+}
+
+static int write_head(struct flight_file *file, const struct flight_head *head, const struct flight_image *image)
+{
+    char block[HEAD_BYTES];
+    file->count++;
+    make_head(block, file->count, head, image);
+    return write_at(file->fd, block, sizeof block, (off_t)(file->count % 2) * HEAD_BYTES);
+}
+
+int flight_file_create(struct flight_file *file, const char *path, const struct flight_head *head,
+                       const struct flight_image *image)
+{
+    char temporary[FS_PATH_MAX + 32];
+    snprintf(temporary, sizeof temporary, "%s" FLIGHT_FILE_TORN "%d", path, (int)getpid());
+    file->count = 0;
+    file->fd = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file->fd < 0)
+        return errno;
+    static const char empty[HEAD_BYTES];
+    int reason = write_at(file->fd, empty, sizeof empty, 0);
+    if (!reason)
+        reason = write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
+    if (!reason)
+        reason = write_head(file, head, image);
+    if (!reason && rename(temporary, path) != 0)
+        reason = errno;
+    file->last = *image;
+    if (reason) {
+        unlink(temporary);
+        flight_file_close(file);
+    }
+    return reason;
+}
+
+int flight_file_renew(struct flight_file *file, const struct flight_head *head, const struct flight_image *image)
+{
+    int first = FLIGHT_ENTRIES, end = 0;
+    for (int e = 0; e < FLIGHT_ENTRIES; e++)
+        if (memcmp(file->last.entries[e], image->entries[e], sizeof image->entries[e]) != 0) {
+            first = first < e ? first : e;
+            end = e + 1;
+        }
+    int reason = first < end ? write_entries(file->fd, image, first, end) : 0;
+    if (!reason)
+        reason = write_head(file, head, image);
+    if (!reason)
+        file->last = *image;
+    return reason;
+}
+
+void flight_file_close(struct flight_file *file)
+{
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* The JSON of a head, or NULL if it is not valid. */
+static json_t *parse_head(const char block[HEAD_BYTES], uint64_t *count)
+{
+    int version, used = 0;
+    uint64_t hash;
+    size_t length;
+    char first[128] = "";
+    memcpy(first, block, sizeof first - 1);
+    if (sscanf(first, "ztrain-flight %d %16" SCNx64 " %5zu %18" SCNu64 "%n", &version, &hash, &length, count, &used) !=
+            4 ||
+        version != VERSION || first[used] != '\n' || length > HEAD_BYTES - (size_t)used - 1)
+        return NULL;
+    const char *text = block + used + 1;
+    return XXH3_64bits(text, length) == hash ? json_loadb(text, length, 0, NULL) : NULL;
+}
+
+static int64_t integer(const json_t *head, const char *name)
+{
+    return json_integer_value(json_object_get(head, name));
+}
+
+static void copy_text(const json_t *head, const char *name, char *out, size_t size)
+{
+    const char *text = json_string_value(json_object_get(head, name));
+    snprintf(out, size, "%s", text ? text : "");
+}
+
+/* Whether a number is one that can be added to another. */
+static bool is_moderate(int64_t number)
+{
+    return number >= 0 && number < INT64_C(1) << 62;
+}
+
+/* false: numbers that cannot be. */
+static bool take_head(const json_t *json, struct flight_record *r)
+{
+    struct flight_head *h = &r->head;
+    char word[32];
+    h->rank = (int)integer(json, "rank");
+    h->world = (int)integer(json, "world");
+    h->pid = (int)integer(json, "pid");
+    h->code = (int)integer(json, "code");
+    h->speaker = (int)integer(json, "speaker");
+    h->witness = (int)integer(json, "witness");
+    h->asked = (int)integer(json, "asked");
+    h->written = integer(json, "written");
+    h->wall = integer(json, "wall");
+    h->interval = json_number_value(json_object_get(json, "interval"));
+    h->bad_first = integer(json, "bad_first");
+    h->bad_last = integer(json, "bad_last");
+    h->bad_rank = (int)integer(json, "bad_rank");
+    copy_text(json, "host", h->host, sizeof h->host);
+    copy_text(json, "error", h->error, sizeof h->error);
+    copy_text(json, "waiting", h->waiting, sizeof h->waiting);
+    copy_text(json, "bad_tensor", h->bad_tensor, sizeof h->bad_tensor);
+    copy_text(json, "process", word, sizeof word);
+    h->process = word[0] ? word[0] : '?';
+    copy_text(json, "reason", word, sizeof word);
+    for (int i = 0; i < FLIGHT_REASON_COUNT; i++)
+        if (!strcmp(word, reasons[i]))
+            h->reason = (enum flight_reason)i;
+    r->phase = integer(json, "phase");
+    r->phase_since = integer(json, "phase_since");
+    r->step = integer(json, "step");
+    r->micro = integer(json, "micro");
+    r->next = integer(json, "next");
+    r->median_step = integer(json, "median_step");
+    return h->world > 0 && h->rank >= 0 && h->rank < h->world && h->world <= 1 << 20 && is_moderate(h->written) &&
+           is_moderate(h->wall) && is_moderate(h->bad_first) && is_moderate(h->bad_last) && is_moderate(r->step) &&
+           is_moderate(r->phase_since) && is_moderate(r->phase);
+}
+
+/* The newer of the two heads. */
+static bool read_head(const char *data, struct flight_record *r)
+{
+    uint64_t counts[2] = {0, 0};
+    json_t *heads[2] = {parse_head(data, &counts[0]), parse_head(data + HEAD_BYTES, &counts[1])};
+    const int newest = !heads[0] || (heads[1] && counts[1] > counts[0]);
+    bool fine = heads[newest] && take_head(heads[newest], r);
+    json_decref(heads[0]);
+    json_decref(heads[1]);
+    return fine;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct flight_entry *x = a, *y = b;
+    return (x->entry > y->entry) - (x->entry < y->entry);
+}
+
+static void read_entries(const char *data, struct flight_record *r)
+{
+    r->entries = memory_zeroed(FLIGHT_ENTRIES, sizeof *r->entries);
+    for (int e = 0; e < FLIGHT_ENTRIES; e++) {
+        uint64_t words[FLIGHT_ENTRY_WORDS];
+        struct flight_entry entry;
+        memcpy(words, data + (size_t)e * sizeof words, sizeof words);
+        if (flight_decode(words, &entry) && (entry.entry - 1) % FLIGHT_ENTRIES == (uint64_t)e)
+            r->entries[r->count++] = entry;
+        else
+            r->torn += words[0] != 0 || words[7] != 0;
+    }
+    qsort(r->entries, (size_t)r->count, sizeof *r->entries, compare_entries);
+}
+
+bool flight_record_parse(const char *data, size_t size, struct flight_record *record)
+{
+    *record = (struct flight_record){.count = 0};
+    if (size < FLIGHT_FILE_BYTES || !read_head(data, record))
+        return false;
+    read_entries(data + 2 * HEAD_BYTES, record);
+    return true;
+}
+
+enum status flight_record_read(const char *path, struct flight_record *record, struct error *err)
+{
+    char *data;
+    size_t size;
+    *record = (struct flight_record){.count = 0};
+    TRY(fs_read_file(path, 4 * FLIGHT_FILE_BYTES, STATUS_CHECKPOINT, &data, &size, err));
+    const bool fine = flight_record_parse(data, size, record);
+    free(data);
+    return fine ? STATUS_OK
+                : error_set(err, STATUS_CHECKPOINT, "'%s' is not a flight record, or one that is damaged", path);
+}
+
+void flight_record_release(struct flight_record *record)
+{
+    free(record->entries);
+    record->entries = NULL;
+    record->count = 0;
+}
+
+double flight_wall(const struct flight_record *record, int64_t clock)
+{
+    return 1e-9 * (double)record->head.wall + 1e-9 * (double)(clock - record->head.written);
+}

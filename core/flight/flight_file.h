@@ -1,0 +1,82 @@
+/* flight_file.h: a rank's flight record in a file: RUN/flight/START/rank-00003.ring.
+ *
+ *     bytes 0, 4096          two heads, written in turn; the valid one with the larger count is the newest:
+ *                            "ztrain-flight 1 HASH LENGTH\n", then LENGTH bytes of JSON, of which HASH is the XXH3
+ *     bytes 8192 …           FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
+ *
+ * The file has its full size from the start, and is renewed in place about once a second: a write of some pages, which
+ * needs no space on the disk. Heads and entries have checks of their own, so a file that was caught in the middle of a
+ * write, or damaged, is still read: what does not fit is left out. The functions neither allocate (but for reading) nor
+ * report that they live (core/liveness.h): a thread of its own calls them, and may wait for a file server. */
+#ifndef ZTRAIN_CORE_FLIGHT_FILE_H
+#define ZTRAIN_CORE_FLIGHT_FILE_H
+
+#include "core/flight/flight.h"
+#include "core/status.h"
+
+#include <stddef.h>
+
+enum { FLIGHT_FILE_BYTES = 8192 + FLIGHT_ENTRIES * FLIGHT_ENTRY_WORDS * 8 };
+
+/* Why a record was written last. The names are in files. */
+enum flight_reason { FLIGHT_RUNNING, FLIGHT_FAILURE, FLIGHT_QUIT, FLIGHT_STALL, FLIGHT_ENDED, FLIGHT_REASON_COUNT };
+
+struct flight_head {
+    int rank, world, pid;
+    char host[64];
+    enum flight_reason reason;
+    int code;             /* of a failure: enum status */
+    int speaker;          /* of a failure: the rank whose own error it is; -1: the text is about another rank */
+    char error[1024];     /* of a failure; else "" */
+    int witness;          /* the rank that wrote this record of another rank, which could not; -1: its own */
+    char process;         /* the state in which a witness found the process (proc(5)), 'X': gone; else '?' */
+    int asked;            /* the signal that has asked the rank to stop; 0: none */
+    int64_t written;      /* nanoseconds of the monotonic clock */
+    int64_t wall;         /* nanoseconds since 1970 at `written` */
+    double interval;      /* seconds between two writes */
+    char waiting[256];    /* slow calls in progress: "reading '/data/x.bin' for 12 s"; else "" */
+    int64_t bad_first;    /* step of the first of the last non-finite gradients or losses; 0: none */
+    int64_t bad_last;     /* … of the last of them */
+    int bad_rank;         /* that contributed the first; -1: unknown */
+    char bad_tensor[128]; /* or "" */
+};
+
+/* ---- writing ------------------------------------------------------------- */
+
+struct flight_file {
+    int fd; /* -1: not open */
+    uint64_t count;
+    struct flight_image last; /* as the file has it */
+};
+
+/* In the name of a file that is not whole: a rank that is killed while it makes its file leaves one for ever. */
+#define FLIGHT_FILE_TORN ".tmp-"
+
+/* Makes the file anew, whole, under a temporary name first; then it is open. Returns 0 or an errno. */
+int flight_file_create(struct flight_file *file, const char *path, const struct flight_head *head,
+                       const struct flight_image *image);
+/* Writes what has changed. Returns 0 or an errno. */
+int flight_file_renew(struct flight_file *file, const struct flight_head *head, const struct flight_image *image);
+void flight_file_close(struct flight_file *file);
+
+/* ---- reading ------------------------------------------------------------- */
+
+struct flight_record {
+    struct flight_head head;
+    int64_t phase, phase_since, step, micro, next; /* as in struct flight_ring */
+    int64_t median_step;                           /* nanoseconds; 0: unknown */
+    struct flight_entry *entries;                  /* owned, by their numbers */
+    int count;
+    int torn; /* places whose words do not fit together */
+};
+
+/* STATUS_CHECKPOINT: the file cannot be read or has no valid head. The caller calls flight_record_release(). */
+enum status flight_record_read(const char *path, struct flight_record *record, struct error *err);
+/* The same of a file's bytes; false: they have no valid head. */
+bool flight_record_parse(const char *data, size_t size, struct flight_record *record);
+void flight_record_release(struct flight_record *record);
+
+/* A time of the rank's monotonic clock in seconds since 1970. */
+double flight_wall(const struct flight_record *record, int64_t clock);
+
+#endif

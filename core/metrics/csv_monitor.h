@@ -1,0 +1,29 @@
+/* csv_monitor.h: writes scalars as DeepSpeed's csv_monitor does: a file for each tag, "Train_Samples_lr.csv" for
+ * "Train/Samples/lr", with the heading "step,lr" and a row for each value. */
+#ifndef ZTRAIN_CORE_CSV_MONITOR_H
+#define ZTRAIN_CORE_CSV_MONITOR_H
+
+#include "core/metrics/scalar.h"
+#include "core/status.h"
+
+#include <stdint.h>
+
+struct csv_monitor;
+
+/* The first steps that a resumed run repeats: of tags that begin with "Eval", and of all others. */
+struct csv_course {
+    int64_t first_train, first_eval;
+};
+
+/* Creates `folder`. Rows of the steps that the run repeats are cut from the files that are there. STATUS_CHECKPOINT:
+ * cannot create it. */
+enum status csv_monitor_open(const char *folder, const struct csv_course *course, struct csv_monitor **out,
+                             struct error *err);
+
+/* A row in the file of each scalar that is finite. STATUS_CHECKPOINT: cannot write. */
+enum status csv_monitor_scalars(struct csv_monitor *m, int64_t step, const struct scalar *scalars, int count,
+                                struct error *err);
+
+void csv_monitor_close(struct csv_monitor *m); /* NULL is allowed */
+
+#endif

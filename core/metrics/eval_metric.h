@@ -1,0 +1,34 @@
+/* eval_metric.h: the results of an evaluation by which checkpoints are chosen and a run may end early. */
+#ifndef ZTRAIN_CORE_EVAL_METRIC_H
+#define ZTRAIN_CORE_EVAL_METRIC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* accuracy and f1 are those of a classifier (core/metrics/class_scores.h). */
+enum eval_metric { EVAL_METRIC_LOSS, EVAL_METRIC_ACCURACY, EVAL_METRIC_F1, EVAL_METRIC_COUNT };
+
+/* Whether the better of two values is the lower one or the higher one. AUTO: the lower loss, the higher accuracy and
+ * F1. */
+enum eval_mode { EVAL_MODE_AUTO, EVAL_MODE_MIN, EVAL_MODE_MAX };
+
+/* What an evaluation gave. */
+struct eval_scores {
+    bool known;                       /* false: there was no evaluation */
+    uint64_t data;                    /* a fingerprint of the samples: only scores of the same data compare */
+    double values[EVAL_METRIC_COUNT]; /* NAN: it has no such metric, or the value is not finite */
+};
+
+/* "eval_loss", "accuracy", "f1", as in metrics.jsonl. */
+const char *eval_metric_name(enum eval_metric metric);
+
+/* The metric of this name (NULL is allowed); EVAL_METRIC_COUNT: there is none. */
+enum eval_metric eval_metric_find(const char *name);
+
+/* Whether value `a` is better than `b`. A NAN is worse than every number, and no better than another NAN. */
+bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, double b);
+
+/* The scores' value of a metric; NAN if there was no evaluation. */
+double eval_scores_value(const struct eval_scores *scores, enum eval_metric metric);
+
+#endif

@@ -1,0 +1,154 @@
+/* metrics.h: writes metrics.jsonl, for people and programs (docs/run-spec.md describes the fields).
+ * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
+#ifndef ZTRAIN_CORE_METRICS_H
+#define ZTRAIN_CORE_METRICS_H
+
+#include "core/metrics/class_scores.h"
+#include "core/metrics/early_stop.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct metrics;
+
+/* A source of a mixture (data.train). */
+struct source_metrics {
+    const char *path; /* as data.train names it (borrowed) */
+    int64_t samples;  /* taken since the start of the run */
+    double epochs;    /* passes over the source that they are */
+    int64_t targets;  /* of this step */
+};
+
+struct step_metrics {
+    int64_t step, epoch, tokens, targets;                      /* targets: of this step, the divisor of its loss */
+    double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
+    double of_ceiling; /* like mfu, but relative to this device's measured peak; for the console */
+    bool skipped;
+    int64_t memory_device, memory_host;
+    const struct source_metrics *sources; /* (num_sources) borrowed */
+    int num_sources;                      /* of a mixture; else 0 */
+    struct {
+        /* forward to optimizer: NAN if they were not timed (null) */
+        double step, data, forward, backward, reduce, optimizer, checkpoint;
+    } seconds;
+};
+
+/* The course that the file of a resumed run continues. */
+struct metrics_course {
+    int64_t step;           /* lines of later steps are left out */
+    bool evaluation_due;    /* the step is not evaluated yet: its lines from an evaluation on are left out as well */
+    const char *checkpoint; /* the path of the resumed checkpoint, as in its line */
+    int64_t bytes;          /* its size, in case that line was lost in a kill */
+    int from;               /* 0: the lines of the file continue; N: those of metrics.jsonl.N; -1: none */
+    int former;             /* the number of the former file, if it has to be kept: metrics_number() */
+};
+
+/* Opens <path> for appending. `course` NULL: the file starts empty, and an existing one becomes <path>.N with the first
+ * free N. Otherwise only the lines of the course stay. If lines have to be left out (including damaged ones, with a
+ * warning, and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER, and
+ * the new one takes its place in one step. A kill at any instant leaves one file or the other. The line of the resumed
+ * checkpoint is added if it is missing. Missing lines of steps up to the course's are a warning, unless `from` is -1.
+ * Fails with STATUS_CHECKPOINT. */
+enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **metrics,
+                         struct error *err);
+
+/* The state of the name <path>.N: the former file may get number N unless it is taken. */
+enum metrics_number {
+    METRICS_NUMBER_FREE,
+    METRICS_NUMBER_KEPT, /* the file itself already has this name as well: a resume was killed halfway */
+    METRICS_NUMBER_TAKEN,
+};
+enum metrics_number metrics_number(const char *path, int number);
+
+/* Gives the file the second name <path>.NUMBER, durably, before anything else changes. metrics_open() then replaces
+ * the file under its first name. */
+enum status metrics_keep(const char *path, int number, struct error *err);
+
+/* A checkpoint, as its line in a metrics file describes it. */
+struct metrics_checkpoint_line {
+    const char *name; /* the last part of its path */
+    int64_t step, bytes;
+};
+
+/* Returns which file has the lines that led to a checkpoint: 0 for <path>, N for <path>.N, -1 if no readable file has
+ * them. <path>.N with N = `first` is read before all others. *branch_step is the last step up to which that file and
+ * <path> have the same course; 0: they share no step. */
+int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);
+
+void metrics_close(struct metrics *metrics);
+
+/* Sets the check that the file still belongs to this run. It is made before lines that have waited for the disk are
+ * written, and its error becomes the error of the current line. */
+void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err),
+                       void *owner);
+
+/* Tries for this many seconds to write the lines that wait in memory. Returns false, after a warning, if some
+ * are lost. */
+bool metrics_drain(struct metrics *metrics, double seconds);
+
+/* These functions write one line each and do not wait for the disk: while it is full or fails, lines wait in memory
+ * (line_queue.h). */
+enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
+/* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
+enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
+                         const struct class_scores *scores, struct error *err);
+/* A continuation of train.samples, in the number's turn from 1. */
+struct sample_metrics {
+    int number;
+    const char *prompt, *text; /* of a prompt that is text: UTF-8 without NUL; else NULL, and the tokens count */
+    const int32_t *prompt_tokens, *tokens;
+    int64_t num_prompt, num_tokens;
+};
+enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch, const struct sample_metrics *sample,
+                           struct error *err);
+/* The ranks were started again after a failure (--max-restarts): the number of this restart, the step from which it
+ * continues, the exit code and the cause of the failure. */
+enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
+                            struct error *err);
+/* The supervisor starts the ranks no more: after how many restarts, the step of the newest checkpoint (0: there is
+ * none), the exit code and the cause of the last failure. Appends the line to the file at `path`, which no rank has
+ * open any more. */
+enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
+                            struct error *err);
+/* The mean training loss of the steps of an epoch so far, where the run ends or stops inside it. */
+enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
+                               struct error *err);
+
+/* The run ends early after `step`. */
+enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
+                               struct error *err);
+
+/* A loss that stands out (loss_spike.h), and the samples of its step. */
+struct spike_metrics {
+    int64_t step, epoch;
+    double loss, mean, factor, grad_norm; /* mean: of the losses before it; NAN: there are none */
+    int64_t num_samples;
+    const int64_t *samples;   /* (num_samples) their numbers (step_samples.h) */
+    const int *sources;       /* (num_samples) of a mixture */
+    int num_sources;          /* 0: no mixture */
+    const char *const *paths; /* (num_sources) */
+};
+enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err);
+
+/* Silent corruption that ends the run: what differs on a rank after `step`, or between two ranks of which neither can
+ * be accused. */
+struct corruption_metrics {
+    int64_t step;
+    int rank, other;  /* other >= 0: one of the two ranks; the line has their numbers instead of rank and host */
+    const char *host; /* of rank */
+    const char *what, *tensor; /* tensor: or a unit; NULL: of none */
+};
+enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err);
+
+enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
+                              struct error *err);
+/* A checkpoint: its bytes, the seconds that training waited for it, and those until it was whole. NAN: not known. */
+enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
+                               double seconds_stalled, double seconds_total, struct error *err);
+enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err);
+
+/* Calls fsync, before a checkpoint is written that follows these lines. */
+enum status metrics_flush(struct metrics *metrics, struct error *err);
+
+#endif

@@ -1,0 +1,235 @@
+#include "core/metrics/tensorboard.h"
+
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct tensorboard {
+    int fd;
+    char *path;
+    uint32_t crc[256]; /* the table of CRC-32C */
+};
+
+/* ---- protobuf ------------------------------------------------------------ */
+
+/* Numbers of the fields, and the wire types that these messages use. */
+enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum { SESSION_STATUS = 1, SESSION_START = 1 };
+enum { SUMMARY_VALUE = 1 };
+enum { VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
+enum { METADATA_PLUGIN = 1, PLUGIN_NAME = 1 };
+enum { TENSOR_DTYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRINGS = 8, DTYPE_STRING = 7 };
+enum { SHAPE_DIM = 2, DIM_SIZE = 1 };
+enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
+
+/* A message that grows; owned. */
+struct message {
+    unsigned char *data;
+    size_t used, room;
+};
+
+static void append(struct message *m, const void *data, size_t bytes)
+{
+    if (m->used + bytes > m->room) {
+        m->room = 2 * (m->used + bytes);
+        m->data = memory_resize(m->data, m->room);
+    }
+    memcpy(m->data + m->used, data, bytes);
+    m->used += bytes;
+}
+
+static void put_little_endian(struct message *m, uint64_t x, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        unsigned char byte = (unsigned char)(x >> (8 * i));
+        append(m, &byte, 1);
+    }
+}
+
+static void put_varint(struct message *m, uint64_t x)
+{
+    do {
+        unsigned char byte = (unsigned char)((x & 127) | (x > 127 ? 128 : 0));
+        append(m, &byte, 1);
+        x >>= 7;
+    } while (x);
+}
+
+static void put_key(struct message *m, int field, int wire)
+{
+    put_varint(m, (uint64_t)(field << 3 | wire));
+}
+
+static void put_integer(struct message *m, int field, int64_t x)
+{
+    put_key(m, field, WIRE_VARINT);
+    put_varint(m, (uint64_t)x);
+}
+
+static void put_bytes(struct message *m, int field, const void *data, size_t bytes)
+{
+    put_key(m, field, WIRE_BYTES);
+    put_varint(m, bytes);
+    append(m, data, bytes);
+}
+
+static void put_text(struct message *m, int field, const char *text)
+{
+    put_bytes(m, field, text, strlen(text));
+}
+
+/* Adds `inner` as a field of `m`, and empties it. */
+static void put_message(struct message *m, int field, struct message *inner)
+{
+    put_bytes(m, field, inner->data, inner->used);
+    free(inner->data);
+    *inner = (struct message){0};
+}
+
+static void put_double(struct message *m, int field, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    put_key(m, field, WIRE_64);
+    put_little_endian(m, bits, 8);
+}
+
+static void put_float(struct message *m, int field, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    put_key(m, field, WIRE_32);
+    put_little_endian(m, bits, 4);
+}
+
+/* ---- records ------------------------------------------------------------- */
+
+static void make_table(uint32_t table[256])
+{
+    const uint32_t polynomial = 0x82f63b78; /* CRC-32C, reflected */
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
+        table[i] = crc;
+    }
+}
+
+/* TensorFlow masks the checksum, so that a file within a file does not look like one. */
+static uint32_t masked_crc(const struct tensorboard *t, const unsigned char *data, size_t bytes)
+{
+    uint32_t crc = ~(uint32_t)0;
+    for (size_t i = 0; i < bytes; i++)
+        crc = t->crc[(crc ^ data[i]) & 255] ^ crc >> 8;
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8;
+}
+
+/* Writes an Event with one member that is set, and empties it. */
+static enum status write_event(struct tensorboard *t, int64_t step, int field, struct message *member,
+                               struct error *err)
+{
+    struct message event = {0}, record = {0};
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    put_double(&event, EVENT_WALL_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    put_integer(&event, EVENT_STEP, step);
+    put_message(&event, field, member);
+
+    put_little_endian(&record, event.used, 8);
+    put_little_endian(&record, masked_crc(t, record.data, 8), 4);
+    append(&record, event.data, event.used);
+    put_little_endian(&record, masked_crc(t, event.data, event.used), 4);
+    enum status status = fs_write(t->fd, t->path, record.data, record.used, STATUS_CHECKPOINT, err);
+    free(event.data);
+    free(record.data);
+    return status;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+static enum status write_beginning(struct tensorboard *t, int64_t step, struct error *err)
+{
+    struct message version = {0}, session = {0};
+    const char words[] = "brain.Event:2";
+    append(&version, words, strlen(words));
+    TRY(write_event(t, 0, EVENT_FILE_VERSION, &version, err));
+    put_integer(&session, SESSION_STATUS, SESSION_START);
+    return write_event(t, step, EVENT_SESSION_LOG, &session, err);
+}
+
+enum status tensorboard_open(const char *folder, int64_t step, struct tensorboard **out, struct error *err)
+{
+    char name[256], host[128], path[FS_PATH_MAX];
+    if (gethostname(host, sizeof host) != 0)
+        strcpy(host, "localhost");
+    host[sizeof host - 1] = '\0';
+    TRY(fs_mkdirs(folder, STATUS_CHECKPOINT, err));
+    snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.0", (long long)time(NULL), host, (int)getpid());
+    TRY(fs_join(path, folder, name, STATUS_CHECKPOINT, err));
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
+    struct tensorboard *t = memory_alloc(sizeof *t);
+    t->fd = fd;
+    t->path = memory_text(path);
+    make_table(t->crc);
+    enum status status = write_beginning(t, step, err);
+    if (status != STATUS_OK)
+        tensorboard_close(t);
+    else
+        *out = t;
+    return status;
+}
+
+void tensorboard_close(struct tensorboard *t)
+{
+    if (!t)
+        return;
+    io_close(t->fd);
+    free(t->path);
+    free(t);
+}
+
+enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struct scalar *scalars, int count,
+                                struct error *err)
+{
+    struct message summary = {0};
+    for (int i = 0; i < count; i++) {
+        struct message value = {0};
+        if (!isfinite(scalars[i].value))
+            continue;
+        put_text(&value, VALUE_TAG, scalars[i].tag);
+        put_float(&value, VALUE_SIMPLE, (float)scalars[i].value);
+        put_message(&summary, SUMMARY_VALUE, &value);
+    }
+    return summary.used ? write_event(t, step, EVENT_SUMMARY, &summary, err) : STATUS_OK;
+}
+
+/* A tensor of one string, which the plugin for texts shows. */
+enum status tensorboard_text(struct tensorboard *t, const char *tag, const char *text, struct error *err)
+{
+    struct message summary = {0}, value = {0}, metadata = {0}, plugin = {0}, tensor = {0}, shape = {0}, dim = {0};
+    put_text(&plugin, PLUGIN_NAME, "text");
+    put_message(&metadata, METADATA_PLUGIN, &plugin);
+    put_integer(&dim, DIM_SIZE, 1);
+    put_message(&shape, SHAPE_DIM, &dim);
+    put_integer(&tensor, TENSOR_DTYPE, DTYPE_STRING);
+    put_message(&tensor, TENSOR_SHAPE, &shape);
+    put_text(&tensor, TENSOR_STRINGS, text);
+    put_text(&value, VALUE_TAG, tag);
+    put_message(&value, VALUE_TENSOR, &tensor);
+    put_message(&value, VALUE_METADATA, &metadata);
+    put_message(&summary, SUMMARY_VALUE, &value);
+    return write_event(t, 0, EVENT_SUMMARY, &summary, err);
+}

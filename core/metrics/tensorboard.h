@@ -1,0 +1,30 @@
+/* tensorboard.h: writes TensorBoard's event files: a file of TFRecords, each of which is a protobuf Event.
+ *
+ *   record   length (8 bytes, little-endian) | masked CRC-32C of the length | Event | masked CRC-32C of the Event
+ *
+ * Each Event is one write(), so that a crash leaves a file that TensorBoard reads. Formats:
+ * tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc of TensorFlow. */
+#ifndef ZTRAIN_CORE_TENSORBOARD_H
+#define ZTRAIN_CORE_TENSORBOARD_H
+
+#include "core/metrics/scalar.h"
+#include "core/status.h"
+
+#include <stdint.h>
+
+struct tensorboard;
+
+/* Creates `folder` and a new event file in it. step: of the first event to come: TensorBoard then drops events of this
+ * and later steps from earlier files of the folder, which a resumed run repeats. STATUS_CHECKPOINT: cannot write. */
+enum status tensorboard_open(const char *folder, int64_t step, struct tensorboard **out, struct error *err);
+
+/* One event with all the scalars that are finite. STATUS_CHECKPOINT: cannot write. */
+enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struct scalar *scalars, int count,
+                                struct error *err);
+
+/* A text for the tab "Text", where it is shown as Markdown. */
+enum status tensorboard_text(struct tensorboard *t, const char *tag, const char *text, struct error *err);
+
+void tensorboard_close(struct tensorboard *t); /* NULL is allowed */
+
+#endif

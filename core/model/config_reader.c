@@ -1,0 +1,180 @@
+#include "core/model/config_reader.h"
+
+#include "core/edit_distance.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void reader_fail(struct config_reader *reader, enum status code, const char *format, ...)
+{
+    if (reader->status != STATUS_OK)
+        return;
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (reader->spec && code == STATUS_DATA)
+        code = STATUS_USAGE;
+    reader->status = error_set(reader->err, code, "%s: %s", reader->where, text);
+}
+
+static bool is_asked(const struct asked_keys *asked, const char *key)
+{
+    for (int i = 0; i < asked->count; i++)
+        if (strcmp(asked->names[i], key) == 0)
+            return true;
+    return false;
+}
+
+const json_t *reader_get(const struct config_reader *reader, const char *key)
+{
+    if (!is_asked(reader->asked, key)) {
+        ASSERT(reader->asked->count < MAX_ASKED);
+        reader->asked->names[reader->asked->count++] = key;
+    }
+    const json_t *value = json_object_get(reader->object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+const char *reader_show(const json_t *value, char out[64])
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    snprintf(out, 64, "%.60s", text ? text : "?");
+    free(text);
+    return out;
+}
+
+int64_t reader_int(struct config_reader *reader, const char *key, int64_t absent, int64_t min, int64_t max)
+{
+    const json_t *value = reader_get(reader, key);
+    char text[64];
+    if (!value)
+        return absent;
+    if (!json_is_integer(value)) {
+        reader_fail(reader, STATUS_DATA, "%s%s must be an integer, not %s", reader->scope, key,
+                    reader_show(value, text));
+        return absent;
+    }
+    int64_t n = json_integer_value(value);
+    if (n < min || n > max) {
+        reader_fail(reader, STATUS_DATA, "%s%s is %" PRId64 ", expected %" PRId64 " … %" PRId64, reader->scope, key, n,
+                    min, max);
+        return absent;
+    }
+    return n;
+}
+
+double reader_positive(struct config_reader *reader, const char *key, double absent)
+{
+    const json_t *value = reader_get(reader, key);
+    char text[64];
+    if (!value)
+        return absent;
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !(number > 0)) {
+        reader_fail(reader, STATUS_DATA, "%s%s must be a number above 0, not %s", reader->scope, key,
+                    reader_show(value, text));
+        return absent;
+    }
+    return number;
+}
+
+bool reader_bool(struct config_reader *reader, const char *key, bool absent)
+{
+    const json_t *value = reader_get(reader, key);
+    char text[64];
+    if (!value)
+        return absent;
+    if (!json_is_boolean(value)) {
+        reader_fail(reader, STATUS_DATA, "%s%s must be true or false, not %s", reader->scope, key,
+                    reader_show(value, text));
+        return absent;
+    }
+    return json_is_true(value);
+}
+
+const char *reader_string(struct config_reader *reader, const char *key, const char *absent)
+{
+    const json_t *value = reader_get(reader, key);
+    char text[64];
+    if (!value)
+        return absent;
+    if (!json_is_string(value)) {
+        reader_fail(reader, STATUS_DATA, "%s%s must be a string, not %s", reader->scope, key, reader_show(value, text));
+        return absent;
+    }
+    return json_string_value(value);
+}
+
+void config_notice(struct model_desc *desc, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    string_list_add(&desc->notices, line);
+}
+
+bool reader_value_is(const json_t *value, const char *wanted)
+{
+    json_t *other = json_loads(wanted, JSON_DECODE_ANY, NULL);
+    ASSERT(other);
+    bool same = json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
+                                                               : json_equal(value, other);
+    json_decref(other);
+    return same;
+}
+
+bool reader_is_null(const struct config_reader *reader, const char *key)
+{
+    return json_is_null(json_object_get(reader->object, key));
+}
+
+/* The key of the object that is nearest to a wanted one, among those that were not asked for; NULL: none is similar.
+ * Keys of other families and of other software are more than two letters away. */
+static const char *misspelt(const struct config_reader *reader, const char *wanted)
+{
+    enum { MOST_LETTERS = 2 };
+    const char *best = NULL, *key;
+    int best_distance = MOST_LETTERS + 1;
+    json_t *value;
+    json_object_foreach((json_t *)reader->object, key, value)
+    {
+        if (llabs((long long)strlen(key) - (long long)strlen(wanted)) > MOST_LETTERS || is_asked(reader->asked, key))
+            continue;
+        int distance = edit_distance(key, wanted);
+        if (distance < best_distance && distance <= edit_distance_limit(key)) {
+            best = key;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+/* In a run spec the error replaces an earlier one, which the missing value of
+ * the misspelt key may have caused; there the right key may be present as well, because --set adds the misspelt one. */
+void reader_check_spelling(struct config_reader *reader, struct model_desc *desc)
+{
+    for (int i = 0; i < reader->asked->count; i++) {
+        const char *key = reader->asked->names[i], *scope = reader->scope;
+        const char *close = misspelt(reader, key);
+        if (!close || (json_object_get(reader->object, key) && !reader->spec))
+            continue;
+        char text[256];
+        snprintf(text, sizeof text, "'%s%.70s' is not a key of a %s config; hint: did you mean '%s%s'?", scope, close,
+                 reader->family, scope, key);
+        if (!reader->spec) {
+            config_notice(desc, "%s", text);
+            continue;
+        }
+        reader->status = STATUS_OK;
+        reader_fail(reader, STATUS_USAGE, "%s", text);
+        return;
+    }
+}

@@ -1,0 +1,57 @@
+/* config_reader.h: reads the keys of a config.json one by one, for model_config.c and the files below it.
+ *
+ * Reading is sticky: after the first fault the getters return defaults, and the fault is returned at the end, so that
+ * the code reads as a list of keys. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
+ * something that ztrain does not have, and whatever is wrong in a run spec's own model.config. */
+#ifndef ZTRAIN_CORE_CONFIG_READER_H
+#define ZTRAIN_CORE_CONFIG_READER_H
+
+#include "core/model/model_config.h"
+
+enum { MAX_ASKED = 96 };
+
+/* The keys that a reader has asked for, each once. */
+struct asked_keys {
+    const char *names[MAX_ASKED]; /* literals */
+    int count;
+};
+
+struct config_reader {
+    const json_t *object;
+    struct asked_keys *asked;
+    bool spec;          /* a run spec's model.config, not a file */
+    const char *where;  /* the file, for messages */
+    const char *scope;  /* "" or "rope_parameters." */
+    const char *family; /* the model_type, for messages; NULL until it is known */
+    struct error *err;
+    enum status status; /* the first fault */
+};
+
+__attribute__((format(printf, 3, 4))) void reader_fail(struct config_reader *reader, enum status code,
+                                                       const char *format, ...);
+
+/* The key's value; NULL if it is absent or null. */
+const json_t *reader_get(const struct config_reader *reader, const char *key);
+
+/* Whether the key is there with the value null. */
+bool reader_is_null(const struct config_reader *reader, const char *key);
+
+/* The value, or `absent` if there is none. reader_positive: a number greater than 0; reader_number: any finite one. */
+int64_t reader_int(struct config_reader *reader, const char *key, int64_t absent, int64_t min, int64_t max);
+double reader_positive(struct config_reader *reader, const char *key, double absent);
+bool reader_bool(struct config_reader *reader, const char *key, bool absent);
+const char *reader_string(struct config_reader *reader, const char *key, const char *absent);
+
+/* A value as JSON text, shortened for a message. */
+const char *reader_show(const json_t *value, char out[64]);
+
+/* Whether a value equals the JSON text `wanted`; 1 and 1.0 are the same number. */
+bool reader_value_is(const json_t *value, const char *wanted);
+
+/* Adds a line to desc->notices. */
+__attribute__((format(printf, 2, 3))) void config_notice(struct model_desc *desc, const char *format, ...);
+
+/* Looks for misspelt keys; called once all keys have been asked for. */
+void reader_check_spelling(struct config_reader *reader, struct model_desc *desc);
+
+#endif

@@ -1,0 +1,757 @@
+/* model_config.c: config.json -> model_desc.
+ *
+ * An absent key has the default that it has in transformers (the family table). Every key that would change the
+ * mathematics and is not implemented stands in the table of refusals; a key that changes nothing, but whose neglect may
+ * surprise, in the table of notices. Other keys are harmless (token ids of generation, cache settings, versions) and
+ * are left alone, unless they look like a misspelt key that is read: the reader notes what it asks for, and afterwards
+ * these names are compared with the keys that it did not ask for.
+ */
+#include "core/model/model_config.h"
+
+#include "core/fsutil.h"
+#include "core/kept_files.h"
+#include "core/memory.h"
+#include "core/model/model_encoder.h"
+#include "core/model/model_folder.h"
+#include "core/model/model_layers.h"
+#include "core/model/model_rope.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- families ------------------------------------------------------------ */
+
+struct family_facts {
+    const char *name;         /* model_type */
+    const char *architecture; /* the class with the language-model head */
+    /* the defaults of transformers' configuration classes for absent keys */
+    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads;
+    int64_t num_kv_heads; /* 0: num_heads */
+    int64_t head_dim;     /* 0: hidden_size / num_heads */
+    int64_t max_positions;
+    bool tied;
+    int64_t padding; /* pad_token_id; -1: none */
+    double norm_eps;
+    struct rope_facts rope;
+    struct layer_facts layers;
+};
+
+/* clang-format off */
+#define NO_WINDOW {WINDOW_NONE, 0, false}
+static const struct family_facts FAMILIES[] = {
+    [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel",          50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
+    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM",        32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_ALL, 4096, false}},
+    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM",       151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM",       151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM",          32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0}, {WINDOW_ALL, 0, false}},
+    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0}, {WINDOW_NOPE, 0, true}},
+    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM",        50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_BERT]    = {"bert", "BertForMaskedLM",          30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
+    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM",     256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0}, {WINDOW_EVERY_OTHER, 4096, false}},
+    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", 262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4}, {WINDOW_PATTERN, 4096, false}},
+};
+#undef NO_WINDOW
+/* clang-format on */
+_Static_assert(COUNT_OF(FAMILIES) == FAMILY_COUNT, "every family has its facts");
+
+/* Limits that keep every product of sizes far from overflow (a tensor has at most 2^52 elements, a model 2^62). */
+static const int64_t MAX_VOCAB = INT32_MAX, MAX_POSITIONS = INT32_MAX, MAX_HIDDEN = 1 << 20, MAX_INTERMEDIATE = 1 << 22,
+                     MAX_LAYERS = 10000, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 14;
+
+const char *model_family_name(enum model_family family)
+{
+    ASSERT((int)family >= 0 && family < FAMILY_COUNT);
+    return FAMILIES[family].name;
+}
+
+const char *model_family_list(char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < FAMILY_COUNT && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s",
+                                 i == 0                  ? ""
+                                 : i == FAMILY_COUNT - 1 ? " and "
+                                                         : ", ",
+                                 FAMILIES[i].name);
+    return text;
+}
+
+/* ---- refusals and notices ------------------------------------------------ */
+
+enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
+enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY_GRANITE };
+enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, OLMO2 = 1 << FAMILY_OLMO2, BERT = 1 << FAMILY_BERT };
+enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
+enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
+
+/* Keys whose only supported value is `wanted` (JSON), or null, or absence. */
+static const struct refusal {
+    const char *key;
+    int families;
+    const char *wanted;
+    const char *hint;
+} REFUSALS[] = {
+    {"quantization_config", ALL, "null", "use the model's unquantized weights"},
+    {"is_encoder_decoder", ALL, "false", "ztrain trains decoders only"},
+    {"is_causal", CAUSAL, "true", "ztrain trains causal models only"},
+    {"is_causal", BERT, "false", "BERT looks both ways"},
+    {"is_decoder", BERT, "false", "BERT is trained as an encoder"},
+    {"position_embedding_type", BERT, "\"absolute\"", "positions are absolute in BERT"},
+    {"per_layer_config", ALL, "null", "all blocks must be alike"},
+    {"pruned_heads", ALL, "{}", "use the unpruned model"},
+    {"add_cross_attention", GPT2 | BERT, "false", "ztrain trains decoders without cross-attention only"},
+    {"scale_attn_weights", GPT2, "true", "attention scores are always scaled by 1/sqrt(head size)"},
+    {"scale_attn_by_inverse_layer_idx", GPT2, "false", "attention scores are not scaled by the layer's number"},
+    {"use_mrope", ROTARY, "false", "multimodal RoPE is not supported"},
+    {"use_bidirectional_attention", GEMMA, "false", "ztrain trains causal models only"},
+};
+
+#define NO_EFFECT "has no effect in this family, as in transformers"
+
+/* Keys that transformers ignores in these families, or that change nothing in ztrain: a notice if not `usual`. */
+static const struct remark {
+    const char *key;
+    int families;
+    const char *usual;
+    const char *text;
+} REMARKS[] = {
+    {"pretraining_tp", ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
+    /* keys that another of the families reads */
+    {"attention_bias", MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
+    {"mlp_bias", MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2 | GEMMA, "false", NO_EFFECT},
+    {"sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
+    {"use_sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
+    {"use_sliding_window", MISTRAL | PHI3 | GEMMA, "true", NO_EFFECT},
+    {"hidden_act", GPT2, "null", NO_EFFECT},
+    {"hidden_act", GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
+    {"hidden_activation", ALL & ~GEMMA, "null", NO_EFFECT},
+    {"intermediate_size", GPT2, "null", NO_EFFECT},
+    {"num_key_value_heads", GPT2 | BERT, "null", NO_EFFECT},
+    {"head_dim", GPT2 | BERT, "null", NO_EFFECT},
+    {"rope_theta", GPT2 | BERT, "null", NO_EFFECT},
+    {"rope_scaling", GPT2 | BERT, "null", NO_EFFECT},
+    {"rope_parameters", GPT2 | BERT, "null", NO_EFFECT},
+    {"rms_norm_eps", GPT2 | BERT, "null", NO_EFFECT},
+    {"activation_function", ROTARY | BERT, "null", NO_EFFECT},
+    {"n_inner", ROTARY | BERT, "null", NO_EFFECT},
+    {"layer_norm_epsilon", ROTARY | BERT, "null", NO_EFFECT},
+    /* keys with which other families change the mathematics */
+    {"layer_norm_eps", CAUSAL, "null", NO_EFFECT},
+    {"attn_logit_softcapping", ALL & ~GEMMA2, "null", NO_EFFECT},
+    {"final_logit_softcapping", ALL & ~GEMMA, "null", NO_EFFECT},
+    {"query_pre_attn_scalar", ALL & ~GEMMA, "null", NO_EFFECT},
+    {"logit_scale", ALL, "1", NO_EFFECT},
+    {"logits_scaling", ALL & ~GRANITE, "1", NO_EFFECT},
+    {"attention_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
+    {"embedding_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
+    {"residual_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
+    {"clip_qkv", ALL, "null", NO_EFFECT},
+    {"qk_layernorm", ALL, "false", NO_EFFECT},
+    {"use_qk_norm", ALL & ~QWEN3, "false", NO_EFFECT},
+    {"use_parallel_residual", ALL, "false", NO_EFFECT},
+    {"alibi", ALL, "false", NO_EFFECT},
+    {"rotary_pct", ALL, "1", NO_EFFECT},
+    {"no_rope_layers", ALL & ~SMOLLM3, "null", NO_EFFECT},
+    {"rope_local_base_freq", ALL & ~GEMMA3, "null", NO_EFFECT},
+    {"sliding_window_pattern", ALL & ~GEMMA3, "null", NO_EFFECT},
+    {"attention_chunk_size", ALL, "null", NO_EFFECT},
+    {"num_experts", ALL, "null", NO_EFFECT},
+    {"num_local_experts", ALL, "null", NO_EFFECT},
+};
+
+/* These keys do not count as asked for, so that a key similar to one of them is not its misspelling
+ * (tie_encoder_decoder). */
+static void check_tables(struct config_reader *reader, struct model_desc *desc)
+{
+    char text[64];
+    for (size_t i = 0; i < COUNT_OF(REFUSALS); i++) {
+        const struct refusal *refusal = &REFUSALS[i];
+        const json_t *value = json_object_get(reader->object, refusal->key);
+        if (value && !json_is_null(value) && refusal->families & 1 << desc->family &&
+            !reader_value_is(value, refusal->wanted))
+            reader_fail(reader, STATUS_USAGE, "%s %s is not supported; hint: %s", refusal->key,
+                        reader_show(value, text), refusal->hint);
+    }
+    for (size_t i = 0; i < COUNT_OF(REMARKS); i++) {
+        const struct remark *remark = &REMARKS[i];
+        const json_t *value = json_object_get(reader->object, remark->key);
+        if (value && !json_is_null(value) && remark->families & 1 << desc->family &&
+            !reader_value_is(value, remark->usual))
+            config_notice(desc, "%s %s: %s", remark->key, reader_show(value, text), remark->text);
+    }
+}
+
+/* The keys of dropout. absent: the rate of transformers where config.json has no key, which ztrain does not apply. */
+static const struct dropout_key {
+    const char *key;
+    int families;
+    size_t offset; /* of the rate in struct dropout_rates */
+    double absent;
+} DROPOUT_KEYS[] = {
+    {"resid_pdrop", GPT2, offsetof(struct dropout_rates, residual), 0.1},
+    {"embd_pdrop", GPT2, offsetof(struct dropout_rates, embedding), 0.1},
+    {"attn_pdrop", GPT2, offsetof(struct dropout_rates, attention), 0.1},
+    {"resid_pdrop", PHI3, offsetof(struct dropout_rates, residual), 0},
+    {"attention_dropout", ROTARY, offsetof(struct dropout_rates, attention), 0},
+    {"hidden_dropout_prob", BERT, offsetof(struct dropout_rates, embedding), 0.1},
+    {"hidden_dropout_prob", BERT, offsetof(struct dropout_rates, residual), 0},
+    {"attention_probs_dropout_prob", BERT, offsetof(struct dropout_rates, attention), 0.1},
+    {"classifier_dropout", BERT, offsetof(struct dropout_rates, pooled), 0}, /* null: hidden_dropout_prob */
+};
+
+#define DROPOUT_NOTICE "dropout: config.json does not have "
+
+/* A rate that is written applies; one line names the absent ones whose default is not 0 in transformers. */
+static void read_dropout(struct config_reader *reader, struct model_desc *desc)
+{
+    char list[256] = "", text[64];
+    for (size_t i = 0; i < COUNT_OF(DROPOUT_KEYS); i++) {
+        const struct dropout_key *row = &DROPOUT_KEYS[i];
+        if (!(row->families & 1 << desc->family))
+            continue;
+        const json_t *value = reader_get(reader, row->key);
+        const double rate = json_number_value(value);
+        if (value && (!json_is_number(value) || rate < 0 || rate > 1))
+            reader_fail(reader, STATUS_DATA, "%s must be a number from 0 to 1, not %s", row->key,
+                        reader_show(value, text));
+        else if (value)
+            *(double *)(void *)((char *)&desc->dropout + row->offset) = rate;
+        else if (row->absent > 0)
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", row->key);
+    }
+    if (desc->family == FAMILY_PHI3)
+        reader_get(reader, "embd_pdrop"); /* transformers does not use it */
+    if (!reader_get(reader, "classifier_dropout"))
+        desc->dropout.pooled = desc->pooler ? desc->dropout.residual : 0;
+    if (*list)
+        config_notice(desc,
+                      DROPOUT_NOTICE "%s, so nothing is dropped there (transformers: 0.1); hint: model.dropout sets it",
+                      list);
+}
+
+void model_desc_set_dropout(struct model_desc *desc, double rate)
+{
+    for (size_t i = 0; i < COUNT_OF(DROPOUT_KEYS); i++)
+        if (DROPOUT_KEYS[i].families & 1 << desc->family)
+            *(double *)(void *)((char *)&desc->dropout + DROPOUT_KEYS[i].offset) = rate;
+    for (int i = desc->notices.count - 1; i >= 0; i--) {
+        if (strncmp(desc->notices.items[i], DROPOUT_NOTICE, strlen(DROPOUT_NOTICE)) != 0)
+            continue;
+        free(desc->notices.items[i]);
+        memmove(&desc->notices.items[i], &desc->notices.items[i + 1],
+                (size_t)(desc->notices.count - i - 1) * sizeof *desc->notices.items);
+        desc->notices.count--;
+    }
+}
+
+/* ---- parts of a description ---------------------------------------------- */
+
+bool model_family_classifies(enum model_family family)
+{
+    switch (family) {
+    case FAMILY_GPT2:
+    case FAMILY_LLAMA:
+    case FAMILY_MISTRAL:
+    case FAMILY_QWEN2:
+    case FAMILY_QWEN3:
+    case FAMILY_PHI3:
+    case FAMILY_SMOLLM3:
+    case FAMILY_BERT:
+    case FAMILY_GEMMA2:
+    case FAMILY_GEMMA3: return true;
+    default: return false;
+    }
+}
+
+/* Another class of a family: "LlamaForCausalLM" gives "LlamaForSequenceClassification", and "LlamaModel", which has no
+ * head. (Gemma 3's without Text takes images.) */
+static void sibling_class(enum model_family family, const char *end, char name[MODEL_CLASS_MAX])
+{
+    static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM"};
+    const char *causal = family == FAMILY_GEMMA3 ? "Gemma3TextForCausalLM" : FAMILIES[family].architecture;
+    size_t length = strlen(causal);
+    for (size_t i = 0; i < COUNT_OF(ends); i++)
+        if (length > strlen(ends[i]) && strcmp(causal + length - strlen(ends[i]), ends[i]) == 0)
+            length -= strlen(ends[i]);
+    snprintf(name, MODEL_CLASS_MAX, "%.*s%s", (int)length, causal, end);
+}
+
+static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX])
+{
+    sibling_class(family, "ForSequenceClassification", name);
+}
+
+/* Whether a folder was saved from the model without its head, or is of an encoder without a classifier's. */
+static bool is_base(enum model_family family, const char *architecture)
+{
+    char name[MODEL_CLASS_MAX];
+    sibling_class(family, "Model", name);
+    return family == FAMILY_BERT ? model_encoder_is_base(architecture) : strcmp(name, architecture) == 0;
+}
+
+void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
+{
+    if (desc->num_labels > 0)
+        classifier_name(desc->family, name);
+    else
+        snprintf(name, MODEL_CLASS_MAX, "%s", FAMILIES[desc->family].architecture);
+}
+
+static bool is_classifier(enum model_family family, const char *architecture)
+{
+    char name[MODEL_CLASS_MAX];
+    classifier_name(family, name);
+    return model_family_classifies(family) && strcmp(name, architecture) == 0;
+}
+
+/* The labels of a …ForSequenceClassification folder, as transformers counts them: id2label, else num_labels, else 2. */
+static void read_num_labels(struct config_reader *reader, struct model_desc *desc)
+{
+    enum { FEWEST = 2, MOST = 1 << 20 };
+    const json_t *names = reader_get(reader, "id2label"), *problem = reader_get(reader, "problem_type");
+    char text[64];
+    if (problem && !reader_value_is(problem, "\"single_label_classification\""))
+        reader_fail(reader, STATUS_USAGE, "problem_type %s is not supported; hint: single_label_classification is",
+                    reader_show(problem, text));
+    desc->num_labels = reader_int(reader, "num_labels", FEWEST, 1, MOST);
+    if (names && !json_is_object(names))
+        reader_fail(reader, STATUS_DATA, "id2label must be an object, not %s", reader_show(names, text));
+    else if (names)
+        desc->num_labels = (int64_t)json_object_size(names);
+    if (desc->num_labels < FEWEST || desc->num_labels > MOST)
+        reader_fail(reader, STATUS_USAGE,
+                    "a classifier with %" PRId64 " label%s is not supported; hint: 2 or more are (one label is a "
+                    "regression in transformers)",
+                    desc->num_labels, desc->num_labels == 1 ? "" : "s");
+}
+
+/* Families of encoders, which people use as classifiers. */
+static bool is_encoder(const char *type)
+{
+    static const char *const names[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
+                                        "deberta-v2", "electra",     "camembert",  "modernbert"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcmp(type, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Kinds of models that are known and not supported, by a part of their model_type. */
+static const struct unsupported {
+    const char *part, *kind, *hint;
+} UNSUPPORTED[] = {
+#define EXPERTS "a mixture of experts (MoE)", "ztrain trains dense models only"
+    {"moe", EXPERTS},
+    {"mixtral", EXPERTS},
+    {"deepseek_v2", EXPERTS},
+    {"deepseek_v3", EXPERTS},
+    {"gpt_oss", EXPERTS},
+    {"llama4", EXPERTS},
+    {"dbrx", EXPERTS},
+    {"qwen3_next", EXPERTS},
+#undef EXPERTS
+#define IMAGES "a multimodal model", "ztrain trains text models only"
+    {"gemma3n", IMAGES},
+    {"_vl", IMAGES},
+    {"llava", IMAGES},
+    {"mllama", IMAGES},
+    {"pixtral", IMAGES},
+    {"phi4_multimodal", IMAGES},
+    {"mistral3", IMAGES},
+    {"paligemma", IMAGES},
+#undef IMAGES
+    {"gemma3", "a multimodal model (Gemma3ForConditionalGeneration)", "gemma3_text (Gemma3ForCausalLM) is"},
+};
+
+static void refuse_type(struct config_reader *reader, const char *type)
+{
+    char list[256];
+    for (size_t i = 0; i < COUNT_OF(UNSUPPORTED); i++) {
+        if (!strstr(type, UNSUPPORTED[i].part))
+            continue;
+        reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
+                    UNSUPPORTED[i].kind, UNSUPPORTED[i].hint);
+        return;
+    }
+    reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is not supported; hint: %s are", type,
+                model_family_list(list, sizeof list));
+}
+
+static void read_family(struct config_reader *reader, struct model_desc *desc)
+{
+    const char *type = reader_string(reader, "model_type", NULL);
+    if (!type) {
+        reader_fail(reader, STATUS_DATA, "model_type is missing; hint: a Hugging Face config.json names it");
+        return;
+    }
+    int family = 0;
+    while (family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0)
+        family++;
+    if (family == FAMILY_COUNT && is_encoder(type)) {
+        reader_fail(
+            reader, STATUS_USAGE,
+            "model.task: sequence_classification is not supported yet for '%s', whose attention looks both ways; "
+            "hint: " MODEL_CLASSIFYING_FAMILIES " classify",
+            type);
+        return;
+    }
+    if (family == FAMILY_COUNT) {
+        refuse_type(reader, type);
+        return;
+    }
+    desc->family = (enum model_family)family;
+    reader->family = FAMILIES[family].name;
+
+    const json_t *list = reader_get(reader, "architectures");
+    char text[64];
+    if (!list || (json_is_array(list) && json_array_size(list) == 0))
+        return;
+    const json_t *first = json_array_get(list, 0);
+    if (!json_is_string(first))
+        reader_fail(reader, STATUS_DATA, "architectures must be a list of names, not %s", reader_show(list, text));
+    else if (is_classifier(desc->family, json_string_value(first)))
+        read_num_labels(reader, desc);
+    else if (is_base(desc->family, json_string_value(first)))
+        return;
+    else if (strcmp(json_string_value(first), FAMILIES[family].architecture) != 0)
+        reader_fail(reader, STATUS_USAGE, "architectures %s is not supported with model_type '%s'; hint: %s is",
+                    reader_show(list, text), type,
+                    family == FAMILY_BERT ? "BertForSequenceClassification or BertForPreTraining"
+                                          : FAMILIES[family].architecture);
+}
+
+/* GPT-2 has its own names for sizes; transformers accepts the general ones as well. */
+static int64_t get_size(struct config_reader *reader, bool gpt2, const char *gpt2_key, const char *key, int64_t absent,
+                        int64_t max)
+{
+    if (!gpt2)
+        return reader_int(reader, key, absent, 1, max);
+    int64_t general = reader_int(reader, key, absent, 1, max), own = reader_int(reader, gpt2_key, general, 1, max);
+    if (reader_get(reader, key) && own != general)
+        reader_fail(reader, STATUS_DATA, "%s %" PRId64 " and %s %" PRId64 " contradict each other", gpt2_key, own, key,
+                    general);
+    return own;
+}
+
+static void read_sizes(struct config_reader *reader, struct model_desc *desc)
+{
+    const struct family_facts *facts = &FAMILIES[desc->family];
+    bool gpt2 = desc->family == FAMILY_GPT2;
+    desc->vocab_size = reader_int(reader, "vocab_size", facts->vocab_size, 1, MAX_VOCAB);
+    desc->hidden_size = get_size(reader, gpt2, "n_embd", "hidden_size", facts->hidden_size, MAX_HIDDEN);
+    desc->num_layers = get_size(reader, gpt2, "n_layer", "num_hidden_layers", facts->num_layers, MAX_LAYERS);
+    desc->num_heads = get_size(reader, gpt2, "n_head", "num_attention_heads", facts->num_heads, MAX_HEADS);
+    desc->max_positions =
+        get_size(reader, gpt2, "n_positions", "max_position_embeddings", facts->max_positions, MAX_POSITIONS);
+    desc->intermediate_size =
+        gpt2 ? reader_int(reader, "n_inner", 4 * desc->hidden_size, 1, MAX_INTERMEDIATE)
+             : reader_int(reader, "intermediate_size", facts->intermediate_size, 1, MAX_INTERMEDIATE);
+    if (gpt2 || desc->family == FAMILY_BERT) {
+        desc->num_kv_heads = desc->num_heads;
+    } else {
+        /* an explicit null means num_attention_heads; an absent key, the family's default */
+        bool null = json_is_null(json_object_get(reader->object, "num_key_value_heads"));
+        int64_t absent = facts->num_kv_heads && !null ? facts->num_kv_heads : desc->num_heads;
+        desc->num_kv_heads = reader_int(reader, "num_key_value_heads", absent, 1, MAX_HEADS);
+        desc->head_dim = reader_int(reader, "head_dim", facts->head_dim, 1, MAX_HEAD_DIM);
+    }
+    if (reader->status != STATUS_OK)
+        return;
+    int64_t C = desc->hidden_size, H = desc->num_heads;
+    /* transformers requires this of some families in any case */
+    if (C % H != 0 && (desc->head_dim == 0 || 1 << desc->family & (LLAMA | GEMMA)))
+        reader_fail(reader, STATUS_DATA, "hidden size %" PRId64 " is not a multiple of the %" PRId64 " attention heads",
+                    C, H);
+    if (desc->head_dim == 0)
+        desc->head_dim = C / H;
+    if (H % desc->num_kv_heads != 0)
+        reader_fail(reader, STATUS_DATA,
+                    "num_attention_heads %" PRId64 " is not a multiple of num_key_value_heads %" PRId64 "%s", H,
+                    desc->num_kv_heads,
+                    reader_get(reader, "num_key_value_heads") ? "" : " (the default of this model_type)");
+    if (1 << desc->family & ROTARY && desc->head_dim % 2 != 0)
+        reader_fail(reader, STATUS_DATA, "head_dim is %" PRId64 ", but RoPE needs an even number", desc->head_dim);
+    if (H * desc->head_dim > MAX_INTERMEDIATE)
+        reader_fail(reader, STATUS_DATA, "%" PRId64 " heads of size %" PRId64 " are more than the supported %" PRId64,
+                    H, desc->head_dim, MAX_INTERMEDIATE);
+}
+
+/* The activation function must have one of these names (NULL-terminated). */
+static void check_activation(struct config_reader *reader, const char *key, const char *const *names)
+{
+    const char *value = reader_string(reader, key, names[0]);
+    const char *const *name = names;
+    while (*name && strcmp(value, *name) != 0)
+        name++;
+    if (!*name)
+        reader_fail(reader, STATUS_USAGE, "%s '%.60s' is not supported; hint: %s or %s is", key, value, names[0],
+                    names[1]);
+}
+
+static void read_dtype(struct config_reader *reader, struct model_desc *desc)
+{
+    static const char *const NAMES[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
+    const char *name = reader_string(reader, "dtype", reader_string(reader, "torch_dtype", NULL));
+    if (!name)
+        return;
+    if (strncmp(name, "torch.", 6) == 0)
+        name += 6;
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        if (strcmp(name, NAMES[i]) == 0) {
+            desc->has_torch_dtype = true;
+            desc->torch_dtype = (enum dtype)i;
+        }
+    }
+}
+
+/* pad_token_id: torch's Embedding starts that row as zeros and gives it no gradient. A negative one counts from the
+ * end. */
+static void read_padding(struct config_reader *reader, struct model_desc *desc)
+{
+    int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;
+    desc->padding_token = -1;
+    bool by_default = absent >= 0 && absent < V && !json_object_get(reader->object, "pad_token_id");
+    if (desc->family == FAMILY_GPT2 || (!reader_get(reader, "pad_token_id") && !by_default))
+        return;
+    int64_t id = reader_int(reader, "pad_token_id", absent, -V, V - 1);
+    desc->padding_token = id < 0 ? id + V : id;
+    if (!desc->bidirectional) /* an encoder's samples do not hold it */
+        config_notice(desc, "pad_token_id %" PRId64 "%s: its embedding is trained like the others", id,
+                      by_default ? " by default" : "");
+}
+
+static void read_gpt2(struct config_reader *reader, struct model_desc *desc)
+{
+    desc->norm = NORM_LAYER;
+    desc->norm_eps = reader_positive(reader, "layer_norm_epsilon", FAMILIES[FAMILY_GPT2].norm_eps);
+    desc->mlp = MLP_GELU;
+    desc->weights_in_out = desc->fused_qkv = true;
+    desc->qkv_bias = desc->o_bias = desc->mlp_bias = true;
+    desc->scale_residual_init = true;
+    desc->rope.kind = ROPE_NONE;
+    static const char *const activations[] = {"gelu_new",         "gelu_pytorch_tanh", "gelu_fast",
+                                              "gelu_python_tanh", "gelu_accurate",     NULL};
+    check_activation(reader, "activation_function", activations);
+}
+
+/* Which projections have biases. */
+static void read_biases(struct config_reader *reader, struct model_desc *desc)
+{
+    if (desc->family == FAMILY_QWEN2)
+        desc->qkv_bias = true;
+    if (1 << desc->family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO2 | GEMMA))
+        desc->qkv_bias = desc->o_bias = reader_bool(reader, "attention_bias", false);
+    if (1 << desc->family & (LLAMA | GRANITE | SMOLLM3))
+        desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
+}
+
+/* Granite's. Its attention_multiplier takes the place of 1/sqrt(head_dim). */
+static void read_multipliers(struct config_reader *reader, struct model_desc *desc)
+{
+    desc->embedding_multiplier = reader_positive(reader, "embedding_multiplier", 1);
+    desc->residual_multiplier = reader_positive(reader, "residual_multiplier", 1);
+    desc->attention_scale = reader_positive(reader, "attention_multiplier", 1);
+    desc->logit_multiplier = 1 / reader_positive(reader, "logits_scaling", 1);
+}
+
+/* A soft cap; null: none. */
+static double read_softcap(struct config_reader *reader, const char *key, double absent)
+{
+    return reader_positive(reader, key, reader_is_null(reader, key) ? 0 : absent);
+}
+
+/* Gemma's. Its query_pre_attn_scalar takes the place of head_dim in 1/sqrt(head_dim). */
+static void read_gemma(struct config_reader *reader, struct model_desc *desc)
+{
+    desc->norm_place = NORM_BOTH;
+    desc->norm_offset = 1;
+    desc->embedding_multiplier = sqrt((double)desc->hidden_size);
+    desc->embedding_rounds = true;
+    desc->attention_scale = 1 / sqrt(reader_positive(reader, "query_pre_attn_scalar", 256));
+    if (desc->family == FAMILY_GEMMA2)
+        desc->attention_softcap = read_softcap(reader, "attn_logit_softcapping", 50);
+    else
+        desc->qk_norm = QK_NORM_HEADS;
+    double softcap = read_softcap(reader, "final_logit_softcapping", desc->family == FAMILY_GEMMA2 ? 30 : 0);
+    desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
+}
+
+static void read_gated_mlp(struct config_reader *reader, struct model_desc *desc)
+{
+    static const char *const silu[] = {"silu", "swish", NULL};
+    static const char *const gelu[] = {"gelu_pytorch_tanh", "gelu_new",      "gelu_fast",
+                                       "gelu_python_tanh",  "gelu_accurate", NULL};
+    bool gemma = 1 << desc->family & GEMMA;
+    desc->mlp = gemma ? MLP_GEGLU : MLP_SWIGLU;
+    check_activation(reader, gemma ? "hidden_activation" : "hidden_act", gemma ? gelu : silu);
+}
+
+static void read_llama_family(struct config_reader *reader, struct model_desc *desc)
+{
+    desc->norm = NORM_RMS;
+    desc->norm_eps = reader_positive(reader, "rms_norm_eps", FAMILIES[desc->family].norm_eps);
+    read_gated_mlp(reader, desc);
+    read_biases(reader, desc);
+    if (desc->family == FAMILY_QWEN3)
+        desc->qk_norm = QK_NORM_HEADS;
+    if (desc->family == FAMILY_OLMO2) {
+        desc->qk_norm = QK_NORM_PROJECTION;
+        desc->norm_place = NORM_AFTER;
+    }
+    desc->fused_qkv = desc->fused_gate_up = desc->family == FAMILY_PHI3;
+    if (desc->family == FAMILY_GRANITE)
+        read_multipliers(reader, desc);
+    if (1 << desc->family & GEMMA)
+        read_gemma(reader, desc);
+    model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
+}
+
+/* What a family leaves as it is. head_dim is known. */
+static void set_usual(struct config_reader *reader, struct model_desc *desc)
+{
+    desc->embedding_multiplier = desc->residual_multiplier = desc->logit_multiplier = 1;
+    desc->attention_scale = 1 / sqrt((double)desc->head_dim);
+    desc->layers = calloc((size_t)desc->num_layers, sizeof *desc->layers);
+    if (!desc->layers)
+        reader_fail(reader, STATUS_DEVICE, "out of memory for a description of %" PRId64 " layers", desc->num_layers);
+}
+
+/* The keys that depend on the family; the sizes are known. */
+static void read_parts(struct config_reader *reader, struct model_desc *desc)
+{
+    set_usual(reader, desc);
+    if (!desc->layers)
+        return;
+    check_tables(reader, desc);
+    if (desc->family == FAMILY_GPT2)
+        read_gpt2(reader, desc);
+    else if (desc->family == FAMILY_BERT)
+        model_encoder_read(reader, FAMILIES[FAMILY_BERT].norm_eps, desc);
+    else
+        read_llama_family(reader, desc);
+    read_dropout(reader, desc);
+    model_layers_read(reader, &FAMILIES[desc->family].layers, desc);
+    read_padding(reader, desc);
+    read_dtype(reader, desc);
+}
+
+static enum status read_config(const json_t *config, bool spec, const char *where, struct model_desc *desc,
+                               struct error *err)
+{
+    memset(desc, 0, sizeof *desc);
+    struct asked_keys asked = {.count = 0};
+    struct config_reader reader = {config, &asked, spec, where, "", NULL, err, STATUS_OK};
+    if (!json_is_object(config))
+        reader_fail(&reader, STATUS_DATA, "expected a JSON object with a model's configuration");
+    else
+        read_family(&reader, desc);
+    if (reader.status != STATUS_OK)
+        return reader.status;
+
+    read_sizes(&reader, desc);
+    read_parts(&reader, desc);
+    desc->tied = reader_bool(&reader, "tie_word_embeddings", FAMILIES[desc->family].tied);
+    desc->initializer_range = reader_positive(&reader, "initializer_range", 0.02);
+    desc->tied = desc->tied && desc->num_labels == 0 && !desc->bidirectional; /* a classifier's head is its own */
+    reader_check_spelling(&reader, desc);
+    if (reader.status == STATUS_OK && !(desc->source = json_deep_copy(config)))
+        reader_fail(&reader, STATUS_DEVICE, "out of memory for a copy of the configuration");
+    if (reader.status != STATUS_OK)
+        model_desc_release(desc);
+    return reader.status;
+}
+
+enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err)
+{
+    return read_config(config, false, where, desc, err);
+}
+
+enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err)
+{
+    return read_config(config, true, "model.config", desc, err);
+}
+
+/* Whether the folder has an adapter's configuration in the place of a model's. */
+static bool is_adapter(const char *folder, const char *config)
+{
+    char path[FS_PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+    return n < (int)sizeof path && !fs_exists(config) && fs_exists(path);
+}
+
+/* The config.json of a folder, which is kept or is there, or the file that `path` is. */
+static enum status find_config(const char *path, char file[FS_PATH_MAX], struct error *err)
+{
+    size_t size;
+    TRY(fs_join(file, path, "config.json", STATUS_DATA, err));
+    char *kept = kept_files_read(file, &size);
+    const bool in_folder = kept || fs_is_dir(path);
+    free(kept);
+    if (in_folder)
+        return STATUS_OK;
+    if (snprintf(file, FS_PATH_MAX, "%s", path) >= FS_PATH_MAX)
+        return error_set(err, STATUS_DATA, "path too long: '%.200s…'", path);
+    return STATUS_OK;
+}
+
+enum status model_desc_keep(const char *path, struct error *err)
+{
+    char file[FS_PATH_MAX];
+    TRY(find_config(path, file, err));
+    return kept_files_add(file, err);
+}
+
+enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err)
+{
+    memset(desc, 0, sizeof *desc);
+    char file[FS_PATH_MAX], *text;
+    size_t size;
+    TRY(find_config(path, file, err));
+    if (is_adapter(path, file)) {
+        error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
+        return error_hint(err, "merge it into its base model, with peft's merge_and_unload(), and name that folder");
+    }
+    text = kept_files_read(file, &size);
+    if (!text && !fs_exists(path) && model_folder_is_name(path))
+        return model_folder_missing(path, STATUS_DATA, err);
+    if (!text && fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)
+        return error_hint(err, "a Hugging Face model folder holds config.json");
+    json_error_t parse;
+    json_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
+    free(text);
+    if (!config)
+        return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", file, parse.line, parse.column, parse.text);
+    enum status status = model_desc_from_json(config, file, desc, err);
+    json_decref(config);
+    return status;
+}
+
+void model_desc_release(struct model_desc *desc)
+{
+    free(desc->layers);
+    json_decref(desc->source);
+    string_list_release(&desc->notices);
+    memset(desc, 0, sizeof *desc);
+}
+
+json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype)
+{
+    static const char *const NAMES[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
+    json_t *config = json_deep_copy(desc->source);
+    bool old_name = json_object_get(config, "torch_dtype") != NULL;
+    if (old_name)
+        json_object_set_new(config, "torch_dtype", json_string(NAMES[dtype]));
+    if (!old_name || json_object_get(config, "dtype"))
+        json_object_set_new(config, "dtype", json_string(NAMES[dtype]));
+    char class[MODEL_CLASS_MAX];
+    model_desc_class(desc, class);
+    json_object_set_new(config, "architectures", json_pack("[s]", class));
+    json_object_set_new(config, "model_type", json_string(FAMILIES[desc->family].name));
+    return config;
+}

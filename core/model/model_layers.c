@@ -1,0 +1,96 @@
+/* model_layers.c: which layers have a sliding window, and which have no RoPE, or one of their own. */
+#include "core/model/model_layers.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Gives the layers that layer_types names sliding the window. `free`: "full_attention" may turn a window off. */
+static void read_layer_types(struct config_reader *reader, const json_t *types, int64_t window, bool free,
+                             struct model_desc *desc)
+{
+    char text[64];
+    size_t sliding = 0, full = 0, count = json_array_size(types);
+    if (count != (size_t)desc->num_layers) { /* 0 if it is not an array */
+        reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", desc->num_layers,
+                    reader_show(types, text));
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool is_sliding = type && strcmp(type, "sliding_attention") == 0;
+        desc->layers[i].window = is_sliding ? window : 0;
+        sliding += is_sliding;
+        full += type && strcmp(type, "full_attention") == 0;
+    }
+    if (sliding + full != count)
+        reader_fail(reader, STATUS_USAGE,
+                    "layer_types %s is not supported; hint: full_attention and sliding_attention are",
+                    reader_show(types, text));
+    else if (sliding > 0 && window == 0)
+        reader_fail(reader, STATUS_DATA, "layer_types has sliding attention, but there is no sliding window");
+    else if (full > 0 && window > 0 && !free)
+        reader_fail(reader, STATUS_DATA, "layer_types has full attention, but there is a sliding window");
+}
+
+/* sliding_window, or 0. */
+static int64_t read_window(struct config_reader *reader, const struct layer_facts *facts)
+{
+    bool optional = facts->windows == WINDOW_FROM || facts->windows == WINDOW_NOPE;
+    if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false)))
+        return 0;
+    int64_t absent = reader_is_null(reader, "sliding_window") ? 0 : facts->window;
+    if ((facts->windows == WINDOW_EVERY_OTHER || facts->windows == WINDOW_PATTERN) && absent == 0)
+        reader_fail(reader, STATUS_DATA, "sliding_window is null, but a %s model has layers with one", reader->family);
+    return reader_int(reader, "sliding_window", absent, 1, INT32_MAX);
+}
+
+static void read_windows(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
+{
+    const json_t *types = reader_get(reader, "layer_types");
+    int64_t window = read_window(reader, facts), from = 0;
+    if (facts->windows == WINDOW_FROM)
+        from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
+    int64_t pattern = facts->windows == WINDOW_EVERY_OTHER ? 2 : 0; /* every pattern-th layer has none */
+    if (facts->windows == WINDOW_PATTERN) /* transformers writes the key with the underscore, and does not read it */
+        reader_get(reader, "_sliding_window_pattern");
+    if (facts->windows == WINDOW_PATTERN)
+        pattern = reader_int(reader, "sliding_window_pattern", 6, 1, INT32_MAX);
+    for (int64_t i = 0; i < desc->num_layers; i++) {
+        struct layer_desc *layer = &desc->layers[i];
+        bool sliding =
+            i >= from && (facts->windows != WINDOW_NOPE || layer->no_rope) && (pattern == 0 || (i + 1) % pattern != 0);
+        layer->window = sliding ? window : 0;
+    }
+    if (types)
+        read_layer_types(reader, types, window, facts->windows != WINDOW_ALL, desc);
+}
+
+/* no_rope_layers: 1 for a layer with RoPE, 0 for one without; absent: every no_rope_layer_interval-th has none. */
+static void read_nope(struct config_reader *reader, struct model_desc *desc)
+{
+    char text[64];
+    const json_t *list = reader_get(reader, "no_rope_layers");
+    int64_t interval = reader_int(reader, "no_rope_layer_interval", 4, 1, INT32_MAX);
+    if (list && json_array_size(list) < (size_t)desc->num_layers) { /* 0 if it is not an array */
+        reader_fail(reader, STATUS_DATA,
+                    "no_rope_layers must be a list of %" PRId64 " numbers, 1 (RoPE) or 0 (none), not %s",
+                    desc->num_layers, reader_show(list, text));
+        return;
+    }
+    for (int64_t i = 0; i < desc->num_layers; i++) {
+        const json_t *entry = json_array_get(list, (size_t)i);
+        if (list && !(json_is_integer(entry) && (json_integer_value(entry) == 0 || json_integer_value(entry) == 1)))
+            reader_fail(reader, STATUS_DATA, "no_rope_layers must have 1 (RoPE) or 0 (none) for each layer, not %s",
+                        reader_show(entry, text));
+        desc->layers[i].no_rope = list ? json_integer_value(entry) == 0 : (i + 1) % interval == 0;
+    }
+}
+
+void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
+{
+    if (facts->nope)
+        read_nope(reader, desc);
+    read_windows(reader, facts, desc);
+    for (int64_t i = 0; i < desc->num_layers; i++)
+        desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;
+}

@@ -1,0 +1,290 @@
+/* model_rope.c: RoPE's keys in config.json, and the inverse frequencies that follow from them.
+ *
+ * There are two dialects. transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type,
+ * factor, …} or null. transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins where both are
+ * present; theta and the partial factor inside the object win over those outside, and original_max_position_embeddings
+ * outside over one inside. Gemma 3 has two RoPEs: transformers 4 adds rope_local_base_freq, the theta of layers with a
+ * window, and in transformers 5 rope_parameters has an object for each type of layer. */
+#include "core/model/model_rope.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool has_object_member(const json_t *object)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (json_is_object(value))
+            return true;
+    }
+    return false;
+}
+
+/* An object with RoPE's parameters while it is read. */
+struct rope_object {
+    struct config_reader *members;
+    const char *key; /* the object's name, for messages */
+    const struct rope_facts *facts;
+    struct rope_desc *rope; /* which it describes */
+};
+
+static void read_rotary_dim(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
+{
+    double factor =
+        reader_positive(object.members, "partial_rotary_factor", reader_positive(reader, "partial_rotary_factor", 1));
+    desc->rotary_dim = desc->head_dim;
+    if (factor == 1)
+        return;
+    if (!object.facts->partial) {
+        reader_fail(
+            object.members, STATUS_USAGE,
+            "partial_rotary_factor %g is not supported with model_type '%s'; hint: RoPE turns whole heads there",
+            factor, reader->family);
+        return;
+    }
+    desc->rotary_dim = factor < 1 ? (int64_t)((double)desc->head_dim * factor) : 0;
+    if (desc->rotary_dim == 0 || desc->rotary_dim % 2 != 0)
+        reader_fail(object.members, STATUS_DATA,
+                    "partial_rotary_factor %g: of heads of size %lld RoPE would turn %lld elements, which must be an "
+                    "even number up to the whole head",
+                    factor, (long long)desc->head_dim, (long long)((double)desc->head_dim * factor));
+}
+
+static bool is_longrope(const char *type, const struct rope_facts *facts)
+{
+    bool early_phi3 = !facts->scaling && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
+    return strcmp(type, "longrope") == 0 || early_phi3;
+}
+
+/* rope_type, and `factor` for all but "default". */
+static void read_type(struct rope_object object, struct rope_desc *rope)
+{
+    static const char *const NAMES[] = {[ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
+    struct config_reader *members = object.members;
+    const char *type = reader_string(members, "rope_type", reader_string(members, "type", NULL));
+    if (!type && reader_get(members, "factor"))
+        reader_fail(members, STATUS_DATA, "%s has a factor but no rope_type", object.key);
+    if (!type || strcmp(type, "default") == 0)
+        return;
+    if (is_longrope(type, object.facts)) {
+        reader_fail(members, STATUS_USAGE,
+                    "%s: LongRoPE (rope_type '%.60s') is not supported; hint: use the variant of the model for short "
+                    "contexts, whose rope_type is default",
+                    object.key, type);
+        return;
+    }
+    for (int kind = ROPE_LINEAR; kind <= ROPE_YARN && object.facts->scaling; kind++)
+        if (strcmp(type, NAMES[kind]) == 0)
+            rope->kind = (enum rope_kind)kind;
+    if (rope->kind == ROPE_PLAIN) {
+        reader_fail(members, STATUS_USAGE, "%s: rope_type '%.60s' is not supported; hint: %s", object.key, type,
+                    object.facts->scaling ? "default, linear, llama3 and yarn are" : "default is");
+        return;
+    }
+    rope->factor = reader_positive(members, "factor", 0);
+    if (rope->factor == 0)
+        reader_fail(members, STATUS_DATA, "%s.factor is missing; rope_type '%s' needs it", object.key, type);
+}
+
+/* The members that only rope_type "llama3" has. */
+static void read_llama3(struct rope_object object, struct rope_desc *rope)
+{
+    struct config_reader *members = object.members;
+    rope->low_freq_factor = reader_positive(members, "low_freq_factor", 0);
+    rope->high_freq_factor = reader_positive(members, "high_freq_factor", 0);
+    if (rope->low_freq_factor == 0 || rope->high_freq_factor == 0)
+        reader_fail(members, STATUS_DATA, "%s.%s is missing; rope_type 'llama3' needs it", object.key,
+                    rope->low_freq_factor == 0 ? "low_freq_factor" : "high_freq_factor");
+    else if (rope->high_freq_factor <= rope->low_freq_factor)
+        reader_fail(members, STATUS_DATA, "%s: high_freq_factor %g must be greater than low_freq_factor %g", object.key,
+                    rope->high_freq_factor, rope->low_freq_factor);
+}
+
+static double yarn_magnitude(double factor, double scale)
+{
+    return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
+}
+
+/* The members that only rope_type "yarn" has; see Peng and others 2023. */
+static void read_yarn(struct rope_object object, struct rope_desc *rope)
+{
+    struct config_reader *members = object.members;
+    rope->beta_fast = reader_positive(members, "beta_fast", 32);
+    rope->beta_slow = reader_positive(members, "beta_slow", 1);
+    rope->untruncated = !reader_bool(members, "truncate", true);
+    double scale = reader_positive(members, "mscale", 0), all_dim = reader_positive(members, "mscale_all_dim", 0);
+    double magnitude = yarn_magnitude(rope->factor, 1);
+    if (scale > 0 && all_dim > 0)
+        magnitude = yarn_magnitude(rope->factor, scale) / yarn_magnitude(rope->factor, all_dim);
+    rope->attention_factor = reader_positive(members, "attention_factor", magnitude);
+    if (rope->theta == 1)
+        reader_fail(members, STATUS_DATA, "%s: rope_type 'yarn' needs a rope_theta other than 1", object.key);
+}
+
+/* The members of the object; `reader` reads what stands outside of it. */
+static void read_object(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
+{
+    struct rope_desc *rope = object.rope;
+    rope->theta = reader_positive(object.members, "rope_theta", rope->theta);
+    read_rotary_dim(reader, object, desc);
+    read_type(object, rope);
+    if (rope->kind == ROPE_LLAMA3)
+        read_llama3(object, rope);
+    else if (rope->kind == ROPE_YARN)
+        read_yarn(object, rope);
+    if (rope->kind != ROPE_LLAMA3 && rope->kind != ROPE_YARN)
+        return;
+    const char *key = "original_max_position_embeddings";
+    rope->original_max_positions = reader_int(object.members, key, desc->max_positions, 1, INT32_MAX);
+    rope->original_max_positions = reader_int(reader, key, rope->original_max_positions, 1, INT32_MAX);
+    if (object.members->status == STATUS_OK)
+        object.members->status = reader->status;
+}
+
+/* Reads one RoPE from `parameters`, the object that config.json calls `key`, or NULL if it is absent. `theta` is the
+ * base if the object does not give one. */
+static void read_rope(struct config_reader *reader, const struct rope_facts *facts, const char *key,
+                      const json_t *parameters, double theta, struct model_desc *desc, struct rope_desc *rope)
+{
+    char text[64], scope[64];
+    *rope = (struct rope_desc){.kind = ROPE_PLAIN, .theta = theta, .attention_factor = 1};
+    if (!parameters) {
+        read_rotary_dim(reader, (struct rope_object){reader, "", facts, rope}, desc);
+        return;
+    }
+    if (!json_is_object(parameters)) {
+        reader_fail(reader, STATUS_DATA, "%s must be an object, not %s", key, reader_show(parameters, text));
+        return;
+    }
+    if (has_object_member(parameters)) {
+        reader_fail(reader, STATUS_USAGE,
+                    "%s per layer type is not supported; hint: use one set of parameters for all layers", key);
+        return;
+    }
+    snprintf(scope, sizeof scope, "%s.", key);
+    struct asked_keys asked = {.count = 0};
+    struct config_reader members = *reader;
+    members.object = parameters;
+    members.asked = &asked;
+    members.scope = scope;
+    read_object(reader, (struct rope_object){&members, key, facts, rope}, desc);
+    reader_check_spelling(&members, desc);
+    reader->status = members.status;
+}
+
+/* The object of a type of layer; NULL: it is absent or null. */
+static const json_t *object_of_type(const json_t *parameters, const char *type)
+{
+    const json_t *object = json_object_get(parameters, type);
+    return json_is_null(object) ? NULL : object;
+}
+
+/* A family with a RoPE of its own for layers with a window. */
+static void read_both(struct config_reader *reader, const struct rope_facts *facts, const json_t *scaling,
+                      struct model_desc *desc)
+{
+    const json_t *types = reader_get(reader, "rope_parameters");
+    const json_t *full = object_of_type(types, "full_attention"), *local = object_of_type(types, "sliding_attention");
+    double theta = reader_positive(reader, "rope_theta", facts->theta);
+    double local_theta = reader_positive(reader, "rope_local_base_freq", facts->local);
+    char text[64];
+    if (types &&
+        (!json_is_object(types) || json_object_size(types) != (size_t)(!!json_object_get(types, "full_attention") +
+                                                                       !!json_object_get(types, "sliding_attention"))))
+        reader_fail(reader, STATUS_DATA,
+                    "rope_parameters must have the members full_attention and sliding_attention, not %s",
+                    reader_show(types, text));
+    else if (types && scaling)
+        reader_fail(reader, STATUS_DATA, "rope_scaling and rope_parameters contradict each other; hint: remove one");
+    if (reader->status != STATUS_OK)
+        return;
+    read_rope(reader, facts, types ? "rope_parameters.full_attention" : "rope_scaling", types ? full : scaling, theta,
+              desc, &desc->rope);
+    read_rope(reader, facts, "rope_parameters.sliding_attention", local, local_theta, desc, &desc->local_rope);
+}
+
+void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
+{
+    const json_t *scaling = reader_get(reader, "rope_scaling");
+    if (json_is_object(scaling) && json_object_size(scaling) == 0)
+        scaling = NULL;
+    if (facts->local > 0) {
+        read_both(reader, facts, scaling, desc);
+        return;
+    }
+    const char *key = scaling ? "rope_scaling" : "rope_parameters";
+    double theta = reader_positive(reader, "rope_theta", facts->theta);
+    read_rope(reader, facts, key, reader_get(reader, key), theta, desc, &desc->rope);
+}
+
+/* ---- frequencies --------------------------------------------------------- */
+
+/* llama3: by the number of turns within the original length: few: slowed down; many: kept; in between: a blend. */
+static float llama3_frequency(const struct rope_desc *rope, float f)
+{
+    const float two_pi = 6.283185307179586F, original = (float)rope->original_max_positions;
+    const float low = (float)rope->low_freq_factor, span = (float)(rope->high_freq_factor - rope->low_freq_factor);
+    float wavelength = two_pi * (1 / f), factor = (float)rope->factor;
+    float keep = (original * (1 / wavelength) - low) / span;
+    if (keep <= 0)
+        return f / factor;
+    return keep < 1 ? (1 - keep) * f / factor + keep * f : f;
+}
+
+/* yarn: the pair, counted from 0, that makes `turns` turns within the original length; a fraction. */
+static double yarn_pair(const struct rope_desc *rope, int64_t dim, double turns)
+{
+    const double two_pi = 6.283185307179586;
+    return (double)dim * log((double)rope->original_max_positions / (turns * two_pi)) / (2 * log(rope->theta));
+}
+
+/* yarn: pairs up to `first` keep their frequency, those from `last` on are slowed down by the factor, and in between
+ * both are blended. */
+struct yarn_range {
+    float first, span;
+};
+
+static struct yarn_range yarn_range_of(const struct rope_desc *rope, int64_t dim)
+{
+    double first = yarn_pair(rope, dim, rope->beta_fast), last = yarn_pair(rope, dim, rope->beta_slow);
+    if (!rope->untruncated) {
+        first = floor(first);
+        last = ceil(last);
+    }
+    first = fmax(first, 0);
+    last = fmin(last, (double)dim - 1);
+    if (first == last)
+        last += 0.001;
+    return (struct yarn_range){(float)first, (float)(last - first)};
+}
+
+static float yarn_frequency(const struct rope_desc *rope, struct yarn_range range, float power, int64_t pair)
+{
+    float ramp = ((float)pair - range.first) / range.span;
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    float keep = 1 - ramp;
+    return 1 / ((float)rope->factor * power) * (1 - keep) + 1 / power * keep;
+}
+
+/* In float32, operation by operation as torch computes it: a rounding here changes the angle at every position, and
+ * models were trained with torch's roundings. */
+void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, float *inv_freq)
+{
+    ASSERT(rope->kind != ROPE_NONE && dim > 0 && dim % 2 == 0);
+    struct yarn_range range = {0, 1};
+    if (rope->kind == ROPE_YARN)
+        range = yarn_range_of(rope, dim);
+    for (int64_t i = 0; i < dim / 2; i++) {
+        float power = powf((float)rope->theta, (float)(2 * i) / (float)dim), f = 1 / power;
+        switch (rope->kind) {
+        case ROPE_LINEAR: f /= (float)rope->factor; break;
+        case ROPE_LLAMA3: f = llama3_frequency(rope, f); break;
+        case ROPE_YARN: f = yarn_frequency(rope, range, power, i); break;
+        default: break;
+        }
+        inv_freq[i] = f;
+    }
+}

@@ -1,0 +1,36 @@
+/* shard.h: which elements of which unit a rank owns. The layout is the same for every ZeRO stage, so a checkpoint does
+ * not depend on the stage.
+ *
+ * Unit u of n elements is padded at its end to world × slice(u), slice(u) = ceil(n / world) rounded up to SHARD_ALIGN:
+ *
+ *     unit u   | slice of rank 0 | slice of rank 1 | … | slice of rank N-1 ..pad |
+ *
+ * A rank's slices of all units, one after the other, are its *shard*: unit u's slice starts at shard_offset[u], and the
+ * shard has shard_numel elements. The fp32 master weights, m and v are each one such flat array. */
+#ifndef ZTRAIN_CORE_SHARD_H
+#define ZTRAIN_CORE_SHARD_H
+
+#include "core/model/tensor_table.h"
+
+enum { SHARD_ALIGN = 64 }; /* elements */
+
+struct shard_layout {
+    int world, num_units;
+    int64_t *slice;        /* [num_units] elements of unit u that each rank owns, padding included */
+    int64_t *shard_offset; /* [num_units] first element of unit u's slice in a rank's shard */
+    int64_t shard_numel;   /* sum of slice[] */
+    int64_t max_padded;    /* largest world × slice[u] */
+};
+
+/* Computes the layout of the table's units; release it with shard_layout_release(). STATUS_DEVICE: out of memory. */
+enum status shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world,
+                              struct error *err);
+void shard_layout_release(struct shard_layout *layout);
+
+/* Elements of the unit with padding: world × slice. */
+static inline int64_t shard_padded(const struct shard_layout *layout, int unit)
+{
+    return layout->slice[unit] * layout->world;
+}
+
+#endif

@@ -1,0 +1,362 @@
+/* tensor_table.c: the rules that turn a model description into the tensor table.
+ *
+ * A rule describes one tensor of a unit: its name after the block's prefix, its shape in letters, when the model has
+ * it, and its initial values. The rules stand in the order of the flat range; a family has three lists: embedding,
+ * block, head. */
+#include "core/model/tensor_table.h"
+
+#include "core/round_up.h"
+#include "core/training/philox.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum dim {
+    DIM_1,
+    DIM_V,
+    DIM_P,
+    DIM_C,
+    DIM_3C,
+    DIM_HD /* H·D */,
+    DIM_KVD /* KV·D */,
+    DIM_D,
+    DIM_F,
+    DIM_W /* (H + 2 KV) D */,
+    DIM_2F,
+    DIM_LABELS,
+    DIM_S
+};
+
+enum presence {
+    ALWAYS,
+    FUSED_QKV,
+    SEPARATE_QKV,
+    FUSED_GATE_UP,
+    SEPARATE_GATE_UP,
+    WITH_QKV_BIAS,
+    WITH_O_BIAS,
+    WITH_MLP_BIAS,
+    WITH_HEAD_NORMS,
+    WITH_PROJECTION_NORMS,
+    NORMS_BEFORE,
+    NORMS_BEFORE_ONLY,
+    NORMS_AFTER,
+    NORMS_BOTH,
+    UNTIED,
+    WITH_SCORE
+};
+
+enum tensor_trait {
+    RESIDUAL = 1, /* its output is added to the residual stream: scale_residual_init applies */
+    JOINED        /* follows the tensor before it without a gap: a fused group */
+};
+
+struct tensor_rule {
+    enum tensor_role role;
+    const char *name;
+    enum dim rows, columns; /* columns DIM_1: one dimension */
+    enum presence presence;
+    enum tensor_init init;
+    enum tensor_trait trait; /* or 0 */
+};
+
+struct unit_rules {
+    const struct tensor_rule *rules;
+    int count;
+};
+
+struct family_rules {
+    const char *block_prefix; /* with the block's number */
+    struct unit_rules embedding, block, head;
+};
+
+/* clang-format off */
+static const struct tensor_rule GPT2_EMBEDDING[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_WTE,            "transformer.wte.weight",            DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_WPE,            "transformer.wpe.weight",            DIM_P,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+};
+
+static const struct tensor_rule GPT2_BLOCK[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_NORM1_W,        "ln_1.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_NORM1_B,        "ln_1.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_QKV_W,          "attn.c_attn.weight",                DIM_C,    DIM_3C,   ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_QKV_B,          "attn.c_attn.bias",                  DIM_3C,   DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_O_W,            "attn.c_proj.weight",                DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            "attn.c_proj.bias",                  DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_NORM2_W,        "ln_2.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_NORM2_B,        "ln_2.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_UP_W,           "mlp.c_fc.weight",                   DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_UP_B,           "mlp.c_fc.bias",                     DIM_F,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_DOWN_W,         "mlp.c_proj.weight",                 DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         "mlp.c_proj.bias",                   DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+};
+
+static const struct tensor_rule GPT2_HEAD[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_FINAL_NORM_W,   "transformer.ln_f.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_FINAL_NORM_B,   "transformer.ln_f.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
+    {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
+};
+
+static const struct tensor_rule LLAMA_EMBEDDING[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_WTE,            "model.embed_tokens.weight",         DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+};
+
+static const struct tensor_rule LLAMA_BLOCK[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_NORM1_W,        "input_layernorm.weight",            DIM_C,    DIM_1,    NORMS_BEFORE,   INIT_ONE,     0},
+    {ROLE_QKV_W,          "self_attn.qkv_proj.weight",         DIM_W,    DIM_C,    FUSED_QKV,      INIT_NORMAL,  0},
+    {ROLE_Q_W,            "self_attn.q_proj.weight",           DIM_HD,   DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  0},
+    {ROLE_K_W,            "self_attn.k_proj.weight",           DIM_KVD,  DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            "self_attn.v_proj.weight",           DIM_KVD,  DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  JOINED},
+    {ROLE_Q_B,            "self_attn.q_proj.bias",             DIM_HD,   DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    0},
+    {ROLE_K_B,            "self_attn.k_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
+    {ROLE_V_B,            "self_attn.v_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
+    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_D,    DIM_1,    WITH_HEAD_NORMS, INIT_ONE,    0},
+    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_D,    DIM_1,    WITH_HEAD_NORMS, INIT_ONE,    0},
+    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_HD,   DIM_1,    WITH_PROJECTION_NORMS, INIT_ONE, 0},
+    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_KVD,  DIM_1,    WITH_PROJECTION_NORMS, INIT_ONE, 0},
+    {ROLE_O_W,            "self_attn.o_proj.weight",           DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            "self_attn.o_proj.bias",             DIM_C,    DIM_1,    WITH_O_BIAS,    INIT_ZERO,    0},
+    {ROLE_POST1_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
+    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_BEFORE_ONLY, INIT_ONE,  0},
+    {ROLE_NORM2_W,        "pre_feedforward_layernorm.weight",  DIM_C,    DIM_1,    NORMS_BOTH,     INIT_ONE,     0},
+    {ROLE_POST2_W,        "post_feedforward_layernorm.weight", DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
+    {ROLE_GATE_W,         "mlp.gate_up_proj.weight",           DIM_2F,   DIM_C,    FUSED_GATE_UP,  INIT_NORMAL,  0},
+    {ROLE_GATE_W,         "mlp.gate_proj.weight",              DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, 0},
+    {ROLE_UP_W,           "mlp.up_proj.weight",                DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, JOINED},
+    {ROLE_GATE_B,         "mlp.gate_proj.bias",                DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
+    {ROLE_UP_B,           "mlp.up_proj.bias",                  DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    JOINED},
+    {ROLE_DOWN_W,         "mlp.down_proj.weight",              DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         "mlp.down_proj.bias",                DIM_C,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
+};
+
+static const struct tensor_rule BERT_EMBEDDING[] = {
+    /* role               name                                            rows   columns presence    init          trait */
+    {ROLE_WTE,            "bert.embeddings.word_embeddings.weight",       DIM_V, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
+    {ROLE_WPE,            "bert.embeddings.position_embeddings.weight",   DIM_P, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
+    {ROLE_WSE,            "bert.embeddings.token_type_embeddings.weight", DIM_S, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
+    {ROLE_EMBED_NORM_W,   "bert.embeddings.LayerNorm.weight",             DIM_C, DIM_1,  ALWAYS,     INIT_ONE,     0},
+    {ROLE_EMBED_NORM_B,   "bert.embeddings.LayerNorm.bias",               DIM_C, DIM_1,  ALWAYS,     INIT_ZERO,    0},
+};
+
+static const struct tensor_rule BERT_BLOCK[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_Q_W,            "attention.self.query.weight",       DIM_HD,   DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_K_W,            "attention.self.key.weight",         DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            "attention.self.value.weight",       DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_Q_B,            "attention.self.query.bias",         DIM_HD,   DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_K_B,            "attention.self.key.bias",           DIM_KVD,  DIM_1,    ALWAYS,         INIT_ZERO,    JOINED},
+    {ROLE_V_B,            "attention.self.value.bias",         DIM_KVD,  DIM_1,    ALWAYS,         INIT_ZERO,    JOINED},
+    {ROLE_O_W,            "attention.output.dense.weight",     DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            "attention.output.dense.bias",       DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_POST1_W,        "attention.output.LayerNorm.weight", DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_POST1_B,        "attention.output.LayerNorm.bias",   DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_UP_W,           "intermediate.dense.weight",         DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_UP_B,           "intermediate.dense.bias",           DIM_F,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_DOWN_W,         "output.dense.weight",               DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         "output.dense.bias",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_POST2_W,        "output.LayerNorm.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_POST2_B,        "output.LayerNorm.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+};
+
+static const struct tensor_rule BERT_HEAD[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_POOLER_W,       "bert.pooler.dense.weight",          DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_POOLER_B,       "bert.pooler.dense.bias",            DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_SCORE_W,        "classifier.weight",                 DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
+    {ROLE_SCORE_B,        "classifier.bias",                   DIM_LABELS, DIM_1,  WITH_SCORE,     INIT_ZERO,    0},
+};
+
+static const struct tensor_rule LLAMA_HEAD[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_FINAL_NORM_W,   "model.norm.weight",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
+    {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
+};
+/* clang-format on */
+
+#define RULES(list)          \
+    {                        \
+        list, COUNT_OF(list) \
+    }
+static const struct family_rules GPT2_RULES = {"transformer.h.%d.", RULES(GPT2_EMBEDDING), RULES(GPT2_BLOCK),
+                                               RULES(GPT2_HEAD)};
+static const struct family_rules LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_EMBEDDING), RULES(LLAMA_BLOCK),
+                                                RULES(LLAMA_HEAD)};
+
+static const struct family_rules BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK),
+                                               RULES(BERT_HEAD)};
+
+static const struct family_rules *rules_of(enum model_family family)
+{
+    switch (family) {
+    case FAMILY_GPT2: return &GPT2_RULES;
+    case FAMILY_BERT: return &BERT_RULES;
+    default: return &LLAMA_RULES;
+    }
+}
+
+static int64_t dim_value(const struct model_desc *desc, enum dim dim)
+{
+    switch (dim) {
+    case DIM_1: return 1;
+    case DIM_V: return desc->vocab_size;
+    case DIM_P: return desc->max_positions;
+    case DIM_C: return desc->hidden_size;
+    case DIM_3C: return 3 * desc->hidden_size;
+    case DIM_HD: return desc->num_heads * desc->head_dim;
+    case DIM_KVD: return desc->num_kv_heads * desc->head_dim;
+    case DIM_D: return desc->head_dim;
+    case DIM_F: return desc->intermediate_size;
+    case DIM_LABELS: return desc->num_labels;
+    case DIM_S: return desc->num_types;
+    case DIM_W: return (desc->num_heads + 2 * desc->num_kv_heads) * desc->head_dim;
+    case DIM_2F: return 2 * desc->intermediate_size;
+    }
+    BUG("dimension %d", (int)dim);
+}
+
+static bool is_present(const struct model_desc *desc, enum presence presence)
+{
+    switch (presence) {
+    case ALWAYS: return true;
+    case FUSED_QKV: return desc->fused_qkv;
+    case SEPARATE_QKV: return !desc->fused_qkv;
+    case FUSED_GATE_UP: return desc->fused_gate_up;
+    case SEPARATE_GATE_UP: return !desc->fused_gate_up;
+    case WITH_QKV_BIAS: return desc->qkv_bias;
+    case WITH_O_BIAS: return desc->o_bias;
+    case WITH_MLP_BIAS: return desc->mlp_bias;
+    case WITH_HEAD_NORMS: return desc->qk_norm == QK_NORM_HEADS;
+    case WITH_PROJECTION_NORMS: return desc->qk_norm == QK_NORM_PROJECTION;
+    case NORMS_BEFORE: return desc->norm_place != NORM_AFTER;
+    case NORMS_BEFORE_ONLY: return desc->norm_place == NORM_BEFORE;
+    case NORMS_AFTER: return desc->norm_place != NORM_BEFORE;
+    case NORMS_BOTH: return desc->norm_place == NORM_BOTH;
+    case UNTIED: return !desc->tied && desc->num_labels == 0;
+    case WITH_SCORE: return desc->num_labels > 0;
+    }
+    BUG("presence %d", (int)presence);
+}
+
+/* Appends a unit and its tensors to the table, which has room for them. */
+static void add_unit(struct tensor_table *table, const struct model_desc *desc, const char *unit_name,
+                     const char *prefix, struct unit_rules rules)
+{
+    struct unit_info *unit = &table->units[table->num_units];
+    snprintf(unit->name, sizeof unit->name, "%s", unit_name);
+    unit->first_tensor = table->num_tensors;
+    int64_t end = 0;
+    for (int i = 0; i < rules.count; i++) {
+        const struct tensor_rule *rule = &rules.rules[i];
+        if (!is_present(desc, rule->presence))
+            continue;
+        struct tensor_info *tensor = &table->tensors[table->num_tensors++];
+        int n = snprintf(tensor->name, sizeof tensor->name, "%s%s", prefix, rule->name);
+        ASSERT(n > 0 && n < (int)sizeof tensor->name);
+        tensor->role = rule->role;
+        tensor->unit = table->num_units;
+        tensor->ndim = rule->columns == DIM_1 ? 1 : 2;
+        tensor->shape[0] = dim_value(desc, rule->rows);
+        tensor->shape[1] = dim_value(desc, rule->columns);
+        tensor->numel = tensor->shape[0] * tensor->shape[1];
+        tensor->offset = rule->trait == JOINED ? end : round_up(end, TENSOR_ALIGN);
+        tensor->init = rule->init == INIT_ONE && desc->norm_offset == 1 ? INIT_ZERO : rule->init;
+        tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
+        if (rule->trait == RESIDUAL && desc->scale_residual_init)
+            tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
+        tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
+        end = tensor->offset + tensor->numel;
+        table->num_params += tensor->numel;
+        unit->num_tensors++;
+    }
+    unit->numel = end;
+    table->num_units++;
+}
+
+enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err)
+{
+    memset(table, 0, sizeof *table);
+    const struct family_rules *rules = rules_of(desc->family);
+    size_t units = (size_t)desc->num_layers + 2;
+    size_t tensors = (size_t)rules->embedding.count + (size_t)rules->head.count +
+                     (size_t)desc->num_layers * (size_t)rules->block.count;
+    table->units = calloc(units, sizeof *table->units);
+    table->tensors = calloc(tensors, sizeof *table->tensors);
+    if (!table->units || !table->tensors) {
+        tensor_table_release(table);
+        return error_set(err, STATUS_DEVICE, "out of memory: table of %zu tensors", tensors);
+    }
+    add_unit(table, desc, "embedding", "", rules->embedding);
+    for (int layer = 0; layer < desc->num_layers; layer++) {
+        char name[32], prefix[64];
+        snprintf(name, sizeof name, "block %d", layer);
+        snprintf(prefix, sizeof prefix, rules->block_prefix, layer);
+        add_unit(table, desc, name, prefix, rules->block);
+    }
+    add_unit(table, desc, "head", "", rules->head);
+    ASSERT((size_t)table->num_units == units && (size_t)table->num_tensors <= tensors);
+    return STATUS_OK;
+}
+
+void tensor_table_release(struct tensor_table *table)
+{
+    free(table->units);
+    free(table->tensors);
+    memset(table, 0, sizeof *table);
+}
+
+const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role)
+{
+    ASSERT(unit >= 0 && unit < table->num_units);
+    const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
+    for (int i = 0; i < table->units[unit].num_tensors; i++)
+        if (tensors[i].role == role)
+            return &tensors[i];
+    return NULL;
+}
+
+const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset)
+{
+    ASSERT(unit >= 0 && unit < table->num_units && offset >= 0);
+    const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
+    for (int i = 0; i < table->units[unit].num_tensors; i++)
+        if (offset < tensors[i].offset + tensors[i].numel)
+            return offset >= tensors[i].offset ? &tensors[i] : NULL;
+    return NULL;
+}
+
+void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t seed, int64_t first, int64_t count,
+                       float *out)
+{
+    ASSERT(tensor >= 0 && tensor < table->num_tensors);
+    const struct tensor_info *info = &table->tensors[tensor];
+    ASSERT(first >= 0 && count >= 0 && first + count <= info->numel);
+    if (info->init != INIT_NORMAL) {
+        for (int64_t i = 0; i < count; i++)
+            out[i] = info->init == INIT_ONE ? 1.0f : 0.0f;
+        return;
+    }
+    /* In pieces that stay in the cache between the generator and the scaling. */
+    const uint64_t stream = 0x696e697400000000u /* "init" */ + (uint64_t)tensor;
+    const float std = (float)info->init_std;
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < 4096 ? count - done : 4096;
+        philox_normal(seed, stream, first + done, n, out + done);
+        for (int64_t i = done; i < done + n; i++)
+            out[i] *= std;
+        done += n;
+    }
+    if (info->zero_row >= 0) {
+        int64_t begin = info->zero_row * info->shape[1], end = begin + info->shape[1];
+        for (int64_t i = begin > first ? begin : first; i < end && i < first + count; i++)
+            out[i - first] = 0.0f;
+    }
+}

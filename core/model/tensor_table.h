@@ -1,0 +1,112 @@
+/* tensor_table.h: the one table of all parameters. ZeRO's layout, the optimizer's groups, the checkpoint, import,
+ * export and the memory plan derive from it.
+ *
+ * A *unit* is a set of tensors that are gathered together: unit 0 the embedding, 1 … L the blocks, L+1 the head (final
+ * norm, and lm_head unless tied). A unit is one flat range of elements:
+ *
+ *     | tensor | tensor | gap | tensor | …        offsets are multiples of TENSOR_ALIGN elements, except inside a
+ *                                                  fused group, whose tensors follow each other without a gap
+ *
+ * Fused groups (one matrix for the GEMM): q, k, v weights; q, k, v biases; gate, up weights; gate, up biases. Their
+ * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn and
+ * Phi-3's qkv_proj and gate_up_proj are one tensor already.) Gap elements are zero and stay zero: their gradients are
+ * never written. All blocks have the same layout. */
+#ifndef ZTRAIN_CORE_TENSOR_TABLE_H
+#define ZTRAIN_CORE_TENSOR_TABLE_H
+
+#include "core/model/model_config.h"
+
+enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
+
+/* The purpose of a tensor, by which the transformer finds it. Shapes are (out, in), or (in, out) if weights_in_out. */
+enum tensor_role {
+    ROLE_WTE,          /* (V, C) */
+    ROLE_WPE,          /* (P, C) */
+    ROLE_WSE,          /* (S, C): the embedding of token types */
+    ROLE_EMBED_NORM_W, /* (C) */
+    ROLE_EMBED_NORM_B, /* (C) */
+    ROLE_NORM1_W,      /* (C) */
+    ROLE_NORM1_B,      /* (C) */
+    ROLE_POST1_W,      /* (C): the norm of what attention adds, or of the residual stream after that */
+    ROLE_POST1_B,      /* (C) */
+    ROLE_POST2_W,      /* (C): the norm of what the MLP adds, or of the residual stream after that */
+    ROLE_POST2_B,      /* (C) */
+    ROLE_QKV_W,        /* GPT-2's c_attn: (C, 3C); Phi-3's qkv_proj: ((H + 2 KV) D, C) */
+    ROLE_QKV_B,        /* (3C) */
+    ROLE_Q_W,          /* (H D, C); first of the fused group q, k, v */
+    ROLE_K_W,          /* (KV D, C) */
+    ROLE_V_W,          /* (KV D, C) */
+    ROLE_Q_B,          /* (H D) */
+    ROLE_K_B,          /* (KV D) */
+    ROLE_V_B,          /* (KV D) */
+    ROLE_Q_NORM,       /* (D), or (H D) */
+    ROLE_K_NORM,       /* (D), or (KV D) */
+    ROLE_O_W,          /* (C, H D) */
+    ROLE_O_B,          /* (C) */
+    ROLE_NORM2_W,      /* (C) */
+    ROLE_NORM2_B,      /* (C) */
+    ROLE_GATE_W,       /* (F, C); first of the fused group gate, up; Phi-3's gate_up_proj: (2F, C) */
+    ROLE_UP_W,         /* (F, C); also GPT-2's c_fc, (C, F) */
+    ROLE_GATE_B,       /* (F) */
+    ROLE_UP_B,         /* (F) */
+    ROLE_DOWN_W,       /* (C, F); also GPT-2's mlp.c_proj, (F, C) */
+    ROLE_DOWN_B,       /* (C) */
+    ROLE_FINAL_NORM_W, /* (C) */
+    ROLE_FINAL_NORM_B, /* (C) */
+    ROLE_LM_HEAD,      /* (V, C); absent if tied, and in a classifier */
+    ROLE_POOLER_W,     /* (C, C) of the first token's state, before the head of a classifier */
+    ROLE_POOLER_B,     /* (C) */
+    ROLE_SCORE_W,      /* (num_labels, C) the head of a classifier */
+    ROLE_SCORE_B,      /* (num_labels) */
+    ROLE_COUNT
+};
+
+enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL };
+
+struct tensor_info {
+    char name[96]; /* Hugging Face's name, with GPT-2's "transformer." prefix */
+    enum tensor_role role;
+    int unit;
+    int ndim;         /* 1 or 2 */
+    int64_t shape[2]; /* shape[1] = 1 if ndim is 1 */
+    int64_t numel;    /* elements */
+    int64_t offset;   /* elements from the unit's start */
+    enum tensor_init init;
+    double init_std;  /* INIT_NORMAL; mean 0 */
+    int64_t zero_row; /* this row starts as zeros (the embedding of pad_token_id), -1: none */
+};
+
+struct unit_info {
+    char name[32];                 /* "embedding", "block 0", …, "head" */
+    int first_tensor, num_tensors; /* in the table, in order of offset */
+    int64_t numel;                 /* elements with gaps, without the shard padding */
+};
+
+struct tensor_table {
+    int num_tensors, num_units;
+    struct tensor_info *tensors;
+    struct unit_info *units;
+    int64_t num_params; /* elements of all tensors, without gaps; tied ones once */
+};
+
+enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err);
+void tensor_table_release(struct tensor_table *table);
+
+/* The tensor of that role in that unit, or NULL. */
+const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role);
+
+/* The tensor that owns element `offset` of `unit`, or NULL (a gap, or padding). */
+const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset);
+
+/* Whether the optimizer decays the tensor: it has two dimensions, or decay_all. */
+static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_all)
+{
+    return decay_all || tensor->ndim >= 2;
+}
+
+/* Fills elements [first, first + count) of a tensor (its flat index space) with its initial values in fp32. A pure
+ * function of seed, the tensor's index in the table and the element: the same bits for every world size. */
+void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t seed, int64_t first, int64_t count,
+                       float *out);
+
+#endif

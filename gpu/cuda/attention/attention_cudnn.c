@@ -1,0 +1,458 @@
+/* attention_cudnn.c: attention on a GPU through cuDNN: which shapes have a plan, and the ops.
+ *
+ *     ops_workspace_bytes()  announces a shape -> a plan is made, or refused with a reason       PLANNED or REFUSED
+ *     ops_prepare()          an engine is chosen: from the cache, or by timing
+ *                            each plan runs next to ztrain's kernels on test data                VERIFIED or REFUSED
+ *     an op                  the plan of exactly its shape, or one for ragged sequences that holds it, else ztrain's
+ *                            kernels
+ *
+ * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan and the
+ * size of its pieces are those of the cache on disk (attention_cudnn_choose.h): all ranks of a machine and a resumed
+ * run compute with the same kernels. Without a cache they depend on the shape, the GPU and the library alone. One
+ * thread: the device's. */
+#include "gpu/cuda/attention/attention_cudnn.h"
+
+#include "core/clock.h"
+#include "core/env_switch.h"
+#include "core/liveness.h"
+#include "core/log.h"
+#include "gpu/cuda/attention/attention_cudnn_choose.h"
+#include "gpu/cuda/attention/attention_cudnn_verify.h"
+#include "gpu/cuda/device_cuda_error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The values of ZTRAIN_CUDA_ATTENTION; -1: it is not set. */
+enum { WISH_OWN, WISH_CUDNN, WISH_COUNT };
+
+static enum status attention_wish(int *wish, struct error *err)
+{
+    static const char *const words[WISH_COUNT] = {[WISH_OWN] = "own", [WISH_CUDNN] = "cudnn"};
+    return env_choice("ZTRAIN_CUDA_ATTENTION", words, WISH_COUNT, wish, err);
+}
+
+#if ZTRAIN_HAVE_CUDNN
+
+static const char *const direction_names[ATTENTION_DIRECTIONS] = {"forward", "backward"};
+
+struct attention_cudnn {
+    struct cuda_device *cuda; /* borrowed */
+    bool off, demanded;       /* ZTRAIN_CUDA_ATTENTION=own, cudnn */
+    bool tried;               /* to open the library */
+    bool logged;
+    struct cudnn_target target; /* handle NULL: the library cannot be used, for the reason `why` */
+    char why[512];
+    struct attention_plan *plans; /* owned: one for each announced shape */
+};
+
+/* ---- the library --------------------------------------------------------- */
+
+static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
+{
+    if (a->tried)
+        return a->target.handle ? STATUS_OK : error_set(err, STATUS_DEVICE, "%s", a->why);
+    a->tried = true;
+    enum status status = cudnn_open(&a->target.cudnn, err);
+    if (status == STATUS_OK) {
+        a->target.version = (int)a->target.cudnn->cudnnGetVersion();
+        struct slow_call slow;
+        liveness_slow_begin(&slow, "opening", "cuDNN", -1);
+        cudnnStatus_t code = a->target.cudnn->cudnnCreate(&a->target.handle);
+        liveness_slow_end(&slow);
+        if (code != CUDNN_STATUS_SUCCESS) {
+            a->target.handle = NULL;
+            status = error_set(err, STATUS_DEVICE, "cannot open cuDNN on GPU %d: %s", a->cuda->index,
+                               a->target.cudnn->cudnnGetErrorString(code));
+        }
+    }
+    if (status != STATUS_OK)
+        snprintf(a->why, sizeof a->why, "%.*s", (int)sizeof a->why - 1, err->text);
+    return status;
+}
+
+const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *a)
+{
+    struct error ignored;
+    return a && open_cudnn(a, &ignored) == STATUS_OK ? &a->target : NULL;
+}
+
+enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
+{
+    int wish;
+    *attention = NULL;
+    TRY(attention_wish(&wish, err));
+    struct attention_cudnn *a = *attention = calloc(1, sizeof *a);
+    if (!a)
+        return error_set(err, STATUS_DEVICE, "cannot open a CUDA device: out of memory");
+    a->cuda = cuda;
+    a->off = wish == WISH_OWN;
+    a->demanded = wish == WISH_CUDNN;
+    enum status status = STATUS_OK;
+    if (a->demanded && (status = open_cudnn(a, err)) != STATUS_OK)
+        error_prefix(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN");
+    if (status != STATUS_OK) {
+        attention_cudnn_free(a);
+        *attention = NULL;
+    }
+    return status;
+}
+
+void attention_cudnn_free(struct attention_cudnn *a)
+{
+    if (!a)
+        return;
+    while (a->plans) {
+        struct attention_plan *plan = a->plans;
+        a->plans = plan->next;
+        cudnn_plan_free(plan->cudnn_plan);
+        free(plan);
+    }
+    if (a->target.handle)
+        a->target.cudnn->cudnnDestroy(a->target.handle);
+    free(a);
+}
+
+/* ---- announcing ---------------------------------------------------------- */
+
+static struct attention_plan *find_shape(const struct attention_cudnn *a, const struct attention_shape *shape,
+                                         enum attention_direction direction)
+{
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next)
+        if (plan->direction == direction && !memcmp(&plan->shape, shape, sizeof *shape))
+            return plan;
+    return NULL;
+}
+
+/* The plan of a shape that was not announced before, PLANNED or REFUSED; NULL: out of memory. */
+static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
+                                          enum attention_direction direction)
+{
+    struct error err = {0};
+    struct attention_plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return NULL;
+    plan->target = &a->target;
+    plan->shape = *shape;
+    plan->direction = direction;
+    plan->next = a->plans;
+    a->plans = plan;
+    enum status status = STATUS_OK;
+    if (shape->dtype == DTYPE_F32)
+        status = error_set(&err, STATUS_DEVICE, "cuDNN computes attention in 16 bits only");
+    else if (!shape->ragged && M != shape->B * shape->T)
+        status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
+    else if (!attention_shape_is_aligned(shape))
+        status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
+    struct slow_call slow; /* cuDNN loads libraries and compiles */
+    liveness_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    if (status == STATUS_OK)
+        status = open_cudnn(a, &err);
+    if (status == STATUS_OK)
+        status = attention_plan_make(plan, a->cuda->device.memory_bytes, &err);
+    liveness_slow_end(&slow);
+    if (status == STATUS_OK)
+        plan->planned = attention_plan_workspace_bytes(plan);
+    else
+        attention_plan_refuse(plan, err.text);
+    return plan;
+}
+
+/* The workspace that the shape needs; 0: ztrain's kernels compute it. */
+static size_t announce(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
+                       enum attention_direction direction)
+{
+    const struct attention_plan *plan = find_shape(a, shape, direction);
+    if (!plan)
+        plan = new_plan_of(a, shape, M, direction);
+    return plan && plan->cudnn_plan ? plan->planned : 0;
+}
+
+static size_t announce_fwd(struct attention_cudnn *a, const struct attention_fwd_args *args)
+{
+    struct attention_shape shape = attention_shape_fwd(args);
+    return args->M > 0 ? announce(a, &shape, args->M, ATTENTION_FORWARD) : 0;
+}
+
+static size_t announce_bwd(struct attention_cudnn *a, const struct attention_bwd_args *args)
+{
+    struct attention_shape shape = attention_shape_bwd(args);
+    return args->M > 0 ? announce(a, &shape, args->M, ATTENTION_BACKWARD) : 0;
+}
+
+/* With dropout, forward has two shapes: that of training, and without dropout that of evaluation. */
+size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct op_limits *limits)
+{
+    const struct attention_fwd_args trained = attention_forward_of(&limits->attention_bwd);
+    if (a->off)
+        return 0;
+    size_t sizes[] = {announce_fwd(a, &limits->attention_fwd), announce_bwd(a, &limits->attention_bwd),
+                      trained.dropout.threshold ? announce_fwd(a, &trained) : 0};
+    size_t most = 0;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        most = sizes[i] > most ? sizes[i] : most;
+    return most;
+}
+
+/* ---- the ops ------------------------------------------------------------- */
+
+/* A plan for ragged sequences that are at least as long; NULL: there is none. */
+static struct attention_plan *find_ragged(const struct attention_cudnn *a, const struct attention_shape *shape,
+                                          enum attention_direction direction)
+{
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
+        struct attention_shape alike = *shape;
+        alike.B = plan->shape.B;
+        alike.T = plan->shape.T;
+        if (plan->direction == direction && shape->T <= alike.T && !memcmp(&plan->shape, &alike, sizeof alike))
+            return plan;
+    }
+    return NULL;
+}
+
+/* The plan for an op; NULL: there is none. */
+static struct attention_plan *plan_for(const struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
+                                       enum attention_direction direction)
+{
+    struct attention_plan *plan = NULL;
+    if (M > 0 && shape->ragged)
+        plan = find_ragged(a, shape, direction);
+    else if (M > 0 && M == shape->B * shape->T)
+        plan = find_shape(a, shape, direction);
+    return plan && plan->cudnn_plan ? plan : NULL;
+}
+
+static bool are_aligned(const void *const *pointers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!attention_pointer_is_aligned(pointers[i]))
+            return false;
+    return true;
+}
+
+static void report_failure(struct stream *stream, enum attention_direction direction, const char *failed)
+{
+    if (failed)
+        cuda_fail(cuda_device_of(stream), "attention, %s: cuDNN: %s; hint: ZTRAIN_CUDA_ATTENTION=own avoids cuDNN",
+                  direction_names[direction], failed);
+}
+
+bool attention_cudnn_fwd(struct stream *stream, const struct attention_fwd_args *args)
+{
+    const void *const used[] = {args->q, args->k, args->v, args->out};
+    struct attention_shape shape = attention_shape_fwd(args);
+    const struct attention_plan *plan = plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_FORWARD);
+    if (!plan || !are_aligned(used, COUNT_OF(used)))
+        return false;
+    report_failure(stream, ATTENTION_FORWARD, attention_plan_run_fwd(plan, stream, args));
+    return true;
+}
+
+bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args *args)
+{
+    const void *const used[] = {args->q, args->k, args->v, args->out, args->dout, args->dq, args->dk, args->dv};
+    struct attention_shape shape = attention_shape_bwd(args);
+    const struct attention_plan *plan =
+        plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_BACKWARD);
+    if (!plan || !are_aligned(used, COUNT_OF(used)))
+        return false;
+    report_failure(stream, ATTENTION_BACKWARD, attention_plan_run_bwd(plan, stream, args));
+    return true;
+}
+
+/* ---- the log ------------------------------------------------------------- */
+
+static void describe_plan(const struct attention_cudnn *a, const struct attention_plan *plan, char *text, size_t size)
+{
+    int version = a->target.version;
+    char pieces[64];
+    int64_t count = plan->piece > 0 ? plan->shape.B / plan->piece : 0;
+    if (plan->shape.ragged)
+        snprintf(pieces, sizeof pieces, "%lld at a time", (long long)plan->piece);
+    else
+        snprintf(pieces, sizeof pieces, "in %lld piece%s", (long long)count, count == 1 ? "" : "s");
+    if (plan->state == ATTENTION_REFUSED)
+        snprintf(text, size, "ztrain's kernels: %s", plan->why);
+    else
+        snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, %s", version / 10000,
+                 version / 100 % 100, version % 100, (long long)cudnn_plan_engine(plan->cudnn_plan),
+                 (double)cudnn_plan_workspace_bytes(plan->cudnn_plan) / (1 << 20), pieces);
+}
+
+/* Adds to the reason of a refused plan what to do about it, for warnings. */
+static void add_hint(struct attention_plan *plan)
+{
+    const struct attention_shape *s = &plan->shape;
+    const size_t used = strlen(plan->why);
+    char newer[160];
+    snprintf(newer, sizeof newer,
+             "a newer cuDNN may compute it (PyPI's nvidia-cudnn-cu%d); ZTRAIN_CUDA_ATTENTION=own does without cuDNN, "
+             "and without this warning",
+             CUDART_VERSION / 1000);
+    if (!strstr(plan->why, "; hint: "))
+        snprintf(plan->why + used, sizeof plan->why - used, "; hint: %s",
+                 s->dtype == DTYPE_F32                        ? "bf16: {enabled: true}"
+                 : s->D % 8 || !attention_shape_is_aligned(s) ? "cuDNN computes heads whose size is a multiple of 8"
+                                                              : newer);
+}
+
+static void log_plan(const struct attention_cudnn *a, struct attention_plan *plan)
+{
+    static const char *const notes[] = {"", " (unordered)", " (dropout)", " (unordered, dropout)"};
+    char how[768], text[1024], sequences[96];
+    const struct attention_shape *s = &plan->shape;
+    if (plan->logged)
+        return;
+    plan->logged = true;
+    if (a->demanded && plan->state == ATTENTION_REFUSED)
+        add_hint(plan);
+    describe_plan(a, plan, how, sizeof how);
+    if (s->ragged)
+        snprintf(sequences, sizeof sequences, "sequences of up to %lld tokens", (long long)s->T);
+    else
+        snprintf(sequences, sizeof sequences, "%lld x %lld tokens", (long long)s->B, (long long)s->T);
+    snprintf(text, sizeof text, "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys: %s",
+             direction_names[plan->direction], notes[(s->unordered ? 1 : 0) + (s->dropout ? 2 : 0)],
+             dtype_name((enum dtype)s->dtype), sequences, (long long)s->H, (long long)s->D, (long long)s->KV, how);
+    if (a->demanded && plan->state == ATTENTION_REFUSED)
+        log_warn("%s", text);
+    else
+        log_info("%s", text);
+    if (plan->state == ATTENTION_REFUSED)
+        add_hint(plan); /* attention_cudnn_obstacle() */
+}
+
+enum status attention_cudnn_choose(struct attention_cudnn *a, struct gemm_cache *cache, struct gemm_trial *trial,
+                                   struct error *err)
+{
+    const double start = seconds_now();
+    struct attention_chooser chooser = {.device = &a->cuda->device, .cache = cache, .trial = trial};
+    for (struct attention_plan *plan = a->plans; plan && cache; plan = plan->next)
+        if (plan->state == ATTENTION_PLANNED)
+            TRY(attention_choose(&chooser, plan, err));
+    attention_choose_end(&chooser, seconds_now() - start);
+    return STATUS_OK;
+}
+
+enum status attention_cudnn_prepare(struct attention_cudnn *a, struct error *err)
+{
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
+        if (plan->state == ATTENTION_PLANNED)
+            TRY(attention_plan_verify(plan, &a->cuda->device, NULL, err));
+        log_plan(a, plan);
+    }
+    if (a->off && !a->logged) {
+        a->logged = true;
+        log_info("attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for");
+    }
+    return STATUS_OK;
+}
+
+const char *attention_cudnn_obstacle(const struct attention_cudnn *a)
+{
+    if (a->off)
+        return NULL;
+    for (const struct attention_plan *plan = a->plans; plan; plan = plan->next)
+        if (plan->state == ATTENTION_REFUSED)
+            return *a->why ? a->why : plan->why;
+    return NULL;
+}
+
+void attention_cudnn_describe(const struct attention_cudnn *a, char *text, size_t size)
+{
+    int used = 0, refused = 0;
+    for (const struct attention_plan *plan = a->plans; plan; plan = plan->next) {
+        if (plan->state == ATTENTION_REFUSED)
+            refused++;
+        else
+            used++;
+    }
+    if (a->off)
+        snprintf(text, size, "attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for");
+    else
+        snprintf(text, size, "attention: cuDNN for %d of %d shapes%s%s%s", used, used + refused,
+                 refused ? ", ztrain's kernels for the others" : "", *a->why ? "; " : "", a->why);
+}
+
+#else /* a build without cuDNN's header */
+
+struct attention_cudnn {
+    char unused;
+};
+
+enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
+{
+    int wish;
+    (void)cuda;
+    *attention = NULL;
+    TRY(attention_wish(&wish, err));
+    if (wish == WISH_CUDNN)
+        return error_set(err, STATUS_DEVICE,
+                         "ZTRAIN_CUDA_ATTENTION asks for cuDNN, but this build has none: it was "
+                         "built without its header");
+    return STATUS_OK;
+}
+
+const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *attention)
+{
+    (void)attention;
+    return NULL;
+}
+
+void attention_cudnn_free(struct attention_cudnn *attention)
+{
+    (void)attention;
+}
+
+size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const struct op_limits *limits)
+{
+    (void)attention;
+    (void)limits;
+    return 0;
+}
+
+enum status attention_cudnn_choose(struct attention_cudnn *attention, struct gemm_cache *cache,
+                                   struct gemm_trial *trial, struct error *err)
+{
+    (void)attention;
+    (void)cache;
+    (void)trial;
+    (void)err;
+    return STATUS_OK;
+}
+
+enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct error *err)
+{
+    (void)attention;
+    (void)err;
+    return STATUS_OK;
+}
+
+bool attention_cudnn_fwd(struct stream *stream, const struct attention_fwd_args *args)
+{
+    (void)stream;
+    (void)args;
+    return false;
+}
+
+bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args *args)
+{
+    (void)stream;
+    (void)args;
+    return false;
+}
+
+const char *attention_cudnn_obstacle(const struct attention_cudnn *attention)
+{
+    (void)attention;
+    return "this build has no cuDNN: it was built without its header";
+}
+
+void attention_cudnn_describe(const struct attention_cudnn *attention, char *text, size_t size)
+{
+    (void)attention;
+    snprintf(text, size, "attention: ztrain's kernels, as this build has no cuDNN");
+}
+
+#endif

@@ -1,0 +1,400 @@
+/* attention_cudnn_graph.c: attention, forward and backward, as cuDNN's operation graphs.
+ *
+ * cuDNN has fused kernels for these graphs and recognises them by their form: which tensors are virtual, k as its
+ * transpose, lse subtracted before the mask in backward. Each key/value head serves H / KV query heads; products
+ * broadcast it, and backward adds up the gradients of those query heads:
+ *
+ *     forward    S = mask(scale Q·Kᵀ)   P = softmax(S)   out = P·V   lse = max + log(sum)
+ *     backward   delta = rows of sum(dout · out)         P = exp(mask(scale Q·Kᵀ - lse))
+ *                dV = Pᵀ·dout    dS = scale P (dout·Vᵀ - delta)    dK = dSᵀ·Q    dQ = dS·K
+ *
+ *     dropout    out = (factor P · kept)·V     dV = (factor P · kept)ᵀ·dout     dS = scale factor P (kept (dout·Vᵀ) -
+ *                delta / factor)
+ *
+ * mask() hides the keys after a query (not bidirectional), those before its window, and of ragged sequences everything
+ * after the end. Ragged tensors begin at offsets and products have lengths, all of which lie in device memory.
+ *
+ * `kept` is a tensor of ones and zeros in memory, of the type of the others; with one of 8 bits cuDNN 9.19 ends the
+ * process. cuDNN's own generator gives other numbers than core/training/dropout.h.
+ *
+ * dQ is the direct result of its product, not a sum in the caller's fp32 memory: this form selects the kernels of cuDNN
+ * that add in a fixed order. An unordered backward pass has the other form, with faster kernels. */
+#include "gpu/cuda/attention/attention_cudnn_graph.h"
+
+#if ZTRAIN_HAVE_CUDNN
+
+#include <float.h>
+#include <math.h>
+
+/* Versions below VERSION_LEAST are refused. Up to ODD_LENGTHS_WRONG, backward is wrong for unmasked lengths that are
+ * not a multiple of 128. Versions from INF_FROM on need -inf in masks, older ones the least float. */
+enum { VERSION_LEAST = 90600, ODD_LENGTHS_WRONG = 91500, BROKEN_FIRST = 91000, BROKEN_LAST = 91001, INF_FROM = 91000 };
+
+static const struct cudnn_pointwise ADD = {CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise SUB = {CUDNN_POINTWISE_SUB, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise MUL = {CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise DIV = {CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise EXP = {CUDNN_POINTWISE_EXP, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise LOG = {CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise ROW = {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, CUDNN_DATA_INT32, 2};
+static const struct cudnn_pointwise COLUMN = {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, CUDNN_DATA_INT32, 3};
+static const struct cudnn_pointwise GREATER_EQUAL = {CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise GREATER = {CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise LESS = {CUDNN_POINTWISE_CMP_LT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise AND = {CUDNN_POINTWISE_LOGICAL_AND, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise SAME = {CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+static const struct cudnn_pointwise SELECT = {CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+
+/* A graph under construction. */
+struct builder {
+    struct cudnn_graph *g;
+    const struct attention_shape *s;
+    int version;
+    struct cudnn_tensor lengths, offsets[ATTENTION_STRIDES]; /* ragged: in memory */
+    int64_t strides[ATTENTION_STRIDES];
+    int count;
+    struct cudnn_tensor kept, factor; /* dropout */
+};
+
+static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
+{
+    return s->dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+}
+
+/* ---- sequences of unequal length ----------------------------------------- */
+
+int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION_STRIDES])
+{
+    const int64_t all[ATTENTION_STRIDES] = {s->ld_q, s->ld_k, s->ld_v, s->ld_o, s->ld_dq, s->ld_dk, s->ld_dv};
+    int count = 0;
+    for (int i = 0; i < ATTENTION_STRIDES; i++) {
+        int same = 0;
+        while (same < count && strides[same] != all[i])
+            same++;
+        if (same == count && all[i] > 0)
+            strides[count++] = all[i];
+    }
+    return count;
+}
+
+/* The lengths and the offsets of ragged sequences, in memory. */
+static void describe_sequences(struct builder *b)
+{
+    const int64_t count[CUDNN_RANK] = {b->s->B, 1, 1, 1}, ends[CUDNN_RANK] = {b->s->B + 1, 1, 1, 1};
+    const int64_t dense[CUDNN_RANK] = {1, 1, 1, 1};
+    if (!b->s->ragged)
+        return;
+    b->lengths = cudnn_memory(b->g, ATTENTION_LENGTHS, CUDNN_DATA_INT32, count, dense);
+    b->count = attention_strides(b->s, b->strides);
+    for (int i = 0; i < b->count; i++)
+        b->offsets[i] = cudnn_memory(b->g, ATTENTION_OFFSETS + i, CUDNN_DATA_INT64, ends, dense);
+}
+
+/* The offsets of a tensor whose rows are ld apart; NULL: it is not ragged. */
+static const struct cudnn_tensor *offsets_of(const struct builder *b, int64_t ld)
+{
+    for (int i = 0; i < b->count; i++)
+        if (b->strides[i] == ld)
+            return &b->offsets[i];
+    return NULL;
+}
+
+static const struct cudnn_tensor *lengths_of(const struct builder *b)
+{
+    return b->s->ragged ? &b->lengths : NULL;
+}
+
+/* ---- tensors ------------------------------------------------------------- */
+
+/* A tensor (B, heads, T, D) in memory, whose rows (tokens) are ld elements apart. */
+static struct cudnn_tensor rows(struct builder *b, enum attention_pointer id, int64_t heads, int64_t ld)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, heads, s->T, s->D}, strides[CUDNN_RANK] = {s->T * ld, s->D, ld, 1};
+    return cudnn_ragged(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
+}
+
+/* The same memory as (B, heads, D, T). */
+static struct cudnn_tensor columns(struct builder *b, enum attention_pointer id, int64_t heads, int64_t ld)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, heads, s->D, s->T}, strides[CUDNN_RANK] = {s->T * ld, s->D, 1, ld};
+    return cudnn_ragged(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
+}
+
+/* `width` floats for each query, dense (B, H, T, width). */
+static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer id, int64_t width)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, width};
+    const int64_t strides[CUDNN_RANK] = {s->H * s->T * width, s->T * width, width, 1};
+    return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides);
+}
+
+int64_t attention_kept_ld(const struct attention_shape *s)
+{
+    const int64_t step = 8;
+    return (s->T + step - 1) / step * step;
+}
+
+/* The factor of the weights that dropout keeps. */
+static float dropout_factor(const struct attention_shape *s)
+{
+    return 65536 / (float)(65536 - s->dropout);
+}
+
+/* The tensors of dropout. */
+static void describe_dropout(struct builder *b)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t ld = attention_kept_ld(s), dims[CUDNN_RANK] = {s->B, s->H, s->T, s->T};
+    const int64_t strides[CUDNN_RANK] = {s->H * s->T * ld, s->T * ld, ld, 1};
+    if (!s->dropout)
+        return;
+    b->kept = cudnn_memory(b->g, ATTENTION_KEPT, cudnn_type_of(s), dims, strides);
+    b->factor = cudnn_scalar(b->g, dropout_factor(s));
+}
+
+/* x where dropout keeps the weight, 0 elsewhere. */
+static struct cudnn_tensor dropped(struct builder *b, const struct cudnn_tensor *x)
+{
+    return b->s->dropout ? cudnn_pointwise(b->g, &MUL, x, &b->kept, NULL) : *x;
+}
+
+/* x times the factor of dropout. */
+static struct cudnn_tensor raised(struct builder *b, const struct cudnn_tensor *x)
+{
+    return b->s->dropout ? cudnn_pointwise(b->g, &MUL, x, &b->factor, NULL) : *x;
+}
+
+/* The sum or the maximum of every row. */
+static struct cudnn_tensor reduce_rows(struct cudnn_graph *g, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x)
+{
+    const int64_t dims[CUDNN_RANK] = {x->dims[0], x->dims[1], x->dims[2], 1};
+    struct cudnn_tensor out = cudnn_virtual(g, CUDNN_DATA_FLOAT, dims);
+    cudnn_reduce(g, how, x, &out);
+    return out;
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+/* a (B, H, T, D) · b (B, H or KV, D, T) -> scores (B, H, T, T) */
+static struct cudnn_tensor score_product(struct builder *b, const struct cudnn_tensor *x, const struct cudnn_tensor *y)
+{
+    const int64_t dims[CUDNN_RANK] = {x->dims[0], x->dims[1], x->dims[2], y->dims[3]};
+    const struct cudnn_lengths lengths = {.m = lengths_of(b), .n = lengths_of(b)};
+    struct cudnn_tensor out = cudnn_virtual(b->g, CUDNN_DATA_FLOAT, dims);
+    cudnn_matmul(b->g, x, y, &lengths, &out);
+    return out;
+}
+
+/* scores (B, H, T, T) · y (B, H or KV, T, D) -> out (B, H, T, D) */
+static void row_product(struct builder *b, const struct cudnn_tensor *scores, const struct cudnn_tensor *y,
+                        const struct cudnn_tensor *out)
+{
+    const struct cudnn_lengths lengths = {.m = lengths_of(b), .k = lengths_of(b)};
+    cudnn_matmul(b->g, scores, y, &lengths, out);
+}
+
+/* ---- parts of the formulas ----------------------------------------------- */
+
+/* The scores where `mask` holds, elsewhere the value whose probability becomes 0. */
+static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tensor *scores,
+                                      const struct cudnn_tensor *mask)
+{
+    struct cudnn_tensor nothing = cudnn_scalar(b->g, b->version >= INF_FROM ? -INFINITY : -FLT_MAX);
+    return cudnn_pointwise(b->g, &SELECT, scores, &nothing, mask);
+}
+
+/* Ragged: masks queries and keys after the end of the sequence. */
+static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tensor scores)
+{
+    if (!b->s->ragged)
+        return scores;
+    struct cudnn_tensor row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
+    struct cudnn_tensor column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
+    row = cudnn_pointwise(b->g, &LESS, &row, &b->lengths, NULL);
+    column = cudnn_pointwise(b->g, &LESS, &column, &b->lengths, NULL);
+    struct cudnn_tensor mask = cudnn_pointwise(b->g, &AND, &row, &column, NULL);
+    return keep_where(b, &scores, &mask);
+}
+
+/* Masks keys after the query: row >= column stays. With a window, column + window > row stays. */
+static struct cudnn_tensor masked_after_query(struct builder *b, struct cudnn_tensor scores)
+{
+    const struct attention_shape *s = b->s;
+    if (s->bidirectional)
+        return scores;
+    struct cudnn_tensor row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
+    struct cudnn_tensor column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
+    struct cudnn_tensor mask = cudnn_pointwise(b->g, &GREATER_EQUAL, &row, &column, NULL);
+    scores = keep_where(b, &scores, &mask);
+    if (s->window <= 0 || s->window >= s->T)
+        return scores;
+    struct cudnn_tensor window = cudnn_scalar(b->g, (float)s->window);
+    row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
+    column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
+    column = cudnn_pointwise(b->g, &ADD, &column, &window, NULL);
+    mask = cudnn_pointwise(b->g, &GREATER, &column, &row, NULL);
+    return keep_where(b, &scores, &mask);
+}
+
+/* The gradient of k or v (B, KV, T, D): Pᵀ or dSᵀ (B, H, T, T) times `rows` (B, H, T, D), added up over the heads that
+ * share one. */
+static void key_gradient(struct builder *b, const struct cudnn_tensor *transposed, const struct cudnn_tensor *of,
+                         const struct cudnn_tensor *gradient)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, s->D};
+    if (s->H == s->KV) {
+        row_product(b, transposed, of, gradient);
+        return;
+    }
+    struct cudnn_tensor of_heads = cudnn_virtual(b->g, cudnn_type_of(s), dims);
+    row_product(b, transposed, of, &of_heads);
+    cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, &of_heads, gradient);
+}
+
+/* The weights as V is multiplied with them, rounded: exponentials / sum, after dropout. */
+static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tensor *exponentials,
+                                      const struct cudnn_tensor *sum)
+{
+    struct cudnn_pointwise last = b->s->dropout ? MUL : DIV;
+    last.gives = cudnn_type_of(b->s);
+    if (!b->s->dropout)
+        return cudnn_pointwise(b->g, &last, exponentials, sum, NULL);
+    struct cudnn_tensor weights = cudnn_pointwise(b->g, &DIV, exponentials, sum, NULL);
+    weights = raised(b, &weights);
+    return cudnn_pointwise(b->g, &last, &weights, &b->kept, NULL);
+}
+
+/* ---- the graphs ---------------------------------------------------------- */
+
+static void build_fwd(struct builder *b)
+{
+    const struct attention_shape *s = b->s;
+    struct cudnn_graph *g = b->g;
+    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q);
+    struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
+    struct cudnn_tensor v = rows(b, ATTENTION_V, s->KV, s->ld_v);
+    struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
+    struct cudnn_tensor lse = row_values(b, ATTENTION_LSE, 1);
+    struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
+
+    struct cudnn_tensor scores = score_product(b, &q, &k);
+    scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
+    scores = masked_after_end(b, scores);
+    scores = masked_after_query(b, scores);
+
+    struct cudnn_tensor maximum = reduce_rows(g, CUDNN_REDUCE_TENSOR_MAX, &scores);
+    scores = cudnn_pointwise(g, &SUB, &scores, &maximum, NULL);
+    struct cudnn_tensor exponentials = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
+    struct cudnn_tensor sum = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &exponentials);
+    struct cudnn_tensor log_sum = cudnn_pointwise(g, &LOG, &sum, NULL, NULL);
+    cudnn_pointwise_into(g, &ADD, &maximum, &log_sum, NULL, &lse);
+
+    struct cudnn_tensor probabilities = weights_of(b, &exponentials, &sum);
+    row_product(b, &probabilities, &v, &out);
+}
+
+/* dQ (B, H, T, D) from dS and k (B, KV, D, T). */
+static void query_gradient(struct builder *b, const struct cudnn_tensor *ds, const struct cudnn_tensor *k)
+{
+    const struct attention_shape *s = b->s;
+    struct cudnn_tensor k_rows = cudnn_transpose(b->g, k, cudnn_type_of(s), offsets_of(b, s->ld_k));
+    struct cudnn_tensor dq = rows(b, ATTENTION_DQ, s->H, s->ld_dq);
+    if (!s->unordered) {
+        row_product(b, ds, &k_rows, &dq);
+        return;
+    }
+    struct cudnn_tensor sums = row_values(b, ATTENTION_SUMS, s->D);
+    row_product(b, ds, &k_rows, &sums);
+    cudnn_pointwise_into(b->g, &SAME, &sums, NULL, NULL, &dq);
+}
+
+static void build_bwd(struct builder *b)
+{
+    const struct attention_shape *s = b->s;
+    struct cudnn_graph *g = b->g;
+    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q);
+    struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
+    struct cudnn_tensor v = columns(b, ATTENTION_V, s->KV, s->ld_v);
+    struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
+    struct cudnn_tensor dout = rows(b, ATTENTION_DOUT, s->H, s->ld_o);
+    struct cudnn_tensor lse = row_values(b, ATTENTION_LSE, 1);
+    struct cudnn_tensor delta = row_values(b, ATTENTION_DELTA, 1);
+    struct cudnn_tensor dk = rows(b, ATTENTION_DK, s->KV, s->ld_dk);
+    struct cudnn_tensor dv = rows(b, ATTENTION_DV, s->KV, s->ld_dv);
+    struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
+    struct cudnn_tensor inverse = cudnn_scalar(g, s->dropout ? 1 / dropout_factor(s) : 1);
+
+    /* The recognised form has the product with the inverse of dropout's factor, with or without dropout. */
+    struct cudnn_tensor products = cudnn_pointwise(g, &MUL, &dout, &out, NULL);
+    struct cudnn_tensor sums = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &products);
+    cudnn_pointwise_into(g, &MUL, &sums, &inverse, NULL, &delta);
+
+    struct cudnn_tensor scores = score_product(b, &q, &k);
+    scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
+    scores = masked_after_end(b, scores);
+    scores = cudnn_pointwise(g, &SUB, &scores, &lse, NULL);
+    scores = masked_after_query(b, scores);
+    struct cudnn_tensor probabilities = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
+    struct cudnn_tensor weights = dropped(b, &probabilities);
+    weights = raised(b, &weights);
+    struct cudnn_tensor transposed = cudnn_transpose(g, &weights, cudnn_type_of(s), NULL);
+    key_gradient(b, &transposed, &dout, &dv);
+
+    struct cudnn_tensor ds = score_product(b, &dout, &v);
+    ds = dropped(b, &ds);
+    ds = cudnn_pointwise(g, &SUB, &ds, &delta, NULL);
+    ds = cudnn_pointwise(g, &MUL, &ds, &probabilities, NULL);
+    ds = raised(b, &ds);
+    ds = cudnn_pointwise(g, &MUL, &ds, &scale, NULL);
+    transposed = cudnn_transpose(g, &ds, cudnn_type_of(s), NULL);
+    key_gradient(b, &transposed, &q, &dk);
+    query_gradient(b, &ds, &k);
+}
+
+/* ---- plans --------------------------------------------------------------- */
+
+/* Refuses shapes that the library refuses with a less clear message, or computes wrongly. */
+static enum status check_shape(const struct cudnn_target *target, const struct attention_shape *s, struct error *err)
+{
+    int version = target->version;
+    ASSERT(s->dtype == DTYPE_BF16 || s->dtype == DTYPE_F16);
+    if (version < VERSION_LEAST || (version >= BROKEN_FIRST && version <= BROKEN_LAST))
+        return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d %s", version / 10000, version / 100 % 100, version % 100,
+                         version < VERSION_LEAST ? "is older than 9.6" : "computes wrong gradients of attention");
+    if (s->D % 8 != 0)
+        return error_set(err, STATUS_DEVICE, "cuDNN needs a head_dim that is a multiple of 8, not %lld",
+                         (long long)s->D);
+    if (s->dropout >= 65536)
+        return error_set(err, STATUS_DEVICE, "dropout drops every weight");
+    if (s->T < 2 || (version <= ODD_LENGTHS_WRONG && s->T % 128 != 0 && !s->ragged))
+        return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d cannot compute sequences of %lld tokens", version / 10000,
+                         version / 100 % 100, version % 100, (long long)s->T);
+    return STATUS_OK;
+}
+
+enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
+                                 const struct attention_shape *shape, const struct cudnn_wish *wish,
+                                 struct cudnn_plan **plan, struct error *err)
+{
+    struct cudnn_wish ordered = *wish;
+    ordered.unordered = shape->unordered != 0;
+    *plan = NULL;
+    TRY(check_shape(target, shape, err));
+    struct cudnn_graph *graph = cudnn_graph_new(target, CUDNN_RANK);
+    if (!graph)
+        return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
+    struct builder builder = {.g = graph, .s = shape, .version = target->version};
+    describe_sequences(&builder);
+    describe_dropout(&builder);
+    if (direction == ATTENTION_FORWARD)
+        build_fwd(&builder);
+    else
+        build_bwd(&builder);
+    return cudnn_plan_new(graph, &ordered, plan, err);
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* attention_cudnn_graph.h: attention, forward and backward, as cuDNN's operation graphs. */
+#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_GRAPH_H
+#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_GRAPH_H
+
+#include "core/dtype.h"
+#include "gpu/cuda/cudnn_graph.h"
+
+#if ZTRAIN_HAVE_CUDNN
+
+enum attention_direction { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_DIRECTIONS };
+
+/* B sequences of T tokens each, one after the other; ragged: of up to T tokens. The other members are as in
+ * attention_fwd_args and attention_bwd_args. The struct has no padding: shapes are compared byte by byte. */
+struct attention_shape {
+    int64_t dtype; /* DTYPE_BF16 or DTYPE_F16 */
+    int64_t B, T, H, KV, D, window;
+    int64_t ld_q, ld_k, ld_v, ld_o, ld_dq, ld_dk, ld_dv; /* ld_dq, ld_dk, ld_dv: 0 in forward */
+    double scale;
+    int64_t bidirectional, ragged, unordered; /* 0, 1; unordered: 0 in forward */
+    int64_t dropout;                          /* of the weights: the threshold of core/training/dropout.h; 0: none */
+};
+
+/* Ragged tensors have an array of offsets for each distance between rows that occurs in the shape; there are at most
+ * ATTENTION_STRIDES. attention_strides() writes the distances, and returns their number. */
+enum { ATTENTION_STRIDES = 7 };
+int attention_strides(const struct attention_shape *shape, int64_t strides[ATTENTION_STRIDES]);
+
+/* The tensors of the graphs in memory: ids for cudnn_plan_execute(). */
+enum attention_pointer {
+    ATTENTION_Q,
+    ATTENTION_K,
+    ATTENTION_V,
+    ATTENTION_OUT,
+    ATTENTION_LSE,   /* float (B, H, T) */
+    ATTENTION_DELTA, /* float (B, H, T): scratch of backward */
+    ATTENTION_DOUT,
+    ATTENTION_DQ,
+    ATTENTION_DK,
+    ATTENTION_DV,
+    ATTENTION_LENGTHS, /* ragged: int32 (B): tokens of each sequence */
+    ATTENTION_OFFSETS, /* ragged: and the ids after it, int64 (B + 1): seq_start times a distance of attention_strides()
+                        */
+    ATTENTION_SUMS = ATTENTION_OFFSETS + ATTENTION_STRIDES, /* unordered: float (B, H, T, D), the sums of dq */
+    ATTENTION_KEPT, /* dropout: (B, H, T, attention_kept_ld()) of dtype: 1 for a weight that is kept, 0 for the others
+                     */
+    ATTENTION_POINTERS
+};
+
+/* Elements between the rows of ATTENTION_KEPT, which are aligned as those of the other tensors. */
+int64_t attention_kept_ld(const struct attention_shape *shape);
+
+/* A plan of cuDNN's for the target. STATUS_DEVICE, with the reason: this version of cuDNN cannot compute the shape, is
+ * known to compute it wrongly, or has no proposal as wished (`unordered` is as the shape says). */
+enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
+                                 const struct attention_shape *shape, const struct cudnn_wish *wish,
+                                 struct cudnn_plan **plan, struct error *err);
+
+#endif
+
+#endif

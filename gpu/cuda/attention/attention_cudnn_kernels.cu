@@ -1,0 +1,189 @@
+/* attention_cudnn_kernels.cu: what attention through cuDNN needs next to cuDNN's kernels. */
+#include "gpu/cuda/attention/attention_cudnn_kernels.h"
+
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+/* out (n, m, T) = in (m, n, T) */
+__global__ void exchange_leading_kernel(float *out, const float *in, int64_t n, int64_t m, int64_t T)
+{
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n * m * T;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+        const int64_t row = i / T, a = row / m, b = row % m;
+        out[i] = in[(b * n + a) * T + i % T];
+    }
+}
+
+void exchange_leading(struct stream *stream, float *out, const float *in, int64_t n, int64_t m, int64_t T)
+{
+    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
+    const int64_t blocks = ceil_div(n * m * T, THREADS);
+    cuda_check(cuda_device_of(stream),
+               CUDA_LAUNCH(exchange_leading_kernel,
+                           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), 0,
+                           cuda_stream_of(stream)->handle, out, in, n, m, T),
+               "attention, the order of lse");
+}
+
+struct part_strides {
+    int64_t value[ATTENTION_PART_STRIDES];
+    int count;
+};
+
+__global__ void part_describe_kernel(attention_part part, int32_t *lengths, int64_t *offsets, int64_t pitch,
+                                     part_strides strides)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, s = part.first + i;
+    if (i > part.B)
+        return;
+    const int32_t start = part.seq_start[s < part.num_seqs ? s : part.num_seqs];
+    if (i < part.B)
+        lengths[i] = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
+#pragma unroll
+    for (int j = 0; j < ATTENTION_PART_STRIDES; j++) /* unrolled, so that the strides need no local memory */
+        if (j < strides.count)
+            offsets[j * pitch + i] = start * strides.value[j];
+}
+
+/* to_sequences: padded (B, H, T) from lse, else lse from padded. */
+__global__ void part_lse_kernel(attention_part part, float *lse, float *padded, bool to_sequences)
+{
+    const int64_t rows = part.B * part.H;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * part.T;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+        const int64_t row = i / part.T, t = i % part.T, s = part.first + row / part.H;
+        const int32_t start = s < part.num_seqs ? part.seq_start[s] : 0;
+        const int32_t length = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
+        const int64_t at = row % part.H * part.M + start + t;
+        if (to_sequences)
+            padded[i] = t < length ? lse[at] : 0;
+        else if (t < length)
+            lse[at] = padded[i];
+    }
+}
+
+void part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded, bool to_sequences)
+{
+    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
+    const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
+    cuda_check(cuda_device_of(stream),
+               CUDA_LAUNCH(part_lse_kernel, dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)),
+                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lse, padded, to_sequences),
+               "attention, lse of ragged sequences");
+}
+
+/* Which weights are kept: a thread writes 16 bytes, 8 keys, for each of DROPOUT_QUERIES queries. The grid has a column
+ * of blocks for each head and sequence. */
+template <typename T>
+__global__ void part_keep_kernel(attention_part part, struct dropout dropout, bool causal, T *kept, int64_t ld)
+{
+    constexpr int KEYS = VECTOR<T>, GROUPS = KEYS / DROPOUT_KEYS;
+    const int64_t across = ld / KEYS, i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int64_t query = i / across * DROPOUT_QUERIES, key = i % across * KEYS;
+    const int64_t head = blockIdx.y, s = part.first + blockIdx.z;
+    if (query >= part.T || s >= part.num_seqs)
+        return;
+    const int32_t start = part.seq_start[s], length = part.seq_start[s + 1] - start;
+    const int64_t rows = query / ATTENTION_KEPT_TILE, columns = key / ATTENTION_KEPT_TILE;
+    if ((causal && columns > rows) || max(rows, columns) * ATTENTION_KEPT_TILE >= length)
+        return;
+    const uint64_t token = dropout.tokens[start];
+    T *row = kept + ((blockIdx.z * part.H + head) * part.T + query) * ld + key;
+    pack<T, KEYS> out[DROPOUT_QUERIES];
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+        uint32_t words[4];
+        dropout_words(&dropout, token, dropout_key_block(key + group * DROPOUT_KEYS, head),
+                      dropout_query_block(query, head), words);
+#pragma unroll
+        for (int e = 0; e < DROPOUT_BLOCK; e++)
+            out[e / DROPOUT_KEYS].at[group * DROPOUT_KEYS + e % DROPOUT_KEYS] =
+                rounded<T>(dropout_keeps(&dropout, words, e) ? 1.0f : 0.0f);
+    }
+#pragma unroll
+    for (int q = 0; q < DROPOUT_QUERIES; q++)
+        if (query + q < part.T)
+            *reinterpret_cast<pack<T, KEYS> *>(row + q * ld) = out[q];
+}
+
+template <typename T>
+void part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout, bool causal,
+               void *kept, int64_t ld)
+{
+    constexpr int THREADS = 256;
+    const int64_t items = ceil_div(part->T, DROPOUT_QUERIES) * (ld / VECTOR<T>), blocks = ceil_div(items, THREADS);
+    ASSERT(blocks <= INT32_MAX && part->H <= UINT16_MAX && part->B <= UINT16_MAX);
+    cuda_check(
+        cuda_device_of(stream),
+        CUDA_LAUNCH(part_keep_kernel<T>,
+                    dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(part->H), static_cast<unsigned>(part->B)),
+                    dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, *dropout, causal, static_cast<T *>(kept),
+                    ld),
+        "attention, dropout of the weights");
+}
+
+__global__ void part_spoil_kernel(uint4 *kept, int64_t count)
+{
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+        kept[i] = make_uint4(~0u, ~0u, ~0u, ~0u);
+}
+
+} // namespace
+
+void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,
+                               int64_t T)
+{
+    exchange_leading(stream, by_sequence, lse, B, H, T);
+}
+
+void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H, int64_t T)
+{
+    exchange_leading(stream, lse, by_sequence, H, B, T);
+}
+
+void attention_part_describe(struct stream *stream, const struct attention_part *part, int32_t *lengths,
+                             int64_t *offsets, int64_t pitch, const int64_t *strides, int count)
+{
+    constexpr int THREADS = 128;
+    part_strides all = {};
+    ASSERT(count <= ATTENTION_PART_STRIDES && pitch > part->B);
+    for (all.count = 0; all.count < count; all.count++)
+        all.value[all.count] = strides[all.count];
+    cuda_check(cuda_device_of(stream),
+               CUDA_LAUNCH(part_describe_kernel, dim3(static_cast<unsigned>(ceil_div(part->B + 1, THREADS))),
+                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lengths, offsets, pitch, all),
+               "attention, ragged sequences");
+}
+
+void attention_part_load_lse(struct stream *stream, const struct attention_part *part, float *by_sequence,
+                             const float *lse)
+{
+    part_lse(stream, part, const_cast<float *>(lse), by_sequence, true);
+}
+
+void attention_part_store_lse(struct stream *stream, const struct attention_part *part, float *lse,
+                              const float *by_sequence)
+{
+    part_lse(stream, part, lse, const_cast<float *>(by_sequence), false);
+}
+
+void attention_part_spoil(struct stream *stream, void *kept, size_t bytes)
+{
+    constexpr int THREADS = 256, BLOCKS = 256;
+    cuda_check(cuda_device_of(stream),
+               CUDA_LAUNCH(part_spoil_kernel, dim3(BLOCKS), dim3(THREADS), 0, cuda_stream_of(stream)->handle,
+                           static_cast<uint4 *>(kept), static_cast<int64_t>(bytes / sizeof(uint4))),
+               "attention, dropout on trial");
+}
+
+void attention_part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout,
+                         enum dtype dtype, bool causal, void *kept, int64_t ld)
+{
+    if (dtype == DTYPE_BF16)
+        part_keep<__nv_bfloat16>(stream, part, dropout, causal, kept, ld);
+    else
+        part_keep<__half>(stream, part, dropout, causal, kept, ld);
+}

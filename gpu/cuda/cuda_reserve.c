@@ -1,0 +1,67 @@
+/* cuda_reserve.c: see cuda_reserve.h. The figures and their sources:
+ *
+ *   context   555 MiB on 188 multiprocessors (RTX PRO 6000) and 107 MiB on 24 (RTX 4060 Ti), as cudaMemGetInfo() took
+ *             them (github.com/ggml-org/llama.cpp, pull request 23604): by a line through both 402 MiB on an H100's 132
+ *             and 448 MiB on a B200's 148; rounded up
+ *   kernels   cublasLt's, cuDNN's and ztrain's, which CUDA loads when they are first called. PyTorch's whole process
+ *             has about 300 MiB outside of its allocator (github.com/pytorch/pytorch, issue 107667); assumed
+ *   cuDNN     a backward pass that repeats bit for bit keeps dS, T x T for each head of a piece, in the compute dtype;
+ *             an unordered one keeps the sums of dq, T x D in fp32; dropout of the weights needs T x T as dS does. A
+ *             piece is chosen so that this is at most 1/256 of the GPU's memory, or it is one sequence
+ *             (attention_cudnn_plan.c); where one sequence takes more than 1/16, ztrain's kernels compute it
+ *
+ *   NCCL      544 MiB with two ranks and 688 with more, on four A100 over NVLink with 24 channels
+ *             (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes (issue 986)
+ *
+ * None of them has been measured with ztrain yet. */
+#include "gpu/cuda/cuda_reserve.h"
+
+#define CUDA_RESERVE_NAME(name, text) text,
+const char *const cuda_reserve_names[CUDA_RESERVE_PARTS] = {CUDA_RESERVE_LIST(CUDA_RESERVE_NAME)};
+
+static const size_t mib = 1 << 20;
+enum { CONTEXT_MIB = 450, KERNELS_MIB = 128, NCCL_TWO_MIB = 544, NCCL_MORE_MIB = 688 };
+
+/* What cuDNN keeps for a sequence: dS, or the sums of dq; and which weights dropout keeps. */
+static size_t cudnn_sequence(const struct attention_bwd_args *a)
+{
+    const size_t rows = (size_t)a->H * (size_t)a->max_seq, scores = rows * (size_t)a->max_seq * dtype_size(a->dtype);
+    return (a->unordered ? rows * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
+}
+
+/* lse and delta are a float for each row of each head. */
+static size_t cudnn_bytes(size_t memory, const struct attention_bwd_args *a)
+{
+    const size_t length = (size_t)a->max_seq, sequence = cudnn_sequence(a);
+    size_t most = (size_t)a->num_seqs;
+    if (sequence > memory / 16)
+        return 0;
+    if (a->ragged && most > 2 * (((size_t)a->M + length - 1) / length))
+        most = 2 * (((size_t)a->M + length - 1) / length);
+    size_t piece = most;
+    for (size_t fewer = most; --fewer > 0 && piece * sequence > memory / 256;)
+        if (a->ragged || most % fewer == 0)
+            piece = fewer;
+    const size_t rows = (a->ragged ? piece : most) * length * (size_t)a->H;
+    return 2 * rows * sizeof(float) + piece * sequence;
+}
+
+void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device, int world,
+                       const struct op_limits *limits, size_t workspace)
+{
+    *reserve = (struct cuda_reserve){.total = 0};
+    if (device->kind != DEVICE_CUDA)
+        return;
+    const struct attention_bwd_args *attention = &limits->attention_bwd;
+    const bool assumed = !device->capability[0];
+    reserve->parts[CUDA_RESERVE_CONTEXT] = CONTEXT_MIB * mib;
+    reserve->parts[CUDA_RESERVE_KERNELS] = KERNELS_MIB * mib;
+    if (assumed && attention->M > 0 && attention->dtype != DTYPE_F32) {
+        const size_t bytes = cudnn_bytes(device->memory_bytes, attention);
+        reserve->parts[CUDA_RESERVE_CUDNN] = bytes > workspace ? bytes - workspace : 0;
+    }
+    if (world > 1)
+        reserve->parts[CUDA_RESERVE_NCCL] = (world == 2 ? NCCL_TWO_MIB : NCCL_MORE_MIB) * mib;
+    for (int i = 0; i < CUDA_RESERVE_PARTS; i++)
+        reserve->total += reserve->parts[i];
+}

@@ -1,0 +1,244 @@
+/* gemm_cuda.c: the linear ops over cublasLt.
+ *
+ *     gemm_cuda_product.c     an op's arguments -> the product that cublasLt computes
+ *     gemm_cuda_plan.c        a product -> its descriptors and algorithm
+ *     gemm_cuda_measure.c     before the first step: the fastest algorithm of each announced product
+ *     gemm_cuda_ways.c        and whether its epilogue is faster than a kernel of its own
+ *     gemm_cuda_gated.c       SwiGLU inside products, by cuDNN
+ *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
+ *
+ * Where the library has no algorithm for a product with its epilogue, or the epilogue is the slower way
+ * (gemm_cuda_ways.c), the product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias
+ * gradient that is accumulated goes to scratch memory first, because the epilogue overwrites. The stream's workspace: |
+ * cublasLt | sums of columns |. */
+#include "gpu/cuda/gemm/gemm_cuda.h"
+
+#include "core/env_switch.h"
+#include "gpu/cuda/cuda_workspace.h"
+#include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/gemm/gemm_cuda_gated.h"
+#include "gpu/cuda/gemm/gemm_cuda_kernels.h"
+#include "gpu/cuda/gemm/gemm_cuda_plan.h"
+#include "gpu/cuda/gemm_trial.h"
+#include "gpu/cuda/ops_cuda.h"
+
+#include <stdlib.h>
+
+enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err)
+{
+    struct gemm_cuda *g = *gemm = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(err, STATUS_DEVICE, "cannot open cublasLt: out of memory");
+    g->cuda = cuda;
+    g->lt = cuda->cublaslt;
+    g->rules.workspace = cuda_gemm_workspace(cuda->device.memory_bytes);
+    enum status status;
+    TRY_GOTO(device_cuda_wants_tf32(&g->rules.tf32, err));
+    static const char *const words[] = {"again"}, *const ways[] = {"fused", "unfused"};
+    int again, way;
+    TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
+    TRY_GOTO(env_choice("ZTRAIN_GEMM_EPILOGUES", ways, COUNT_OF(ways), &way, err));
+    g->forced = way < 0 ? GEMM_WAY_UNTIMED : way == 0 ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
+    cublasStatus_t code = g->lt->cublasLtCreate(&g->handle);
+    if (code != CUBLAS_STATUS_SUCCESS) {
+        status =
+            error_set(err, STATUS_DEVICE, "cannot open cublasLt on GPU %d: %s; hint: is its memory full (nvidia-smi)?",
+                      cuda->index, cuda->cublaslt->cublasLtGetStatusName(code));
+        goto fail;
+    }
+    g->cache = gemm_cache_open(cuda->device.name, g->lt->cublasLtGetVersion());
+    g->trial = g->cache ? gemm_trial_open(gemm_cache_path(g->cache)) : NULL;
+    if (again == 0)
+        gemm_cache_measure_again(g->cache);
+    return STATUS_OK;
+fail:
+    free(g);
+    *gemm = NULL;
+    return status;
+}
+
+bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
+{
+    return g->rules.tf32;
+}
+
+void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
+{
+    g->forced = GEMM_WAY_UNFUSED;
+}
+
+void gemm_cuda_leave_multiprocessors(struct gemm_cuda *g, int count)
+{
+    const int all = g->cuda->sm_count;
+    ASSERT(count > 0 && count < all);
+    g->rules.sm_target = all - count;
+}
+
+void gemm_cuda_use_cudnn(struct gemm_cuda *g, const struct cudnn_target *cudnn)
+{
+    g->cudnn = cudnn;
+}
+
+void gemm_cuda_free(struct gemm_cuda *g)
+{
+    if (!g)
+        return;
+    gemm_plans_free(g);
+    g->lt->cublasLtDestroy(g->handle);
+    gemm_trial_close(g->trial);
+    gemm_cache_close(g->cache);
+    free(g);
+}
+
+/* ---- the ops ------------------------------------------------------------- */
+
+/* `bytes` bytes of scratch memory for partial sums of columns; they follow the workspace of products. */
+static float *sums_scratch_of(struct stream *stream, size_t bytes)
+{
+    const size_t products = cuda_device_of(stream)->gemm->rules.workspace;
+    return (float *)((char *)gemm_workspace_of(stream, products + bytes) + products);
+}
+
+/* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it.
+ * Other failures become the device's error. */
+static bool run_product(struct stream *stream, const struct gemm_product *p, const char *op)
+{
+    struct cuda_device *cuda = cuda_device_of(stream);
+    struct gemm_cuda *g = cuda->gemm;
+    if (g->forced == GEMM_WAY_UNFUSED && p->key.epilogue != GEMM_PLAIN)
+        return false;
+    struct gemm_plan *plan = gemm_plan_get(g, &p->key);
+    if (!plan) {
+        cuda_fail(cuda, "%s: out of memory", op);
+        return true;
+    }
+    if (!gemm_plan_is_taken(g, plan))
+        return false;
+    cublasStatus_t code =
+        gemm_plan_set_pointers(g, plan, p->vector, p->aux)
+            ? gemm_plan_run(g, plan, &plan->algorithm, p, gemm_workspace_of(stream, g->rules.workspace),
+                            cuda_stream_of(stream)->handle)
+            : CUBLAS_STATUS_INVALID_VALUE;
+    if (code != CUBLAS_STATUS_SUCCESS)
+        cuda_fail(cuda, "%s: cublasLtMatmul: %s", op, g->lt->cublasLtGetStatusName(code));
+    return true;
+}
+
+/* Enqueues a product without an epilogue, for which the library must have an algorithm. */
+static void run_plain(struct stream *stream, const struct gemm_product *p, const char *op)
+{
+    if (!run_product(stream, p, op))
+        cuda_fail(cuda_device_of(stream),
+                  "%s: cublasLt has no deterministic algorithm for m %lld, n %lld, k %lld in %s", op,
+                  (long long)p->key.m, (long long)p->key.n, (long long)p->key.k, dtype_name((enum dtype)p->key.input));
+}
+
+static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
+{
+    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
+    if (a->M == 0 || a->N == 0)
+        return;
+    struct gemm_product p = gemm_product_fwd(&g->rules, a);
+    const void *bias = a->bias; /* that is still to be added */
+    void *aux = a->gelu ? a->aux : NULL;
+    if (run_product(stream, &p, "linear_fwd")) {
+        if (!aux || !a->gelu_erf)
+            return;
+        bias = NULL;
+    } else {
+        struct gemm_product plain = gemm_product_without_epilogue(&p);
+        run_plain(stream, &plain, "linear_fwd");
+    }
+    if (bias || aux)
+        cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
+}
+
+void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
+{
+    const struct gemm_op op = {.fwd = a};
+    if (a->gated && gemm_gated_takes(cuda_device_of(stream)->gemm, &op)) {
+        const struct linear_fwd_args gate = gemm_gated_half(a);
+        product_fwd(stream, &gate);
+        gemm_gated_run(stream, &op);
+        return;
+    }
+    product_fwd(stream, a);
+    if (a->gated) {
+        const struct swiglu_fwd_args gate = linear_gate_fwd(a);
+        cuda_swiglu_fwd(stream, &gate);
+    }
+}
+
+/* dbias from dx, which is first multiplied by the slopes of GELU at `aux`, unless NULL. */
+static void input_sums(struct stream *stream, const struct linear_bwd_input_args *a, const void *aux)
+{
+    float *scratch = sums_scratch_of(stream, cuda_column_sums_bytes(a->M, a->K));
+    if (aux)
+        cuda_gelu_backward_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
+                                scratch);
+    else
+        cuda_column_sums(stream, a->M, a->K, a->dbias, a->dx, a->K, a->dtype, a->accumulate_dbias, scratch);
+}
+
+static void product_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
+{
+    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
+    ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
+    if (a->M == 0 || a->K == 0) {
+        if (a->dbias && !a->accumulate_dbias)
+            stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
+        return;
+    }
+    struct gemm_product p = gemm_product_bwd_input(&g->rules, a);
+    const void *aux = a->gelu_aux; /* whose slopes dx is still to be multiplied by */
+    if (run_product(stream, &p, "linear_bwd_input")) {
+        aux = a->gelu_erf ? aux : NULL;
+    } else {
+        struct gemm_product plain = gemm_product_without_epilogue(&p);
+        run_plain(stream, &plain, "linear_bwd_input");
+    }
+    if (a->dbias)
+        input_sums(stream, a, aux);
+    else if (aux)
+        cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
+}
+
+void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
+{
+    const struct gemm_op op = {.bwd_input = a};
+    if (a->gate_up && gemm_gated_takes(cuda_device_of(stream)->gemm, &op)) {
+        gemm_gated_run(stream, &op);
+        return;
+    }
+    product_bwd_input(stream, a);
+    if (a->gate_up) {
+        const struct swiglu_bwd_args gate = linear_gate_bwd(a);
+        cuda_swiglu_bwd(stream, &gate);
+    }
+}
+
+void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
+{
+    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
+    if (a->M == 0) {
+        if (!a->accumulate)
+            stream_fill_zero(stream, a->dw, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
+        if (a->dbias && !a->accumulate_dbias)
+            stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
+        return;
+    }
+    float *scratch = a->dbias ? sums_scratch_of(stream, cuda_bias_sums_bytes(a)) : NULL;
+    float *sums = a->dbias && a->accumulate_dbias ? scratch : a->dbias;
+    struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
+    if (p.key.epilogue != GEMM_PLAIN && run_product(stream, &p, "linear_bwd_weight")) {
+        if (a->null_count)
+            stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
+        if (sums != a->dbias)
+            cuda_add_f32(stream, a->N, a->dbias, sums);
+        return;
+    }
+    struct gemm_product plain = gemm_product_without_epilogue(&p);
+    run_plain(stream, &plain, "linear_bwd_weight");
+    if (a->dbias)
+        cuda_bias_sums(stream, a, scratch);
+}

@@ -1,0 +1,220 @@
+/* gemm_cuda_gated.c: see gemm_cuda_gated.h. */
+#include "gpu/cuda/gemm/gemm_cuda_gated.h"
+
+#include "core/log.h"
+#include "gpu/cuda/device_cuda_error.h"
+
+#include <stdio.h>
+
+struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *a)
+{
+    struct linear_fwd_args half = *a;
+    half.N = a->N / 2;
+    half.ld_y = a->N;
+    half.gated = NULL;
+    return half;
+}
+
+#if ZTRAIN_HAVE_CUDNN
+
+enum { ALIGN = 16 }; /* bytes */
+
+static bool is_aligned(const struct gated_product *p)
+{
+    for (int i = 0; i < GATED_POINTERS; i++)
+        if ((uintptr_t)p->pointers[i] % ALIGN)
+            return false;
+    return true;
+}
+
+static void *elements_after(const void *base, int64_t count)
+{
+    return (char *)(uintptr_t)base + count * (int64_t)sizeof(uint16_t);
+}
+
+/* Whether cuDNN may compute it: rows and columns of 16 bits whose parts of 16 bytes are whole, and sizes that an int
+ * holds. */
+static bool fits(enum dtype dtype, int64_t M, int64_t F, int64_t K)
+{
+    return dtype != DTYPE_F32 && M > 0 && F > 0 && K > 0 && F % 8 == 0 && K % 8 == 0 && M <= INT32_MAX / (2 * F) &&
+           M <= INT32_MAX / K && K <= INT32_MAX / (2 * F);
+}
+
+static bool product_of_fwd(const struct gemm_cuda *g, const struct linear_fwd_args *a, struct gated_product *p)
+{
+    const int64_t F = a->N / 2;
+    ASSERT(!a->gated || (!a->gelu && a->y_dtype == a->dtype && (!a->ld_y || a->ld_y == a->N)));
+    if (!a->gated || a->gated_gelu || a->bias || a->weights_in_out || !fits(a->dtype, a->M, F, a->K))
+        return false;
+    struct linear_fwd_args up = gemm_gated_half(a);
+    up.w = elements_after(a->w, F * a->K);
+    up.y = elements_after(a->y, F);
+    *p = (struct gated_product){.key = gemm_product_fwd(&g->rules, &up).key};
+    p->key.epilogue = GEMM_SWIGLU;
+    p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
+    p->key.ld_aux = a->N;
+    p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->x;
+    p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)up.w;
+    p->pointers[GATED_GATE] = a->y;
+    p->pointers[GATED_UP] = up.y;
+    p->pointers[GATED_H] = a->gated;
+    return is_aligned(p);
+}
+
+static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_input_args *a, struct gated_product *p)
+{
+    const bool dense = !a->ld_dy || a->ld_dy % 8 == 0;
+    ASSERT(!a->gate_up || (!a->gelu_aux && !a->dbias && !a->accumulate));
+    if (!a->gate_up || a->gated_gelu || a->weights_in_out || !dense || !fits(a->dtype, a->M, a->K, a->N))
+        return false;
+    *p = (struct gated_product){.key = gemm_product_bwd_input(&g->rules, a).key};
+    p->key.epilogue = GEMM_DSWIGLU;
+    p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
+    p->key.ldd = p->key.ld_aux = 2 * a->K;
+    p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->dy;
+    p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)a->w;
+    p->pointers[GATED_GATE] = p->pointers[GATED_DGATE] = a->gate_up;
+    p->pointers[GATED_UP] = p->pointers[GATED_DUP] = elements_after(a->gate_up, a->K);
+    return is_aligned(p);
+}
+
+bool gemm_gated_product(const struct gemm_cuda *g, const struct gemm_op *op, struct gated_product *p)
+{
+    if (op->fwd)
+        return product_of_fwd(g, op->fwd, p);
+    return op->bwd_input && product_of_bwd(g, op->bwd_input, p);
+}
+
+bool gemm_gated_may_fuse(const struct gemm_cuda *g, const struct gemm_op *op)
+{
+    struct gated_product p;
+    return g->forced != GEMM_WAY_UNFUSED && gemm_gated_product(g, op, &p);
+}
+
+bool gemm_gated_wants_cudnn(const struct gemm_cuda *g, const struct linear_products *products)
+{
+    if (!g->cache && g->forced != GEMM_WAY_FUSED)
+        return false;
+    for (int i = 0; i < products->num_fwd; i++)
+        if (gemm_gated_may_fuse(g, &(struct gemm_op){.fwd = &products->fwd[i]}))
+            return true;
+    for (int i = 0; i < products->num_bwd_input; i++)
+        if (gemm_gated_may_fuse(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]}))
+            return true;
+    return false;
+}
+
+/* ---- execution ----------------------------------------------------------- */
+
+/* The plan of the product, if it is to be computed by it. */
+static struct gemm_plan *taken_plan(struct gemm_cuda *g, const struct gated_product *p)
+{
+    struct gemm_plan *plan = gemm_plan_find(g, &p->key);
+    return plan && plan->cudnn && gemm_plan_is_taken(g, plan) ? plan : NULL;
+}
+
+bool gemm_gated_takes(struct gemm_cuda *g, const struct gemm_op *op)
+{
+    struct gated_product p;
+    return gemm_gated_product(g, op, &p) && taken_plan(g, &p);
+}
+
+const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
+{
+    struct gated_product p;
+    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
+    const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
+    ASSERT(plan);
+    void *workspace = gemm_workspace_of(stream, g->rules.workspace);
+    cudnnStatus_t code = g->cudnn->cudnn->cudnnSetStream(g->cudnn->handle, cuda_stream_of(stream)->handle);
+    return code == CUDNN_STATUS_SUCCESS ? cudnn_plan_execute(plan->cudnn, p.pointers, GATED_POINTERS, workspace)
+                                        : g->cudnn->cudnn->cudnnGetErrorString(code);
+}
+
+void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
+{
+    const char *why = gemm_gated_execute(stream, op);
+    if (why)
+        cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", op->fwd ? "linear_fwd" : "linear_bwd_input", why);
+}
+
+/* ---- the log ------------------------------------------------------------- */
+
+/* "inside the matrix product, by cuDNN 9.19.0, engine 7" */
+static void describe_way(struct gemm_cuda *g, const struct gemm_op *op, char *text, size_t size)
+{
+    struct gated_product p;
+    const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
+    const int version = plan ? g->cudnn->version : 0;
+    if (plan)
+        snprintf(text, size, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,
+                 version / 100 % 100, version % 100, (long long)cudnn_plan_engine(plan->cudnn));
+    else
+        snprintf(text, size, "a kernel of its own");
+}
+
+void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
+{
+    char how[128];
+    for (int i = 0; i < products->num_fwd; i++) {
+        const struct linear_fwd_args *a = &products->fwd[i];
+        if (!a->gated)
+            continue;
+        describe_way(g, &(struct gemm_op){.fwd = a}, how, sizeof how);
+        log_info("%s forward, %s, %lld x %lld: %s", a->gated_gelu ? "GeGLU" : "SwiGLU", dtype_name(a->dtype),
+                 (long long)a->M, (long long)a->N / 2, how);
+    }
+    for (int i = 0; i < products->num_bwd_input; i++) {
+        const struct linear_bwd_input_args *a = &products->bwd_input[i];
+        if (!a->gate_up)
+            continue;
+        describe_way(g, &(struct gemm_op){.bwd_input = a}, how, sizeof how);
+        log_info("%s backward, %s, %lld x %lld: %s", a->gated_gelu ? "GeGLU" : "SwiGLU", dtype_name(a->dtype),
+                 (long long)a->M, (long long)a->K, how);
+    }
+}
+
+#else
+
+void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products)
+{
+    (void)gemm;
+    (void)products;
+}
+
+bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op)
+{
+    (void)gemm;
+    (void)op;
+    return false;
+}
+
+void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
+{
+    (void)stream;
+    (void)op;
+    BUG("no cuDNN");
+}
+
+const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
+{
+    (void)stream;
+    (void)op;
+    BUG("no cuDNN");
+}
+
+bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op)
+{
+    (void)gemm;
+    (void)op;
+    return false;
+}
+
+bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_products *products)
+{
+    (void)gemm;
+    (void)products;
+    return false;
+}
+
+#endif

@@ -1,0 +1,410 @@
+/* gemm_cuda_kernels.cu: bias, GELU and sums over rows: the parts of the linear ops that cublasLt cannot always fuse.
+ *
+ * Sums over rows go in two steps: each block adds up a range of rows for its columns and leaves one partial sum, then
+ * the partial sums are added in the order of the ranges. The ranges depend on the shape only, so results repeat. */
+#include "gpu/cuda/gemm/gemm_cuda_kernels.h"
+
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+constexpr int kThreads = 256;
+constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads, kRangeGroups = 16;
+
+constexpr float kGeluScale = 0.7978845608028654f, kGeluCubic = 0.044715f; /* sqrt(2 / pi) */
+
+__device__ inline float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x)));
+}
+
+__device__ inline float gelu_derivative(float x)
+{
+    float t = tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x));
+    float inner = kGeluScale * fmaf(3.0f * kGeluCubic * x, x, 1.0f);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+}
+
+constexpr float kRootHalf = 0.7071067811865476f, kBell = 0.3989422804014327f; /* sqrt(1 / 2), 1 / sqrt(2 pi) */
+
+__device__ inline float gelu_erf(float x)
+{
+    return 0.5f * x * erfcf(-kRootHalf * x);
+}
+
+__device__ inline float gelu_erf_derivative(float x)
+{
+    return fmaf(kBell * x, expf(-0.5f * x * x), 0.5f * erfcf(-kRootHalf * x));
+}
+
+int blocks_for(int64_t n)
+{
+    constexpr int64_t kMost = 1 << 16;
+    int64_t blocks = (n + kThreads - 1) / kThreads;
+    return static_cast<int>(blocks < kMost ? blocks : kMost);
+}
+
+/* No GELU, or its two forms. Of sums of columns: no slopes of GELU at `aux`, whose product with the matrix replaces it,
+ * or those of the two forms. */
+enum { kPlain, kTanh, kErf };
+
+/* Blocks that a multiprocessor has room for, so that none waits for others to end: 32 registers a thread, erf 40. */
+template <int FORM> constexpr int kBiasGeluResident = FORM == kErf ? 6 : 8;
+
+/* Threads walk side by side over vectors of V columns. GELU sees what was not rounded to T yet. */
+template <typename Y, typename T, int V, int FORM>
+__global__ void __launch_bounds__(kThreads)
+    bias_gelu_kernel(int64_t M, int columns, Y *y, int64_t ld_y, const T *bias, T *aux)
+{
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V;
+        Y *at = y + walk.row * ld_y + j;
+        float x[V];
+        load(at, x);
+        if (bias) {
+            float b[V];
+            load(bias + j, b);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                x[v] += b[v];
+        }
+        if constexpr (FORM != kPlain) {
+            store(aux + (walk.row * columns + walk.column) * V, x);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                x[v] = FORM == kErf ? gelu_erf(x[v]) : gelu(x[v]);
+        }
+        store(at, x);
+    }
+}
+
+template <bool ERF> __device__ inline float slope(float x)
+{
+    return ERF ? gelu_erf_derivative(x) : gelu_derivative(x);
+}
+
+/* `packs` of 16 bytes, then the remaining ones of the n elements */
+template <typename T, bool ERF>
+__global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int64_t packs, T *dx, const T *aux)
+{
+    constexpr int V = VECTOR<T>;
+    int64_t start = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    int64_t step = gridDim.x * static_cast<int64_t>(kThreads);
+    for (int64_t i = start; i < packs; i += step) {
+        struct pack<T, V> d = load_pack<V>(dx + i * V), a = load_pack<V>(aux + i * V);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            d.at[j] = rounded<T>(to_float(d.at[j]) * slope<ERF>(to_float(a.at[j])));
+        store_pack(dx + i * V, d);
+    }
+    for (int64_t i = packs * V + start; i < n; i += step)
+        dx[i] = rounded<T>(to_float(dx[i]) * slope<ERF>(to_float(aux[i])));
+}
+
+/* Columns that are not summed, as their sums are 0: `count` from `first` on; count 0: none. The others are numbered
+ * without them. */
+struct null_columns {
+    int64_t first, count;
+};
+
+/* Where the summed column lies in the matrix. */
+__device__ inline int64_t place_of(struct null_columns null, int64_t column)
+{
+    return column < null.first ? column : column + null.count;
+}
+
+/* One row's V columns of the sums. */
+template <typename T, int V, int FORM>
+__device__ inline void add_elements(float (&sum)[V], struct pack<T, V> &d, const struct pack<T, V> &aux)
+{
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        if constexpr (FORM != kPlain)
+            d.at[j] = rounded<T>(to_float(d.at[j]) * slope<FORM == kErf>(to_float(aux.at[j])));
+        sum[j] += to_float(d.at[j]);
+    }
+}
+
+/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V of the N summed columns. Every
+ * thread has several loads under way at a time. */
+template <typename T, int V, int FORM>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(int64_t M, int64_t N, T *dy, int64_t ld, struct null_columns null, const T *aux, int64_t rows,
+                       float *partial)
+{
+    constexpr int kDepth = FORM == kPlain ? 4 : 2;
+    using E = struct pack<T, V>;
+    SHARED(float, sums, [kRowThreads][kColumnThreads * V]);
+    int tx = threadIdx.x % kColumnThreads, ty = threadIdx.x / kColumnThreads;
+    int64_t column = (blockIdx.x * static_cast<int64_t>(kColumnThreads) + tx) * V;
+    const int64_t place = place_of(null, column);
+    int64_t first = blockIdx.y * rows, last = first + rows < M ? first + rows : M;
+    float sum[V] = {};
+    for (int64_t row = first + ty; row < last && column < N; row += kDepth * kRowThreads) {
+        E d[kDepth], a[kDepth];
+#pragma unroll
+        for (int i = 0; i < kDepth; i++) {
+            const int64_t at = (row + i * kRowThreads) * ld + place;
+            if (row + i * kRowThreads < last) {
+                d[i] = load_pack<V>(dy + at);
+                if constexpr (FORM != kPlain)
+                    a[i] = load_pack<V>(aux + at);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kDepth; i++) {
+            if (row + i * kRowThreads >= last)
+                break;
+            add_elements<T, V, FORM>(sum, d[i], a[i]);
+            if constexpr (FORM != kPlain)
+                store_pack(dy + (row + i * kRowThreads) * ld + place, d[i]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        sums[ty][tx * V + j] = sum[j];
+    __syncthreads();
+    for (int c = threadIdx.x; c < kColumnThreads * V; c += kThreads) {
+        int64_t at = blockIdx.x * static_cast<int64_t>(kColumnThreads) * V + c;
+        float total = 0;
+#pragma unroll
+        for (int r = 0; r < kRowThreads; r++)
+            total += sums[r][c];
+        if (at < N)
+            partial[blockIdx.y * N + at] = total;
+    }
+}
+
+/* sums (+)= the sum over ranges: kRangeGroups sums of every kRangeGroups-th range side by side, then those in order.
+ * The N summed columns, then the null ones. */
+__global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
+    add_ranges_kernel(int64_t N, struct null_columns null, int ranges, const float *partial, float *sums,
+                      bool accumulate)
+{
+    SHARED(float, groups, [kRangeGroups][kColumnThreads]);
+    int64_t column = blockIdx.x * static_cast<int64_t>(kColumnThreads) + threadIdx.x;
+    float total = 0;
+    for (int r = threadIdx.y; r < ranges && column < N; r += kRangeGroups)
+        total += partial[r * N + column];
+    groups[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y != 0 || column >= N + null.count)
+        return;
+    total = 0;
+    for (int group = 0; group < kRangeGroups; group++)
+        total += groups[group][threadIdx.x];
+    float *sum = sums + (column < N ? place_of(null, column) : null.first + column - N);
+    *sum = accumulate ? *sum + total : total;
+}
+
+__global__ void __launch_bounds__(kThreads) add_f32_kernel(int64_t n, float *sums, const float *x)
+{
+    int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    if (i < n)
+        sums[i] += x[i];
+}
+
+/* Half words with random signs and mantissas, whose exponents are moderate in fp32, bf16 and fp16 alike. */
+__global__ void __launch_bounds__(kThreads) fill_random_kernel(int64_t words, uint32_t *memory, uint32_t seed)
+{
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < words;
+         i += gridDim.x * static_cast<int64_t>(kThreads)) {
+        uint32_t x = static_cast<uint32_t>(i) * 0x9e3779b9u + seed;
+        x = (x ^ (x >> 16)) * 0x85ebca6bu;
+        x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+        x ^= x >> 16;
+        memory[i] = (x & 0x83ff83ffu) | 0x3c003c00u;
+    }
+}
+
+/* The arguments of cuda_bias_gelu(). */
+struct bias_gelu {
+    int64_t M, N, ld_y;
+    void *y, *aux;
+    const void *bias;
+    bool erf_form;
+};
+
+template <typename Y, typename T, int V, int FORM>
+cudaError_t launch_bias_gelu(struct stream *stream, const struct bias_gelu *a)
+{
+    const int64_t columns = a->N / V;
+    return CUDA_LAUNCH((bias_gelu_kernel<Y, T, V, FORM>),
+                       dim3(grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>)),
+                       dim3(kThreads), 0, cuda_stream_of(stream)->handle, a->M, static_cast<int>(columns),
+                       static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias), static_cast<T *>(a->aux));
+}
+
+template <typename Y, typename T, int V>
+cudaError_t launch_bias_gelu_form(struct stream *stream, const struct bias_gelu *a)
+{
+    if (!a->aux)
+        return launch_bias_gelu<Y, T, V, kPlain>(stream, a);
+    return a->erf_form ? launch_bias_gelu<Y, T, V, kErf>(stream, a) : launch_bias_gelu<Y, T, V, kTanh>(stream, a);
+}
+
+template <typename Y, typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a)
+{
+    const bool vectors = aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
+                                   a->N * static_cast<int64_t>(sizeof(T)));
+    cuda_check(cuda_device_of(stream),
+               vectors ? launch_bias_gelu_form<Y, T, VECTOR<T>>(stream, a) : launch_bias_gelu_form<Y, T, 1>(stream, a),
+               "linear_fwd (bias, GELU)");
+}
+
+template <typename T, bool ERF> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux)
+{
+    bool aligned = aligned16(dx, aux);
+    int64_t packs = aligned ? n / VECTOR<T> : 0;
+    cudaError_t code =
+        CUDA_LAUNCH((gelu_backward_kernel<T, ERF>), dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), 0,
+                    cuda_stream_of(stream)->handle, n, packs, static_cast<T *>(dx), static_cast<const T *>(aux));
+    cuda_check(cuda_device_of(stream), code, "linear_bwd_input (GELU)");
+}
+
+template <bool ERF> void gelu_backward_of(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: gelu_backward<float, ERF>(stream, n, dx, aux); return;
+    case DTYPE_BF16: gelu_backward<__nv_bfloat16, ERF>(stream, n, dx, aux); return;
+    case DTYPE_F16: gelu_backward<__half, ERF>(stream, n, dx, aux); return;
+    case DTYPE_COUNT: break;
+    }
+    BUG("dtype %d", static_cast<int>(dtype));
+}
+
+/* A matrix of M rows, ld apart, of which N columns are summed and the null ones not; `aux` and `erf_form` with GELU's
+ * slopes, then ld is N. */
+struct columns {
+    int64_t M, N, ld;
+    struct null_columns null;
+    const void *matrix, *aux;
+    bool erf_form;
+};
+
+template <typename T, int V, int FORM>
+cudaError_t launch_sums(cudaStream_t handle, const struct columns *c, float *partial)
+{
+    int64_t ranges = cuda_column_ranges(c->M, c->N), rows = (c->M + ranges - 1) / ranges, width = kColumnThreads * V;
+    dim3 grid(static_cast<unsigned>((c->N + width - 1) / width), static_cast<unsigned>(ranges));
+    return CUDA_LAUNCH((column_sums_kernel<T, V, FORM>), grid, dim3(kThreads), 0, handle, c->M, c->N,
+                       static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, c->null, static_cast<const T *>(c->aux),
+                       rows, partial);
+}
+
+template <typename T, int V> cudaError_t launch_form(cudaStream_t handle, const struct columns *c, float *partial)
+{
+    if (!c->aux)
+        return launch_sums<T, V, kPlain>(handle, c, partial);
+    return c->erf_form ? launch_sums<T, V, kErf>(handle, c, partial) : launch_sums<T, V, kTanh>(handle, c, partial);
+}
+
+template <typename T> cudaError_t column_sums(cudaStream_t handle, const struct columns *c, float *partial)
+{
+    constexpr int kPack = VECTOR<T>;
+    uintptr_t addresses = reinterpret_cast<uintptr_t>(c->matrix) | reinterpret_cast<uintptr_t>(c->aux);
+    bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && c->null.first % kPack == 0 && c->null.count % kPack == 0 &&
+                 addresses % 16 == 0;
+    return packs ? launch_form<T, kPack>(handle, c, partial) : launch_form<T, 1>(handle, c, partial);
+}
+
+void sum_columns(struct stream *stream, const struct columns *c, float *sums, enum dtype dtype, bool accumulate,
+                 void *scratch)
+{
+    cudaStream_t handle = cuda_stream_of(stream)->handle;
+    float *partial = static_cast<float *>(scratch);
+    cudaError_t code = dtype == DTYPE_F32    ? column_sums<float>(handle, c, partial)
+                       : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, c, partial)
+                                             : column_sums<__half>(handle, c, partial);
+    if (cuda_check(cuda_device_of(stream), code, "a bias' gradient")) {
+        const int64_t all = c->N + c->null.count;
+        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((all + kColumnThreads - 1) / kColumnThreads)),
+                           dim3(kColumnThreads, kRangeGroups), 0, handle, c->N, c->null,
+                           static_cast<int>(cuda_column_ranges(c->M, c->N)), partial, sums, accumulate);
+        cuda_check(cuda_device_of(stream), code, "a bias' gradient");
+    }
+}
+
+} // namespace
+
+void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
+                    const void *bias, void *aux, bool erf_form, enum dtype dtype)
+{
+    ASSERT(y_dtype == dtype || y_dtype == DTYPE_F32);
+    if (M == 0 || N == 0)
+        return;
+    ASSERT(N <= INT32_MAX / 2);
+    const struct bias_gelu args = {M, N, ld_y, y, aux, bias, erf_form};
+    const bool wide = y_dtype == DTYPE_F32;
+    switch (dtype) {
+    case DTYPE_F32: bias_gelu<float, float>(stream, &args); return;
+    case DTYPE_BF16:
+        wide ? bias_gelu<float, __nv_bfloat16>(stream, &args) : bias_gelu<__nv_bfloat16, __nv_bfloat16>(stream, &args);
+        return;
+    case DTYPE_F16: wide ? bias_gelu<float, __half>(stream, &args) : bias_gelu<__half, __half>(stream, &args); return;
+    case DTYPE_COUNT: break;
+    }
+    BUG("dtype %d", static_cast<int>(dtype));
+}
+
+void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype)
+{
+    if (n == 0)
+        return;
+    if (erf_form)
+        gelu_backward_of<true>(stream, n, dx, aux, dtype);
+    else
+        gelu_backward_of<false>(stream, n, dx, aux, dtype);
+}
+
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
+                      enum dtype dtype, bool accumulate, void *scratch)
+{
+    const struct columns columns = {M, N, ld, {N, 0}, dy, nullptr, false};
+    if (M > 0 && N > 0)
+        sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
+}
+
+size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *a)
+{
+    const size_t summed = cuda_column_sums_bytes(a->M, a->N - a->null_count), all = (size_t)a->N * sizeof(float);
+    return summed > all ? summed : all;
+}
+
+void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *a, void *scratch)
+{
+    const int64_t summed = a->N - a->null_count;
+    const struct null_columns null = {a->null_count ? a->null_first : summed, a->null_count};
+    const struct columns columns = {a->M, summed, a->ld_dy ? a->ld_dy : a->N, null, a->dy, nullptr, false};
+    ASSERT(summed > 0);
+    sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate_dbias, scratch);
+}
+
+void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
+                             enum dtype dtype, float *sums, bool accumulate, void *scratch)
+{
+    const struct columns columns = {M, N, N, {N, 0}, dx, aux, erf_form};
+    if (M > 0 && N > 0)
+        sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
+}
+
+void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
+{
+    if (n == 0)
+        return;
+    cudaError_t code = CUDA_LAUNCH(add_f32_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
+                                   dim3(kThreads), 0, cuda_stream_of(stream)->handle, n, sums, x);
+    cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
+}
+
+void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_t seed)
+{
+    int64_t words = static_cast<int64_t>(bytes / sizeof(uint32_t));
+    if (words == 0)
+        return;
+    cudaError_t code = CUDA_LAUNCH(fill_random_kernel, dim3(blocks_for(words)), dim3(kThreads), 0,
+                                   cuda_stream_of(stream)->handle, words, static_cast<uint32_t *>(memory), seed);
+    cuda_check(cuda_device_of(stream), code, "filling memory to time matrix products");
+}

@@ -1,0 +1,96 @@
+/* gemm_cuda_product.c: see gemm_cuda_product.h. cublasLt's GELU is that of tanh; the other one has a kernel. */
+#include "gpu/cuda/gemm/gemm_cuda_product.h"
+
+static int64_t alignment(const void *pointer)
+{
+    uintptr_t bits = (uintptr_t)pointer | 16;
+    return (int64_t)(bits & -bits);
+}
+
+static void set_alignments(struct gemm_product *p)
+{
+    p->key.align_a = alignment(p->a);
+    p->key.align_b = alignment(p->b);
+    p->key.align_d = alignment(p->d);
+    p->key.align_extra = alignment((void *)((uintptr_t)p->vector | (uintptr_t)p->aux));
+}
+
+struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struct linear_fwd_args *a)
+{
+    const bool gelu = a->gelu && !a->gelu_erf;
+    struct gemm_product p = {
+        .a = a->w, .b = a->x, .d = a->y, .vector = (void *)(uintptr_t)a->bias, .aux = gelu ? a->aux : NULL};
+    p.key = (struct gemm_key){.m = a->N,
+                              .n = a->M,
+                              .k = a->K,
+                              .lda = a->weights_in_out ? a->N : a->K,
+                              .ldb = a->K,
+                              .ldd = a->ld_y ? a->ld_y : a->N,
+                              .ld_aux = gelu ? a->N : 0,
+                              .transpose_a = !a->weights_in_out,
+                              .input = a->dtype,
+                              .output = a->y_dtype,
+                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
+                              .workspace = (int64_t)rules->workspace,
+                              .sm_target = rules->sm_target};
+    p.key.epilogue = gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
+    set_alignments(&p);
+    return p;
+}
+
+struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const struct linear_bwd_input_args *a)
+{
+    const void *aux = a->gelu_erf ? NULL : a->gelu_aux;
+    struct gemm_product p = {.a = a->w, .b = a->dy, .d = a->dx, .aux = (void *)(uintptr_t)aux};
+    p.key = (struct gemm_key){.m = a->K,
+                              .n = a->M,
+                              .k = a->N,
+                              .lda = a->weights_in_out ? a->N : a->K,
+                              .ldb = a->ld_dy ? a->ld_dy : a->N,
+                              .ldd = a->K,
+                              .ld_aux = aux ? a->K : 0,
+                              .transpose_a = a->weights_in_out,
+                              .input = a->dtype,
+                              .output = a->dtype,
+                              .epilogue = aux ? GEMM_DGELU : GEMM_PLAIN,
+                              .accumulate = a->accumulate,
+                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
+                              .workspace = (int64_t)rules->workspace,
+                              .sm_target = rules->sm_target};
+    set_alignments(&p);
+    return p;
+}
+
+struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, const struct linear_bwd_weight_args *a,
+                                            float *sums)
+{
+    int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N;
+    struct gemm_product p = {.a = a->weights_in_out ? a->dy : a->x, .b = a->weights_in_out ? a->x : a->dy, .d = a->dw};
+    p.vector = a->dw_dtype == DTYPE_F32 ? sums : NULL; /* an epilogue's sums have the type of D */
+    p.key = (struct gemm_key){.m = a->weights_in_out ? a->N : a->K,
+                              .n = a->weights_in_out ? a->K : a->N,
+                              .k = a->M,
+                              .lda = a->weights_in_out ? ld_dy : a->K,
+                              .ldb = a->weights_in_out ? a->K : ld_dy,
+                              .ldd = a->weights_in_out ? a->N : a->K,
+                              .transpose_b = true,
+                              .input = a->dtype,
+                              .output = a->dw_dtype,
+                              .accumulate = a->accumulate,
+                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
+                              .workspace = (int64_t)rules->workspace,
+                              .sm_target = rules->sm_target};
+    p.key.epilogue = !p.vector ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
+    set_alignments(&p);
+    return p;
+}
+
+struct gemm_product gemm_product_without_epilogue(const struct gemm_product *p)
+{
+    struct gemm_product plain = *p;
+    plain.vector = plain.aux = NULL;
+    plain.key.epilogue = GEMM_PLAIN;
+    plain.key.ld_aux = 0;
+    set_alignments(&plain);
+    return plain;
+}

@@ -1,0 +1,238 @@
+/* nvml.c: looks up NVML's functions by name. Many toolkits come without its header, so the few types are declared here;
+ * the library's interface does not change between versions. */
+#include "gpu/cuda/nvml.h"
+
+#include "core/memory.h"
+#include "core/status.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void *nvml_device;
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+struct nvml_process_info {
+    unsigned pid;
+    unsigned long long used; /* all bits set: not known */
+    unsigned gpu_instance, compute_instance;
+};
+enum { NVML_OK = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_TEMPERATURE_GPU = 0 };
+
+/* member of struct nvml, symbol, parameters; all functions return an error code */
+#define NVML_FUNCTIONS(X)                                                        \
+    X(init, "nvmlInit_v2", (void))                                               \
+    X(shutdown, "nvmlShutdown", (void))                                          \
+    X(driver_version, "nvmlSystemGetDriverVersion", (char *, unsigned))          \
+    X(count, "nvmlDeviceGetCount_v2", (unsigned *))                              \
+    X(handle, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvml_device *))        \
+    X(name, "nvmlDeviceGetName", (nvml_device, char *, unsigned))                \
+    X(memory, "nvmlDeviceGetMemoryInfo", (nvml_device, struct nvml_memory *))    \
+    X(clock, "nvmlDeviceGetClockInfo", (nvml_device, int, unsigned *))           \
+    X(max_clock, "nvmlDeviceGetMaxClockInfo", (nvml_device, int, unsigned *))    \
+    X(temperature, "nvmlDeviceGetTemperature", (nvml_device, int, unsigned *))   \
+    X(power, "nvmlDeviceGetPowerUsage", (nvml_device, unsigned *))               \
+    X(power_limit, "nvmlDeviceGetEnforcedPowerLimit", (nvml_device, unsigned *)) \
+    X(throttle, "nvmlDeviceGetCurrentClocksThrottleReasons", (nvml_device, unsigned long long *))
+
+/* The same; older drivers lack them, and the member is NULL then. */
+#define NVML_LATER_FUNCTIONS(X)                                                                                    \
+    X(find, "nvmlDeviceGetHandleByUUID", (const char *, nvml_device *))                                            \
+    X(processes, "nvmlDeviceGetComputeRunningProcesses_v3", (nvml_device, unsigned *, struct nvml_process_info *)) \
+    X(process_name, "nvmlSystemGetProcessName", (unsigned, char *, unsigned))
+
+struct nvml {
+#define NVML_MEMBER(member, symbol, parameters) int(*member) parameters;
+    NVML_FUNCTIONS(NVML_MEMBER)
+    NVML_LATER_FUNCTIONS(NVML_MEMBER)
+};
+
+static bool bind(void *library, struct nvml *nvml, char *why)
+{
+    void *found;
+#define NVML_BIND(member, symbol, parameters)                        \
+    if (!(found = dlsym(library, symbol))) {                         \
+        snprintf(why, 256, "the NVML of this driver lacks " symbol); \
+        return false;                                                \
+    }                                                                \
+    memcpy(&nvml->member, &found, sizeof found);
+    NVML_FUNCTIONS(NVML_BIND)
+#define NVML_BIND_LATER(member, symbol, parameters) \
+    found = dlsym(library, symbol);                 \
+    memcpy(&nvml->member, &found, sizeof found);
+    NVML_LATER_FUNCTIONS(NVML_BIND_LATER)
+    return true;
+}
+
+static void read_gpu(const struct nvml *nvml, nvml_device device, struct nvml_gpu *gpu)
+{
+    struct nvml_memory memory;
+    unsigned long long throttle;
+    *gpu = (struct nvml_gpu){0};
+    if (nvml->name(device, gpu->name, sizeof gpu->name) != NVML_OK)
+        snprintf(gpu->name, sizeof gpu->name, "unknown");
+    if (nvml->memory(device, &memory) == NVML_OK) {
+        gpu->memory_total = memory.total;
+        gpu->memory_free = memory.free;
+    }
+    if (nvml->throttle(device, &throttle) == NVML_OK)
+        gpu->throttle = throttle;
+    struct {
+        int code;
+        unsigned *value;
+    } numbers[] = {
+        {nvml->clock(device, NVML_CLOCK_SM, &gpu->sm_mhz), &gpu->sm_mhz},
+        {nvml->max_clock(device, NVML_CLOCK_SM, &gpu->sm_max_mhz), &gpu->sm_max_mhz},
+        {nvml->clock(device, NVML_CLOCK_MEMORY, &gpu->memory_mhz), &gpu->memory_mhz},
+        {nvml->temperature(device, NVML_TEMPERATURE_GPU, &gpu->celsius), &gpu->celsius},
+        {nvml->power(device, &gpu->milliwatts), &gpu->milliwatts},
+        {nvml->power_limit(device, &gpu->limit_milliwatts), &gpu->limit_milliwatts},
+    };
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        if (numbers[i].code != NVML_OK)
+            *numbers[i].value = 0;
+}
+
+/* Opens the library and starts it; NULL: `why` (at least 256 bytes) has the reason. nvml_stop() ends what it began. */
+static void *nvml_start(const char *file, struct nvml *nvml, char *why)
+{
+    int code;
+    const char *reason;
+    void *library = memory_dlopen(file ? file : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL, &reason);
+    if (!library) {
+        snprintf(why, 256, "%.255s", reason);
+        return NULL;
+    }
+    if (bind(library, nvml, why)) {
+        if ((code = nvml->init()) == NVML_OK)
+            return library;
+        snprintf(why, 256, "NVML does not start: error %d", code);
+    }
+    dlclose(library);
+    return NULL;
+}
+
+static void nvml_stop(const struct nvml *nvml, void *library)
+{
+    nvml->shutdown();
+    dlclose(library);
+}
+
+int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why)
+{
+    struct nvml nvml;
+    unsigned count = 0;
+    nvml_device device;
+    if (driver_size)
+        driver[0] = '\0';
+    void *library = nvml_start(file, &nvml, why);
+    if (!library)
+        return -1;
+    if (nvml.driver_version(driver, (unsigned)driver_size) != NVML_OK && driver_size)
+        driver[0] = '\0';
+    const int code = nvml.count(&count);
+    if (code != NVML_OK)
+        snprintf(why, 256, "NVML does not count the GPUs: error %d", code);
+    for (int i = 0; code == NVML_OK && i < (int)count && i < max; i++) {
+        gpus[i] = (struct nvml_gpu){.name = "not accessible"};
+        if (nvml.handle((unsigned)i, &device) == NVML_OK)
+            read_gpu(&nvml, device, &gpus[i]);
+    }
+    nvml_stop(&nvml, library);
+    return code == NVML_OK ? (int)count : -1;
+}
+
+/* ---- one GPU ------------------------------------------------------------- */
+
+/* Finds the GPU whose UUID has these 32 hexadecimal digits: NVML writes it as GPU-8-4-4-4-12 of them. */
+static bool find_gpu(const struct nvml *nvml, const char *id, nvml_device *device)
+{
+    char uuid[64];
+    if (!nvml->find || strlen(id) != 32)
+        return false;
+    snprintf(uuid, sizeof uuid, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", id, id + 8, id + 12, id + 16, id + 20);
+    return nvml->find(uuid, device) == NVML_OK;
+}
+
+static void describe_process(const struct nvml *nvml, const struct nvml_process_info *info,
+                             struct nvml_process *process)
+{
+    char path[512] = "";
+    *process = (struct nvml_process){.pid = info->pid, .bytes = info->used == ~0ull ? 0 : info->used};
+    if (!nvml->process_name || nvml->process_name(info->pid, path, sizeof path) != NVML_OK)
+        return;
+    path[sizeof path - 1] = '\0';
+    path[strcspn(path, " ")] = '\0'; /* arguments */
+    const char *slash = strrchr(path, '/');
+    snprintf(process->name, sizeof process->name, "%.63s", slash ? slash + 1 : path);
+}
+
+int nvml_processes(const char *file, const char *id, struct nvml_process *processes, int max)
+{
+    enum { MOST = 64 };
+    struct nvml_process_info infos[MOST];
+    struct nvml nvml;
+    char why[256];
+    nvml_device device;
+    unsigned count = MOST;
+    int others = -1;
+    void *library = nvml_start(file, &nvml, why);
+    if (!library)
+        return -1;
+    if (nvml.processes && find_gpu(&nvml, id, &device) && nvml.processes(device, &count, infos) == NVML_OK) {
+        others = 0;
+        for (unsigned i = 0; i < count && i < MOST; i++) {
+            if (infos[i].pid == (unsigned)getpid())
+                continue;
+            if (others < max)
+                describe_process(&nvml, &infos[i], &processes[others]);
+            others++;
+        }
+    }
+    nvml_stop(&nvml, library);
+    return others;
+}
+
+bool nvml_read_throttle(const char *file, const char *id, uint64_t *throttle)
+{
+    struct nvml nvml;
+    char why[256];
+    nvml_device device;
+    unsigned long long reasons;
+    void *library = nvml_start(file, &nvml, why);
+    if (!library)
+        return false;
+    const bool known = find_gpu(&nvml, id, &device) && nvml.throttle(device, &reasons) == NVML_OK;
+    if (known)
+        *throttle = reasons;
+    nvml_stop(&nvml, library);
+    return known;
+}
+
+uint64_t nvml_throttle_faults(const char *id)
+{
+    uint64_t throttle = 0;
+    nvml_read_throttle(NULL, id, &throttle);
+    return throttle & NVML_THROTTLE_FAULTS;
+}
+
+const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size)
+{
+    /* harmless, so not listed: idle (bit 0), clocks set by the user (1), a group's common clock (4), displays (8) */
+    static const struct {
+        uint64_t bit;
+        const char *text;
+    } reasons[] = {
+        {1 << 2, "power cap"},           {1 << 3, "hardware slowdown"},
+        {1 << 5, "driver's heat limit"}, {1 << 6, "hardware's heat limit"},
+        {1 << 7, "power brake"},
+    };
+    size_t length = 0;
+    snprintf(text, size, "no");
+    for (size_t i = 0; i < COUNT_OF(reasons) && length < size; i++)
+        if (throttle & reasons[i].bit)
+            length += (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : "", reasons[i].text);
+    return text;
+}

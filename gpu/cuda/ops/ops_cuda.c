@@ -1,0 +1,75 @@
+/* ops_cuda.c: the CUDA op table, the workspace of its ops, and their preparation before the first step. */
+#include "gpu/cuda/ops_cuda.h"
+
+#include "gpu/cuda/attention/attention_cudnn.h"
+#include "gpu/cuda/cuda_workspace.h"
+#include "gpu/cuda/gemm/gemm_cuda.h"
+#include "gpu/cuda/gemm/gemm_cuda_gated.h"
+#include "gpu/cuda/gemm/gemm_cuda_measure.h"
+#include "gpu/cuda/gemm/gemm_cuda_plan.h"
+#include "gpu/cuda/gemm_trial.h"
+#include "gpu/device_avoid.h"
+
+#define OPS_CUDA_ENTRY(op) .op = cuda_##op,
+const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
+
+size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits)
+{
+    const struct cuda_device *cuda = device->private_;
+    const size_t own = cuda_workspace_bytes(limits, device->memory_bytes);
+    const size_t cudnn = cuda->attention ? attention_cudnn_workspace_bytes(cuda->attention, limits) : 0;
+    return own > cudnn ? own : cudnn;
+}
+
+enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
+{
+    struct cuda_device *cuda = device->private_;
+    const struct gemm_cuda *gemm = cuda->gemm;
+    if (gemm_gated_wants_cudnn(gemm, products))
+        gemm_cuda_use_cudnn(cuda->gemm, attention_cudnn_target(cuda->attention));
+    gemm_gated_take_imported(cuda->gemm, products);
+    gemm_cache_lock(gemm->cache); /* one process of a machine measures, the others wait and read */
+    gemm_trial_begin(gemm->trial);
+    enum status status = gemm_cuda_prepare(device, products, err);
+    if (status == STATUS_OK)
+        status = attention_cudnn_choose(cuda->attention, gemm->cache, gemm->trial, err);
+    gemm_cache_unlock(gemm->cache);
+    return status == STATUS_OK ? attention_cudnn_prepare(cuda->attention, err) : status;
+}
+
+char *ops_cuda_choices(struct device *device)
+{
+    const struct cuda_device *cuda = device->private_;
+    return gemm_cache_export(cuda->gemm->cache);
+}
+
+void ops_cuda_take_choices(struct device *device, const char *text, bool complete)
+{
+    const struct cuda_device *cuda = device->private_;
+    gemm_cache_import(cuda->gemm->cache, text, complete);
+}
+
+void ops_cuda_avoid(struct device *device, unsigned parts)
+{
+    const struct cuda_device *cuda = device->private_;
+    if (parts & DEVICE_EPILOGUES)
+        gemm_cuda_avoid_epilogues(cuda->gemm);
+}
+
+void ops_cuda_leave_multiprocessors(struct device *device, int count)
+{
+    const struct cuda_device *cuda = device->private_;
+    gemm_cuda_leave_multiprocessors(cuda->gemm, count);
+}
+
+const char *ops_cuda_attention_obstacle(struct device *device)
+{
+    const struct cuda_device *cuda = device->private_;
+    return attention_cudnn_obstacle(cuda->attention);
+}
+
+void ops_cuda_describe(struct device *device, char *text, size_t size)
+{
+    const struct cuda_device *cuda = device->private_;
+    attention_cudnn_describe(cuda->attention, text, size);
+}

@@ -1,0 +1,71 @@
+#include "gpu/simulate/gpu_catalog.h"
+
+#include "gpu/peaks.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Multiprocessors, their shared memory, L2 and links (PCIe 4 or 5 x 16 to the host) are from NVIDIA's data sheets and
+ * the white papers of GA100, GA102, GH100, AD102, GB202 and the Blackwell architecture; GPUs without NVLink talk over
+ * PCIe. Rates of products and memory are those of gpu/peaks.c. `sustained` of the H100 is 700 of 989 TFLOP/s, the rate
+ * of large cublasLt products at 700 W with random values; the A100 reaches more of its lower peak. The others are
+ * assumed to be like their nearest relative. */
+static const struct {
+    const char *option, *name;
+    double memory_gib;
+    int sms, shared_kib;
+    double l2_mib, link, host_link, sustained;
+    bool hopper;
+} models[] = {
+    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 228, 50, 450e9, 64e9, 0.7075, true},
+    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 228, 50, 64e9, 64e9, 0.60, true},
+    {"h100-nvl", "NVIDIA H100 NVL", 93.1, 132, 228, 50, 300e9, 64e9, 0.65, true},
+    {"gh200", "NVIDIA GH200 480GB", 94.5, 132, 228, 50, 450e9, 450e9, 0.7075, true},
+    {"h200", "NVIDIA H200", 140.4, 132, 228, 50, 450e9, 64e9, 0.7075, true},
+    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 164, 40, 300e9, 32e9, 0.82, false},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 39.4, 108, 164, 40, 300e9, 32e9, 0.82, false},
+    {"a100-pcie", "NVIDIA A100 80GB PCIe", 79.1, 108, 164, 40, 32e9, 32e9, 0.75, false},
+    {"a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", 39.4, 108, 164, 40, 32e9, 32e9, 0.75, false},
+    {"a10", "NVIDIA A10", 22.1, 72, 100, 6, 32e9, 32e9, 0.75, false},
+    {"a40", "NVIDIA A40", 44.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
+    {"b200", "NVIDIA B200", 178.4, 148, 228, 126, 900e9, 64e9, 0.70, false},
+    {"l4", "NVIDIA L4", 22.0, 58, 100, 48, 32e9, 32e9, 0.60, false},
+    {"l40", "NVIDIA L40", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
+    {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 100, 6, 32e9, 32e9, 0.75, false},
+    {"rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", 23.6, 84, 100, 6, 32e9, 32e9, 0.75, false},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 100, 72, 32e9, 32e9, 0.75, false},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, 0.75, false},
+    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
+    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
+};
+
+const char gpu_catalog_usual[] = "h100";
+
+enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct error *err)
+{
+    char names[512] = "";
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        if (strcasecmp(option, models[i].option) == 0 || strcasecmp(option, models[i].name) == 0) {
+            *model = (struct gpu_model){.option = models[i].option,
+                                        .name = models[i].name,
+                                        .memory_gib = models[i].memory_gib,
+                                        .sms = models[i].sms,
+                                        .shared_kib = models[i].shared_kib,
+                                        .l2_mib = models[i].l2_mib,
+                                        .link = models[i].link,
+                                        .host_link = models[i].host_link,
+                                        .sustained = models[i].sustained,
+                                        .hopper = models[i].hopper,
+                                        .bytes = peaks_bytes(models[i].name)};
+            for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+                model->flops[dtype] = peaks_flops(model->name, (enum dtype)dtype, false);
+            return STATUS_OK;
+        }
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", models[i].option);
+    }
+    error_set(err, STATUS_USAGE, "--device: no GPU '%s' is known", option);
+    return error_hint(err, "one of %s", names);
+}

@@ -1,0 +1,452 @@
+/* op_estimate.c: the time of every op except matrix products (gemm_estimate.c), from its bytes and FLOPs.
+ *
+ * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). None was measured on ztrain itself.
+ *
+ * Memory-bound kernels reach the share of the bandwidth that their accesses and registers allow, judged from their
+ * compiled code: from 2.0 TB/s (head norms) to 2.7 TB/s (SwiGLU).
+ *
+ * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
+ * length; bidirectional attention computes twice the pairs at the same rate. A backward pass whose results repeat bit
+ * for bit moves T x T values per head through memory. Attention with a soft cap, or in fp32, is computed by ztrain's
+ * kernels, which need no such values; they are given half of that speed, as FlashAttention-2, whose tensor-core
+ * instructions they use, has it next to FlashAttention-3 on an H100 (Shah and others 2024: 1.5 to 2.0 times as fast).
+ *
+ * Dropout of the weights: cuDNN reads which weights are kept, 16 bits each, which a kernel writes before
+ * (core/training/dropout.h; its loop has 14 instructions a weight), each at a copy's share of the bandwidth. ztrain's
+ * kernels have the numbers where they need them, in 18 instructions a weight and pass: one pass forward, three
+ * backward, which then computes eight products instead of seven. Instructions are counted in the sources, at 128 a
+ * clock of 1.7 GHz and multiprocessor.
+ *
+ * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm/gemm_cuda_plan.h). A GPU
+ * times both ways, so a step is not slower for it. What a bias gradient costs as an epilogue is not known, so it counts
+ * as a pass of its own; ASSUME_FUSED_BIAS is the other end. So does SwiGLU; ASSUME_FUSED_SWIGLU gives the bytes that it
+ * moves in products the costs of GELU's, and cuDNN's products the speed of cublasLt's.
+ *
+ * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
+ *
+ * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
+#include "gpu/simulate/op_estimate.h"
+
+#include "gpu/cuda/cuda_workspace.h"
+#include "gpu/op_cost.h"
+
+#include <math.h>
+
+#define KIND_NAME(name, text) text,
+const char *const plan_kind_names[PLAN_KIND_COUNT] = {PLAN_KINDS(KIND_NAME)};
+#define ASSUMPTION_WORD(name, word, text) word,
+const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_WORD)};
+#define ASSUMPTION_OVERHEAD(name, word, text) text,
+const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_OVERHEAD)};
+
+const char *const plan_rate_words[PLAN_RATE_COUNT] = {"host-link", "host-memory", "disk-read", "disk-write"};
+const char *const plan_rate_meanings[PLAN_RATE_COUNT] = {
+    "copies between a GPU and its host, each way (usual: 85 % of PCIe's rate)",
+    "the host's memory, as one rank's AdamW reads and writes it (usual: 60GB with 8 ranks on a node)",
+    "a node's local disk, which its ranks share (usual: 6.5GB, one data-centre SSD on PCIe 4)",
+    "the same for writing (usual: 3.5GB)"};
+
+static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: the best that is reached */
+static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
+static const double gap_seconds = 1.5e-6;
+
+/* Shares of the memory's bandwidth. Some of them are those of kernels that were changed for it, estimated, not
+ * measured: norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of
+ * the 8 blocks a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the
+ * heads that is mostly idle, and 32 more bytes a thread on their way; the loss has 48 KiB a multiprocessor on their
+ * way, 16 before, and spends a third of the instructions on an exponential; norm_bwd has 24 or 32 warps a
+ * multiprocessor on their way, where 127 registers left room for 16; column sums have four 16-byte loads a thread under
+ * way. */
+static const double share_norm_fwd = 0.79, share_norm_bwd = 0.686, share_head_norm = 0.6, share_rope = 0.746,
+                    share_pointwise = 0.805, share_loss = 0.716, share_embedding = 0.45, share_optimizer = 0.746,
+                    share_columns = 0.805;
+
+static double size_in_bytes(enum dtype dtype)
+{
+    return (double)dtype_size(dtype);
+}
+
+static double at_ceiling(const struct plan_settings *s, enum dtype dtype, struct op_cost work)
+{
+    double flops = work.flops / (ceiling_flops * s->gpu->flops[dtype]);
+    return fmax(flops, work.bytes / (ceiling_bytes * s->gpu->bytes));
+}
+
+static struct op_estimate one_part(enum plan_kind kind, double ceiling, double expected, int launches)
+{
+    return (struct op_estimate){.parts = {{kind, ceiling, fmax(ceiling, expected), launches}}, .count = 1};
+}
+
+/* An op that moves bytes; `again`: bytes that it moves a second time. */
+static struct op_estimate memory_bound(const struct plan_settings *s, enum plan_kind kind, struct op_cost work,
+                                       double again, double share, int launches)
+{
+    double bandwidth = s->gpu->bytes;
+    if (plan_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
+        share = fast_bytes;
+    return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth),
+                    launches);
+}
+
+/* ---- matrix products ----------------------------------------------------- */
+
+/* `extra`: seconds of the epilogue. */
+static struct op_estimate product(const struct plan_settings *s, enum plan_kind kind, enum dtype dtype,
+                                  struct op_cost work, double gemm, double extra)
+{
+    double ceiling = at_ceiling(s, dtype, work);
+    bool fast = plan_assumes(s, ASSUME_FAST_PRODUCTS);
+    return one_part(kind, ceiling, fast ? ceiling : gemm + extra, 1);
+}
+
+/* Seconds of the GELU of erf, which no epilogue has: a kernel that moves a matrix of so many bytes three times. */
+static double gelu_pass(const struct plan_settings *s, double bytes)
+{
+    return 3 * bytes / (share_pointwise * s->gpu->bytes);
+}
+
+/* Seconds of an epilogue that reads matrices and writes others next to the product's own. */
+static double epilogue_seconds(const struct plan_settings *s, double read, double written)
+{
+    return (read / 0.6 + written * 0.6) / s->gpu->bytes;
+}
+
+/* SwiGLU as a kernel of its own. */
+static void add_gate(const struct plan_settings *s, struct op_estimate *estimate, struct op_cost work)
+{
+    estimate->parts[estimate->count++] = memory_bound(s, PLAN_SWIGLU, work, 0, share_pointwise, 1).parts[0];
+}
+
+/* A bias gradient that is a pass of its own over a matrix (M, N): partial sums, then their sums. */
+static void add_column_sums(const struct plan_settings *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
+                            int64_t N)
+{
+    const struct op_cost sums = {0, (double)M * (double)N * size_in_bytes(dtype)};
+    if (!plan_assumes(s, ASSUME_FUSED_BIAS))
+        estimate->parts[estimate->count++] = memory_bound(s, PLAN_BIAS, sums, 0, share_columns, 2).parts[0];
+}
+
+/* The head's products are those whose row distance is given. */
+static enum plan_kind kind_of_product(int64_t row_distance, enum plan_kind otherwise)
+{
+    return row_distance ? PLAN_HEAD : otherwise;
+}
+
+struct op_estimate op_estimate_linear_fwd(const struct plan_settings *s, const struct linear_fwd_args *a)
+{
+    struct linear_fwd_args args = *a;
+    if (plan_assumes(s, ASSUME_BF16_LOGITS))
+        args.y_dtype = a->dtype;
+    const bool fused = a->gated && plan_assumes(s, ASSUME_FUSED_SWIGLU);
+    const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
+    double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, size_in_bytes(args.y_dtype));
+    double matrix = (double)a->M * (double)a->N * size_in_bytes(a->dtype), aux = a->gelu ? matrix : 0;
+    double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
+    if (plan_assumes(s, ASSUME_FUSED_GELU))
+        extra = 0;
+    if (fused)
+        extra = epilogue_seconds(s, matrix / 2, matrix / 2);
+    struct op_estimate estimate =
+        product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
+    estimate.parts[0].launches = products;
+    const struct swiglu_fwd_args gate = linear_gate_fwd(a);
+    if (a->gated && !fused)
+        add_gate(s, &estimate, op_cost_swiglu_fwd(&gate));
+    return estimate;
+}
+
+struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, const struct linear_bwd_input_args *a)
+{
+    double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
+    const bool fused = a->gate_up && plan_assumes(s, ASSUME_FUSED_SWIGLU);
+    double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
+    double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, aux, 0);
+    if (plan_assumes(s, ASSUME_FUSED_GELU))
+        extra = 0;
+    if (fused)
+        extra = epilogue_seconds(s, 2 * matrix, matrix);
+    struct op_estimate estimate =
+        product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
+    if (a->gelu_aux && a->gelu_erf) /* the pass over GELU's matrices gives the sums as well, but for their last step */
+        estimate.parts[0].launches += a->dbias ? 2 : 1;
+    else if (a->dbias)
+        add_column_sums(s, &estimate, a->dtype, a->M, a->K);
+    const struct swiglu_bwd_args gate = linear_gate_bwd(a);
+    if (a->gate_up && !fused)
+        add_gate(s, &estimate, op_cost_swiglu_bwd(&gate));
+    return estimate;
+}
+
+struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, const struct linear_bwd_weight_args *a)
+{
+    bool narrow = plan_assumes(s, ASSUME_BF16_GRADIENTS);
+    double size = size_in_bytes(narrow ? a->dtype : a->dw_dtype);
+    double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
+    struct op_estimate estimate =
+        product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
+    if (a->dbias)
+        add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
+    if (a->dbias && plan_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
+        estimate.parts[0].launches +=
+            (a->accumulate_dbias ? 1 : 0) + (a->null_count ? 1 : 0); /* and null ones cleared */
+    return estimate;
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+/* FLOP/s of causal attention: the rate of very long sequences, approached as T / (T + half), as a share of the peak. */
+struct attention_rate {
+    double narrow, wide; /* heads of up to 64, and larger ones */
+    double half;         /* tokens at which half of that rate is reached */
+};
+static const struct attention_rate forward_rate = {0.367, 0.617, 600}, backward_rate = {0.455, 0.607, 300};
+
+/* Backward in a fixed order: up to this length a workspace of T x T values a head goes through memory, longer sequences
+ * wait for their turn instead. */
+enum { ORDERED_BY_WORKSPACE = 2048 };
+static const double share_workspace = 0.686, share_of_turns = 0.745;
+
+static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
+
+/* Kernels of a backward pass: cuDNN's sums of out x dout, gradients, and the conversion of dq, ztrain's two. */
+enum { cudnn_backward = 3, own_backward = 2 };
+
+/* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for. `ragged_backward`: of
+ * sequences of unequal length in a fixed order, which cuDNN has for Hopper alone. */
+static bool takes_own_kernels(const struct plan_settings *s, const struct attention_fwd_args *a, bool ragged_backward)
+{
+    if (s->attention != PLAN_ATTENTION_USUAL)
+        return s->attention == PLAN_ATTENTION_OWN;
+    return a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
+           (ragged_backward && !s->gpu->hopper);
+}
+
+static double attention_flops(const struct plan_settings *s, const struct attention_rate *rate, enum dtype dtype,
+                              int64_t D, int32_t T, bool own)
+{
+    if (s->attention == PLAN_ATTENTION_CUDNN && dtype == DTYPE_F32)
+        dtype = DTYPE_BF16;
+    double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
+    return share * s->gpu->flops[dtype] * (own ? share_of_own : 1);
+}
+
+/* ---- dropout of the weights ---------------------------------------------- */
+
+static const double own_instructions = 18, kept_instructions = 14; /* for a weight */
+static const double own_products = 8.0 / 7;                        /* of backward, to those without dropout */
+
+static double instruction_seconds(const struct plan_settings *s, double instructions)
+{
+    const double lanes = 128, clock = 1.7e9;
+    return instructions / (lanes * clock * s->gpu->sms);
+}
+
+/* A kernel that writes which weights are kept, in tiles of 256 queries and keys, and the reads of these by cuDNN. */
+static double kept_seconds(const struct plan_settings *s, const struct attention_fwd_args *a, double weights)
+{
+    const double tile = 256, T = a->max_seq, bandwidth = share_pointwise * s->gpu->bytes, size = 2;
+    const double keys = a->bidirectional ? T : fmin(T, (T + tile) / 2), written = (double)(a->M * a->H) * keys;
+    return fmax(size * written / bandwidth, instruction_seconds(s, kept_instructions * written)) +
+           size * weights / bandwidth;
+}
+
+/* `weights`: those of visible keys; `passes`: times that ztrain's kernels need the numbers. */
+static double dropout_seconds(const struct plan_settings *s, const struct attention_fwd_args *a, double weights,
+                              int passes, bool own)
+{
+    if (!a->dropout.threshold || plan_assumes(s, ASSUME_FAST_ATTENTION))
+        return 0;
+    return own ? instruction_seconds(s, own_instructions * passes * weights) : kept_seconds(s, a, weights);
+}
+
+static int dropout_launches(const struct attention_fwd_args *a)
+{
+    return a->dropout.threshold ? 1 : 0;
+}
+
+struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, const struct attention_fwd_args *a)
+{
+    struct op_cost work = op_cost_attention_fwd(a);
+    double ceiling = at_ceiling(s, a->dtype, work);
+    const bool own = takes_own_kernels(s, a, false);
+    double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, own);
+    if (plan_assumes(s, ASSUME_FAST_ATTENTION))
+        expected = 0;
+    expected += dropout_seconds(s, a, work.flops / (4 * (double)a->D), 1, own);
+    return one_part(PLAN_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : dropout_launches(a)));
+}
+
+struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, const struct attention_bwd_args *a)
+{
+    struct op_cost work = op_cost_attention_bwd(a);
+    double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
+    const struct attention_fwd_args forward = attention_forward_of(a);
+    const bool own = takes_own_kernels(s, &forward, a->ragged);
+    double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
+    if (own && a->dropout.threshold)
+        expected *= own_products;
+    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
+    if (plan_assumes(s, ASSUME_FAST_ATTENTION))
+        expected = ceiling;
+    if (!own && !a->unordered && !plan_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
+        if (a->max_seq <= ORDERED_BY_WORKSPACE) {
+            ceiling += workspace / (ceiling_bytes * bandwidth);
+            expected += workspace / (share_workspace * bandwidth);
+        } else {
+            expected /= share_of_turns;
+        }
+    }
+    expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
+    return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected,
+                    own ? own_backward : cudnn_backward + dropout_launches(&forward));
+}
+
+/* One block of threads for each query and head reads the cache, so that a short sequence of few heads leaves
+ * multiprocessors idle; keys and values that several heads share come from the L2 cache the second time. */
+struct op_estimate op_estimate_attention_decode(const struct plan_settings *s, const struct attention_decode_args *a)
+{
+    const double blocks = (double)(a->M * a->H), sms = (double)s->gpu->sms;
+    const double busy = a->q && blocks > 0 && blocks < sms ? blocks / sms : 1;
+    return memory_bound(s, PLAN_ATTENTION_FORWARD, op_cost_attention_decode(a), 0, share_head_norm * busy,
+                        a->q ? 2 : 1);
+}
+
+/* ---- ops that move bytes ------------------------------------------------- */
+
+#define MEMORY_BOUND(op, kind, share, launches)                                                   \
+    struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \
+    {                                                                                             \
+        return memory_bound(s, kind, op_cost_##op(a), 0, share, launches);                        \
+    }
+MEMORY_BOUND(embedding_fwd, PLAN_EMBEDDING, share_embedding, 1)
+MEMORY_BOUND(norm_fwd, PLAN_NORMS, share_norm_fwd, 1)
+MEMORY_BOUND(norm_bwd, PLAN_NORMS, share_norm_bwd, 2)
+MEMORY_BOUND(head_norm_fwd, PLAN_NORMS, share_head_norm, 1)
+MEMORY_BOUND(head_norm_bwd, PLAN_NORMS, share_head_norm, 2)
+MEMORY_BOUND(rope, PLAN_ROPE, share_rope, 1)
+MEMORY_BOUND(swiglu_fwd, PLAN_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(swiglu_bwd, PLAN_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(tanh_fwd, PLAN_HEAD, share_pointwise, 1)
+MEMORY_BOUND(tanh_bwd, PLAN_HEAD, share_pointwise, 1)
+MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)
+MEMORY_BOUND(dropout, PLAN_NORMS, share_pointwise, 1)
+
+/* Kernels that add M rows to a table by keys below `keys`: three for each digit that they are sorted by, two for the
+ * sums; and the fill of a table that is not added to. */
+static int embedding_launches(const float *table, int64_t keys, bool accumulates)
+{
+    int digits = 1;
+    if (!table)
+        return 0;
+    while (keys > (int64_t)1 << (digits * CUDA_SORT_BITS))
+        digits++;
+    return 3 * digits + 2 + !accumulates;
+}
+
+struct op_estimate op_estimate_embedding_bwd(const struct plan_settings *s, const struct embedding_bwd_args *a)
+{
+    const int launches = embedding_launches(a->dwte, a->V, a->accumulate_wte) +
+                         embedding_launches(a->dwpe, a->P, a->accumulate_wpe) +
+                         embedding_launches(a->dwse, a->S, a->accumulate_wse);
+    return memory_bound(s, PLAN_EMBEDDING, op_cost_embedding_bwd(a), 0, share_embedding, launches);
+}
+
+#define OPTIMIZER(op, launches)                                                                   \
+    struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \
+    {                                                                                             \
+        struct op_estimate none = {.count = 0};                                                   \
+        if (plan_assumes(s, ASSUME_NO_OPTIMIZER))                                                 \
+            return none;                                                                          \
+        return memory_bound(s, PLAN_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);    \
+    }
+OPTIMIZER(cast, 1)
+OPTIMIZER(sumsq, 2)
+OPTIMIZER(decide_step, 1)
+OPTIMIZER(find_nonfinite, 2)
+OPTIMIZER(adam, 1)
+OPTIMIZER(momentum, 1)
+OPTIMIZER(muon_momentum, 1)
+OPTIMIZER(muon_update, 1)
+
+/* Parameters' gradients change their dtype; the model's own sums and multiples have one. */
+struct op_estimate op_estimate_accumulate(const struct plan_settings *s, const struct accumulate_args *a)
+{
+    const struct op_estimate none = {.count = 0};
+    const bool of_model = a->dst_dtype == a->src_dtype;
+    if (!of_model && plan_assumes(s, ASSUME_NO_OPTIMIZER))
+        return none;
+    return memory_bound(s, of_model ? PLAN_NORMS : PLAN_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
+}
+
+/* Three products with fp32 results a step, and the kernels that round these: 14 bytes an element of the n x n matrices,
+ * 8 of the n x k one. */
+struct op_estimate op_estimate_orthogonalize(const struct plan_settings *s, const struct orthogonalize_args *a)
+{
+    const bool tall = a->rows > a->cols;
+    const int64_t n = tall ? a->cols : a->rows, k = tall ? a->rows : a->cols;
+    struct op_estimate none = {.count = 0};
+    if (plan_assumes(s, ASSUME_NO_OPTIMIZER))
+        return none;
+    const double ceiling = at_ceiling(s, DTYPE_BF16, op_cost_orthogonalize(a));
+    const double products = gemm_estimate(s->gpu, DTYPE_BF16, n, n, k, sizeof(float)) +
+                            gemm_estimate(s->gpu, DTYPE_BF16, n, n, n, sizeof(float)) +
+                            gemm_estimate(s->gpu, DTYPE_BF16, n, k, n, sizeof(float));
+    const double rounded =
+        (14.0 * (double)n * (double)n + 8.0 * (double)n * (double)k) / (share_pointwise * s->gpu->bytes);
+    return one_part(PLAN_OPTIMIZER, ceiling, a->steps * (products + rounded), 3 + 6 * a->steps);
+}
+
+/* Bytes of each row that ops_cuda_loss.cu reads a second time from memory for dlogits: what its blocks do not keep in
+ * shared memory, unless it fits half of L2, through which the gradients pass as well. */
+static double logits_read_again(const struct gpu_model *gpu, double row)
+{
+    const double own = 2048, narrow = 112 * 1024; /* of a block's shared memory; rows that two blocks share */
+    const int blocks = row <= narrow ? 2 : 1;
+    const double rest = fmax(0, row - (gpu->shared_kib * 1024.0 / blocks - own));
+    return rest * blocks * gpu->sms > gpu->l2_mib * 1048576 / 2 ? rest : 0;
+}
+
+struct op_estimate op_estimate_cross_entropy(const struct plan_settings *s, const struct cross_entropy_args *a)
+{
+    struct cross_entropy_args args = *a;
+    if (plan_assumes(s, ASSUME_BF16_LOGITS))
+        args.logits_dtype = a->dtype;
+    const double row = (double)a->V * size_in_bytes(args.logits_dtype);
+    const double again = a->dlogits ? logits_read_again(s->gpu, row) * (double)a->M : 0;
+    return memory_bound(s, PLAN_CROSS_ENTROPY, op_cost_cross_entropy(&args), again, share_loss, 2);
+}
+
+/* Pinned copies reach 55 of PCIe 5 x 16's 64 GB/s on H100 hosts (NVIDIA's nvbandwidth). */
+double plan_host_link(const struct plan_settings *settings)
+{
+    const double share = 0.85;
+    return settings->host_link > 0 ? settings->host_link : share * settings->gpu->host_link;
+}
+
+double plan_host_memory(const struct plan_settings *settings)
+{
+    const double usual = 60e9;
+    return settings->host_memory > 0 ? settings->host_memory : usual;
+}
+
+/* Samsung announced the PM9A3 (U.2, PCIe 4 x 4), a usual data-centre SSD, with up to 6,500 MB/s read and 3,500 MB/s
+ * written in sequence (Open Compute Summit, May 2020). */
+static double disk_rate(const struct plan_settings *settings, double set, double usual)
+{
+    return (set > 0 ? set : usual) / (settings->node_ranks > 0 ? settings->node_ranks : 1);
+}
+
+double plan_disk_read(const struct plan_settings *settings)
+{
+    return disk_rate(settings, settings->disk_read, 6.5e9);
+}
+
+double plan_disk_write(const struct plan_settings *settings)
+{
+    return disk_rate(settings, settings->disk_write, 3.5e9);
+}
+
+double launch_gap_estimate(const struct plan_settings *settings)
+{
+    return plan_assumes(settings, ASSUME_NO_GAPS) ? 0 : gap_seconds;
+}

@@ -1,0 +1,114 @@
+/* op_estimate.h: how long an op takes on a GPU that need not be here: estimated, never measured.
+ *
+ * The time at the ceiling is the time that the fastest products and copies need for the op's work (op_cost.h): 80 % of
+ * the peak, 90 % of the memory's bandwidth. The expected time comes from efficiencies that are calibrated for the H100,
+ * whose sources op_estimate.c states, and scaled to other GPUs by their data sheets. docs/performance.md states
+ * their accuracy. */
+#ifndef ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
+#define ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
+
+#include "gpu/ops.h"
+#include "gpu/simulate/gpu_catalog.h"
+
+/* Where the time of a step goes. */
+#define PLAN_KINDS(X)                           \
+    X(GEMM_FORWARD, "GEMM forward")             \
+    X(GEMM_DGRAD, "GEMM dgrad")                 \
+    X(GEMM_WGRAD, "GEMM wgrad")                 \
+    X(BIAS, "bias gradients")                   \
+    X(ATTENTION_FORWARD, "attention forward")   \
+    X(ATTENTION_BACKWARD, "attention backward") \
+    X(NORMS, "norms")                           \
+    X(ROPE, "RoPE")                             \
+    X(SWIGLU, "SwiGLU")                         \
+    X(HEAD, "head GEMMs")                       \
+    X(CROSS_ENTROPY, "cross-entropy")           \
+    X(EMBEDDING, "embedding")                   \
+    X(OPTIMIZER, "optimizer")                   \
+    X(GAPS, "launch gaps")                      \
+    X(EXPOSED, "exposed transfers")
+
+/* What a plan may assume about the step: the word that --assume takes, and the overhead that the assumption removes;
+ * its gain is the cost of today's behaviour. */
+#define PLAN_ASSUMPTIONS(X)                                                                \
+    X(FAST_PRODUCTS, "fast-products", "matrix products below the ceiling")                 \
+    X(FAST_ATTENTION, "fast-attention", "attention kernels below the ceiling")             \
+    X(UNORDERED_ATTENTION, "unordered-attention", "attention's backward in a fixed order") \
+    X(BF16_LOGITS, "bf16-logits", "fp32 logits")                                           \
+    X(BF16_GRADIENTS, "bf16-gradients", "fp32 gradients")                                  \
+    X(FUSED_BIAS, "fused-bias", "bias gradients as passes of their own")                   \
+    X(FUSED_GELU, "fused-gelu", "GELU in the epilogues of products")                       \
+    X(FUSED_SWIGLU, "fused-swiglu", "SwiGLU as passes of its own")                         \
+    X(FAST_MEMORY, "fast-memory", "memory-bound kernels below 85 % of the bandwidth")      \
+    X(NO_OPTIMIZER, "no-optimizer", "the optimizer's step")                                \
+    X(NO_GAPS, "no-gaps", "gaps between launches")                                         \
+    X(NO_COMMUNICATION, "no-communication", "communication that computation does not hide")
+
+#define PLAN_KIND_CONSTANT(name, text) PLAN_##name,
+enum plan_kind { PLAN_KINDS(PLAN_KIND_CONSTANT) PLAN_KIND_COUNT };
+#define PLAN_ASSUMPTION_CONSTANT(name, word, text) ASSUME_##name,
+enum plan_assumption { PLAN_ASSUMPTIONS(PLAN_ASSUMPTION_CONSTANT) PLAN_ASSUMPTION_COUNT };
+
+extern const char *const plan_kind_names[PLAN_KIND_COUNT];
+extern const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT];     /* "bf16-logits" */
+extern const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT]; /* "fp32 logits" */
+
+/* What computes attention: what would compute it on that GPU, ztrain's kernels, or cuDNN whatever the op is, in 16
+ * bits. */
+enum plan_attention { PLAN_ATTENTION_USUAL, PLAN_ATTENTION_OWN, PLAN_ATTENTION_CUDNN };
+
+/* A GPU and the assumptions about the step: bit 1 << enum plan_assumption. */
+struct plan_settings {
+    const struct gpu_model *gpu;
+    unsigned assumptions;
+    double host_link;             /* bytes/s between GPU and host, each way; 0: usual */
+    double host_memory;           /* bytes/s that the host reads and writes for one rank; 0: usual */
+    double disk_read, disk_write; /* bytes/s of the disk of a node, which its ranks share; 0: usual */
+    int node_ranks;               /* that share it; 0: one */
+    enum plan_attention attention;
+};
+
+/* The rates that --assume sets by their words: "host-link=50GB". */
+enum { PLAN_RATE_COUNT = 4 };
+extern const char *const plan_rate_words[PLAN_RATE_COUNT];
+extern const char *const plan_rate_meanings[PLAN_RATE_COUNT];
+
+/* The rates for one rank, set or usual (op_estimate.c has the sources of the usual ones). */
+double plan_host_link(const struct plan_settings *settings);
+double plan_host_memory(const struct plan_settings *settings);
+double plan_disk_read(const struct plan_settings *settings);
+double plan_disk_write(const struct plan_settings *settings);
+
+static inline bool plan_assumes(const struct plan_settings *settings, enum plan_assumption assumption)
+{
+    return (settings->assumptions >> assumption & 1) != 0;
+}
+
+/* Parts of an op: a kind's time at the ceiling and expected, in seconds, and the kernels that it launches. */
+struct op_part {
+    enum plan_kind kind;
+    double ceiling, expected;
+    int launches;
+};
+
+/* The parts of a call, one or two. */
+enum { OP_PARTS_MAX = 2 };
+struct op_estimate {
+    struct op_part parts[OP_PARTS_MAX];
+    int count;
+};
+
+/* struct op_estimate op_estimate_<op>(settings, args), for every op. */
+#define OP_ESTIMATE_DECLARE(op) \
+    struct op_estimate op_estimate_##op(const struct plan_settings *settings, const struct op##_args *args);
+OPS_LIST(OP_ESTIMATE_DECLARE)
+#undef OP_ESTIMATE_DECLARE
+
+/* Seconds that a product of M x N x K is expected to take, with outputs of out_bytes bytes an element (read ones
+ * included) in `dtype`. */
+double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
+
+/* Seconds between the end of a kernel and the start of the next. */
+double launch_gap_estimate(const struct plan_settings *settings);
+
+#endif
