@@ -8,8 +8,7 @@
  * `latest` moves after every rank has finished. A checksum in the manifest covers every byte of the other files, and
  * the manifest's own checksum covers the manifest. checkpoint_save.c writes checkpoints, checkpoint_open.c opens and
  * checkpoint_read.c reads them. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_H
-#define ZTRAIN_CKPT_CHECKPOINT_H
+#pragma once
 
 #include "comm/comm.h"
 #include "core/data/token_set.h"
@@ -210,5 +209,3 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
 /* Whether `dir` (<run>/checkpoints) holds a checkpoint folder, valid or not. STATUS_CHECKPOINT: it exists, and cannot
  * be listed. */
 enum status checkpoint_any(const char *dir, bool *any, struct error *err);
-
-#endif

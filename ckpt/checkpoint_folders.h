@@ -9,8 +9,7 @@
  *   X.damaged-N, X.aside-N      moved out of the way; never read again, unless the user names it
  *   .tmp-…                      half written or half deleted; never read, and deleted by the next save
  *   latest, best                links for people and scripts; ztrain itself reads the folders */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
-#define ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
@@ -73,5 +72,3 @@ enum status checkpoint_remove_tree(const char *path, struct error *err);
 
 /* Deletes everything in dir whose name begins with .tmp-; a failure is a warning. */
 void checkpoint_sweep(const char *dir);
-
-#endif

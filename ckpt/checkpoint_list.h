@@ -9,8 +9,7 @@
  *   epoch-N   of the end of epoch N: later than any position of an earlier epoch, or before the end of this one
  *
  * So the newest of them is found by reading one or two. The order itself is that of the steps in the manifests. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_LIST_H
-#define ZTRAIN_CKPT_CHECKPOINT_LIST_H
+#pragma once
 
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/manifest.h"
@@ -88,5 +87,3 @@ void checkpoint_list_release(struct checkpoint_list *list);
 /* Whether an entry may be of a later position than this one, judging by its name; of one that was not read, or could
  * not be. */
 bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint_new_file.h: small files of a checkpoint that is being written, and how the disk's errors read. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_NEW_FILE_H
-#define ZTRAIN_CKPT_CHECKPOINT_NEW_FILE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -16,5 +15,3 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
 /* Drops the cached pages of a file that is on disk, so that the next read comes from there. If that does not work, the
  * read at least verifies the cached pages. */
 enum status checkpoint_reads_from_disk(const char *path, struct error *err);
-
-#endif

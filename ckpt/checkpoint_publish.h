@@ -1,7 +1,6 @@
 /* checkpoint_publish.h: a save under way, and its last part: rank 0 makes a checkpoint of the files that the ranks have
  * written. For checkpoint_save.c, whose table names the steps. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_PUBLISH_H
-#define ZTRAIN_CKPT_CHECKPOINT_PUBLISH_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/manifest.h"
@@ -50,5 +49,3 @@ struct checkpoint_saving {
  * the part in which the ranks wrote their files. A failure after step 5 is a warning, unless the folder belongs to
  * another run. */
 enum status checkpoint_publish(struct checkpoint_saving *save, struct error *err);
-
-#endif

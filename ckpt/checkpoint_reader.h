@@ -1,6 +1,5 @@
 /* checkpoint_reader.h: an open checkpoint from inside. For checkpoint_open.c and checkpoint_read.c. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_READER_H
-#define ZTRAIN_CKPT_CHECKPOINT_READER_H
+#pragma once
 
 #include "ckpt/checkpoint_stream.h"
 #include "ckpt/manifest.h"
@@ -18,5 +17,3 @@ static inline struct reader *reader_of(const struct checkpoint *checkpoint)
 {
     return checkpoint->private_;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint_retention.h: which checkpoints of a run stay after a save (checkpoint.keep_last, keep_best,
  * keep_every_steps). */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_RETENTION_H
-#define ZTRAIN_CKPT_CHECKPOINT_RETENTION_H
+#pragma once
 
 #include "ckpt/checkpoint_list.h"
 
@@ -23,5 +22,3 @@ int64_t checkpoint_rank(const struct checkpoint_list *list, const struct checkpo
 /* The best entry of at most this step; NULL: none has a score. */
 const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *list, const struct checkpoint_keep *keep,
                                                int64_t newest);
-
-#endif

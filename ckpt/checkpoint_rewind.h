@@ -9,8 +9,7 @@
  * from metrics.jsonl.N, and the checkpoints and metrics since the two courses parted go aside under another number.
  *
  * Only rank 0 calls these functions, under the run folder's lock. Nothing here is collective. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_REWIND_H
-#define ZTRAIN_CKPT_CHECKPOINT_REWIND_H
+#pragma once
 
 #include "ckpt/checkpoint_list.h"
 
@@ -46,5 +45,3 @@ void checkpoint_rewind_release(struct checkpoint_rewind *rewind);
 /* Makes the changes, durably, except for the lines of metrics.jsonl, which metrics_open() replaces. checkpoint_rewind.c
  * describes the state after a kill. STATUS_CHECKPOINT: a change failed. */
 enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint_save_cache.h: what rank 0 reads once for all saves of a run: the tokenizer files, and the list of
  * checkpoints. For checkpoint_save.c. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
-#define ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
+#pragma once
 
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/manifest.h"
@@ -23,5 +22,3 @@ struct checkpoint_save_cache {
     int num_files;
     struct checkpoint_list known; /* as of the last save; empty before the first one */
 };
-
-#endif

@@ -4,8 +4,7 @@
  * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
  * A rank file is opened when it is first needed and stays open for the next ranges, as long as these files take no more
  * than half of the process's descriptors. One caller at a time may read from a checkpoint, or one stream. */
-#ifndef ZTRAIN_CKPT_CHECKPOINT_STREAM_H
-#define ZTRAIN_CKPT_CHECKPOINT_STREAM_H
+#pragma once
 
 #include "ckpt/manifest.h"
 #include "ckpt/rankfile.h"
@@ -51,5 +50,3 @@ enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part,
 /* Verifies every frame of the share. */
 enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err);
 void checkpoint_stream_free(struct checkpoint_stream *stream); /* NULL is allowed */
-
-#endif

@@ -3,8 +3,7 @@
  * The file is a JSON object with one line for each member, or for each element of its long lists. Its last member is
  * "checksum": the XXH3 of all bytes before the first digit of the checksum; the bytes after the digits are fixed. So
  * the manifest covers itself and, through its "files", everything else. docs/checkpoint-format.md lists the members. */
-#ifndef ZTRAIN_CKPT_MANIFEST_H
-#define ZTRAIN_CKPT_MANIFEST_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/rankfile.h"
@@ -85,5 +84,3 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank);
 
 /* "rank-00003.zst" */
 void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX]);
-
-#endif

@@ -8,8 +8,7 @@
  *      ],
  *      "checksum": "0123456789abcdef"
  *     } */
-#ifndef ZTRAIN_CKPT_MANIFEST_TEXT_H
-#define ZTRAIN_CKPT_MANIFEST_TEXT_H
+#pragma once
 
 #include "ckpt/manifest.h"
 
@@ -32,5 +31,3 @@ static const struct {
     {"epoch_targets", offsetof(struct train_position, epoch_targets)},
     {"tokens", offsetof(struct train_position, tokens)},
 };
-
-#endif

@@ -16,8 +16,7 @@
  * Readers trust nothing: the table must list exactly the slices that follow from the manifest. OpenMP threads share the
  * work on frames; bytes are written, and faults reported, in order. While they decompress, a thread reads the next
  * frames, also those of the next slices and files (a stream). */
-#ifndef ZTRAIN_CKPT_RANKFILE_H
-#define ZTRAIN_CKPT_RANKFILE_H
+#pragma once
 
 #include "ckpt/read_ahead.h"
 #include "core/status.h"
@@ -132,5 +131,3 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
 
 /* The number of frames of a file with this shape, or -1 if no file can have it (overflow). */
 int64_t rankfile_num_frames(const struct rankfile_shape *shape);
-
-#endif

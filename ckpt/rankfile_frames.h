@@ -15,8 +15,7 @@
  *
  * Threads: an OpenMP team compresses or decompresses frames; each thread has its own buffers. `struct frame_outcome`
  * collects the errors of the team; the frame of lowest index wins. */
-#ifndef ZTRAIN_CKPT_RANKFILE_FRAMES_H
-#define ZTRAIN_CKPT_RANKFILE_FRAMES_H
+#pragma once
 
 #include "ckpt/rankfile.h"
 
@@ -113,5 +112,3 @@ void frame_outcome_note(struct frame_outcome *outcome, int64_t frame, enum statu
 /* Whether work on `frame` can still matter: no earlier frame has failed. Any thread. */
 bool frame_outcome_open(struct frame_outcome *outcome, int64_t frame);
 enum status frame_outcome_report(const struct frame_outcome *outcome, struct error *err);
-
-#endif

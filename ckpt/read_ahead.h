@@ -12,8 +12,7 @@
  * and one for each thread that uses them. A failed read is a piece as well, after which no others are begun.
  *
  * Any number of threads may take and give. A single piece is read by who takes it, without a thread. */
-#ifndef ZTRAIN_CKPT_READ_AHEAD_H
-#define ZTRAIN_CKPT_READ_AHEAD_H
+#pragma once
 
 #include "core/status.h"
 
@@ -66,5 +65,3 @@ void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece);
 
 /* Waits for the reads that are under way. NULL is allowed. */
 void read_ahead_free(struct read_ahead *ahead);
-
-#endif

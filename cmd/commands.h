@@ -1,7 +1,6 @@
 /* commands.h: the commands of ztrain. argv[0] is the command's name. Each returns the process's exit code as a status,
  * and its error in *err for main() to print. */
-#ifndef ZTRAIN_CMD_COMMANDS_H
-#define ZTRAIN_CMD_COMMANDS_H
+#pragma once
 
 #include "core/status.h"
 
@@ -18,5 +17,3 @@ enum status cmd_sample(int argc, char **argv, struct error *err);  /* ztrain sam
 enum status cmd_why(int argc, char **argv, struct error *err);     /* ztrain why RUN */
 enum status cmd_doctor(int argc, char **argv, struct error *err);  /* ztrain doctor */
 enum status cmd_version(int argc, char **argv, struct error *err); /* ztrain version */
-
-#endif

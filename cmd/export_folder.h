@@ -5,8 +5,7 @@
  *     …                          the caller makes `fresh` and writes the model there
  *     export_folder_publish()    gives it its name
  *     export_folder_close() */
-#ifndef ZTRAIN_CMD_EXPORT_FOLDER_H
-#define ZTRAIN_CMD_EXPORT_FOLDER_H
+#pragma once
 
 #include "core/fsutil.h"
 #include "core/status.h"
@@ -30,5 +29,3 @@ enum status export_folder_publish(struct export_folder *folder, struct error *er
 
 /* Deletes what is left beside `out`. */
 void export_folder_close(struct export_folder *folder);
-
-#endif

@@ -1,9 +1,6 @@
 /* gpu_ceilings.h: how fast the GPU multiplies, attends and copies now, for `ztrain doctor`. */
-#ifndef ZTRAIN_CMD_GPU_CEILINGS_H
-#define ZTRAIN_CMD_GPU_CEILINGS_H
+#pragma once
 
 /* Opens the first GPU, measures large products, an attention and copies, and prints a line for each; or prints why it
  * could not. */
 void ceilings_report(void);
-
-#endif

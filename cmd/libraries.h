@@ -1,6 +1,5 @@
 /* libraries.h: the libraries that ztrain uses, for `ztrain version` and `ztrain doctor`. */
-#ifndef ZTRAIN_CMD_LIBRARIES_H
-#define ZTRAIN_CMD_LIBRARIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,5 +10,3 @@ void libraries_print(FILE *out, const char *indent, bool paths);
 
 /* The file of a loaded library whose path contains `part`, or NULL. out: at least size bytes. */
 const char *libraries_path(const char *part, char *out, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* options.h: the command line of training and planning. One table drives parsing and --help. */
-#ifndef ZTRAIN_CMD_OPTIONS_H
-#define ZTRAIN_CMD_OPTIONS_H
+#pragma once
 
 #include "core/spec/spec.h"
 #include "core/status.h"
@@ -39,5 +38,3 @@ void options_help_plan(FILE *out);
 /* Loads the run spec that the options name; prints every error line to stderr and notices to stdout, unless
  * `quiet`. On failure err is the summary ("3 errors in the run spec 'x.yaml'"). */
 enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err);
-
-#endif

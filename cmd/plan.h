@@ -1,6 +1,5 @@
 /* plan.h: the plan of a run: its batch sizes, learning rates and memory. */
-#ifndef ZTRAIN_CMD_PLAN_H
-#define ZTRAIN_CMD_PLAN_H
+#pragma once
 
 #include "core/spec/spec.h"
 #include "core/status.h"
@@ -10,5 +9,3 @@
  * resumes, of the model's files, with the errors that a run has; missing data are reported, and are not an error. */
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err);
-
-#endif

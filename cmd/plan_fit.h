@@ -1,7 +1,6 @@
 /* plan_fit.h: `ztrain plan --fit`: the fastest settings of a run with which it fits into the memory of its GPUs, which
  * need not be here. Estimated, not measured. */
-#ifndef ZTRAIN_CMD_PLAN_FIT_H
-#define ZTRAIN_CMD_PLAN_FIT_H
+#pragma once
 
 #include "cmd/engine/plan_walk.h"
 
@@ -16,5 +15,3 @@ struct fit_question {
  * STATUS_USAGE: see planned_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the
  * smallest need. */
 enum status plan_fit(const struct fit_question *question, const struct run_spec *spec, struct error *err);
-
-#endif

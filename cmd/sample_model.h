@@ -4,8 +4,7 @@
  *   sample_model_open    finds the folder and reads the description: what is asked of the model can be checked
  *   sample_model_start   plans and allocates the memory, and reads the weights
  */
-#ifndef ZTRAIN_CMD_SAMPLE_MODEL_H
-#define ZTRAIN_CMD_SAMPLE_MODEL_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
@@ -53,5 +52,3 @@ enum status sample_model_start(struct sample_model *model, const struct sample_r
 
 /* A model of zeros is allowed; zeros are left. */
 void sample_model_close(struct sample_model *model);
-
-#endif

@@ -1,7 +1,6 @@
 /* sample_output.h: the continuation on standard output, as it comes: text, or token ids with commas. Half a character
  * waits for its last byte; a terminal gets control characters other than line ends and tabs as \xNN. */
-#ifndef ZTRAIN_CMD_SAMPLE_OUTPUT_H
-#define ZTRAIN_CMD_SAMPLE_OUTPUT_H
+#pragma once
 
 #include "core/text/tokenizer.h"
 
@@ -20,5 +19,3 @@ enum status sample_output_token(struct sample_output *output, int64_t token, boo
 enum status sample_output_end(struct sample_output *output, struct error *err);
 
 void sample_output_release(struct sample_output *output);
-
-#endif

@@ -1,6 +1,5 @@
 /* unknown_word.h: errors for a word on the command line that ztrain does not know. */
-#ifndef ZTRAIN_CMD_UNKNOWN_WORD_H
-#define ZTRAIN_CMD_UNKNOWN_WORD_H
+#pragma once
 
 #include "core/status.h"
 
@@ -14,5 +13,3 @@ const char *nearest_name(const char *word, const char *const *names, size_t coun
  * "ztrain COMMAND --help" ("": ztrain's own). Returns STATUS_USAGE. */
 enum status unknown_option(const char *command, const char *word, const char *const *names, size_t count,
                            struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* agree.h: ranks compare their outcomes at points that all of them reach, and end together if one has failed: with the
  * exit code of the lowest rank that failed, and each error printed once (verdict.h). */
-#ifndef ZTRAIN_COMM_AGREE_H
-#define ZTRAIN_COMM_AGREE_H
+#pragma once
 
 #include "comm/comm.h"
 #include "comm/control/verdict.h"
@@ -20,5 +19,3 @@ enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, voi
 /* The same as agree() before there is a communicator, for ranks of a launcher, connected by bootstrap_connect().
  * fingerprint: of the input that has to be the same on all ranks (run spec, options); STATUS_USAGE if it differs. */
 enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum status status, struct error *err);
-
-#endif

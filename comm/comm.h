@@ -17,8 +17,7 @@
  *
  * Memory: each rank has a shared segment (comm_share). Collectives whose buffers lie in it read the peers' memory
  * directly; others are staged through a buffer of the node. World 1: everything is local and nothing is counted. */
-#ifndef ZTRAIN_COMM_COMM_H
-#define ZTRAIN_COMM_COMM_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 #include "comm/sums.h"
@@ -127,5 +126,3 @@ struct comm_stats {
     int64_t network_sent, network_received, theory_sent, theory_received;
 };
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
-
-#endif

@@ -3,8 +3,7 @@
  *
  *   NCCL      each rank has its own GPU: the operation runs on the GPU, in the order of the communication stream
  *   staged    ranks share a GPU, in tests: piece by piece through pinned host memory and the host's operation */
-#ifndef ZTRAIN_COMM_COMM_DEVICE_H
-#define ZTRAIN_COMM_COMM_DEVICE_H
+#pragma once
 
 #include "comm/comm_internal.h"
 
@@ -24,5 +23,3 @@ void comm_device_launch(struct comm_device *gpu, struct graph *graph);
 
 /* Puts the operation into the stream's order. */
 void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Each rank records in memory that all ranks of its node share, so that a neighbour can write the record of a rank that
  * was killed or stands still. */
-#ifndef ZTRAIN_COMM_COMM_FLIGHT_H
-#define ZTRAIN_COMM_COMM_FLIGHT_H
+#pragma once
 
 #include "comm/comm.h"
 #include "core/flight/flight.h"
@@ -26,5 +25,3 @@ struct flight_ring *comm_flight_ring(const struct comm *comm);
 /* Of a job that has failed: the rank whose own error it is; -1: the text is about another rank. -2: it has not failed.
  */
 int comm_flight_speaker(const struct comm *comm);
-
-#endif

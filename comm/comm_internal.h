@@ -13,8 +13,7 @@
  *     comm_meet.c                 the job's status; how ranks meet in an operation
  *
  * Below them: control_wait.h, peer_watch.h, control.h, net.h, agent.h. */
-#ifndef ZTRAIN_COMM_COMM_INTERNAL_H
-#define ZTRAIN_COMM_COMM_INTERNAL_H
+#pragma once
 
 #include "comm/comm.h"
 #include "comm/control/agent.h"
@@ -148,5 +147,3 @@ enum status network_reduce(const struct data_op *op, size_t at, size_t count);
 
 /* A reduce-scatter that adds up each node's contributions first. */
 enum status network_reduce_within_node(const struct data_op *op, bool staged);
-
-#endif

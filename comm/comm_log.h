@@ -5,8 +5,7 @@
  * end (gpu/spans.h): over shared memory, TCP and NCCL alike. As an operation ends for all ranks at about the same time,
  * the rank that was ready last has the shortest time, and the difference to it is what another rank has waited.
  * comm_log_share() compares the times of the ranks, off the step's path. */
-#ifndef ZTRAIN_COMM_COMM_LOG_H
-#define ZTRAIN_COMM_COMM_LOG_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -73,5 +72,3 @@ enum status comm_log_share(struct comm *comm, bool wait, struct error *err);
  * calls of comm_log_share(). Returns the number of rows; 0 if nothing is recorded. */
 int comm_log_read(struct comm *comm, const struct comm_log_row **rows, const struct comm_log_rank **ranks,
                   int64_t *skipped);
-
-#endif

@@ -4,8 +4,7 @@
  * The hosts' control channel remains in use: it carries NCCL's unique id, and a watcher thread observes the peers
  * through it, aborts NCCL when the job has failed, and fails the job when NCCL reports an asynchronous error, so that
  * no rank waits for a dead peer. */
-#ifndef ZTRAIN_COMM_COMM_NCCL_H
-#define ZTRAIN_COMM_COMM_NCCL_H
+#pragma once
 
 #include "comm/comm_internal.h"
 
@@ -64,6 +63,4 @@ static inline void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op
     (void)stream;
     BUG("no NCCL in this build");
 }
-#endif
-
 #endif

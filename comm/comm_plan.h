@@ -1,7 +1,6 @@
 /* comm_plan.h: ranks that exist on paper, for plans of speed: data operations take time on a planned device
  * (gpu/simulate/device_plan.h) and do nothing; control operations are not made. */
-#ifndef ZTRAIN_COMM_COMM_PLAN_H
-#define ZTRAIN_COMM_COMM_PLAN_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -22,5 +21,3 @@ void comm_plan_set_link(struct comm *comm, const struct comm_link *link);
 /* Puts the operation into the stream's order: a part of comm_all_gather() and comm_reduce_scatter(). */
 struct data_op;
 void comm_plan_submit(const struct data_op *op, struct stream *stream);
-
-#endif

@@ -6,8 +6,7 @@
  * there is one gets one. Tests may let ranks share GPUs (gpu_view.share).
  *
  * All ranks exchange the GPUs that they see, so that they reach the same conclusion. */
-#ifndef ZTRAIN_COMM_GPU_BINDING_H
-#define ZTRAIN_COMM_GPU_BINDING_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -58,5 +57,3 @@ struct gpu_binding {
 /* Collective: exchanges the views and chooses among the ranks of each node. boot->places must be known. */
 enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, const struct gpu_view *own,
                              struct gpu_binding *binding, struct error *err);
-
-#endif

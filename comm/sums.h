@@ -1,6 +1,5 @@
 /* sums.h: adds up the ranks' contributions, always in rank order. */
-#ifndef ZTRAIN_COMM_SUMS_H
-#define ZTRAIN_COMM_SUMS_H
+#pragma once
 
 #include "core/dtype.h"
 
@@ -16,5 +15,3 @@ enum { RANK_NONE = INT32_MAX };
  * holds a non-finite value, or RANK_NONE. */
 int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ranks, size_t count, enum dtype dtype,
                   bool accumulate);
-
-#endif

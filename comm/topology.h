@@ -2,8 +2,7 @@
  *
  * Local rank l of a node receives, for its node, the slices of all ranks on other nodes whose local rank is l modulo
  * the node's size. It is their carrier. So a slice crosses to each node once, and a node's ranks share the work. */
-#ifndef ZTRAIN_COMM_TOPOLOGY_H
-#define ZTRAIN_COMM_TOPOLOGY_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 
@@ -36,5 +35,3 @@ struct traffic {
 };
 struct traffic topology_all_gather(const struct topology *topology, size_t bytes);
 struct traffic topology_reduce_scatter(const struct topology *topology, size_t count, size_t size, bool within_node);
-
-#endif

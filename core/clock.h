@@ -1,6 +1,5 @@
 /* clock.h: elapsed time by the monotonic clock, which cannot be set. */
-#ifndef ZTRAIN_CORE_CLOCK_H
-#define ZTRAIN_CORE_CLOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <time.h>
@@ -11,5 +10,3 @@ double seconds_now(void);
 /* Initialises a condition whose timed waits take a deadline from time_after(). */
 void condition_init(pthread_cond_t *condition);
 struct timespec time_after(double seconds);
-
-#endif

@@ -1,6 +1,5 @@
 /* dtype.h: element types, their sizes, and conversions of single values (round to nearest even). */
-#ifndef ZTRAIN_CORE_DTYPE_H
-#define ZTRAIN_CORE_DTYPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ static inline uint16_t f16_from_f32(float f)
     uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
-
-#endif

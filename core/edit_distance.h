@@ -1,6 +1,5 @@
 /* edit_distance.h: the distance between two names, for "did you mean …?" */
-#ifndef ZTRAIN_CORE_EDIT_DISTANCE_H
-#define ZTRAIN_CORE_EDIT_DISTANCE_H
+#pragma once
 
 /* The number of insertions, deletions, replacements and swaps of neighbours that turn one name into the other, ignoring
  * case; 99 for names of more than 64 bytes. */
@@ -8,5 +7,3 @@ int edit_distance(const char *a, const char *b);
 
 /* The largest distance at which another name is still suggested. */
 int edit_distance_limit(const char *text);
-
-#endif

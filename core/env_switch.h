@@ -1,6 +1,5 @@
 /* env_switch.h: environment variables that are switches, or choices between words. */
-#ifndef ZTRAIN_CORE_ENV_SWITCH_H
-#define ZTRAIN_CORE_ENV_SWITCH_H
+#pragma once
 
 #include "core/status.h"
 
@@ -13,5 +12,3 @@ enum status env_switch(const char *name, const char *meaning, bool *on, struct e
 /* The index of the variable's value among `count` words; -1: it is unset or empty. STATUS_USAGE: any other value; the
  * message lists the words. */
 enum status env_choice(const char *name, const char *const *words, int count, int *index, struct error *err);
-
-#endif

@@ -12,8 +12,7 @@
  *                                        kill: SIGKILL to itself at that call; a write first writes half its bytes
  *
  * Several threads may make these calls. */
-#ifndef ZTRAIN_CORE_FAULTS_H
-#define ZTRAIN_CORE_FAULTS_H
+#pragma once
 
 #include "core/io.h"
 
@@ -120,5 +119,3 @@ static inline int fault_link(const char *path, const char *name)
         return errno = code, -1;
     return io_link(path, name);
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * `code` is the status of a failure (STATUS_DATA for model files, STATUS_CHECKPOINT for checkpoints, …); messages have
  * the path and the text of errno. The functions keep no state; any thread may call them. */
-#ifndef ZTRAIN_CORE_FSUTIL_H
-#define ZTRAIN_CORE_FSUTIL_H
+#pragma once
 
 #include "core/status.h"
 
@@ -69,5 +68,3 @@ enum status fs_write_file(const char *path, const void *data, size_t size, enum 
 
 /* Copies a regular file in the same way, with bounded memory; *bytes (may be NULL): its size. */
 enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err);
-
-#endif

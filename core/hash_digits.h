@@ -1,6 +1,5 @@
 /* hash_digits.h: a 64-bit hash as text: 16 lower-case hexadecimal digits, as in manifests. */
-#ifndef ZTRAIN_CORE_HASH_DIGITS_H
-#define ZTRAIN_CORE_HASH_DIGITS_H
+#pragma once
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -30,5 +29,3 @@ static inline bool hash_digits_parse(const char *text, uint64_t *hash)
     *hash = strtoull(text, NULL, 16);
     return true;
 }
-
-#endif

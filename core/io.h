@@ -5,8 +5,7 @@
  * together with the file. Results and errno are those of the system call. Calls that may fail on purpose in test builds
  * go through core/faults.h, which uses these functions. Calls without a wrapper here (stdio, glob) are put between
  * liveness_slow_begin() and liveness_slow_end(). */
-#ifndef ZTRAIN_CORE_IO_H
-#define ZTRAIN_CORE_IO_H
+#pragma once
 
 #include <dirent.h>
 #include <stdbool.h>
@@ -37,5 +36,3 @@ int io_access(const char *path, int mode);
 DIR *io_opendir(const char *path);      /* NULL never means a lack of memory (core/memory.h) */
 struct dirent *io_readdir(DIR *folder); /* NULL: the end, with errno 0, or a failure */
 int io_closedir(DIR *folder);
-
-#endif

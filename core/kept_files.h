@@ -8,8 +8,7 @@
  *     | path bytes | text bytes | path | text | path bytes | …
  *
  * One thread, before others are started. */
-#ifndef ZTRAIN_CORE_KEPT_FILES_H
-#define ZTRAIN_CORE_KEPT_FILES_H
+#pragma once
 
 #include "core/status.h"
 
@@ -22,5 +21,3 @@ enum status kept_files_add(const char *path, struct error *err);
 
 /* The text of a kept file, with a NUL after its *bytes bytes (the caller frees it); NULL: it is not kept. */
 char *kept_files_read(const char *path, size_t *bytes);
-
-#endif

@@ -8,8 +8,7 @@
  * begin and end, and in between a thread of the process, the watch, ticks. That thread stops if the process is stopped,
  * so peers can still tell a rank that waits for its disk from one that hangs. A call that takes longer than
  * comm.io_timeout_seconds is stuck: the watch stops ticking for it and reports it. */
-#ifndef ZTRAIN_CORE_LIVENESS_H
-#define ZTRAIN_CORE_LIVENESS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -49,5 +48,3 @@ int liveness_watch_start(double tick_seconds, double limit_seconds, void (*stuck
                          void *context);
 /* Stops the watch, if one runs. */
 void liveness_watch_stop(void);
-
-#endif

@@ -4,8 +4,7 @@
  * Thread-safe. Once output_start() was called, no thread waits for a reader (output.h). The file begins with the lines
  * from before log_open(). Debug lines go to the file only. Each message is one line: control characters in it are
  * escaped (printable.h). */
-#ifndef ZTRAIN_CORE_LOG_H
-#define ZTRAIN_CORE_LOG_H
+#pragma once
 
 #include "core/status.h"
 
@@ -30,5 +29,3 @@ void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_error(const struct error *err);
 /* The same unless the error is marked as printed; marks it. */
 void log_error_once(struct error *err);
-
-#endif

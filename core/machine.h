@@ -2,8 +2,7 @@
  * process's control groups (version 1 or 2, each from the process's own group up to the root).
  *
  * Each call reads /proc and /sys again; any thread. Without a readable file the machine counts as unlimited. */
-#ifndef ZTRAIN_CORE_MACHINE_H
-#define ZTRAIN_CORE_MACHINE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -42,5 +41,3 @@ int machine_cores_online(void);
 
 /* The CPU time that the control groups allow, in cores (1.5: a core and a half); 0: no limit. root: as above. */
 double machine_cpu_quota(const char *root);
-
-#endif

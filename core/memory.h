@@ -10,8 +10,7 @@
  * Any thread may call these functions. Without memory the calling thread prints the last words, informs the rank's
  * peers through the hook that cmd/ has set, and ends the process at once: no destructor runs, and nothing else is
  * written. */
-#ifndef ZTRAIN_CORE_MEMORY_H
-#define ZTRAIN_CORE_MEMORY_H
+#pragma once
 
 #include "core/status.h"
 
@@ -59,5 +58,3 @@ void memory_serve_libraries(void);
 
 /* The exit() that follows is the program's own. */
 void memory_leave_libraries(void);
-
-#endif

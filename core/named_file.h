@@ -1,6 +1,5 @@
 /* named_file.h: a file for output that a user names, which may be a link, a pipe or a device. */
-#ifndef ZTRAIN_CORE_NAMED_FILE_H
-#define ZTRAIN_CORE_NAMED_FILE_H
+#pragma once
 
 #include "core/fsutil.h"
 
@@ -16,5 +15,3 @@ enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum s
 /* Writes a whole file as fs_write_file() does; the target of a link is replaced, not the link, and into a pipe or a
  * device `data` is written. A pipe that nobody reads is an error, not a wait. */
 enum status named_file_write(const char *path, const void *data, size_t size, enum status code, struct error *err);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Until output_start() output_put() writes at once and may wait, as any program does. Any thread may call these
  * functions; a process that has started the threads must not fork any more. */
-#ifndef ZTRAIN_CORE_OUTPUT_H
-#define ZTRAIN_CORE_OUTPUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
 /* Waits until everything is written, and returns whether it is. All calls of a process together wait for two seconds at
  * most. */
 bool output_drain(void);
-
-#endif

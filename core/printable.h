@@ -4,8 +4,7 @@
  * A terminal obeys escape sequences: a file name that has one could clear the screen, forge a line or rename the
  * window. So every byte that is not part of a printable character of UTF-8 is shown as \xNN: control characters (C0
  * with tab and newline, DEL, C1) and bytes that are not UTF-8. A backslash is not escaped. */
-#ifndef ZTRAIN_CORE_PRINTABLE_H
-#define ZTRAIN_CORE_PRINTABLE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -17,5 +16,3 @@ const char *printable(const char *text, char *buffer, size_t size);
 
 /* The same with a buffer that lives to the end of the enclosing block: printf("%s\n", PRINTABLE(name)); */
 #define PRINTABLE(text) printable((text), (char[PRINTABLE_SIZE]){0}, PRINTABLE_SIZE)
-
-#endif

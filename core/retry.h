@@ -7,8 +7,7 @@
  *
  * Each attempt opens its file again, because a stale handle stays stale. The rank counts as alive while it waits.
  * Retries that all ranks make together are in cmd/save/retry_together.h. */
-#ifndef ZTRAIN_CORE_RETRY_H
-#define ZTRAIN_CORE_RETRY_H
+#pragma once
 
 #include "core/status.h"
 
@@ -26,5 +25,3 @@ struct retry {
  * to five seconds, with a warning the first time, and returns true. If the process is asked to stop meanwhile, returns
  * false with STATUS_REQUEUE in *status and err. */
 bool retry_again(struct retry *retry, enum status *status, struct error *err);
-
-#endif

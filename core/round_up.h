@@ -1,6 +1,5 @@
 /* round_up.h: sizes as multiples of a block, a page, a tile. */
-#ifndef ZTRAIN_CORE_ROUND_UP_H
-#define ZTRAIN_CORE_ROUND_UP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -9,5 +8,3 @@ static inline int64_t round_up(int64_t n, int64_t multiple)
 {
     return (n + multiple - 1) / multiple * multiple;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* size_text.h: a number of bytes as people write it: "300MiB", "80 GB", "1.5TiB", "1048576". */
-#ifndef ZTRAIN_CORE_SIZE_TEXT_H
-#define ZTRAIN_CORE_SIZE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ const char *size_format(int64_t bytes, char text[SIZE_TEXT_MAX]);
 
 /* Writes the bytes in the largest binary unit below them with one decimal, "79.6 GiB", and returns `text`. */
 const char *size_round(int64_t bytes, char text[SIZE_TEXT_MAX]);
-
-#endif

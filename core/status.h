@@ -8,8 +8,7 @@
  *
  * A message names the object, what was expected, and the next step: "cannot open 'x': No such file; hint: …".
  * Lower case, no full stop, no rank (cmd/ adds rank and host when it prints the last words). */
-#ifndef ZTRAIN_CORE_STATUS_H
-#define ZTRAIN_CORE_STATUS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -115,6 +114,4 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

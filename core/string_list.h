@@ -1,6 +1,5 @@
 /* string_list.h: a list that owns its strings. {0} is the empty list; without memory the process ends (memory.h). */
-#ifndef ZTRAIN_CORE_STRING_LIST_H
-#define ZTRAIN_CORE_STRING_LIST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -24,6 +23,4 @@ void string_list_release(struct string_list *list);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,11 +1,8 @@
 /* thread.h: threads other than the main one. They have all signals blocked, so that the main thread gets them. */
-#ifndef ZTRAIN_CORE_THREAD_H
-#define ZTRAIN_CORE_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <stddef.h>
 
 /* Starts body(argument). thread NULL: a detached thread. stack_bytes 0: the system's default. Returns 0 or an errno. */
 int thread_start(pthread_t *thread, size_t stack_bytes, void *(*body)(void *argument), void *argument);
-
-#endif

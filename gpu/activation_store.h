@@ -10,8 +10,7 @@
  * Forward of block 3 waits until buffer 0 has gone down, backward of block L-4 until its input has come up, and a copy
  * up until the block that had the buffer before has computed its backward. All of that is events: the host waits for
  * nothing. The bits are those of a run that keeps the inputs on the device. */
-#ifndef ZTRAIN_GPU_ACTIVATION_STORE_H
-#define ZTRAIN_GPU_ACTIVATION_STORE_H
+#pragma once
 
 #include "gpu/activation_verbs.h"
 #include "gpu/arena.h"
@@ -28,5 +27,3 @@ void activation_store_layout(struct activation_store *store, struct arena *host)
 
 /* Owned by the store. */
 const struct activation_verbs *activation_store_verbs(const struct activation_store *store);
-
-#endif

@@ -8,8 +8,7 @@
  * The inputs of the blocks lie in `buffers` buffers in turn: block l's in buffer l % buffers. In a training micro-batch
  * with tokens keep is called for blocks 0 … L-1 and then fetch for L-1 … 0, each after the work of the block before it
  * was enqueued; in other passes neither. */
-#ifndef ZTRAIN_GPU_ACTIVATION_VERBS_H
-#define ZTRAIN_GPU_ACTIVATION_VERBS_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -19,5 +18,3 @@ struct activation_verbs {
     void (*keep)(void *self, int64_t block, void *buffer, size_t bytes, struct stream *stream);
     void (*fetch)(void *self, int64_t block, void *buffer, size_t bytes, struct stream *stream);
 };
-
-#endif

@@ -7,8 +7,7 @@
  *
  *     | params | master | m | v | grads | activations | … |      each piece starts at a multiple of ARENA_ALIGN bytes
  */
-#ifndef ZTRAIN_GPU_ARENA_H
-#define ZTRAIN_GPU_ARENA_H
+#pragma once
 
 #include "core/status.h"
 
@@ -48,5 +47,3 @@ void *arena_take(struct arena *arena, enum mem_kind kind, size_t bytes);
 
 /* Asserts that exactly the planned capacity was used. */
 void arena_finish(const struct arena *arena);
-
-#endif

@@ -4,8 +4,7 @@
  * A stream is a queue of work that runs in order. CUDA: a cudaStream_t. CPU: the compute stream runs work at once on
  * the calling thread (an inline stream), the communication stream runs it on a thread that it owns (a worker stream).
  * On both devices, work of different streams is ordered by events only. */
-#ifndef ZTRAIN_GPU_DEVICE_H
-#define ZTRAIN_GPU_DEVICE_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/status.h"
@@ -153,6 +152,4 @@ enum status device_check(struct device *device, struct error *err);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* device_avoid.h: parts of a device that it can do without, slower: they are switched off where they compute something
  * else (cmd/engine/gpu_test.h). */
-#ifndef ZTRAIN_GPU_DEVICE_AVOID_H
-#define ZTRAIN_GPU_DEVICE_AVOID_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -27,6 +26,4 @@ const char *device_attention_obstacle(struct device *device);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

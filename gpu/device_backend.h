@@ -1,7 +1,6 @@
 /* device_backend.h: the functions that a kind of device implements. Only the files of gpu/ and the backends include it:
  * device.c and ops.c check arguments and call through this table, so that the rest of the program knows no backend. */
-#ifndef ZTRAIN_GPU_DEVICE_BACKEND_H
-#define ZTRAIN_GPU_DEVICE_BACKEND_H
+#pragma once
 
 #include "gpu/device.h"
 #include "gpu/ops.h"
@@ -80,6 +79,4 @@ struct graph {
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* device_choices.h: the kernels that ops_prepare() has chosen by measuring, handed from rank to rank, so that those on
  * other machines compute with the same ones (cmd/train/prepare.c), and kept for a resume (cmd/run/run_kernels.h). */
-#ifndef ZTRAIN_GPU_DEVICE_CHOICES_H
-#define ZTRAIN_GPU_DEVICE_CHOICES_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -14,5 +13,3 @@ char *device_choices(struct device *device);
  * same libraries. Of two choices for one product the later counts. complete: they are rank 0's, which has chosen for
  * all ranks; where it could not choose, this rank does not, either. */
 void device_take_choices(struct device *device, const char *text, bool complete);
-
-#endif

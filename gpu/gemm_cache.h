@@ -19,8 +19,7 @@
  * ranks of a machine, and a run that continues tomorrow, compute with the same kernels and get the same bits. Between
  * gemm_cache_lock() and gemm_cache_unlock() one process measures and the others wait. A file that is damaged, has
  * another version or cannot be written causes a warning and never ends the run. */
-#ifndef ZTRAIN_GPU_GEMM_CACHE_H
-#define ZTRAIN_GPU_GEMM_CACHE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -147,5 +146,3 @@ bool gemm_cache_follows(const struct gemm_cache *cache);
 bool gemm_cache_find_imported(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice);
 
 const char *gemm_cache_path(const struct gemm_cache *cache);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * In a site-packages folder the packages of PyPI on which PyTorch depends have their libraries in nvidia/NAME/lib: NAME
  * is cublas, cudnn and nccl for CUDA 12, and cu13, cudnn and nccl for CUDA 13. */
-#ifndef ZTRAIN_GPU_LIBRARY_PLACES_H
-#define ZTRAIN_GPU_LIBRARY_PLACES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@
  * first file of that name that did not open, or else the dynamic linker's, with the packages that have the file. Any
  * thread. */
 void *library_places_open(const char *file, char *why, size_t size);
-
-#endif

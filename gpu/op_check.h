@@ -6,8 +6,7 @@
  * It finds a device, driver or library that computes something else: the variants take paths of kernels that arguments
  * choose (rows of several warps, tails of arrays, second tiles, …). It does not take the place of tests/ops, which
  * compares with a reference in double, and on many shapes. */
-#ifndef ZTRAIN_GPU_OP_CHECK_H
-#define ZTRAIN_GPU_OP_CHECK_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -24,5 +23,3 @@ const char *op_check_name(int op);
 /* Runs an op in all its variants and types. `differs` gets "" if all results agree, else the first that does not: "in
  * bf16, variant 1: element 17 of 2560 is 0, where 1.25 is right". An error is that of the device. */
 enum status op_check_run(struct op_checker *checker, int op, char *differs, size_t size, struct error *err);
-
-#endif

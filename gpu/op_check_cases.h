@@ -1,6 +1,5 @@
 /* op_check_cases.h: what the two files of op_check.h share: a place where one device runs a case. */
-#ifndef ZTRAIN_GPU_OP_CHECK_CASES_H
-#define ZTRAIN_GPU_OP_CHECK_CASES_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -59,5 +58,3 @@ void bed_set(struct op_check_bed *bed, void *tensor, enum dtype dtype, int64_t i
 /* The tolerance that values of a type have by themselves. */
 double op_check_tolerance(enum op_check_type type);
 void bed_load(struct op_check_bed *bed);
-
-#endif

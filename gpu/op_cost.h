@@ -3,8 +3,7 @@
  * FLOPs are those of matrix products only; a multiply-add counts as two. Bytes are those that the op must read from and
  * write to the device's memory at least once, each operand in its dtype; repeated reads and scratch memory do not
  * count. */
-#ifndef ZTRAIN_GPU_OP_COST_H
-#define ZTRAIN_GPU_OP_COST_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -16,5 +15,3 @@ struct op_cost {
 #define OP_COST_DECLARE(op) struct op_cost op_cost_##op(const struct op##_args *args);
 OPS_LIST(OP_COST_DECLARE)
 #undef OP_COST_DECLARE
-
-#endif

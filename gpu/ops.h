@@ -11,8 +11,7 @@
  *
  * An op runs in stream order, allocates nothing, and may use the stream's workspace. With M, or a count, of 0 it does
  * nothing, except that gradients which it would overwrite become 0. */
-#ifndef ZTRAIN_GPU_OPS_H
-#define ZTRAIN_GPU_OPS_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/model/model_config.h"
@@ -618,6 +617,4 @@ int ops_profile_read(struct device *device, struct op_profile *out, int max); /*
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

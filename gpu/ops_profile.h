@@ -1,7 +1,6 @@
 /* ops_profile.h: the profile of ops (ops_profile_enable() in ops.h) by the part of the step in which they ran,
  * and the trace of ops and ranges, which are recorded without waiting for the device. */
-#ifndef ZTRAIN_GPU_OPS_PROFILE_H
-#define ZTRAIN_GPU_OPS_PROFILE_H
+#pragma once
 
 #include "gpu/ops.h"
 #include "gpu/spans.h"
@@ -34,5 +33,3 @@ void ops_trace_end(struct stream *stream, int number);
 /* Called by trace_begin() and trace_end(): where the ops that follow belong. */
 void ops_profile_enter(struct stream *stream, enum trace_range range, int unit);
 void ops_profile_leave(struct stream *stream);
-
-#endif

@@ -22,8 +22,7 @@
  *
  * grads may be called several times before grads_ready and returns the same each time (tied: head first, embedding
  * last); the caller overwrites a tensor only in its first use. After an error no verb is called any more. */
-#ifndef ZTRAIN_GPU_PARAMETER_VERBS_H
-#define ZTRAIN_GPU_PARAMETER_VERBS_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -40,5 +39,3 @@ struct param_verbs {
     void *(*matrix_sums)(void *self, int unit, bool *adds); /* may be NULL */
     enum status (*grads_ready)(void *self, int unit, struct stream *stream, struct error *err);
 };
-
-#endif

@@ -8,8 +8,7 @@
  *
  * where the parenthesis is transformer_flops_per_token(). A wrong peak would make a wrong MFU, so a name that is not in
  * the table has no peak. */
-#ifndef ZTRAIN_GPU_PEAKS_H
-#define ZTRAIN_GPU_PEAKS_H
+#pragma once
 
 #include "core/dtype.h"
 
@@ -35,5 +34,3 @@ double peaks_bytes(const char *name);
 /* MFU of a run of `ranks` ranks. tokens_per_s: of all ranks together; peak_flops: of one rank's device. -1 if the peak
  * is unknown (0). */
 double peaks_mfu(double flops_per_token, double tokens_per_s, int ranks, double peak_flops);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Spans are delivered in the order in which they began, so one that is not over holds back those that began after it:
  * spans that enclose others need a recorder of their own. During a capture nothing is recorded. One thread. */
-#ifndef ZTRAIN_GPU_SPANS_H
-#define ZTRAIN_GPU_SPANS_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -43,5 +42,3 @@ void spans_end(struct spans *spans, int number); /* -1: nothing */
 
 /* Delivers the spans that are over; wait: all of them, when they are over. Every span must have been ended then. */
 void spans_collect(struct spans *spans, bool wait);
-
-#endif

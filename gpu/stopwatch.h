@@ -3,8 +3,7 @@
  * A mark is a point of a stream; the time between two marks is added to the lane that the later one names. The CPU
  * device reaches a mark as soon as it is set; a GPU reaches it later, so the times that are read belong to steps that
  * are done. During a capture no mark is set. One stream, one thread. */
-#ifndef ZTRAIN_GPU_STOPWATCH_H
-#define ZTRAIN_GPU_STOPWATCH_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -20,5 +19,3 @@ void stopwatch_mark(struct stopwatch *stopwatch, struct stream *stream, int lane
 
 /* Returns the seconds of a lane since its last reading, up to the latest mark that was reached. */
 double stopwatch_read(struct stopwatch *stopwatch, int lane);
-
-#endif

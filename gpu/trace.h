@@ -3,8 +3,7 @@
  * A profiler sees them as NVTX ranges of the calling thread, which Nsight Systems shows above the kernels that were
  * launched in them, and the profile and the trace of ops (ops_profile.h) as the place of each op. A range costs a few
  * nanoseconds while none of them is on. */
-#ifndef ZTRAIN_GPU_TRACE_H
-#define ZTRAIN_GPU_TRACE_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -27,5 +26,3 @@ const char *trace_range_name(enum trace_range range);
  * harm. */
 void trace_begin(struct stream *stream, enum trace_range range, int unit);
 void trace_end(struct stream *stream);
-
-#endif

@@ -1,6 +1,5 @@
 /* huggingface.h: reads and writes Hugging Face folders (config.json, safetensors). */
-#ifndef ZTRAIN_CKPT_HUGGINGFACE_HUGGINGFACE_H
-#define ZTRAIN_CKPT_HUGGINGFACE_HUGGINGFACE_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "core/model/model_config.h"
@@ -78,5 +77,3 @@ void safetensors_header_release(struct safetensors_header *header);
 
 /* "(50257, 768)" */
 const char *safetensors_shape_text(int ndim, const int64_t *shape, char out[192]);
-
-#endif

@@ -1,6 +1,5 @@
 /* attention_price.h: what it costs a run on GPUs that cuDNN does not compute its attention. */
-#ifndef ZTRAIN_CMD_TRAIN_ATTENTION_PRICE_H
-#define ZTRAIN_CMD_TRAIN_ATTENTION_PRICE_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 
@@ -9,5 +8,3 @@
  * difference to cuDNN's speed in 16 bits without the cap. To be called when the products of the run have been prepared.
  */
 void attention_price_warn(const struct trainer *trainer);
-
-#endif

@@ -1,7 +1,6 @@
 /* choose_device.h: the device that this rank computes on: one kind for all ranks of a job, and a different GPU for
  * each rank of a node. */
-#ifndef ZTRAIN_CMD_TRAIN_CHOOSE_DEVICE_H
-#define ZTRAIN_CMD_TRAIN_CHOOSE_DEVICE_H
+#pragma once
 
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
@@ -20,5 +19,3 @@ struct device_choice {
  * use the CPU if some rank has no GPU, and a line reports that. */
 enum status choose_device(const struct run_spec *spec, struct comm *comm, const struct bootstrap *boot,
                           struct device_choice *choice, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* choose_graphs.h: whether the steps of a run, or the blocks in them, are launched as CUDA graphs, by
  * train.cuda_graphs. */
-#ifndef ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
-#define ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "core/model/model_config.h"
@@ -24,5 +23,3 @@ struct graph_question {
  * launch a micro-batch as the GPU takes to compute it. STATUS_USAGE: train.cuda_graphs is true, but neither is
  * possible. */
 enum status choose_graphs(const struct graph_question *question, enum graph_mode *graphs, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* choose_kernels.h: the CPU kernels of a job, the same for all ranks. Otherwise replicas that each rank updates by
  * itself would drift apart, and the results would depend on the placement of the ranks on nodes. */
-#ifndef ZTRAIN_CMD_TRAIN_CHOOSE_KERNELS_H
-#define ZTRAIN_CMD_TRAIN_CHOOSE_KERNELS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
@@ -13,5 +12,3 @@
  * STATUS_USAGE on all ranks: some rank's environment asks for kernels that it does not have. */
 enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,
                            struct cpu_kernels *kernels, struct error *err);
-
-#endif

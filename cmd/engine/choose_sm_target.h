@@ -4,8 +4,7 @@
  * of them then gives its tiles to multiprocessors that it does not get, and its last wave waits. So the communicator is
  * told the most blocks that it may use (maxCTAs), and cublasLt that the products have as many multiprocessors fewer
  * (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), which is part of the key of the choices of kernels (gpu/gemm_cache.h). */
-#ifndef ZTRAIN_CMD_TRAIN_CHOOSE_SM_TARGET_H
-#define ZTRAIN_CMD_TRAIN_CHOOSE_SM_TARGET_H
+#pragma once
 
 #include "comm/comm.h"
 #include "core/spec/spec.h"
@@ -24,5 +23,3 @@ enum status choose_sm_target(const struct run_spec *spec, const struct device *d
 /* Limits the device's products, unless `ctas` is 0, comm is NULL (a plan), or ranks share a GPU, whose collectives pass
  * through host memory. To be called after comm_attach_device(). Logs what it does if asked to. */
 void apply_sm_target(const struct run_spec *spec, struct device *device, const struct comm *comm, int ctas, bool log);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * The collectives of several GPUs are checked at every start (comm_device_check.h), and cuDNN's attention for every
  * shape of a run (attention_cudnn_verify.h). */
-#ifndef ZTRAIN_CMD_TRAIN_GPU_TEST_H
-#define ZTRAIN_CMD_TRAIN_GPU_TEST_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 
@@ -22,5 +21,3 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
  * warning, what computed something else on the GPU of any rank. Collective; all ranks fail if one does. ZTRAIN_GPU_TEST
  * is never or always: no test, or one at every start. */
 enum status gpu_test_before_run(struct trainer *trainer, struct error *err);
-
-#endif

@@ -9,8 +9,7 @@
  * Lines are appended, each with one write, and the last one of a hash counts. A line that does not parse is skipped:
  * the GPU is tested again. A line after one that was cut off begins with a newline of its own. What was tested includes
  * the program's build ID; without one there are no records, and the GPU is tested at every start. */
-#ifndef ZTRAIN_CMD_TRAIN_GPU_TEST_RECORD_H
-#define ZTRAIN_CMD_TRAIN_GPU_TEST_RECORD_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -19,5 +18,3 @@ bool gpu_test_record_find(const struct device *device, unsigned *avoid);
 
 /* Remembers a test. A file that cannot be written is a line of the log: the test will be repeated. */
 void gpu_test_record_add(const struct device *device, unsigned avoid);
-
-#endif

@@ -1,8 +1,7 @@
 /* machine_record.h: the machine as far as it decides the bits of a run's results beyond the run spec: the device, the
  * CPU kernels, the versions of GPU libraries. Each checkpoint records it ("machine" in its manifest), and a run that
  * continues with other hardware logs the differences. */
-#ifndef ZTRAIN_CMD_TRAIN_MACHINE_RECORD_H
-#define ZTRAIN_CMD_TRAIN_MACHINE_RECORD_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "comm/comm.h"
@@ -26,5 +25,3 @@ const char *machine_record_differences(const struct checkpoint *checkpoint, cons
  * parameters by itself (ZeRO stage 0). */
 enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
                                          bool replicas, struct error *err);
-
-#endif

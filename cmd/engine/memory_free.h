@@ -1,6 +1,5 @@
 /* memory_free.h: whether a GPU has the memory that the plan takes, by what its driver reports as free. */
-#ifndef ZTRAIN_CMD_TRAIN_MEMORY_FREE_H
-#define ZTRAIN_CMD_TRAIN_MEMORY_FREE_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 
@@ -9,5 +8,3 @@
  * the other processes on it, and settings that would fit. A warning if they leave less than the kernels that are loaded
  * later are expected to take. Collective, but ranks may return different results: the caller agrees. */
 enum status memory_free_check(const struct trainer *trainer, struct error *err);
-
-#endif

@@ -3,8 +3,7 @@
  * (memory_limit.h).
  *
  * To add a knob: a constant in enum memory_knob_name, its functions and values, and a row. */
-#ifndef ZTRAIN_CMD_TRAIN_MEMORY_KNOBS_H
-#define ZTRAIN_CMD_TRAIN_MEMORY_KNOBS_H
+#pragma once
 
 #include "core/spec/spec.h"
 
@@ -66,5 +65,3 @@ void memory_knob_lines(int k, int value, const struct run_spec *copy, void (*pri
 /* The same with each line that turns the spec's setting `from` into this one. */
 void memory_setting_lines(const struct memory_setting *setting, const struct memory_setting *from,
                           const struct run_spec *copy, void (*print)(void *context, const char *line), void *context);
-
-#endif

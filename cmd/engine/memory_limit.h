@@ -1,7 +1,6 @@
 /* memory_limit.h: whether a plan fits into the memory that the run spec and the machine give it, and if not, what
  * would. */
-#ifndef ZTRAIN_CMD_TRAIN_MEMORY_LIMIT_H
-#define ZTRAIN_CMD_TRAIN_MEMORY_LIMIT_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 
@@ -22,5 +21,3 @@ enum status memory_node_check(const struct trainer *trainer, struct error *err);
  * hint's bytes are those that the arenas of these ranks would take, without the reserve, which is taken already or is
  * not asked for. Returns err's code. */
 enum status memory_limit_advise(const struct trainer *trainer, size_t available, int ranks, struct error *err);
-
-#endif

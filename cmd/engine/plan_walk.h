@@ -1,7 +1,6 @@
 /* plan_walk.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes. Estimated,
  * not measured. */
-#ifndef ZTRAIN_CMD_TRAIN_PLAN_WALK_H
-#define ZTRAIN_CMD_TRAIN_PLAN_WALK_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 #include "comm/comm_plan.h"
@@ -62,5 +61,3 @@ enum status plan_walk_step(struct plan_walk *walk, unsigned assumptions, const s
 /* Tokens of a step over all ranks, and the MFU, in percent, of a step that takes this many seconds. */
 double plan_walk_tokens(const struct plan_walk *walk);
 double plan_walk_mfu(const struct plan_walk *walk, double seconds);
-
-#endif

@@ -1,6 +1,5 @@
 /* train_sources.h: the data of data.train, opened: one stream of shards, or the sources of a mixture. */
-#ifndef ZTRAIN_CMD_TRAIN_TRAIN_SOURCES_H
-#define ZTRAIN_CMD_TRAIN_TRAIN_SOURCES_H
+#pragma once
 
 #include "core/data/token_stream.h"
 #include "core/spec/spec.h"
@@ -37,5 +36,3 @@ enum status train_sources_mix(const struct train_sources *sources, const struct 
 
 /* Logs each source of a mixture: its samples, and what an epoch of the run takes of them. */
 void train_sources_print(const struct run_spec *spec, const struct mixture *mixture);
-
-#endif

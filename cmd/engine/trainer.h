@@ -4,8 +4,7 @@
  *
  * The same construction serves training, evaluation and planning; a plan stops before memory is allocated
  * (trainer_memory.h). */
-#ifndef ZTRAIN_CMD_TRAIN_TRAINER_H
-#define ZTRAIN_CMD_TRAIN_TRAINER_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose_graphs.h"
@@ -86,5 +85,3 @@ void trainer_release(struct trainer *trainer);
 
 /* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
 void trainer_utilisation(const struct trainer *trainer, struct step_metrics *m);
-
-#endif

@@ -1,6 +1,5 @@
 /* trainer_labels.h: the labels of a classifier's data. */
-#ifndef ZTRAIN_CMD_TRAIN_TRAINER_LABELS_H
-#define ZTRAIN_CMD_TRAIN_TRAINER_LABELS_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 
@@ -10,5 +9,3 @@ enum status trainer_count_labels(const struct run_spec *spec, int64_t *classes, 
 /* Checks labels and the lengths of their documents, and gives the model the labels' names, if they have some.
  * STATUS_DATA: a label that the model does not have, a document longer than data.seq_length. */
 enum status trainer_take_labels(struct trainer *t, const struct label_set *labels, struct error *err);
-
-#endif

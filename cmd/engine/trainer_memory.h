@@ -2,8 +2,7 @@
  *
  * Everything that a step uses is laid out in three arenas by one function (lay_out), which runs dry for the plan, and
  * again in memory of exactly the planned size; nothing is allocated inside a step. */
-#ifndef ZTRAIN_CMD_TRAIN_TRAINER_MEMORY_H
-#define ZTRAIN_CMD_TRAIN_TRAINER_MEMORY_H
+#pragma once
 
 #include "core/status.h"
 #include "gpu/arena.h"
@@ -57,5 +56,3 @@ void trainer_memory_free(struct trainer *trainer);
 
 /* Logs the plan, a line for each kind: "parameters 497.8 MB …". */
 void trainer_memory_print(const struct trainer *trainer);
-
-#endif

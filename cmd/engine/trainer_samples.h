@@ -3,8 +3,7 @@
  * All ranks generate the same text: at ZeRO stage 3 each token gathers every unit once more, as an evaluation does. A
  * token is rank 0's choice. Between two steps generation uses the transformer's activations, and of its own only the
  * keys and values; the bits of training do not change. */
-#ifndef ZTRAIN_CMD_TRAIN_TRAINER_SAMPLES_H
-#define ZTRAIN_CMD_TRAIN_TRAINER_SAMPLES_H
+#pragma once
 
 #include "core/model/end_tokens.h"
 #include "core/model/model_config.h"
@@ -32,5 +31,3 @@ enum status trainer_samples_new(const struct run_spec *spec, const struct model_
 enum status trainer_samples_attach(struct trainer_samples *samples, struct transformer *transformer, struct error *err);
 
 void trainer_samples_free(struct trainer_samples *samples); /* NULL is allowed */
-
-#endif

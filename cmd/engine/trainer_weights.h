@@ -1,6 +1,5 @@
 /* trainer_weights.h: the weights with which a run begins. Their bits depend on neither world size nor ZeRO stage. */
-#ifndef ZTRAIN_CMD_TRAIN_TRAINER_WEIGHTS_H
-#define ZTRAIN_CMD_TRAIN_TRAINER_WEIGHTS_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/trainer.h"
@@ -14,5 +13,3 @@ enum status trainer_weights_check(const struct trainer *trainer, bool *absent, s
 
 /* Collective, after that: turns the loaded shares into the parameters that the ranks compute with. */
 enum status trainer_weights_spread(struct trainer *trainer, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* comms_report.h: comms_logger of the run spec: what the collectives of a run cost, and which rank the others wait for.
  */
-#ifndef ZTRAIN_CMD_TRAIN_COMMS_REPORT_H
-#define ZTRAIN_CMD_TRAIN_COMMS_REPORT_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -14,5 +13,3 @@ enum status comms_report_step(struct run *run, struct error *err);
 /* At the end of the steps. Rank 0 logs the table and writes comms.json into the run folder; if that fails, it is a
  * warning. Collective. */
 enum status comms_report_finish(struct run *run, struct error *err);
-
-#endif

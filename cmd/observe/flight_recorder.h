@@ -12,8 +12,7 @@
  * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
  * there are records of earlier starts (core/flight/flight_ended.h). The next start deletes files that a kill
  * has left half made, empty folders, and the records of all but the newest starts. */
-#ifndef ZTRAIN_CMD_TRAIN_FLIGHT_RECORDER_H
-#define ZTRAIN_CMD_TRAIN_FLIGHT_RECORDER_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -33,5 +32,3 @@ void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *te
 
 /* Ends the thread; waits a second for it at most. After a failure the record stays. */
 void flight_recorder_stop(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* flops_report.h: time and work of the ops: of one step with flops_profiler of the run spec, of the whole run with
  * --profile. */
-#ifndef ZTRAIN_CMD_TRAIN_FLOPS_REPORT_H
-#define ZTRAIN_CMD_TRAIN_FLOPS_REPORT_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -19,5 +18,3 @@ void flops_report_announce(const struct run *run);
 
 /* Rank 0 logs the ops of all steps (--profile). */
 void flops_report_run(struct run *run);
-
-#endif

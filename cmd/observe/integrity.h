@@ -4,8 +4,7 @@
  * optimizer state are hashed after one update and before the next (comm/zero/zero_check.h), and the ranks' copies of
  * them are compared, which save.c does before each checkpoint, too. What is found ends the run before the update: with
  * STATUS_BROKEN where the rank is certain, with STATUS_DIVERGED where copies differ, and the last checkpoint stays. */
-#ifndef ZTRAIN_CMD_TRAIN_INTEGRITY_H
-#define ZTRAIN_CMD_TRAIN_INTEGRITY_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -26,5 +25,3 @@ enum status integrity_verdict(void *context, const double losses[2], struct erro
 
 /* Compares the ranks' copies. STATUS_DIVERGED: they differ, which is also a line of metrics.jsonl. Collective. */
 enum status integrity_compare_replicas(struct run *run, struct error *err);
-
-#endif

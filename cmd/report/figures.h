@@ -1,6 +1,5 @@
 /* figures.h: numbers as people read them. */
-#ifndef ZTRAIN_CMD_REPORT_FIGURES_H
-#define ZTRAIN_CMD_REPORT_FIGURES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ const char *figure_time(double seconds, char out[FIGURE_MAX]);  /* "1:02:33", "1
 
 /* The same for a block's lifetime: printf("%s", FIGURE(si, x)). */
 #define FIGURE(kind, value) figure_##kind((value), (char[FIGURE_MAX]){0})
-
-#endif

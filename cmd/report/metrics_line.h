@@ -1,6 +1,5 @@
 /* metrics_line.h: one line of a metrics.jsonl (docs/operations.md lists the kinds of lines and their fields). */
-#ifndef ZTRAIN_CMD_REPORT_METRICS_LINE_H
-#define ZTRAIN_CMD_REPORT_METRICS_LINE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -51,5 +50,3 @@ bool quick_step_line(const char *text, size_t bytes, struct step_line *line);
 
 /* The same from a parsed object. Returns false if it is not a step's. */
 bool json_step_line(const json_t *object, struct step_line *line);
-
-#endif

@@ -1,6 +1,5 @@
 /* page_text.h: the files page.html, page.css and page.js, which the assembler puts into the program. */
-#ifndef ZTRAIN_CMD_REPORT_PAGE_TEXT_H
-#define ZTRAIN_CMD_REPORT_PAGE_TEXT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -8,5 +7,3 @@ enum page_file { PAGE_HTML, PAGE_CSS, PAGE_JS };
 
 /* The text of a file and its bytes; no NUL follows. */
 const char *page_text(enum page_file file, size_t *bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* run_history.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file.
  *
  * The file may be growing, and a resume may replace it: run_history_read() goes on where it stopped, or begins anew. */
-#ifndef ZTRAIN_CMD_REPORT_RUN_HISTORY_H
-#define ZTRAIN_CMD_REPORT_RUN_HISTORY_H
+#pragma once
 
 #include "cmd/report/metrics_line.h"
 #include "cmd/report/thin.h"
@@ -123,5 +122,3 @@ const char *eval_series_name(enum eval_series series);
 
 /* The i-th of the samples that are kept, from the oldest; NULL: there are no more. */
 const struct history_sample *history_sample_at(const struct run_history *history, int i);
-
-#endif

@@ -1,6 +1,5 @@
 /* spec_differences.h: the keys of the run spec in which runs differ. */
-#ifndef ZTRAIN_CMD_REPORT_SPEC_DIFFERENCES_H
-#define ZTRAIN_CMD_REPORT_SPEC_DIFFERENCES_H
+#pragma once
 
 #include "cmd/report/watched_run.h"
 
@@ -11,5 +10,3 @@ struct spec_differences {
     int count;
 };
 struct spec_differences spec_differences(const struct watched_run *runs, int count);
-
-#endif

@@ -1,7 +1,6 @@
 /* spec_pairs.h: a run.yaml as a flat list, "train.epochs" = "2", to show and to compare. It is taken as it stands: it
  * may be of another version of ztrain. */
-#ifndef ZTRAIN_CMD_REPORT_SPEC_PAIRS_H
-#define ZTRAIN_CMD_REPORT_SPEC_PAIRS_H
+#pragma once
 
 #include "core/status.h"
 
@@ -22,5 +21,3 @@ void spec_pairs_release(struct spec_pairs *pairs);
 
 /* The value of a key; NULL: it is not set. */
 const char *spec_pairs_find(const struct spec_pairs *pairs, const char *key);
-
-#endif

@@ -1,6 +1,5 @@
 /* terminal.h: fields and sparklines for a terminal of any kind. */
-#ifndef ZTRAIN_CMD_REPORT_TERMINAL_H
-#define ZTRAIN_CMD_REPORT_TERMINAL_H
+#pragma once
 
 #include "cmd/report/thin.h"
 
@@ -45,5 +44,3 @@ struct terminal_line {
  * one; one that is longer than a line is broken at its blanks, but not between a number and the word after it, and a
  * word that is longer still is cut. A text that begins with blanks is apart from the one before it. */
 void terminal_line_put(struct terminal_line *line, enum ink ink, const char *text);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * A bucket keeps the lowest, the highest (with their steps) and the mean finite value of each series and counts those
  * that were not finite, so that no spike and no NaN is lost, however many rows a bucket holds. */
-#ifndef ZTRAIN_CMD_REPORT_THIN_H
-#define ZTRAIN_CMD_REPORT_THIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ struct thin_cell thin_total(const struct thin *thin, int series);
 
 /* Adds the values of `from` to those of `into`. */
 void thin_join(struct thin_cell *into, const struct thin_cell *from);
-
-#endif

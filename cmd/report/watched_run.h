@@ -1,7 +1,6 @@
 /* watched_run.h: a run folder as the report sees it: its metrics.jsonl, its spec, its newest checkpoint, and whether
  * the run is still going on. Nothing in the folder is changed. */
-#ifndef ZTRAIN_CMD_REPORT_WATCHED_RUN_H
-#define ZTRAIN_CMD_REPORT_WATCHED_RUN_H
+#pragma once
 
 #include "cmd/report/run_history.h"
 #include "cmd/report/spec_pairs.h"
@@ -62,5 +61,3 @@ void watched_runs_name(struct watched_run *runs, int count);
 
 /* "running", … */
 const char *run_state_word(enum run_state state);
-
-#endif

@@ -1,7 +1,6 @@
 /* console.h: rank 0's display of the progress: one line that is renewed on a terminal, plain lines in a log (the log
  * file of rank 0 has plain lines in both cases). */
-#ifndef ZTRAIN_CMD_TRAIN_CONSOLE_H
-#define ZTRAIN_CMD_TRAIN_CONSOLE_H
+#pragma once
 
 #include "core/metrics/metrics.h"
 
@@ -29,5 +28,3 @@ void console_break(struct console *console);
 
 /* "1:02:03" or "2:03" */
 void console_duration(double seconds, char *out, size_t size);
-
-#endif

@@ -4,8 +4,7 @@
  * the limit, and the variable then stays as it was. If squeue does not answer, the last known end remains. Rank 0 looks
  * at the clock whenever the ranks vote on stopping (stop_vote.h): the end is near when another interval as long as the
  * longest one so far, a checkpoint and a reserve would no longer fit. */
-#ifndef ZTRAIN_CMD_TRAIN_DEADLINE_H
-#define ZTRAIN_CMD_TRAIN_DEADLINE_H
+#pragma once
 
 #include "cmd/run/squeue.h"
 
@@ -47,5 +46,3 @@ void deadline_measured(struct deadline *deadline, double seconds);
 
 /* Seconds that a checkpoint took for which training waited. */
 void deadline_checkpoint(struct deadline *deadline, double seconds);
-
-#endif

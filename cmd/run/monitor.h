@@ -3,8 +3,7 @@
  *
  * The tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own (Train/Samples/grad_norm, …,
  * Eval/Samples/eval_loss, …). As with DeepSpeed their axis counts the samples that were trained on. */
-#ifndef ZTRAIN_CMD_TRAIN_MONITOR_H
-#define ZTRAIN_CMD_TRAIN_MONITOR_H
+#pragma once
 
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics.h"
@@ -20,5 +19,3 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
 void monitor_step(struct monitor *monitor, const struct step_metrics *m); /* NULL is allowed, here and below */
 void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores);
 void monitor_close(struct monitor *monitor);
-
-#endif

@@ -4,8 +4,7 @@
  * A restart is the supervisor itself, executed anew with --resume RUN. It learns from its environment (ZTRAIN_RESTART)
  * which start it is, and rank 0 writes the cause of the last failure into metrics.jsonl. Its run spec is that of the
  * first start, also if the files have changed (core/kept_files.h). */
-#ifndef ZTRAIN_CMD_TRAIN_RESTART_H
-#define ZTRAIN_CMD_TRAIN_RESTART_H
+#pragma once
 
 #include "cmd/run/run_place.h"
 #include "core/status.h"
@@ -32,5 +31,3 @@ enum status restart_check(const char *resume, const struct run_place *place, str
  * are lines in the log; of the second and third the cause is one of metrics.jsonl. */
 enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
                           const struct run_place *place, char **argv);
-
-#endif

@@ -5,8 +5,7 @@
  *   lock, owner       its owner: run_lock.h           flight/         flight_recorder.h
  *   kernels-GPU.txt   run_kernels.h
  */
-#ifndef ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
-#define ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
+#pragma once
 
 #include "cmd/run/run_lock.h"
 #include "cmd/run/run_place.h"
@@ -50,5 +49,3 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark);
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
 
 void run_folder_close(struct run_folder *folder);
-
-#endif

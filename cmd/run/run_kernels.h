@@ -1,8 +1,7 @@
 /* run_kernels.h: the kernels that a run computes with, kept in its folder as kernels-GPU.txt, one file for each model
  * of rank 0's GPU: a text of gpu/device_choices.h. The folder of choices that ZTRAIN_GEMM_CACHE names may belong to one
  * machine, and a resumed run whose rank 0 is on another one must compute with the same kernels. Rank 0 only. */
-#ifndef ZTRAIN_CMD_TRAIN_RUN_KERNELS_H
-#define ZTRAIN_CMD_TRAIN_RUN_KERNELS_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "cmd/run/run_place.h"
@@ -22,5 +21,3 @@ void run_kernels_write(const char *folder, const struct device *device, const ch
 
 /* Whether a file of this name was left by a process that was killed in run_kernels_write(). */
 bool run_kernels_is_torn(const char *name);
-
-#endif

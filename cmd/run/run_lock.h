@@ -1,8 +1,7 @@
 /* run_lock.h: one job at a time writes in a folder, on any file system and from any node. run_lock.c describes the
  * protocol. Rank 0 of a run holds the lock of the run folder, and an export that of the folder that it works in;
  * commands that only read take none. */
-#ifndef ZTRAIN_CMD_TRAIN_RUN_LOCK_H
-#define ZTRAIN_CMD_TRAIN_RUN_LOCK_H
+#pragma once
 
 #include "core/status.h"
 
@@ -73,5 +72,3 @@ void run_lock_release(struct run_lock *lock);
 /* The same for a folder that was made for the lock: deletes the lock's files as well, and the folder, unless another
  * process has come or something else is in it. */
 void run_lock_release_folder(struct run_lock *lock);
-
-#endif

@@ -1,7 +1,6 @@
 /* run_place.h: the folder that a run lives in, and how the run relates to its contents. One process decides (rank 0,
  * or a dry run); the struct holds no pointers, so that a broadcast can carry it to the other ranks. */
-#ifndef ZTRAIN_CMD_TRAIN_RUN_PLACE_H
-#define ZTRAIN_CMD_TRAIN_RUN_PLACE_H
+#pragma once
 
 #include "core/spec/spec.h"
 #include "core/status.h"
@@ -40,5 +39,3 @@ enum status run_place_check(const struct run_place *place, struct error *err);
 /* STATUS_USAGE if the folder cannot be made or written: this user may not write into the nearest folder above it that
  * exists. Makes nothing. */
 enum status run_place_check_room(const struct run_place *place, struct error *err);
-
-#endif

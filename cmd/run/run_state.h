@@ -3,8 +3,7 @@
  *
  * Every decision is the same on all ranks: its grounds (a loss, a norm, a stop signal) are summed over the ranks first.
  * At points that all ranks reach they agree on the outcome (run_agree()). */
-#ifndef ZTRAIN_CMD_TRAIN_RUN_STATE_H
-#define ZTRAIN_CMD_TRAIN_RUN_STATE_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_save_cache.h"
@@ -110,5 +109,3 @@ double run_mean_loss(double sum, double targets);
 /* Reads the bytes that this rank has moved since the last call. Those of one step are approximate, as operations may
  * still be under way when they are read; run->moved, their sum over the process, is exact. */
 void run_read_volume(struct run *run, struct comm_stats *volume);
-
-#endif

@@ -3,8 +3,7 @@
  * squeue may take long or hang: it is a program on some file server that asks a daemon on another machine. So while the
  * ranks compute, a separate thread starts squeue and waits for it. There is one squeue at a time; if it does not
  * answer within five seconds it is killed, and the last answer remains. */
-#ifndef ZTRAIN_CMD_TRAIN_SQUEUE_H
-#define ZTRAIN_CMD_TRAIN_SQUEUE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -32,5 +31,3 @@ bool squeue_heard(struct squeue *squeue, double *end);
 
 /* Ends the thread, and a squeue that it waits for, within a second. NULL is allowed. */
 void squeue_free(struct squeue *squeue);
-
-#endif

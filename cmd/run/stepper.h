@@ -5,8 +5,7 @@
  * The bits are the same. The first step of a process is never a graph: it loads kernels, and libraries choose
  * algorithms in it. Outside a graph stay: the tokens (loaded for all micro-batches first) and the number of targets, by
  * which the losses are divided; the schedule's learning rates; the host's reads of the step's results. */
-#ifndef ZTRAIN_CMD_TRAIN_STEPPER_H
-#define ZTRAIN_CMD_TRAIN_STEPPER_H
+#pragma once
 
 #include "cmd/engine/trainer.h"
 
@@ -61,5 +60,3 @@ struct step_enqueued {
 /* Enqueues the next step of the token stream. `made`: the number of steps known to be done. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
                             const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* stop_signal.h: SIGTERM, SIGINT, SIGHUP (the terminal is gone; ignored under nohup) and SIGUSR1 ask a run to stop with
  * a checkpoint and exit 75. A second SIGINT ends it at once with 130. */
-#ifndef ZTRAIN_CMD_TRAIN_STOP_SIGNAL_H
-#define ZTRAIN_CMD_TRAIN_STOP_SIGNAL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -30,5 +29,3 @@ void stop_signal_count_interrupts(bool speaks);
 bool stop_signal_is_another(double seconds);
 
 extern const char stop_signal_first_words[], stop_signal_last_words[];
-
-#endif

@@ -1,6 +1,5 @@
 /* summary.h: the summary of a run that is finished. */
-#ifndef ZTRAIN_CMD_TRAIN_SUMMARY_H
-#define ZTRAIN_CMD_TRAIN_SUMMARY_H
+#pragma once
 
 #include "core/spec/spec.h"
 
@@ -9,5 +8,3 @@
  * how long this process has run. Failing to read a file is a warning. */
 void summary_log(const struct run_spec *spec, const char *metrics_path, const char *checkpoints,
                  double process_seconds);
-
-#endif

@@ -3,8 +3,7 @@
  * A rank is a process of the trace, and its rows are threads: the host, the compute stream with phases, units and ops,
  * the communication stream with its collectives. A rank keeps up to TRACE_RECORDS_MAX pieces of work; rank 0 collects
  * them after the last traced step and writes the file. Nothing that fails here ends the run. */
-#ifndef ZTRAIN_CMD_TRAIN_TRACE_FILE_H
-#define ZTRAIN_CMD_TRAIN_TRACE_FILE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -40,5 +39,3 @@ enum status trace_file_end(struct trace_file *trace, struct error *err);
 
 /* At the end of the run: a warning on rank 0 if no step was recorded. */
 void trace_file_check(const struct trace_file *trace);
-
-#endif

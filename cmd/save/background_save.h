@@ -36,8 +36,7 @@
  * Memory: the copy (fp32, as large as the rank's file without compression) is a part of the plan's host memory; the
  * writer compresses in pieces of 1 MiB (rankfile.h). While a writer is busy its progress keeps the rank alive for its
  * peers (core/liveness.h), so a rank that hangs is named when its writer is done, at the latest. */
-#ifndef ZTRAIN_CMD_TRAIN_BACKGROUND_SAVE_H
-#define ZTRAIN_CMD_TRAIN_BACKGROUND_SAVE_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -61,5 +60,3 @@ enum status background_save_wait(struct run *run, bool last, struct error *err);
 /* Ends the thread, and frees run->background. false: after `seconds` it still works, so the process has to end without
  * freeing what it uses. */
 bool background_save_end(struct run *run, double seconds);
-
-#endif

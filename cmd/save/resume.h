@@ -1,6 +1,5 @@
 /* resume.h: the checkpoint that --resume names, and whether the run may continue from it. */
-#ifndef ZTRAIN_CMD_TRAIN_RESUME_H
-#define ZTRAIN_CMD_TRAIN_RESUME_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_rewind.h"
@@ -43,5 +42,3 @@ enum status resume_position(const struct checkpoint *checkpoint, const struct ea
 
 /* Moves a position from the end of an epoch to the beginning of the next. */
 void begin_next_epoch(struct train_position *position);
-
-#endif

@@ -4,8 +4,7 @@
  * opens that one, verifies its share (checkpoint_verify_part()), and the ranks exchange their outcomes; the fault that
  * comes first in the files decides, as if one rank had read them all. So this takes as long as a rank needs for the
  * bytes that it has written itself, however many ranks there are. */
-#ifndef ZTRAIN_CMD_TRAIN_RESUME_TOGETHER_H
-#define ZTRAIN_CMD_TRAIN_RESUME_TOGETHER_H
+#pragma once
 
 #include "ckpt/checkpoint.h"
 
@@ -14,5 +13,3 @@
  * *checkpoint is the caller's to close. */
 enum status resume_open_together(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                                  struct checkpoint **checkpoint, struct error *err);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Rank 0's clock decides: several times a second the ranks exchange its decision, and whether one of them was asked to
  * stop. So all of them wait, try again or give up at the same time. */
-#ifndef ZTRAIN_CMD_TRAIN_RETRY_TOGETHER_H
-#define ZTRAIN_CMD_TRAIN_RETRY_TOGETHER_H
+#pragma once
 
 #include "cmd/run/deadline.h"
 #include "comm/comm.h"
@@ -28,5 +27,3 @@ double retry_together_left(const struct retry_together *patience);
 
 /* Collective, after an attempt that failed on some rank: waits, longer each time. *again: whether to try again. */
 enum status retry_together_again(struct retry_together *patience, bool *again, struct error *err);
-
-#endif

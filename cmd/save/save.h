@@ -1,7 +1,6 @@
 /* save.h: the checkpoints of a run: when the disk refuses one it is tried again, and training continues without it
  * unless it is the run's last. */
-#ifndef ZTRAIN_CMD_TRAIN_SAVE_H
-#define ZTRAIN_CMD_TRAIN_SAVE_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -14,5 +13,3 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err);
 /* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones, so that a
  * checkpoint is due. The same on all ranks. */
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* save_parts.h: what the two writers of a run's checkpoints share: the one that training waits for (save.h) and the one
  * beside it (background_save.h). */
-#ifndef ZTRAIN_CMD_TRAIN_SAVE_PARTS_H
-#define ZTRAIN_CMD_TRAIN_SAVE_PARTS_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -24,5 +23,3 @@ struct saved {
 
 /* Notes a complete checkpoint in the run's state, on rank 0 also in the metrics and the log. */
 enum status save_report(struct run *run, const struct saved *saved, struct error *err);
-
-#endif

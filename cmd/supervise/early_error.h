@@ -4,13 +4,10 @@
  * takes a name in the kernel, an abstract unix socket for the job and the message (verdict_general()); the others find
  * the name taken and stay silent. A rank that cannot make sure that a living rank of this job and user has the name
  * prints the error itself. */
-#ifndef ZTRAIN_CMD_TRAIN_EARLY_ERROR_H
-#define ZTRAIN_CMD_TRAIN_EARLY_ERROR_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 
 /* Prints the error, unless another rank of this node has printed it, and marks it as printed. Then gives the other
  * ranks a moment for theirs, as the launcher may end all ranks when this one ends. */
 void early_error_print(const struct bootstrap *boot, struct error *err);
-
-#endif

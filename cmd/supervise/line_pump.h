@@ -1,6 +1,5 @@
 /* line_pump.h: copies a rank's output line by line, each with the rank in front: "[2] …". */
-#ifndef ZTRAIN_CMD_TRAIN_LINE_PUMP_H
-#define ZTRAIN_CMD_TRAIN_LINE_PUMP_H
+#pragma once
 
 #include "core/output.h"
 
@@ -22,5 +21,3 @@ void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank);
 void line_pump_run(struct line_pump *pump);
 /* Copies the rest of the buffer, even if it is not a whole line, and closes `from`. */
 void line_pump_finish(struct line_pump *pump);
-
-#endif

@@ -1,6 +1,5 @@
 /* supervise.h: `ztrain --local-gpus N`: N ranks on this machine, started, watched and ended together. */
-#ifndef ZTRAIN_CMD_TRAIN_SUPERVISE_H
-#define ZTRAIN_CMD_TRAIN_SUPERVISE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -19,5 +18,3 @@ enum {
  */
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
                       bool *asked, struct error *err);
-
-#endif

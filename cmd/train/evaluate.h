@@ -1,6 +1,5 @@
 /* evaluate.h: the loss of the model on the validation data. */
-#ifndef ZTRAIN_CMD_TRAIN_EVALUATE_H
-#define ZTRAIN_CMD_TRAIN_EVALUATE_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -9,5 +8,3 @@
  * broken off, run->position.evaluation_due is set, and run->evaluation_part has what is done of it for the checkpoint:
  * the resumed run does the rest. */
 enum status run_evaluate(struct run *run, struct error *err);
-
-#endif

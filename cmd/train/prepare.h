@@ -1,6 +1,5 @@
 /* prepare.h: a run before its first step: the run folder, the checkpoint to resume from, memory, weights, outputs. */
-#ifndef ZTRAIN_CMD_TRAIN_PREPARE_H
-#define ZTRAIN_CMD_TRAIN_PREPARE_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -8,5 +7,3 @@
  * exists is locked before anything in it is read; a new one is made last, when nothing can refuse the run any more.
  * The caller releases what was built, also after a failure. profile: operations are timed (ops_profile_read). */
 enum status run_prepare(struct run *run, bool profile, struct error *err);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A rank that fails alone informs the others (comm_abort), so that all end with its exit code; at points that all ranks
  * reach they agree (comm/agree.h). A rank ends with 0 or 75 only when all ranks have come that far. */
-#ifndef ZTRAIN_CMD_TRAIN_RANK_MAIN_H
-#define ZTRAIN_CMD_TRAIN_RANK_MAIN_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 #include "core/spec/spec.h"
@@ -26,5 +25,3 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
 /* Ends a rank that has no communicator, as the ranks did not all meet: prints the error (early_error_print()) and has
  * the launcher end the other ranks. */
 void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* stop_vote.h: the ranks vote on whether all of them stop, because a signal (stop_signal.h) reaches each rank at
  * another time, and only rank 0 knows the job's end (deadline.h). */
-#ifndef ZTRAIN_CMD_TRAIN_STOP_VOTE_H
-#define ZTRAIN_CMD_TRAIN_STOP_VOTE_H
+#pragma once
 
 #include "cmd/run/run_state.h"
 
@@ -12,5 +11,3 @@ enum status stop_vote(struct run *run, struct error *err);
 /* The stepper's look between two micro-batches of a step (struct stepper_look; context: the run): votes about once a
  * second. */
 enum status stop_vote_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err);
-
-#endif

@@ -18,8 +18,7 @@
  *
  * The threads share no lock with others, allocate no memory once started, and sleep nearly always, so a loaded machine
  * wakes them soon. They block all signals. */
-#ifndef ZTRAIN_COMM_AGENT_H
-#define ZTRAIN_COMM_AGENT_H
+#pragma once
 
 #include "comm/control/control.h"
 
@@ -39,5 +38,3 @@ enum status agent_start(struct control *control, const struct agent_link *links,
 /* After control_leave(). Sends all news and a BYE, and waits for the BYE of the others: for the timeout if the job has
  * not failed, for two seconds if it has. NULL is allowed. */
 void agent_stop(struct agent *agent);
-
-#endif

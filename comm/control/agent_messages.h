@@ -11,8 +11,7 @@
  *
  * Every number is checked before it is used: a message that does not fit (a rank of another node, a skipped arrival, a
  * payload of another length) ends the connection, and nothing else. */
-#ifndef ZTRAIN_COMM_AGENT_MESSAGES_H
-#define ZTRAIN_COMM_AGENT_MESSAGES_H
+#pragma once
 
 #include "comm/control/control.h"
 
@@ -73,5 +72,3 @@ void agent_inbox_release(struct agent_inbox *inbox);
 /* Takes the next bytes of the stream and carries out complete messages. STATUS_PEER: a message does not belong to this
  * job; the rest is ignored. */
 enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t bytes, struct error *err);
-
-#endif

@@ -22,8 +22,7 @@
  *
  * Threads: control_arrive() is used by one thread per channel; the other functions by any thread. The block
  * stays mapped until the process ends, because any thread may tick at any time. */
-#ifndef ZTRAIN_COMM_CONTROL_H
-#define ZTRAIN_COMM_CONTROL_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 #include "core/status.h"
@@ -178,5 +177,3 @@ void control_arrived(struct control *control, int rank, uint32_t count);
  * itself (peer_blame_rank, peer_blame_node). */
 void control_rank_ended(struct control *control, int rank);
 void control_node_lost(struct control *control, int node, enum node_condition condition);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A waiter spins for a short time, then sleeps until the peer arrives, and every 20 ms it looks whether the job has
  * failed and whether the peer still lives (peer_watch.h). One thread per channel. */
-#ifndef ZTRAIN_COMM_CONTROL_WAIT_H
-#define ZTRAIN_COMM_CONTROL_WAIT_H
+#pragma once
 
 #include "comm/control/control.h"
 
@@ -21,5 +20,3 @@ enum status control_wait_node(struct control *control, enum control_channel chan
  * waits until the other ranks of its node are gone). false: after `seconds` there is still a rank that does not leave
  * by itself. */
 bool control_await_end(struct control *control, double seconds);
-
-#endif

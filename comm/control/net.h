@@ -9,8 +9,7 @@
  * watches a peer that it waits for (peer_watch.h).
  *
  * Thread: that of the data operations only. */
-#ifndef ZTRAIN_COMM_NET_H
-#define ZTRAIN_COMM_NET_H
+#pragma once
 
 #include "comm/control/peer_watch.h"
 
@@ -39,5 +38,3 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count);
 
 /* Bytes of parts sent and received so far. Any thread. */
 void net_counts(struct net *net, int64_t *sent, int64_t *received);
-
-#endif

@@ -1,6 +1,5 @@
 /* operation.h: the kinds of operations and their names, and the error of two ranks that are in different operations. */
-#ifndef ZTRAIN_COMM_OPERATION_H
-#define ZTRAIN_COMM_OPERATION_H
+#pragma once
 
 #include "comm/control/control.h"
 
@@ -11,5 +10,3 @@ const char *operation_name(uint32_t kind);
 
 /* Whether `peer` is in the same operation as this rank; if not, the job fails, since that is a bug. */
 bool operation_matches(struct control *control, const struct control_op *own, int peer, const struct control_op *other);
-
-#endif

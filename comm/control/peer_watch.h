@@ -10,8 +10,7 @@
  * node's agent itself is silent or gone, it is the culprit.
  *
  * Whoever finds a culprit fails the job (control_fail); the first failure wins. Any thread. */
-#ifndef ZTRAIN_COMM_PEER_WATCH_H
-#define ZTRAIN_COMM_PEER_WATCH_H
+#pragma once
 
 #include "comm/control/control.h"
 
@@ -41,5 +40,3 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
  * of the condition of another node (control_node_lost), unless that is NODE_FINE. */
 void peer_blame_rank(struct control *control, int rank);
 void peer_blame_node(struct control *control, int node);
-
-#endif

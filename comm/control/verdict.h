@@ -7,8 +7,7 @@
  *
  * Two ranks have the same error if their messages are equal, or would be if each named its rank "R": "rank 3",
  * "SLURM_PROCID=3". Hints do not count, as they may list the devices or files of a machine. */
-#ifndef ZTRAIN_COMM_VERDICT_H
-#define ZTRAIN_COMM_VERDICT_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 #include "core/status.h"
@@ -47,5 +46,3 @@ enum status verdict_at_start(struct bootstrap *boot, const char *key, struct out
 
 /* Hash of a message without its hint and with "R" where it names this rank. */
 uint64_t verdict_general(const char *text, int rank);
-
-#endif

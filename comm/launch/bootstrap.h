@@ -14,8 +14,7 @@
  * bootstrap_init() reads the environment only. bootstrap_connect() talks to the launcher; after it each rank has the
  * places of all ranks, the job's secret and a small key-value exchange, which is enough for comm/ to connect the peers.
  * One thread uses a bootstrap, but bootstrap_abort() may be called by any. */
-#ifndef ZTRAIN_COMM_LAUNCH_BOOTSTRAP_H
-#define ZTRAIN_COMM_LAUNCH_BOOTSTRAP_H
+#pragma once
 
 #include "core/status.h"
 
@@ -120,5 +119,3 @@ int bootstrap_cores(void);
 
 /* Threads for each of `ranks` ranks that share `cores`: OMP_NUM_THREADS, else an equal share, at least one. */
 int bootstrap_threads(int cores, int ranks);
-
-#endif

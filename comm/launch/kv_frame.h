@@ -1,6 +1,5 @@
 /* kv_frame.h: messages between the two ends of a key-value store (kv_store.h). */
-#ifndef ZTRAIN_COMM_LAUNCH_KV_FRAME_H
-#define ZTRAIN_COMM_LAUNCH_KV_FRAME_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 
@@ -61,5 +60,3 @@ static inline bool kv_frame_read(const unsigned char in[KV_HEADER_BYTES], struct
     *frame = (struct kv_frame){(enum kv_kind)kind, (int32_t)kv_load_u32(in + 4), kv_load_u32(in + 8)};
     return kind >= KV_PUT && kind < KV_KIND_COUNT && frame->length <= KV_BODY_MAX;
 }
-
-#endif

@@ -14,8 +14,7 @@
  *
  * A message is a header (kind, number, length; little endian) and `length` bytes. The server drops a client that breaks
  * these rules; every length is bounded. */
-#ifndef ZTRAIN_COMM_LAUNCH_KV_STORE_H
-#define ZTRAIN_COMM_LAUNCH_KV_STORE_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 
@@ -52,5 +51,3 @@ void kv_abort(struct kv_client *client, enum status code, const char *text);
 /* Leaves in order: `ended` is no longer called. Returns when the server has answered (rank 0: after the others have
  * left), or after `seconds`. */
 void kv_leave(struct kv_client *client, double seconds);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * All verbs except abort are called by one thread at a time. After a verb has failed, only abort and release may be
  * called. */
-#ifndef ZTRAIN_COMM_LAUNCH_LAUNCHER_H
-#define ZTRAIN_COMM_LAUNCH_LAUNCHER_H
+#pragma once
 
 #include "comm/launch/bootstrap.h"
 
@@ -50,5 +49,3 @@ struct launcher_meeting {
 };
 enum status launcher_store_new(int rank, int world, const struct launcher_meeting *meeting, struct launcher **launcher,
                                struct error *err);
-
-#endif

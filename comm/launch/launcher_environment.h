@@ -1,7 +1,6 @@
 /* launcher_environment.h: the variables that launchers have set in the environment, and whether they are consistent.
  * bootstrap.c chooses among the launchers that claim this process as one of their ranks. */
-#ifndef ZTRAIN_COMM_LAUNCH_LAUNCHER_ENVIRONMENT_H
-#define ZTRAIN_COMM_LAUNCH_LAUNCHER_ENVIRONMENT_H
+#pragma once
 
 #include "core/status.h"
 
@@ -41,5 +40,3 @@ const char *srun_line(int world, char line[SRUN_LINE]);
 const char *env_variable(const char *name);
 /* A whole non-negative number, or -1. */
 int env_number(const char *text);
-
-#endif

@@ -2,13 +2,10 @@
  *
  * Otherwise they would wait for it, srun -K would kill them when it ends, and a broken installation would look like a
  * lost rank. So this file implements the part of PMI-2 that is needed: init, one put, one fence. */
-#ifndef ZTRAIN_COMM_LAUNCH_PMI2_REFUSAL_H
-#define ZTRAIN_COMM_LAUNCH_PMI2_REFUSAL_H
+#pragma once
 
 #include "core/status.h"
 
 /* Puts `value` under `key` over PMI_FD's descriptor and takes part in the fence that follows. key, value: printable
  * characters without ';'. */
 enum status pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* pmi_library.h: the common part of launchers that communicate through a library (PMI-2, PMIx): opening it at run
  * time, calls with a time limit, the end. */
-#ifndef ZTRAIN_COMM_LAUNCH_PMI_LIBRARY_H
-#define ZTRAIN_COMM_LAUNCH_PMI_LIBRARY_H
+#pragma once
 
 #include "comm/launch/launcher.h"
 
@@ -36,5 +35,3 @@ void pmi_library_finish(struct pmi_launcher *launcher, const char *what, int (*f
 
 /* A launcher's release verb. */
 void pmi_library_release(struct launcher *launcher);
-
-#endif

@@ -1,6 +1,5 @@
 /* slurm_step.h: reads Slurm's variables of this process. */
-#ifndef ZTRAIN_COMM_LAUNCH_SLURM_STEP_H
-#define ZTRAIN_COMM_LAUNCH_SLURM_STEP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ int slurm_task_count(const char *list);
 /* The first node of a list such as "n[0-3,5],gpu-[01-10]" or "a[1-2]b[3-4]": "n0", "a1b3". False: not a list, or longer
  * than out. */
 bool slurm_first_node(const char *list, char *out, size_t size);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * PMI2_KVS_Fence() waits forever for a rank that died, and a library that writes to a closed socket raises SIGPIPE.
  * So every such call runs on a separate thread, with all signals blocked, and its caller stops waiting in time. */
-#ifndef ZTRAIN_COMM_LAUNCH_TIMED_CALL_H
-#define ZTRAIN_COMM_LAUNCH_TIMED_CALL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -13,5 +12,3 @@ enum timed_call_end { CALL_RETURNED, CALL_LATE, CALL_NO_THREAD };
  * argument is the caller's again. CALL_LATE: it still runs; the argument, from malloc(), belongs to its thread, which
  * frees it. */
 enum timed_call_end timed_call(int (*function)(void *argument), void *argument, double seconds, int *result);
-
-#endif

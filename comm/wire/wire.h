@@ -23,8 +23,7 @@
  *
  * Threads: a server is used by one thread at a time. The sockets returned here are non-blocking, close on exec, have
  * TCP_NODELAY, and belong to the caller. */
-#ifndef ZTRAIN_COMM_WIRE_WIRE_H
-#define ZTRAIN_COMM_WIRE_WIRE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -137,5 +136,3 @@ struct wire_peer {
  * calls it with its list of peers; ticks while it waits (core/liveness.h). */
 enum status wire_mesh(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
                       double timeout_seconds, struct error *err);
-
-#endif

@@ -15,8 +15,7 @@
  *               work is enqueued, since a GPU's copies need its address then.
  *
  * A failed transfer stays as the error of slice_file_status(): what was computed from its bytes must not be used. */
-#ifndef ZTRAIN_COMM_ZERO_SLICE_FILE_H
-#define ZTRAIN_COMM_ZERO_SLICE_FILE_H
+#pragma once
 
 #include "core/model/shard.h"
 #include "core/storage/async_io.h"
@@ -91,5 +90,3 @@ void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int wri
 /* Reads or writes a part of a unit. memory: aligned to ASYNC_IO_ALIGN, the bytes of the slice rounded up to it. */
 enum status slice_file_get(struct slice_file *file, int unit, int part, void *memory, struct error *err);
 enum status slice_file_put(struct slice_file *file, int unit, int part, void *memory, struct error *err);
-
-#endif

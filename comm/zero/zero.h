@@ -28,8 +28,7 @@
  * micro-batch. With accumulation stages 0 and 1 give the same bits, and so do stages 2 and 3: stages 0 and 1 add up a
  * rank's micro-batches and reduce once, stages 2 and 3 reduce the gradients of each micro-batch and add up the sums. So
  * the two pairs agree to rounding. */
-#ifndef ZTRAIN_COMM_ZERO_ZERO_H
-#define ZTRAIN_COMM_ZERO_ZERO_H
+#pragma once
 
 #include "comm/comm.h"
 #include "core/model/shard.h"
@@ -199,5 +198,3 @@ void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_byt
 
 /* Bytes gathered by an evaluation of `micro_batches` right after a step or zero_params_changed() (0 below stage 3). */
 int64_t zero_theory_evaluation(const struct zero *zero, int micro_batches);
-
-#endif

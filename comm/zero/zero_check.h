@@ -13,8 +13,7 @@
  *
  * Hashing waits for streams, and a unit's gradients are hashed before their reduction begins: a checked step does not
  * overlap them. Its bits are those of any other step. */
-#ifndef ZTRAIN_COMM_ZERO_ZERO_CHECK_H
-#define ZTRAIN_COMM_ZERO_ZERO_CHECK_H
+#pragma once
 
 #include "comm/zero/zero.h"
 
@@ -56,5 +55,3 @@ enum status zero_check_verdict(struct zero *zero, const double losses[2], struct
 
 /* The step is broken off: hashing ends. */
 void zero_check_drop(struct zero *zero);
-
-#endif

@@ -5,8 +5,7 @@
  * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
  * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the
  * optimizer Muon) -> zero_gather_reduce.c. zero_snapshot.c (a copy of the slices) calls zero.c. */
-#ifndef ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
-#define ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
+#pragma once
 
 #include "comm/comm_log.h"
 #include "comm/zero/slice_file.h"
@@ -488,5 +487,3 @@ void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 /* Gathers `unit` from the own slice `send` of every rank into `recv` (shard_padded elements), cut into pieces. */
 void zero_gather(struct zero *zero, enum comm_purpose purpose, int unit, const void *send, void *recv,
                  enum dtype dtype);
-
-#endif

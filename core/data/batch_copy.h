@@ -1,10 +1,7 @@
 /* batch_copy.h: a micro-batch that outlives the next one of its stream. */
-#ifndef ZTRAIN_CORE_DATA_BATCH_COPY_H
-#define ZTRAIN_CORE_DATA_BATCH_COPY_H
+#pragma once
 
 #include "core/data/token_stream.h"
 
 /* A copy in one piece of memory, which the caller frees with free(). It has no counts of a mixture's sources. */
 struct batch *batch_copy(const struct batch *batch);
-
-#endif

@@ -1,6 +1,5 @@
 /* cut_count.h: what is lost where documents are cut to the length of a sample (data.packing false and first_fit). */
-#ifndef ZTRAIN_CORE_DATA_CUT_COUNT_H
-#define ZTRAIN_CORE_DATA_CUT_COUNT_H
+#pragma once
 
 #include "core/data/token_set.h"
 
@@ -14,5 +13,3 @@ struct cut_count {
  * mask of what is cut off, and the mask of what is kept up to the first target. Ticks progress. Errors as for
  * token_set_document() and token_set_read_mask(). */
 enum status cut_count(const struct token_set *set, int64_t seq_length, struct cut_count *count, struct error *err);
-
-#endif

@@ -3,8 +3,7 @@
  * Documents are taken in file order. Each goes to the first sample that has room for it; one that is longer than a
  * sample is cut. The result depends on the data and on the sample's length only, so it is the same on every rank and
  * after a resume. */
-#ifndef ZTRAIN_CORE_DATA_FIRST_FIT_H
-#define ZTRAIN_CORE_DATA_FIRST_FIT_H
+#pragma once
 
 #include "core/data/token_set.h"
 
@@ -19,5 +18,3 @@ struct first_fit {
  * index. While it works it takes up to 24 bytes for each document, 4 of which stay, and 8 for each sample. */
 enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err);
 void first_fit_free(struct first_fit *fit); /* may be NULL */
-
-#endif

@@ -11,8 +11,7 @@
  * windows, as the shares add up to one sample a place. The order is a function of the shares alone, and repeats after
  * each period. Nothing is stored but a few integers for each source. Checkpoints rely on the order: it must never
  * change. */
-#ifndef ZTRAIN_CORE_DATA_INTERLEAVE_H
-#define ZTRAIN_CORE_DATA_INTERLEAVE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -50,5 +49,3 @@ int interleave_next(struct interleave_cursor *cursor);
 /* Moves the cursor to a place. It walks there from the beginning of the place's period or, if that is nearer, from
  * where it is: some nanoseconds a sample and source. Ticks progress. */
 void interleave_seek(struct interleave_cursor *cursor, int64_t place);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * as scripts/tokenize.py --label writes them. A set is read when it is opened: 8 bytes for each document stay in
  * memory, and no file stays open. */
-#ifndef ZTRAIN_CORE_DATA_LABEL_SET_H
-#define ZTRAIN_CORE_DATA_LABEL_SET_H
+#pragma once
 
 #include "core/data/token_set.h"
 
@@ -44,5 +43,3 @@ int64_t label_set_longest(const struct label_set *labels, int64_t *document);
 
 /* A hash of `before`, the labels and the types: continues those of token_set_check(). */
 uint64_t label_set_fingerprint(const struct label_set *labels, uint64_t before);
-
-#endif

@@ -5,8 +5,7 @@
  * perm a keyed permutation (of the seed, s and the pass j / N), identity without shuffle. A pass continues from one
  * epoch of the run to the next, and a source that has ended begins its next pass, so that each of its samples is given
  * equally often. */
-#ifndef ZTRAIN_CORE_DATA_MIXTURE_H
-#define ZTRAIN_CORE_DATA_MIXTURE_H
+#pragma once
 
 #include "core/data/first_fit.h"
 #include "core/data/interleave.h"
@@ -46,5 +45,3 @@ int mixture_next(struct mixture_cursor *cursor, int64_t *sample);
 
 /* Moves on, or back, to sample `t` of the run; on: interleave_next() for each sample between. */
 void mixture_seek(struct mixture_cursor *cursor, int64_t t);
-
-#endif

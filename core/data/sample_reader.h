@@ -5,8 +5,7 @@
  *     ends                    ^ 0              ^ 1          ^ 2
  *
  * Without document_mask there is one end. Only the thread of the token stream uses a reader. */
-#ifndef ZTRAIN_CORE_DATA_SAMPLE_READER_H
-#define ZTRAIN_CORE_DATA_SAMPLE_READER_H
+#pragma once
 
 #include "core/data/token_stream.h"
 
@@ -26,5 +25,3 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
 
 /* The targets that count in the sample that was read last. The first token of each of its sequences is none. */
 int64_t sample_targets(const struct sample_reader *reader);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * An index without them (of Megatron-LM, of an earlier version) is good for any files that fit. A file that the set
  * does not have, such as a mask that was made for it later, is not compared. */
-#ifndef ZTRAIN_CORE_DATA_SET_DIGESTS_H
-#define ZTRAIN_CORE_DATA_SET_DIGESTS_H
+#pragma once
 
 #include "core/data/shard_file.h"
 
@@ -21,5 +20,3 @@ enum status set_digests_size(const struct shard_file *idx, int64_t at, int64_t *
  * of bin. STATUS_DATA names the file that is missing or differs. */
 enum status set_digests_check(const struct shard_file *idx, int64_t at, const struct shard_file *bin,
                               const struct shard_file *mask, int64_t blocks, uint64_t seed, struct error *err);
-
-#endif

@@ -3,8 +3,7 @@
  * Every read compares the file's inode, size and time with those of the first opening: a file that was replaced,
  * truncated or rewritten under a run is STATUS_DATA with its name, and its other bytes reach no batch. A file that
  * stays open may be renamed or deleted. Several threads may read a file; opening and closing it is one thread's. */
-#ifndef ZTRAIN_CORE_DATA_SHARD_FILE_H
-#define ZTRAIN_CORE_DATA_SHARD_FILE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -28,5 +27,3 @@ void shard_file_close(struct shard_file *file);
 
 /* Reads exactly `count` bytes at `offset`; retries while a disk or a file server fails. On success err is unchanged. */
 enum status shard_file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err);
-
-#endif

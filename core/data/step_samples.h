@@ -1,6 +1,5 @@
 /* step_samples.h: which samples a step trains on, computed without reading data. */
-#ifndef ZTRAIN_CORE_DATA_STEP_SAMPLES_H
-#define ZTRAIN_CORE_DATA_STEP_SAMPLES_H
+#pragma once
 
 #include "core/data/token_stream.h"
 
@@ -9,5 +8,3 @@
  * sample's source, 0 without a mixture. A sample is what token_stream.h says: with packing, its tokens begin at token
  * sample · seq_length of the set; without it, it is a document; with `fit`, one of its samples. */
 void step_samples(const struct token_stream_config *config, int64_t step, int64_t *samples, int *sources);
-
-#endif

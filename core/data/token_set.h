@@ -8,8 +8,7 @@
  *
  * The files of a shard that scripts/tokenize.py wrote must be of one run (set_digests.h), and every file must stay as
  * it was when it was opened (shard_file.h). */
-#ifndef ZTRAIN_CORE_DATA_TOKEN_SET_H
-#define ZTRAIN_CORE_DATA_TOKEN_SET_H
+#pragma once
 
 #include "core/status.h"
 
@@ -73,5 +72,3 @@ enum status token_set_document(const struct token_set *set, int64_t index, int64
 
 /* Number of samples of a set: (tokens - 1) / T packed, else documents. */
 int64_t token_set_samples(const struct token_set *set, int64_t seq_length, bool packing);
-
-#endif

@@ -28,8 +28,7 @@
  *
  * packing false: sequences have L-1 tokens (with classification L), and filler (one last sequence of token 0 without
  * targets) rounds M up to token_multiple. Packed: every sequence has T tokens. */
-#ifndef ZTRAIN_CORE_DATA_TOKEN_STREAM_H
-#define ZTRAIN_CORE_DATA_TOKEN_STREAM_H
+#pragma once
 
 #include "core/data/first_fit.h"
 #include "core/data/label_set.h"
@@ -115,5 +114,3 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config);
 
 /* Samples of one source, packed as the configuration says. */
 int64_t token_source_samples(const struct token_stream_config *config, const struct token_source *source);
-
-#endif

@@ -10,8 +10,7 @@
  * entry whose check does not fit, and leaves it out.
  *
  * Until flight_use() nothing is recorded. flight_file.h has the format on disk. */
-#ifndef ZTRAIN_CORE_FLIGHT_H
-#define ZTRAIN_CORE_FLIGHT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -110,5 +109,3 @@ bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry
 int64_t flight_median_step(const struct flight_image *image);
 
 int64_t flight_clock(void); /* nanoseconds of the monotonic clock */
-
-#endif

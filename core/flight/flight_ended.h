@@ -1,8 +1,7 @@
 /* flight_ended.h: RUN/flight/ended, one line "START SECONDS": the start of the run that ended in order last, and when,
  * in seconds since 1970. Such a start deletes its flight records; without this file those of an earlier start, which
  * failed, would be the newest, and look like the run's end. It exists only where there are such records. */
-#ifndef ZTRAIN_CORE_FLIGHT_ENDED_H
-#define ZTRAIN_CORE_FLIGHT_ENDED_H
+#pragma once
 
 #include "core/flight/flight_start.h"
 
@@ -20,5 +19,3 @@ int flight_ended_write(const char *flight, const struct flight_end *end);
 int flight_ended_delete(const char *flight);
 /* Returns false if the file does not exist or is incomplete. */
 bool flight_ended_read(const char *flight, struct flight_end *end);
-
-#endif

@@ -8,8 +8,7 @@
  * needs no space on the disk. Heads and entries have checks of their own, so a file that was caught in the middle of a
  * write, or damaged, is still read: what does not fit is left out. The functions neither allocate (but for reading) nor
  * report that they live (core/liveness.h): a thread of its own calls them, and may wait for a file server. */
-#ifndef ZTRAIN_CORE_FLIGHT_FILE_H
-#define ZTRAIN_CORE_FLIGHT_FILE_H
+#pragma once
 
 #include "core/flight/flight.h"
 #include "core/status.h"
@@ -78,5 +77,3 @@ void flight_record_release(struct flight_record *record);
 
 /* A time of the rank's monotonic clock in seconds since 1970. */
 double flight_wall(const struct flight_record *record, int64_t clock);
-
-#endif

@@ -1,6 +1,5 @@
 /* flight_slow.h: the rank that the others wait for in collectives, by the ranks' flight records. Pure computation. */
-#ifndef ZTRAIN_CORE_FLIGHT_SLOW_H
-#define ZTRAIN_CORE_FLIGHT_SLOW_H
+#pragma once
 
 #include "core/flight/flight_verdict.h"
 
@@ -12,5 +11,3 @@ struct flight_slow {
 
 /* views: (world). false: no rank is slow. */
 bool flight_find_slow(const struct flight_view *views, int world, struct flight_slow *slow);
-
-#endif

@@ -1,8 +1,7 @@
 /* flight_start.h: the names of a run's starts, each of which has a folder RUN/flight/START: its count among the run's
  * starts, then the time, "0007-20261126-143050-569". The count decides their order, since the clocks of machines differ
  * and may be set back. Names of versions without a count come before all others, in the order of their times. */
-#ifndef ZTRAIN_CORE_FLIGHT_START_H
-#define ZTRAIN_CORE_FLIGHT_START_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ int flight_start_compare(const char *a, const char *b);
 int64_t flight_start_next(const char *flight);
 
 void flight_start_name(int64_t count, struct timespec now, char name[FLIGHT_START_BYTES]);
-
-#endif

@@ -1,8 +1,7 @@
 /* flight_verdict.h: which rank the flight records of a job point at. Collectives have the same number on all ranks, so
  * a rank that is behind in their order is one that the others wait for; times are compared by the ranks' wall clocks,
  * less what these differ by, and only where seconds matter. Pure computation. */
-#ifndef ZTRAIN_CORE_FLIGHT_VERDICT_H
-#define ZTRAIN_CORE_FLIGHT_VERDICT_H
+#pragma once
 
 #include "core/flight/flight_file.h"
 
@@ -49,5 +48,3 @@ void flight_judge(const struct flight_view *views, int world, double now, struct
 const char *flight_place(const struct flight_entry *entry, char out[160]);
 /* "14:15:01.250", local time, of seconds since 1970. */
 const char *flight_time(double seconds, char out[32]);
-
-#endif

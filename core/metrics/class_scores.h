@@ -1,6 +1,5 @@
 /* class_scores.h: accuracy and F1 of a classifier, from counts that ranks can add up. */
-#ifndef ZTRAIN_CORE_CLASS_SCORES_H
-#define ZTRAIN_CORE_CLASS_SCORES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ void class_counts_add(double *counts, int64_t classes, const float *logits, int3
 /* As scikit-learn's accuracy_score and f1_score (average "binary" or "macro", 0 where a class has no prediction and no
  * sample that is found). */
 struct class_scores class_scores_of(const double *counts, int64_t classes);
-
-#endif

@@ -1,7 +1,6 @@
 /* csv_monitor.h: writes scalars as DeepSpeed's csv_monitor does: a file for each tag, "Train_Samples_lr.csv" for
  * "Train/Samples/lr", with the heading "step,lr" and a row for each value. */
-#ifndef ZTRAIN_CORE_CSV_MONITOR_H
-#define ZTRAIN_CORE_CSV_MONITOR_H
+#pragma once
 
 #include "core/metrics/scalar.h"
 #include "core/status.h"
@@ -25,5 +24,3 @@ enum status csv_monitor_scalars(struct csv_monitor *m, int64_t step, const struc
                                 struct error *err);
 
 void csv_monitor_close(struct csv_monitor *m); /* NULL is allowed */
-
-#endif

@@ -1,6 +1,5 @@
 /* early_stop.h: ends a run whose evaluations do not improve any more (train.early_stopping). */
-#ifndef ZTRAIN_CORE_EARLY_STOP_H
-#define ZTRAIN_CORE_EARLY_STOP_H
+#pragma once
 
 #include "core/metrics/eval_metric.h"
 
@@ -28,5 +27,3 @@ void early_stop_update(struct early_stop *state, const struct early_stop_rules *
 
 /* Whether the run ends here. */
 bool early_stop_reached(const struct early_stop *state, const struct early_stop_rules *rules);
-
-#endif

@@ -1,6 +1,5 @@
 /* eval_metric.h: the results of an evaluation by which checkpoints are chosen and a run may end early. */
-#ifndef ZTRAIN_CORE_EVAL_METRIC_H
-#define ZTRAIN_CORE_EVAL_METRIC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, 
 
 /* The scores' value of a metric; NAN if there was no evaluation. */
 double eval_scores_value(const struct eval_scores *scores, enum eval_metric metric);
-
-#endif

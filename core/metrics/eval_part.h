@@ -1,7 +1,6 @@
 /* eval_part.h: the beginning of an evaluation that a stop broke off, as a checkpoint keeps it. The run that continues
  * from the checkpoint does the rest, so that an evaluation may take longer than a job. */
-#ifndef ZTRAIN_CORE_EVAL_PART_H
-#define ZTRAIN_CORE_EVAL_PART_H
+#pragma once
 
 #include "core/status.h"
 
@@ -26,5 +25,3 @@ json_t *eval_part_to_json(const struct eval_part *part);
 enum status eval_part_from_json(const json_t *object, const char *path, struct eval_part *part, struct error *err);
 
 void eval_part_release(struct eval_part *part); /* all zero: nothing */
-
-#endif

@@ -9,8 +9,7 @@
  *
  * A disk that was unreachable may mean that this node was cut off, and that the file belongs to another job by now: the
  * queue calls still_owner() before it writes lines that have waited. */
-#ifndef ZTRAIN_CORE_LINE_QUEUE_H
-#define ZTRAIN_CORE_LINE_QUEUE_H
+#pragma once
 
 #include "core/status.h"
 
@@ -41,5 +40,3 @@ enum status line_queue_add(struct line_queue *queue, const char *line, size_t by
 
 /* Tries for this many seconds (0: once) to write the waiting lines, ticking progress. Returns whether none is left. */
 bool line_queue_drain(struct line_queue *queue, double seconds);
-
-#endif

@@ -4,8 +4,7 @@
  * at first it is the mean of all losses, then an exponential one. A loss above factor · m is a spike, once there are
  * LOSS_MEAN_LEAST losses to compare with, and enters the mean as factor · m, so that one spike does not hide the next.
  * A loss that is not finite is always one and does not enter the mean. */
-#ifndef ZTRAIN_CORE_LOSS_SPIKE_H
-#define ZTRAIN_CORE_LOSS_SPIKE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ struct loss_mean {
 
 /* Takes the loss of a step and returns whether it is a spike. factor 0: off, and the mean is forgotten. */
 bool loss_mean_take(struct loss_mean *mean, double factor, double loss);
-
-#endif

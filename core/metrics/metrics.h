@@ -1,7 +1,6 @@
 /* metrics.h: writes metrics.jsonl, for people and programs (docs/run-spec.md describes the fields).
  * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
-#ifndef ZTRAIN_CORE_METRICS_H
-#define ZTRAIN_CORE_METRICS_H
+#pragma once
 
 #include "core/metrics/class_scores.h"
 #include "core/metrics/early_stop.h"
@@ -150,5 +149,3 @@ enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t 
 
 /* Calls fsync, before a checkpoint is written that follows these lines. */
 enum status metrics_flush(struct metrics *metrics, struct error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* metrics_summary.h: summarises a metrics.jsonl: the whole run, over all of its starts. */
-#ifndef ZTRAIN_CORE_METRICS_SUMMARY_H
-#define ZTRAIN_CORE_METRICS_SUMMARY_H
+#pragma once
 
 #include "core/metrics/eval_metric.h"
 #include "core/status.h"
@@ -25,5 +24,3 @@ struct metrics_summary {
  * STATUS_CHECKPOINT if the file cannot be read. */
 enum status metrics_summarise(const char *path, const char *checkpoints, enum eval_metric metric, enum eval_mode mode,
                               struct metrics_summary *summary, struct error *err);
-
-#endif

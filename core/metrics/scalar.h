@@ -1,10 +1,7 @@
 /* scalar.h: a named number of a step, as monitors write them. */
-#ifndef ZTRAIN_CORE_SCALAR_H
-#define ZTRAIN_CORE_SCALAR_H
+#pragma once
 
 struct scalar {
     const char *tag; /* "Train/Samples/lr"; borrowed */
     double value;
 };
-
-#endif

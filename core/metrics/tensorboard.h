@@ -4,8 +4,7 @@
  *
  * Each Event is one write(), so that a crash leaves a file that TensorBoard reads. Formats:
  * tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc of TensorFlow. */
-#ifndef ZTRAIN_CORE_TENSORBOARD_H
-#define ZTRAIN_CORE_TENSORBOARD_H
+#pragma once
 
 #include "core/metrics/scalar.h"
 #include "core/status.h"
@@ -26,5 +25,3 @@ enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struc
 enum status tensorboard_text(struct tensorboard *t, const char *tag, const char *text, struct error *err);
 
 void tensorboard_close(struct tensorboard *t); /* NULL is allowed */
-
-#endif

@@ -3,8 +3,7 @@
  * Reading is sticky: after the first fault the getters return defaults, and the fault is returned at the end, so that
  * the code reads as a list of keys. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
  * something that ztrain does not have, and whatever is wrong in a run spec's own model.config. */
-#ifndef ZTRAIN_CORE_CONFIG_READER_H
-#define ZTRAIN_CORE_CONFIG_READER_H
+#pragma once
 
 #include "core/model/model_config.h"
 
@@ -53,5 +52,3 @@ __attribute__((format(printf, 2, 3))) void config_notice(struct model_desc *desc
 
 /* Looks for misspelt keys; called once all keys have been asked for. */
 void reader_check_spelling(struct config_reader *reader, struct model_desc *desc);
-
-#endif

@@ -1,7 +1,6 @@
 /* end_tokens.h: the tokens with which a model ends a text, and the one with which it begins an empty one, as
  * transformers' generate finds them. */
-#ifndef ZTRAIN_CORE_END_TOKENS_H
-#define ZTRAIN_CORE_END_TOKENS_H
+#pragma once
 
 #include "core/status.h"
 
@@ -23,5 +22,3 @@ struct end_tokens {
 enum status end_tokens_read(const char *dir, const json_t *config, struct end_tokens *tokens, struct error *err);
 
 bool end_tokens_have(const struct end_tokens *tokens, int64_t id);
-
-#endif

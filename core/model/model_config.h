@@ -4,8 +4,7 @@
  * text models), and BERT, which looks both ways and is trained as a classifier only. A feature that a config asks for
  * and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`), never ignored. A damaged
  * config.json is STATUS_DATA. */
-#ifndef ZTRAIN_CORE_MODEL_CONFIG_H
-#define ZTRAIN_CORE_MODEL_CONFIG_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/status.h"
@@ -190,6 +189,4 @@ void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, fl
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

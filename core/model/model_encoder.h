@@ -1,6 +1,5 @@
 /* model_encoder.h: the keys of BERT's config.json. */
-#ifndef ZTRAIN_CORE_MODEL_ENCODER_H
-#define ZTRAIN_CORE_MODEL_ENCODER_H
+#pragma once
 
 #include "core/model/config_reader.h"
 
@@ -11,5 +10,3 @@ void model_encoder_read(struct config_reader *reader, double norm_eps, struct mo
 /* Whether `architecture` is a class of transformers whose folder has BERT's weights without a classifier of sequences:
  * BertModel, BertForMaskedLM, BertForPreTraining, … */
 bool model_encoder_is_base(const char *architecture);
-
-#endif

@@ -3,8 +3,7 @@
  * The cache is HF_HUB_CACHE, or else hub/ in HF_HOME, or else in huggingface/ of XDG_CACHE_HOME or ~/.cache. It keeps a
  * model "org/name" in models--org--name: refs/main has the revision, whose files are in snapshots/REVISION. Nothing is
  * downloaded. */
-#ifndef ZTRAIN_CORE_MODEL_FOLDER_H
-#define ZTRAIN_CORE_MODEL_FOLDER_H
+#pragma once
 
 #include "core/fsutil.h"
 
@@ -17,5 +16,3 @@ bool model_folder_find(const char *name, char folder[FS_PATH_MAX]);
 
 /* The error for a possible name that has no folder: `code`, with the command that downloads it. */
 enum status model_folder_missing(const char *name, enum status code, struct error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* model_layers.h: the part of a config.json by which layers differ, for model_config.c. */
-#ifndef ZTRAIN_CORE_MODEL_LAYERS_H
-#define ZTRAIN_CORE_MODEL_LAYERS_H
+#pragma once
 
 #include "core/model/config_reader.h"
 
@@ -24,5 +23,3 @@ struct layer_facts {
  * known.
  */
 void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc);
-
-#endif

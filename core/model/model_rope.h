@@ -1,6 +1,5 @@
 /* model_rope.h: the part of a config.json that is about RoPE, for model_config.c. */
-#ifndef ZTRAIN_CORE_MODEL_ROPE_H
-#define ZTRAIN_CORE_MODEL_ROPE_H
+#pragma once
 
 #include "core/model/config_reader.h"
 
@@ -15,5 +14,3 @@ struct rope_facts {
 
 /* Reads desc->rope, desc->local_rope and desc->rotary_dim. head_dim and max_positions are known. */
 void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc);
-
-#endif

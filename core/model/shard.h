@@ -7,8 +7,7 @@
  *
  * A rank's slices of all units, one after the other, are its *shard*: unit u's slice starts at shard_offset[u], and the
  * shard has shard_numel elements. The fp32 master weights, m and v are each one such flat array. */
-#ifndef ZTRAIN_CORE_SHARD_H
-#define ZTRAIN_CORE_SHARD_H
+#pragma once
 
 #include "core/model/tensor_table.h"
 
@@ -32,5 +31,3 @@ static inline int64_t shard_padded(const struct shard_layout *layout, int unit)
 {
     return layout->slice[unit] * layout->world;
 }
-
-#endif

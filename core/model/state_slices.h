@@ -2,8 +2,7 @@
  *
  * ZeRO (comm/zero) owns the slices at run time; checkpoints and imported models (ckpt/) read and fill them through
  * `struct state_slices`, so that neither needs to include the other. Which elements a slice has: core/model/shard.h. */
-#ifndef ZTRAIN_CORE_STATE_SLICES_H
-#define ZTRAIN_CORE_STATE_SLICES_H
+#pragma once
 
 #include "core/status.h"
 
@@ -32,5 +31,3 @@ static inline enum status state_slice(struct state_slices slices, enum slice_acc
 {
     return slices.get(slices.owner, access, kind, unit, slice, err);
 }
-
-#endif

@@ -11,8 +11,7 @@
  * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn and
  * Phi-3's qkv_proj and gate_up_proj are one tensor already.) Gap elements are zero and stay zero: their gradients are
  * never written. All blocks have the same layout. */
-#ifndef ZTRAIN_CORE_TENSOR_TABLE_H
-#define ZTRAIN_CORE_TENSOR_TABLE_H
+#pragma once
 
 #include "core/model/model_config.h"
 
@@ -108,5 +107,3 @@ static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_al
  * function of seed, the tensor's index in the table and the element: the same bits for every world size. */
 void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t seed, int64_t first, int64_t count,
                        float *out);
-
-#endif

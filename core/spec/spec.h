@@ -11,8 +11,7 @@
  * The length of a run: with epochs and max_steps set, whichever ends first; with epochs alone, that many passes over
  * the data, and of a fraction of a pass its steps, rounded up; with max_steps alone, the data repeat until then; with
  * neither, one epoch. */
-#ifndef ZTRAIN_CORE_SPEC_SPEC_H
-#define ZTRAIN_CORE_SPEC_SPEC_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/metrics/early_stop.h"
@@ -248,5 +247,3 @@ void spec_add_difference(struct string_list *list, const char *key, const char *
 
 /* --help-spec: every key with its type, default, range and help, from the key table. markdown: docs/run-spec.md. */
 void spec_print_help(FILE *out, bool markdown);
-
-#endif

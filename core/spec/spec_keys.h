@@ -3,8 +3,7 @@
  * The table has one row per key. Parsing, types, ranges, defaults, --help-spec, docs/run-spec.md, the effective spec
  * that is printed, the flat JSON in a checkpoint's manifest, and the comparison on resume all derive from it. The rows
  * of a section follow the row of the section itself. */
-#ifndef ZTRAIN_CORE_SPEC_SPEC_KEYS_H
-#define ZTRAIN_CORE_SPEC_SPEC_KEYS_H
+#pragma once
 
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
@@ -210,5 +209,3 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 /* Checks a tree against the table (unknown keys, types, ranges, verdicts) and stores values and defaults
  * (spec_check.c). complete: all files could be read; only then the rules that tie keys together are checked. */
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);
-
-#endif

@@ -6,8 +6,7 @@
  * strings live until it is released.
  *
  * Messages are collected, each with its place, and sorted at the end: a user sees all errors at once. */
-#ifndef ZTRAIN_CORE_SPEC_SPEC_TREE_H
-#define ZTRAIN_CORE_SPEC_SPEC_TREE_H
+#pragma once
 
 #include "core/spec/spec.h"
 
@@ -121,5 +120,3 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
 /* The tree as JSON (new reference): null, bool, int, real, string, array, object. NULL after an error: a number is not
  * finite. */
 json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node);
-
-#endif

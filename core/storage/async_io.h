@@ -17,8 +17,7 @@
  *
  * Any thread may submit and wait; nothing is allocated after async_io_new(). A rank that waits counts as alive for up
  * to comm.io_timeout_seconds, as in any slow call (core/liveness.h). */
-#ifndef ZTRAIN_CORE_STORAGE_ASYNC_IO_H
-#define ZTRAIN_CORE_STORAGE_ASYNC_IO_H
+#pragma once
 
 #include "core/status.h"
 #include "core/training/offload_settings.h"
@@ -64,5 +63,3 @@ void async_io_submit(struct async_io *io, struct io_request *request, const stru
 /* Waits until a request is done and makes it inactive; returns at once if it is not active. STATUS_BROKEN: the
  * first failure of its blocks. Of several threads that wait for one request, only one gets the failure. */
 enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* io_engine.h: the two engines of async_io.h: each takes blocks from a queue until it ends, on threads of its own. */
-#ifndef ZTRAIN_CORE_STORAGE_IO_ENGINE_H
-#define ZTRAIN_CORE_STORAGE_IO_ENGINE_H
+#pragma once
 
 #include "core/storage/io_queue.h"
 
@@ -20,5 +19,3 @@ struct thread_engine;
 enum status thread_engine_start(struct io_queue *queue, int threads, struct thread_engine **engine, struct error *err);
 /* After io_queue_end(): waits for all blocks; may be NULL. */
 void thread_engine_stop(struct thread_engine *engine);
-
-#endif

@@ -1,6 +1,5 @@
 /* io_queue.h: the queue between those who submit requests (async_io.h) and the engine that moves their blocks. */
-#ifndef ZTRAIN_CORE_STORAGE_IO_QUEUE_H
-#define ZTRAIN_CORE_STORAGE_IO_QUEUE_H
+#pragma once
 
 #include "core/storage/async_io.h"
 
@@ -38,5 +37,3 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block);
 /* Accounts for a transfer of a block: the number of bytes, or a negative errno. Returns false if the block is done or
  * has failed, and true if it holds a rest that has to be transferred. */
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result);
-
-#endif

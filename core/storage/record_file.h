@@ -18,8 +18,7 @@
  * callers in host functions of streams need no way back for errors.
  *
  * Several threads may use the file at a time, each with buffers of its own. */
-#ifndef ZTRAIN_CORE_STORAGE_RECORD_FILE_H
-#define ZTRAIN_CORE_STORAGE_RECORD_FILE_H
+#pragma once
 
 #include "core/storage/async_io.h"
 #include "core/storage/scratch_folder.h"
@@ -66,5 +65,3 @@ enum status record_file_status(struct record_file *file, struct error *err);
 
 /* Bytes read and written since the file was made. */
 void record_file_traffic(const struct record_file *file, int64_t *read, int64_t *written);
-
-#endif

@@ -8,8 +8,7 @@
  * scratch_folder_free() deletes the folder. The kernel drops the lock of a process that was killed, and the next
  * process that makes a folder in PATH deletes every one whose lock is free. PATH has to be on a file system with locks:
  * without them an abandoned folder could not be told from one in use. */
-#ifndef ZTRAIN_CORE_STORAGE_SCRATCH_FOLDER_H
-#define ZTRAIN_CORE_STORAGE_SCRATCH_FOLDER_H
+#pragma once
 
 #include "core/status.h"
 
@@ -43,5 +42,3 @@ enum status scratch_file_new(const struct scratch_folder *folder, const char *na
                              struct scratch_file *file, struct error *err);
 /* Closes the file; its folder deletes it. All zero is allowed. */
 void scratch_file_release(struct scratch_file *file);
-
-#endif

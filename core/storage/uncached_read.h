@@ -7,8 +7,7 @@
  * small ones and all other file systems are read through the cache, as is every part after a direct read that failed.
  *
  * Any number of threads may read from one file. */
-#ifndef ZTRAIN_CORE_STORAGE_UNCACHED_READ_H
-#define ZTRAIN_CORE_STORAGE_UNCACHED_READ_H
+#pragma once
 
 #include "core/status.h"
 
@@ -47,5 +46,3 @@ uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride);
  * need not begin where the buffer does. Errors are those of fs_pread(), with `code`. */
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,
                           const uint8_t **data, struct error *err);
-
-#endif

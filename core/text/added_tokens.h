@@ -2,8 +2,7 @@
  *
  * Two sets, as in `tokenizers`: tokens that are looked for in the text as it came, and those with "normalized": true,
  * which are looked for in what the normalizer has made of the rest. At each place the longest token counts. */
-#ifndef ZTRAIN_CORE_TEXT_ADDED_TOKENS_H
-#define ZTRAIN_CORE_TEXT_ADDED_TOKENS_H
+#pragma once
 
 #include "core/text/tokenizer.h"
 
@@ -60,5 +59,3 @@ struct added_walk {
 
 /* The next part; false: there is none. Parts of text are never empty. */
 bool added_tokens_next(const struct added_tokens *tokens, struct added_walk *walk, struct added_part *part);
-
-#endif

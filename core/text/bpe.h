@@ -3,8 +3,7 @@
  * The vocabulary's texts are those of tokenizer.json: a byte is written as one character (byte_level.h), a space as Ġ.
  * Of the merges that a word allows, the one of the lowest rank comes first, and of several the leftmost. The pairs wait
  * in a heap, so that a word of n bytes takes O(n log n) steps. */
-#ifndef ZTRAIN_CORE_TEXT_BPE_H
-#define ZTRAIN_CORE_TEXT_BPE_H
+#pragma once
 
 #include "core/text/text_buffer.h"
 
@@ -65,5 +64,3 @@ void bpe_room_release(struct bpe_room *room);
 
 /* Appends the tokens of a word, which is bytes of text (not mapped). */
 void bpe_encode(const struct bpe *bpe, const char *word, size_t bytes, struct bpe_room *room, struct token_list *out);
-
-#endif

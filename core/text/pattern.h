@@ -8,8 +8,7 @@
  *
  * The first alternative that matches counts, as in Perl. Only single characters repeat, so the program has no loops,
  * and the depth of the recursion is bounded by its length. */
-#ifndef ZTRAIN_CORE_TEXT_PATTERN_H
-#define ZTRAIN_CORE_TEXT_PATTERN_H
+#pragma once
 
 #include "core/status.h"
 
@@ -33,5 +32,3 @@ struct pattern_search {
  * be empty, but not at the end of the one before. STATUS_DATA: the search takes too long. */
 enum status pattern_next(const struct pattern *pattern, const char *text, size_t count, struct pattern_search *search,
                          size_t *start, size_t *end, struct error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* pattern_program.h: what pattern_compile.c makes of an expression, and pattern.c runs. */
-#ifndef ZTRAIN_CORE_TEXT_PATTERN_PROGRAM_H
-#define ZTRAIN_CORE_TEXT_PATTERN_PROGRAM_H
+#pragma once
 
 #include "core/text/pattern.h"
 
@@ -38,5 +37,3 @@ struct pattern {
 
 /* Whether a code point is in a node's class; the compiler fills `ascii` with it. */
 bool pattern_in_class(const struct pattern *pattern, const struct pattern_node *node, uint32_t point);
-
-#endif

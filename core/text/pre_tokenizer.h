@@ -1,6 +1,5 @@
 /* pre_tokenizer.h: cuts a text into the words that BPE works on. */
-#ifndef ZTRAIN_CORE_TEXT_PRE_TOKENIZER_H
-#define ZTRAIN_CORE_TEXT_PRE_TOKENIZER_H
+#pragma once
 
 #include "core/text/pattern.h"
 #include "core/text/text_buffer.h"
@@ -33,5 +32,3 @@ typedef void word_taker(void *context, const char *word, size_t bytes);
 /* Calls `take` for each word of a text (UTF-8) in its order; none is empty. */
 enum status pre_tokenizer_run(const struct pre_tokenizer *cutter, const char *text, size_t bytes, word_taker *take,
                               void *context, struct error *err);
-
-#endif

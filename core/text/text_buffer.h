@@ -1,6 +1,5 @@
 /* text_buffer.h: lists of token ids and bytes of text, which grow. */
-#ifndef ZTRAIN_CORE_TEXT_TEXT_BUFFER_H
-#define ZTRAIN_CORE_TEXT_TEXT_BUFFER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ struct text {
 };
 void text_add(struct text *text, const void *bytes, size_t count);
 void text_release(struct text *text);
-
-#endif

@@ -15,8 +15,7 @@
  * `truncation` and `padding` have no effect, as in transformers, which sets them for each call.
  *
  * A tokenizer never changes after it was opened; any thread may use it. */
-#ifndef ZTRAIN_CORE_TEXT_TOKENIZER_H
-#define ZTRAIN_CORE_TEXT_TOKENIZER_H
+#pragma once
 
 #include "core/status.h"
 #include "core/text/text_buffer.h"
@@ -67,5 +66,3 @@ int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content);
 /* The first and the last token of a text by tokenizer_config.json; -1: not known. */
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos(const struct tokenizer *tokenizer);
-
-#endif

@@ -3,8 +3,7 @@
  * added_tokens.json, and config.json for the class of a folder that names none.
  *
  * All of it is put into the form of a tokenizer.json, which tokenizer_json.h reads. */
-#ifndef ZTRAIN_CORE_TEXT_TOKENIZER_CONFIG_H
-#define ZTRAIN_CORE_TEXT_TOKENIZER_CONFIG_H
+#pragma once
 
 #include "core/status.h"
 
@@ -46,5 +45,3 @@ const char *tokenizer_config_token(const struct tokenizer_config *config, const 
 
 /* Whether special tokens are not looked for in a text. */
 bool tokenizer_config_splits_special(const struct tokenizer_config *config);
-
-#endif

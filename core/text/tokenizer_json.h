@@ -1,6 +1,5 @@
 /* tokenizer_json.h: the parts of a tokenizer.json, each read by a function of its own (tokenizer_file.c calls them). */
-#ifndef ZTRAIN_CORE_TEXT_TOKENIZER_JSON_H
-#define ZTRAIN_CORE_TEXT_TOKENIZER_JSON_H
+#pragma once
 
 #include "core/text/tokenizer_parts.h"
 
@@ -33,5 +32,3 @@ enum status tokenizer_read_added(const struct tokenizer_source *source, const js
 enum status tokenizer_read_processor(const struct tokenizer_source *source, const json_t *processor,
                                      struct tokenizer *out);
 enum status tokenizer_read_decoder(const struct tokenizer_source *source, const json_t *decoder);
-
-#endif

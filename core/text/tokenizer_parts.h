@@ -1,6 +1,5 @@
 /* tokenizer_parts.h: what a tokenizer is made of; tokenizer_file.c fills it, tokenizer.c uses it. */
-#ifndef ZTRAIN_CORE_TEXT_TOKENIZER_PARTS_H
-#define ZTRAIN_CORE_TEXT_TOKENIZER_PARTS_H
+#pragma once
 
 #include "core/text/added_tokens.h"
 #include "core/text/bpe.h"
@@ -20,5 +19,3 @@ struct tokenizer {
 
 /* Makes a tokenizer of the contents of a tokenizer.json. `where` names the file in messages. */
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err);
-
-#endif

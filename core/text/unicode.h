@@ -1,6 +1,5 @@
 /* unicode.h: what Unicode says about characters (unicode_tables.c, made by scripts/make-unicode-tables.py). */
-#ifndef ZTRAIN_CORE_TEXT_UNICODE_H
-#define ZTRAIN_CORE_TEXT_UNICODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ struct unicode_class_run {
 };
 extern const struct unicode_class_run unicode_class_runs[];
 extern const int unicode_class_count;
-
-#endif

@@ -1,7 +1,6 @@
 /* utf8.h: code points of UTF-8, as the Unicode standard defines it: no overlong forms, no surrogates, at most U+10FFFF.
  */
-#ifndef ZTRAIN_CORE_TEXT_UTF8_H
-#define ZTRAIN_CORE_TEXT_UTF8_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ size_t utf8_back(const char *text, size_t at);
 
 /* The place of the first byte that is not UTF-8; `count`: all is well. */
 size_t utf8_check(const char *text, size_t count);
-
-#endif

@@ -15,8 +15,7 @@
  *                             a = k / 4 | h % 1024 << 22, b = q / 2 | h / 1024 << 23     element q % 2 · 4 + k % 4
  *
  * The same functions serve the host and device code (CUDA compiles this header as well). */
-#ifndef ZTRAIN_CORE_DROPOUT_H
-#define ZTRAIN_CORE_DROPOUT_H
+#pragma once
 
 #include "core/training/philox_round.h"
 
@@ -77,5 +76,3 @@ PHILOX_FUNCTION int dropout_keeps(const struct dropout *dropout, const uint32_t 
 {
     return (words[element / 2] >> (element % 2 ? 16 : 0) & 0xffffu) >= dropout->threshold;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * the scale and resets the hysteresis; with consecutive_hysteresis every step without overflow resets it.
  *
  * The same function serves the host and device code (CUDA compiles this header as well). */
-#ifndef ZTRAIN_CORE_LOSS_SCALER_H
-#define ZTRAIN_CORE_LOSS_SCALER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -66,5 +65,3 @@ LOSS_SCALER_FUNCTION void loss_scaler_update(struct loss_scaler *scaler, const s
     if (grows)
         scaler->scale *= 2;
 }
-
-#endif

@@ -13,8 +13,7 @@
  *   cycle_second_step_size steps (flat stairs where a stair count is given); one step later than the cycle's end, lr is
  *   cycle_min_lr / (1 + decay_lr_rate · steps since then / decay_step_size). With cycle_momentum β1 moves against it.
  *   LRRangeTest: min · (1 + step_rate · i / step_size), with staircase the quotient's floor. */
-#ifndef ZTRAIN_CORE_LR_SCHEDULE_H
-#define ZTRAIN_CORE_LR_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,5 +75,3 @@ double schedule_lr(const struct schedule_spec *schedule, double lr, int64_t k);
 /* Whether the schedule sets Adam's betas as well; then, those of optimizer step k. */
 bool schedule_has_betas(const struct schedule_spec *schedule);
 void schedule_betas(const struct schedule_spec *schedule, int64_t k, double *beta1, double *beta2);
-
-#endif

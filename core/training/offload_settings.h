@@ -1,6 +1,5 @@
 /* offload_settings.h: the run spec's settings of offload, of the optimizer's state or of the parameters. */
-#ifndef ZTRAIN_CORE_OFFLOAD_SETTINGS_H
-#define ZTRAIN_CORE_OFFLOAD_SETTINGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ struct aio_settings {
     int64_t queue_depth;            /* transfers in flight, 1 … ASYNC_IO_DEPTH_MAX */
     const struct paper_disk *paper; /* of a plan of speed, borrowed; else NULL */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* optimizer_settings.h: the run spec's settings of the optimizer, for the modules that compute with it. */
-#ifndef ZTRAIN_CORE_OPTIMIZER_SETTINGS_H
-#define ZTRAIN_CORE_OPTIMIZER_SETTINGS_H
+#pragma once
 
 #include "core/status.h"
 
@@ -73,5 +72,3 @@ static inline int optimizer_moments(const struct optimizer_settings *settings)
     }
     return 2;
 }
-
-#endif

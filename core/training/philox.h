@@ -1,7 +1,6 @@
 /* philox.h: counter-based random numbers, Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
  * SC 2011). There is no state: a value is a function of key and counter, so any rank can compute any element alone. */
-#ifndef ZTRAIN_CORE_PHILOX_H
-#define ZTRAIN_CORE_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@ void philox_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count,
 
 /* Returns 64 random bits: element `index` of (seed, stream). */
 uint64_t philox_u64(uint64_t seed, uint64_t stream, uint64_t index);
-
-#endif

@@ -1,7 +1,6 @@
 /* philox_round.h: the rounds of Philox4x32-10 as inline functions, for the host and for device code (CUDA compiles this
  * header as well). philox.h has the random numbers that are made of them. */
-#ifndef ZTRAIN_CORE_PHILOX_ROUND_H
-#define ZTRAIN_CORE_PHILOX_ROUND_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ PHILOX_FUNCTION void philox_rounds(uint32_t *x0, uint32_t *x1, uint32_t *x2, uin
     for (int round = 0; round < PHILOX_ROUNDS; round++)
         philox_round(x0, x1, x2, x3, k0 + (uint32_t)round * 0x9e3779b9u, k1 + (uint32_t)round * 0xbb67ae85u);
 }
-
-#endif

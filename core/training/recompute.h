@@ -3,8 +3,7 @@
  * Each policy includes those before it. The results have the same bits under every policy, except where a GPU computes
  * SwiGLU inside a matrix product in forward: mlp and attention compute it by a kernel of its own, as backward does, and
  * agree with the other policies to rounding. The picture of the kept buffers is in gpu/model/transformer_layout.c. */
-#ifndef ZTRAIN_CORE_RECOMPUTE_H
-#define ZTRAIN_CORE_RECOMPUTE_H
+#pragma once
 
 /* The policies by their names in the run spec:
  *
@@ -32,5 +31,3 @@ static inline const char *recompute_name(enum recompute policy)
 #undef RECOMPUTE_NAME
     return names[policy];
 }
-
-#endif

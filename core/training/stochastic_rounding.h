@@ -10,8 +10,7 @@
  *     words    word 0: elements 0 (low half) and 1; word 1: elements 2 and 3; …
  *
  * The same functions serve the host and device code (CUDA compiles this header as well). */
-#ifndef ZTRAIN_CORE_STOCHASTIC_ROUNDING_H
-#define ZTRAIN_CORE_STOCHASTIC_ROUNDING_H
+#pragma once
 
 #include "core/training/philox_round.h"
 
@@ -65,5 +64,3 @@ PHILOX_FUNCTION uint16_t bf16_round_stochastically(uint32_t x, uint32_t random)
         return (uint16_t)(x >> 16 | 0x40u);
     return (uint16_t)((x + random) >> 16);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * fast to widen operands to fp32 while they are packed. CPUID reports which instructions exist, not how fast they are,
  * so both micro-kernels are timed. On a CPU with AMX, tiles multiply whole matrices, and the choice applies to the
  * blocks of attention only, which are too small for tiles. */
-#ifndef ZTRAIN_GPU_CPU_CPU_BF16_H
-#define ZTRAIN_GPU_CPU_CPU_BF16_H
+#pragma once
 
 #include "core/status.h"
 #include "gpu/cpu/cpu_kernels.h"
@@ -34,5 +33,3 @@ enum status cpu_bf16_choose(struct cpu_kernels *kernels, struct error *err);
 /* For people: "amx 2800, dot 82, widen 168 GFLOP/s a core". text has CPU_BF16_TEXT bytes and is returned. */
 enum { CPU_BF16_TEXT = 80 };
 const char *cpu_bf16_rates_text(const struct cpu_bf16_rates *rates, char *text);
-
-#endif

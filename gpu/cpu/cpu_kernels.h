@@ -10,8 +10,7 @@
  *     device_open_cpu()               opens a device that computes with them
  *
  * A struct cpu_kernels is sent to other ranks as bytes, so its padding is zero; every function here sees to that. */
-#ifndef ZTRAIN_GPU_CPU_CPU_KERNELS_H
-#define ZTRAIN_GPU_CPU_CPU_KERNELS_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/status.h"
@@ -65,5 +64,3 @@ enum { CPU_KERNELS_TEXT = 160 };
 const char *cpu_kernels_instructions(const struct cpu_kernels *kernels, char *text);
 /* "fp32 builtin, bf16 oneDNN 2.6.3", "fp32 builtin, bf16 builtin (amx, dot)" */
 const char *cpu_kernels_products(const struct cpu_kernels *kernels, char *text);
-
-#endif

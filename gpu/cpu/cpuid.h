@@ -1,7 +1,6 @@
 /* cpuid.h: the instruction sets that this CPU and its operating system offer, found at run time. cpu_kernels.h chooses
  * among them. */
-#ifndef ZTRAIN_GPU_CPU_CPUID_H
-#define ZTRAIN_GPU_CPU_CPUID_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ void cpu_features_detect(struct cpu_features *features);
 
 /* "baseline", "avx2", "avx512" */
 const char *cpu_isa_name(enum cpu_isa isa);
-
-#endif

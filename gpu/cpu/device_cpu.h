@@ -1,6 +1,5 @@
 /* device_cpu.h: opening the CPU as a device. The rest of the program calls gpu/open/device_open.h. */
-#ifndef ZTRAIN_GPU_CPU_DEVICE_CPU_H
-#define ZTRAIN_GPU_CPU_DEVICE_CPU_H
+#pragma once
 
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
@@ -11,5 +10,3 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
 
 /* The kernels that an open CPU device computes with. */
 const struct cpu_kernels *device_cpu_kernels(const struct device *device);
-
-#endif

@@ -1,6 +1,5 @@
 /* device_cpu_state.h: the CPU device's struct and its sticky error, below all other files of the CPU backend. */
-#ifndef ZTRAIN_GPU_CPU_DEVICE_CPU_STATE_H
-#define ZTRAIN_GPU_CPU_DEVICE_CPU_STATE_H
+#pragma once
 
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device_backend.h"
@@ -25,5 +24,3 @@ static inline struct device_cpu *device_cpu_of(const struct stream *stream)
 
 /* Stores an asynchronous failure for device_check(); only the first one is kept. Any thread. */
 void device_cpu_fail(struct device_cpu *cpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

@@ -3,8 +3,7 @@
  * struct cpu_kernels decides, for each dtype, between oneDNN and the built-in product (gemm_cpu_product.h). The
  * built-in product reaches nine tenths of the FMA peak with AVX2, AVX-512 and AVX-512's bf16 instructions, and has a
  * kernel for AMX; oneDNN is needed for fp32 on CPUs that have the baseline instruction set only. */
-#ifndef ZTRAIN_GPU_CPU_GEMM_ONEDNN_H
-#define ZTRAIN_GPU_CPU_GEMM_ONEDNN_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/status.h"
@@ -51,5 +50,3 @@ enum gemm_result {
 /* Computes a product. The first call with a new shape prepares it, which takes milliseconds and allocates memory in the
  * library. */
 enum gemm_result gemm_onednn_multiply(struct gemm_onednn *gemm, const struct gemm_args *args);
-
-#endif

@@ -5,8 +5,7 @@
  *     ops_cpu_table.h      … which makes them one op table
  *     ops_cpu_isa_*.c      compile that table, once for each level
  *     ops_cpu.c            chooses among the tables */
-#ifndef ZTRAIN_GPU_CPU_OPS_CPU_H
-#define ZTRAIN_GPU_CPU_OPS_CPU_H
+#pragma once
 
 #include "gpu/cpu/cpuid.h"
 #include "gpu/cpu/ops_cpu_level.h"
@@ -19,5 +18,3 @@ cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa);
 
 /* ops_workspace_bytes() of the CPU device. */
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *limits);
-
-#endif

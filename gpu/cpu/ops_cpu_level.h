@@ -1,7 +1,6 @@
 /* ops_cpu_level.h: the tables that ops_cpu_isa_*.c define: all ops of the CPU backend, compiled for one instruction-set
  * level. */
-#ifndef ZTRAIN_GPU_CPU_OPS_CPU_LEVEL_H
-#define ZTRAIN_GPU_CPU_OPS_CPU_LEVEL_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -20,6 +19,4 @@ struct ops_cpu_level {
 extern const struct ops_cpu_level ops_cpu_baseline;
 #if defined(__x86_64__)
 extern const struct ops_cpu_level ops_cpu_avx2, ops_cpu_avx512;
-#endif
-
 #endif

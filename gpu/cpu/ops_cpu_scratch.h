@@ -1,7 +1,6 @@
 /* ops_cpu_scratch.h: the scratch memory that the ops of the CPU backend take from a stream's workspace, and how much of
  * it they may need. The bounds hold for every instruction-set level; the templates assert that they keep to them. */
-#ifndef ZTRAIN_GPU_CPU_OPS_CPU_SCRATCH_H
-#define ZTRAIN_GPU_CPU_OPS_CPU_SCRATCH_H
+#pragma once
 
 #include "core/status.h"
 #include "gpu/device.h"
@@ -53,5 +52,3 @@ static inline void *scratch_take(struct scratch *scratch, size_t bytes)
     scratch->left -= taken;
     return piece;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Every sum has an order that depends on shapes only, not on the number of threads: a sum that several threads share is
  * cut into parts by shape, the sums of the parts are added in the order of the parts, and there are no atomics. */
-#ifndef ZTRAIN_GPU_CPU_OPS_CPU_TEAM_H
-#define ZTRAIN_GPU_CPU_OPS_CPU_TEAM_H
+#pragma once
 
 #include <stdint.h>
 #ifdef _OPENMP
@@ -75,5 +74,3 @@ static inline int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* ops_cpu_vector.h: vectors of floats, of the width that the including file is compiled for, with loads and stores of
  * every dtype, and polynomials for exp() and related functions. It uses the vector extensions that gcc and clang share,
  * and all functions are inlined, so that one source serves AVX-512, AVX2, SSE2 and NEON. */
-#ifndef ZTRAIN_GPU_CPU_OPS_CPU_VECTOR_H
-#define ZTRAIN_GPU_CPU_OPS_CPU_VECTOR_H
+#pragma once
 
 #include "core/dtype.h"
 
@@ -455,5 +454,3 @@ static ALWAYS_INLINE vf vf_gelu_erf_grad(vf x, bool half)
     vf bell = vf_exp_for(-0.5f * x * x, half);
     return vf_normal(x, bell) + x * bell * 0.3989422804014327f; /* 1 / sqrt(2 pi) */
 }
-
-#endif

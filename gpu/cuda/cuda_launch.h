@@ -9,8 +9,7 @@
  *     or cuda_pipeline.h, no atomics on floats.
  *
  * With nvcc, every macro is the plain CUDA construct, at no cost. */
-#ifndef ZTRAIN_GPU_CUDA_CUDA_LAUNCH_H
-#define ZTRAIN_GPU_CUDA_CUDA_LAUNCH_H
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -64,5 +63,3 @@ template <typename... Parameters, typename... Arguments>
 #define CUDA_ALLOW_DYN_SHARED(kernel, bytes)                                                                  \
     cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, \
                          static_cast<int>(bytes))
-
-#endif

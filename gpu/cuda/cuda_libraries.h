@@ -7,8 +7,7 @@
  *
  * A toolkit without cuDNN's or NCCL's header builds as well; code that needs the library then fails with the message
  * that this build has none. */
-#ifndef ZTRAIN_GPU_CUDA_CUDA_LIBRARIES_H
-#define ZTRAIN_GPU_CUDA_CUDA_LIBRARIES_H
+#pragma once
 
 #include "core/status.h"
 #include "gpu/cuda/cuda_library_info.h"
@@ -110,6 +109,4 @@ enum status nccl_open(const struct nccl_functions **functions, struct error *err
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

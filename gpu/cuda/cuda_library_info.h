@@ -1,7 +1,6 @@
 /* cuda_library_info.h: which of NVIDIA's libraries a build with CUDA finds, for `ztrain doctor` and messages. Their
  * functions are in cuda_libraries.h. */
-#ifndef ZTRAIN_GPU_CUDA_CUDA_LIBRARY_INFO_H
-#define ZTRAIN_GPU_CUDA_CUDA_LIBRARY_INFO_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -28,6 +27,4 @@ void cuda_library_describe(enum cuda_library library, struct cuda_library_info *
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /* cuda_reserve.h: memory of a GPU that a run takes outside of its arena: CUDA's context and what libraries allocate by
  * themselves. The figures are estimates; cuda_reserve.c has their sources. Plain C, for every build, like
  * cuda_workspace.h. */
-#ifndef ZTRAIN_GPU_CUDA_RESERVE_H
-#define ZTRAIN_GPU_CUDA_RESERVE_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -26,5 +25,3 @@ struct cuda_reserve {
  * capability) the reserve has what cuDNN would need in addition. The CPU device has no reserve: all zeros. */
 void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device, int world,
                        const struct op_limits *limits, size_t workspace);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The formulas are plain C and belong to every build: a plan for a GPU needs them where there is no CUDA. The kernels
  * of gpu/cuda take their constants from here. */
-#ifndef ZTRAIN_GPU_CUDA_WORKSPACE_H
-#define ZTRAIN_GPU_CUDA_WORKSPACE_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -48,6 +47,4 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

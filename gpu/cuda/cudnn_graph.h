@@ -8,8 +8,7 @@
  * The first error stays in the graph and later calls do nothing, so formulas need no checks between their lines;
  * cudnn_plan_new() reports it. All tensors have four dimensions, or three in a graph of rank 3, whose first dimension
  * is 1 and is not told the library; strides count elements. Calls of one graph and its plan come from one thread. */
-#ifndef ZTRAIN_GPU_CUDA_CUDNN_GRAPH_H
-#define ZTRAIN_GPU_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include "gpu/cuda/cuda_libraries.h"
 
@@ -112,7 +111,5 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, i
 enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
                                struct error *err);
 void cudnn_target_release(struct cudnn_target *target); /* of cudnn_describe_gpu() */
-
-#endif
 
 #endif

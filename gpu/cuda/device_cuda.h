@@ -16,8 +16,7 @@
  * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread). Errors are
  * asynchronous: the first one stays (device_cuda_error.h), device_check() reports it, and calls after it return without
  * a useful result. Above this floor, only comm_nccl.c includes this header. */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_H
+#pragma once
 
 #include "gpu/cuda/cuda_libraries.h"
 #include "gpu/device_backend.h"
@@ -96,6 +95,4 @@ bool cuda_is_waiting(struct cuda_device *cuda);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

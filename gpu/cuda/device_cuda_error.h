@@ -3,8 +3,7 @@
  * Work on a GPU fails asynchronously: the call that reports an error is often not the one that caused it. The first
  * error of a device is kept and reported by device_check(); during a capture, the first one is kept apart and reported
  * by graph_end(), because a failed capture does not harm the device. */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_ERROR_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_ERROR_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 
@@ -27,6 +26,4 @@ enum status cuda_device_check(struct device *device, struct error *err);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

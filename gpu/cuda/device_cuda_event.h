@@ -2,8 +2,7 @@
  *
  * Events inside and outside of captures follow device.h: during a capture, only events recorded in that capture are
  * waited for; outside, only events recorded outside. CUDA itself would refuse all others. */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_EVENT_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_EVENT_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 
@@ -21,6 +20,4 @@ bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

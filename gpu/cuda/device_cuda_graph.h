@@ -1,6 +1,5 @@
 /* device_cuda_graph.h: capturing and launching graphs on a CUDA device; the design is in device_cuda_graph.c. */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_GRAPH_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_GRAPH_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 
@@ -20,6 +19,4 @@ uint64_t cuda_capture_number(const struct cuda_device *cuda);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -2,8 +2,7 @@
  *
  * The device remembers every piece (struct cuda_range), because copies between such memory are the GPU's work alone,
  * while all other host memory is staged (device_cuda_stream.h). */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_MEMORY_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_MEMORY_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 
@@ -25,6 +24,4 @@ bool cuda_is_reachable(struct cuda_device *cuda, const void *memory);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

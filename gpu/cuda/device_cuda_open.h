@@ -1,7 +1,6 @@
 /* device_cuda_open.h: finding and opening a CUDA device, for gpu/open. Needs no header of CUDA. Only builds with CUDA
  * (ZTRAIN_CUDA) have these functions. */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_OPEN_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_OPEN_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -11,5 +10,3 @@ int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
 
 /* Implements device_open() for DEVICE_CUDA. */
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
-
-#endif

@@ -15,8 +15,7 @@
  * after its copy is reached. The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies.
  * It ticks the progress counter with every call; it cannot do so while it waits for the GPU, so cuda_is_waiting() is
  * true then: peers count a rank whose GPU is at work as alive. */
-#ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_STREAM_H
-#define ZTRAIN_GPU_CUDA_DEVICE_CUDA_STREAM_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 
@@ -42,6 +41,4 @@ void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *wo
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

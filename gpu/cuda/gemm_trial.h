@@ -8,8 +8,7 @@
  *     HASH m M n N k K      a line of either file: 16 hexadecimal digits of XXH64 over product and algorithm, and its
  *                           size for people
  *     HASH attention …      the same of a shape of attention and its engine */
-#ifndef ZTRAIN_GPU_GEMM_TRIAL_H
-#define ZTRAIN_GPU_GEMM_TRIAL_H
+#pragma once
 
 #include "gpu/gemm_cache.h"
 
@@ -35,5 +34,3 @@ bool gemm_trial_is_faulty_attention(const struct gemm_trial *trial, const struct
 
 bool gemm_trial_is_faulty(const struct gemm_trial *trial, const struct gemm_key *key,
                           const struct gemm_algorithm *algorithm);
-
-#endif

@@ -1,7 +1,6 @@
 /* nvml.h: the state of this machine's GPUs as NVIDIA's management library (NVML) reports it: driver, memory, clocks,
  * throttling. The library belongs to the driver and is opened at run time, in builds without CUDA as well. */
-#ifndef ZTRAIN_GPU_NVML_H
-#define ZTRAIN_GPU_NVML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ uint64_t nvml_throttle_faults(const char *id);
 /* Writes the reasons for lower clocks ("power cap, driver's heat limit"), or "no" if no reason costs speed. Returns
  * text. */
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size);
-
-#endif

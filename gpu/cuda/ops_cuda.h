@@ -4,8 +4,7 @@
  * reports a failed launch through cuda_check(). Scratch memory is the stream's workspace; no op reads what another one
  * left there. Results repeat bit for bit: no float atomics, and orders of summation that depend on shapes
  * alone. */
-#ifndef ZTRAIN_GPU_CUDA_OPS_CUDA_H
-#define ZTRAIN_GPU_CUDA_OPS_CUDA_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
@@ -32,6 +31,4 @@ void ops_cuda_describe(struct device *device, char *text, size_t size);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

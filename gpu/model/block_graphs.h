@@ -6,8 +6,7 @@
  * another. Its first call runs op by op, which loads kernels and lets libraries choose; the second is captured; later
  * ones launch the graph. A piece has at most BLOCK_GRAPHS_KEPT graphs: that many pairs of buffers and ways to
  * accumulate in turn. Beyond them, and where sizes do not come back, it runs op by op. The bits are the same. */
-#ifndef ZTRAIN_GPU_MODEL_BLOCK_GRAPHS_H
-#define ZTRAIN_GPU_MODEL_BLOCK_GRAPHS_H
+#pragma once
 
 #include "gpu/model/transformer_unit.h"
 
@@ -24,5 +23,3 @@ void block_graphs_free(struct block_graphs *graphs); /* waits for their launches
  * all others run op by op from then on, and a warning says why; where graphs are demanded, that is an error. */
 enum status block_run(const struct pass *pass, const struct unit *unit, int64_t block, enum block_piece piece,
                       void (*work)(const struct pass *pass, const struct unit *unit, int64_t block));
-
-#endif

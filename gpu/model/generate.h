@@ -8,8 +8,7 @@
  * step reads. Each call reads all parameters through the verbs, in the order of an evaluation; where the ranks of a run
  * share the parameters, all of them make the same calls. Which token comes next is the caller's choice
  * (gpu/model/sampler.h). */
-#ifndef ZTRAIN_GPU_MODEL_GENERATE_H
-#define ZTRAIN_GPU_MODEL_GENERATE_H
+#pragma once
 
 #include "gpu/model/transformer.h"
 
@@ -36,5 +35,3 @@ int64_t generator_held(const struct generator *generator);
  * soft cap. Waits for the device. */
 enum status generator_feed(struct generator *generator, const int32_t *tokens, int64_t count,
                            const struct param_verbs *verbs, struct stream *stream, float **logits, struct error *err);
-
-#endif

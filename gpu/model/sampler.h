@@ -4,8 +4,7 @@
  * that equal the last of them); of these, the most probable ones stay whose probabilities together reach top_p; the
  * token is drawn from what is left. Temperature 0 takes the highest logit, of equal ones the first. Random numbers are
  * counter-based (philox.h): the token depends on the logits, the settings and the number of the draw alone. */
-#ifndef ZTRAIN_CORE_SAMPLER_H
-#define ZTRAIN_CORE_SAMPLER_H
+#pragma once
 
 #include "core/status.h"
 
@@ -27,5 +26,3 @@ void sampler_free(struct sampler *sampler); /* NULL is allowed */
 
 /* Returns draw number `index` from logits (count); -1 if one is NaN or positive infinity. */
 int64_t sampler_choose(struct sampler *sampler, const float *logits, uint64_t index);
-
-#endif

@@ -1,6 +1,5 @@
 /* step_check.h: a step of a small model as a graph, compared with the same step op by op. */
-#ifndef ZTRAIN_GPU_MODEL_STEP_CHECK_H
-#define ZTRAIN_GPU_MODEL_STEP_CHECK_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -10,5 +9,3 @@
  * op, and captured once and launched twice. `differs` gets "" if losses, gradients and weights have the same bits, else
  * what is wrong. The device has graphs. An error is that of the device. */
 enum status step_check(struct device *device, char *differs, size_t size, struct error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* transformer.h: GPT-2, the Llama family and BERT over the op table, forward and backward, on any device and at any
  * ZeRO stage. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_H
+#pragma once
 
 #include "core/data/token_stream.h"
 #include "core/model/tensor_table.h"
@@ -114,5 +113,3 @@ void transformer_times(struct transformer *transformer, double *forward, double 
  * D · T (causal; twice that if attention looks both ways). The head counts as a matmul even if it is tied; the
  * embedding does not. A pooler and the head after it count once for the seq_length tokens of a sample. */
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length);
-
-#endif

@@ -1,6 +1,5 @@
 /* transformer_block.h: units 1 … L, the blocks: attention and MLP, each with a norm before it. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_BLOCK_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_BLOCK_H
+#pragma once
 
 #include "gpu/model/transformer_unit.h"
 
@@ -20,5 +19,3 @@ struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64
                                               int32_t max_seq);
 struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
                                               int32_t max_seq);
-
-#endif

@@ -5,12 +5,9 @@
  *     later passes   a token each: stored, and attention over all that is stored
  *
  * They are stored as attention reads them, after norms and RoPE, so that positions are those of the tokens. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_CACHE_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_CACHE_H
+#pragma once
 
 #include "gpu/model/transformer_unit.h"
 
 /* Attention of a block in a pass that has a cache. */
 void cached_attention(const struct pass *pass, int64_t block, const struct attention_fwd_args *args);
-
-#endif

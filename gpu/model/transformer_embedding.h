@@ -1,6 +1,5 @@
 /* transformer_embedding.h: unit 0, the token and position embeddings. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_EMBEDDING_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_EMBEDDING_H
+#pragma once
 
 #include "gpu/model/transformer_unit.h"
 
@@ -10,5 +9,3 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind);
 /* Adds up the gradients of the embeddings from dres; it needs no parameters. A tied head has already written the token
  * embedding's gradient: this function adds to it. */
 enum status embedding_backward(const struct pass *pass);
-
-#endif

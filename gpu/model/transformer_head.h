@@ -1,6 +1,5 @@
 /* transformer_head.h: unit L+1, the head: final norm, logits and loss. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_HEAD_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_HEAD_H
+#pragma once
 
 #include "gpu/model/transformer_unit.h"
 
@@ -19,5 +18,3 @@ struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, 
                                                    const void *x);
 struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
                                                  void *dx);
-
-#endif

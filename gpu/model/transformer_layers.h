@@ -1,6 +1,5 @@
 /* transformer_layers.h: the matrix products and the norms of a unit, as the blocks and the head use them. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_LAYERS_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_LAYERS_H
+#pragma once
 
 #include "gpu/model/transformer_unit.h"
 
@@ -62,5 +61,3 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
 /* The same without dres in a unit that is not acquired, with a copy of the norm's weight (C). */
 void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
                         void *dx, const void *dy);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Each file calls only those below it. Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v; dt is
  * the compute dtype. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_STATE_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_STATE_H
+#pragma once
 
 #include "gpu/model/transformer.h"
 #include "gpu/stopwatch.h"
@@ -144,5 +143,3 @@ static inline void *row_at(const struct transformer *t, void *base, int64_t row,
 {
     return (char *)base + (size_t)(row * width) * dtype_size(t->dtype);
 }
-
-#endif

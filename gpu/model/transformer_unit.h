@@ -1,6 +1,5 @@
 /* transformer_unit.h: a unit of the model in use (embedding, block, head), between acquiring and releasing it. */
-#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_UNIT_H
-#define ZTRAIN_GPU_MODEL_TRANSFORMER_UNIT_H
+#pragma once
 
 #include "gpu/model/transformer_state.h"
 
@@ -45,5 +44,3 @@ float *unit_grad(const struct transformer *t, const struct unit *unit, enum tens
 
 /* Where the gradient of a matrix goes: bf16 in matrix_sums, else fp32. */
 void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
-
-#endif

@@ -1,7 +1,6 @@
 /* device_open.h: opening a device of either kind. Above the backends: gpu/device.h, which everything else includes,
  * knows neither of them. */
-#ifndef ZTRAIN_GPU_OPEN_DEVICE_OPEN_H
-#define ZTRAIN_GPU_OPEN_DEVICE_OPEN_H
+#pragma once
 
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
@@ -25,5 +24,3 @@ bool device_cuda_available(char *why);
 /* Returns the number of GPUs that this process sees, 0 without a driver, and writes the UUIDs of the first `most` of
  * them to uuids[most]: zeros where the UUID is not known. */
 int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
-
-#endif

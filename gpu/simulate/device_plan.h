@@ -5,8 +5,7 @@
  * walked through, every stream has a clock that each op advances by its estimated time (op_estimate.h), and an event
  * keeps the clock of the stream that recorded it, so that a stream that waits for it is set forward. Memory has
  * addresses, which must not be dereferenced. A graph keeps the estimates of its ops, which a launch adds up. */
-#ifndef ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
-#define ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
+#pragma once
 
 #include "core/training/offload_settings.h"
 #include "gpu/device.h"
@@ -41,5 +40,3 @@ void device_plan_set(struct device *device, const struct plan_settings *settings
 
 /* Adds the time of a collective, which is not an op, to the communication stream. */
 void device_plan_communicate(struct stream *stream, double seconds);
-
-#endif

@@ -1,6 +1,5 @@
 /* gpu_catalog.h: GPUs by name, for plans of a GPU that need not be here. Peaks come from gpu/peaks.h. */
-#ifndef ZTRAIN_GPU_PLAN_GPU_CATALOG_H
-#define ZTRAIN_GPU_PLAN_GPU_CATALOG_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/status.h"
@@ -28,5 +27,3 @@ extern const char gpu_catalog_usual[];
 /* Fills *model with the GPU that --device names, e.g. "h100" or, as its driver has it, "NVIDIA H100 80GB HBM3", in any
  * case. STATUS_USAGE lists the names. */
 enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * the peak, 90 % of the memory's bandwidth. The expected time comes from efficiencies that are calibrated for the H100,
  * whose sources op_estimate.c states, and scaled to other GPUs by their data sheets. docs/performance.md states
  * their accuracy. */
-#ifndef ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
-#define ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
+#pragma once
 
 #include "gpu/ops.h"
 #include "gpu/simulate/gpu_catalog.h"
@@ -110,5 +109,3 @@ double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, i
 
 /* Seconds between the end of a kernel and the start of the next. */
 double launch_gap_estimate(const struct plan_settings *settings);
-
-#endif

@@ -4,8 +4,7 @@
  * memory, and the intrinsics that CUDA's headers lack on the host. The functions call the run time (emulation.h), where
  * a block's threads are fibers and work is queued on streams. Missing on purpose: atomics on floats (results would not
  * repeat), __activemask, inline PTX. */
-#ifndef ZTRAIN_TESTS_CUDA_EMULATION_H
-#define ZTRAIN_TESTS_CUDA_EMULATION_H
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -390,5 +389,3 @@ template <typename T> inline void __stwt(T *address, T value)
 {
     *address = value;
 }
-
-#endif

@@ -30,8 +30,7 @@
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail, =steps: those of several streams; ZTRAIN_EMULATION_SLOW: a call or a
  * library that takes four seconds, once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out
  * (forgetful_wait.h). */
-#ifndef ZTRAIN_TESTS_EMULATION_H
-#define ZTRAIN_TESTS_EMULATION_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -184,5 +183,3 @@ struct counts {
 };
 extern counts stats;
 } // namespace emulation
-
-#endif

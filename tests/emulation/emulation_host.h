@@ -1,7 +1,6 @@
 /* emulation_host.h: cuda_emulation.h for the run time itself, which is host code. It leaves out the variables of a kernel,
  * because the headers of CUDA's libraries have members of those names. */
-#ifndef ZTRAIN_TESTS_EMULATION_HOST_H
-#define ZTRAIN_TESTS_EMULATION_HOST_H
+#pragma once
 
 #include "cuda_emulation.h"
 
@@ -10,5 +9,3 @@
 #undef blockDim
 #undef gridDim
 #undef warpSize
-
-#endif

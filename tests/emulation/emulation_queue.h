@@ -1,7 +1,6 @@
 /* emulation_queue.h: streams, for the files that queue work: emulation_cudart.cc and the libraries. Callers hold the
  * lock. */
-#ifndef ZTRAIN_TESTS_EMULATION_QUEUE_H
-#define ZTRAIN_TESTS_EMULATION_QUEUE_H
+#pragma once
 
 #include "emulation.h"
 
@@ -80,5 +79,3 @@ cudaError_t fail(cudaError_t code);
 void lose_context(void);
 bool context_is_lost(void);
 } // namespace emulation
-
-#endif

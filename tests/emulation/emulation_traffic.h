@@ -3,8 +3,7 @@
  * Every access of a kernel counts with its bytes, and a copy or a fill with its range, so that reading a row twice is
  * seen although a cache may serve the second time. Only bytes that are read more than TRAFFIC_SHARED times over belong
  * to what all rows share (weights, tables, a row's index): caches serve them, and they count once. */
-#ifndef ZTRAIN_TESTS_EMULATION_TRAFFIC_H
-#define ZTRAIN_TESTS_EMULATION_TRAFFIC_H
+#pragma once
 
 #ifdef __cplusplus
 #include <stddef.h>
@@ -31,6 +30,4 @@ void emulation_traffic_end(struct emulation_traffic *traffic);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

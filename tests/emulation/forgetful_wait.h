@@ -1,8 +1,7 @@
 /* forgetful_wait.h: in the emulated build, every file of comm/zero is compiled with this header before it. Its calls of
  * stream_wait() and event_record() then do nothing at the line that ZTRAIN_EMULATION_FORGETS names as FILE:LINE, say
  * zero_offload.c:176. tests/emulation/test_forgotten_events.py leaves out each of them once. */
-#ifndef ZTRAIN_TESTS_FORGETFUL_WAIT_H
-#define ZTRAIN_TESTS_FORGETFUL_WAIT_H
+#pragma once
 
 #include "gpu/device.h"
 
@@ -41,5 +40,3 @@ static inline void forgetful_record(struct event *event, struct stream *stream, 
 
 #define stream_wait(stream, event) forgetful_wait(stream, event, __FILE__, __LINE__)
 #define event_record(event, stream) forgetful_record(event, stream, __FILE__, __LINE__)
-
-#endif

@@ -14,8 +14,7 @@
  * in the tensor's dtype), `expected` the values that the reference computes, `actual` those that the op computed.
  * Elements that an op must not touch keep their value; an output that is overwritten starts as NaN, so that a missing
  * element is found. The program uses device.h and the op table only, so it tests any device. */
-#ifndef ZTRAIN_TESTS_OPS_TEST_H
-#define ZTRAIN_TESTS_OPS_TEST_H
+#pragma once
 
 #include "gpu/arena.h"
 #include "gpu/open/device_open.h"
@@ -201,5 +200,3 @@ bool bytes_are_counted(const struct device *device); /* whether this device can 
 /* Prints what the case that is set up moves in a launch, and returns whether it is what it must be, and whether a
  * second launch, which is waste, is found (in bf16). cost: the bytes of op_cost.h. */
 bool bytes_check(struct harness *h, const char *text, double cost);
-
-#endif

@@ -1,7 +1,6 @@
 /* ops_test_drivers.h: what the drivers of ops have in common. Memory that these functions return lives as long as the
  * case. */
-#ifndef ZTRAIN_TESTS_OPS_TEST_DRIVERS_H
-#define ZTRAIN_TESTS_OPS_TEST_DRIVERS_H
+#pragma once
 
 #include "tests/ops/ops_test.h"
 
@@ -38,5 +37,3 @@ int weight_pairs(struct harness *h, struct gradient_pair *pairs);
 int input_and_weight_pairs(struct harness *h, struct gradient_pair *pairs);
 int input_pairs(struct harness *h, struct gradient_pair *pairs);
 enum dtype wide_dtype(struct harness *h);
-
-#endif

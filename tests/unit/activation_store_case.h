@@ -1,7 +1,6 @@
 /* activation_store_case.h: micro-batches that only keep and fetch, for the tests of the activation store: "forward"
  * writes a block's input into its buffer, "backward" copies it to the results. */
-#ifndef ZTRAIN_TESTS_UNIT_ACTIVATION_STORE_CASE_H
-#define ZTRAIN_TESTS_UNIT_ACTIVATION_STORE_CASE_H
+#pragma once
 
 #include "gpu/activation_store.h"
 #include "gpu/device.h"
@@ -93,5 +92,3 @@ static inline bool store_case_micro(struct store_case *c, unsigned seed, size_t 
         same = same && memcmp(c->got + (size_t)l * STORE_BYTES, c->expected + (size_t)l * STORE_BYTES, bytes) == 0;
     return same;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* bootstrap_ranks.h: processes of a test that are ranks of a launcher: the test program again, with a launcher's
  * variables and with fake_pmi.c instead of the launcher's library. */
-#ifndef ZTRAIN_TESTS_BOOTSTRAP_RANKS_H
-#define ZTRAIN_TESTS_BOOTSTRAP_RANKS_H
+#pragma once
 
 #include "core/status.h"
 
@@ -199,5 +198,3 @@ static inline void say_and_exit(int rank, int code, const char *text)
         abort();
     exit(code);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* golden_case.h: reads a folder of tests/golden for unit tests. Aborts if a file is not as expected. */
-#ifndef ZTRAIN_TESTS_GOLDEN_CASE_H
-#define ZTRAIN_TESTS_GOLDEN_CASE_H
+#pragma once
 
 #include "core/model/model_config.h"
 #include "core/model/tensor_table.h"
@@ -147,5 +146,3 @@ static inline void golden_tokens_release(struct golden_tokens *tokens)
     free(tokens->tokens);
     free(tokens->lengths);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* nvme_folder.h: the folder in which a group of tests keeps offloaded state, for cmocka's group fixtures. */
-#ifndef ZTRAIN_TESTS_NVME_FOLDER_H
-#define ZTRAIN_TESTS_NVME_FOLDER_H
+#pragma once
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -19,5 +18,3 @@ static inline int remove_folder(void **state)
     (void)state;
     return rmdir(folder);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* orthogonalize_reference.h: the op orthogonalize in double, with roundings to bf16 where the op has them. */
-#ifndef ZTRAIN_TESTS_ORTHOGONALIZE_REFERENCE_H
-#define ZTRAIN_TESTS_ORTHOGONALIZE_REFERENCE_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/status.h"
@@ -53,5 +52,3 @@ static inline void reference_orthogonalize(double *y, const double *x, int64_t r
             y[i * columns + j] = at[tall ? j * k + i : i * k + j];
     free(at);
 }
-
-#endif

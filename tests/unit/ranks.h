@@ -3,8 +3,7 @@
  *
  * The parent opens no device (OpenMP does not survive a fork). A rank that finds an error prints it and exits with
  * 1: cmocka's assertions belong to the parent. */
-#ifndef ZTRAIN_TESTS_RANKS_H
-#define ZTRAIN_TESTS_RANKS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "comm/control/control_wait.h"
@@ -227,5 +226,3 @@ static inline bool ranks_run(int world, const int *nodes, void (*body)(struct bo
     ranks_end(&ranks);
     return good;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* token_files.h: token shards for tests, written to a temporary folder that a group's setup makes.
  *
  * Most shards count: token i of the stream is i modulo the vocabulary, so a token shows where it came from. */
-#ifndef ZTRAIN_TESTS_TOKEN_FILES_H
-#define ZTRAIN_TESTS_TOKEN_FILES_H
+#pragma once
 
 #include "core/data/permute.h"
 #include "core/data/token_stream.h"
@@ -130,5 +129,3 @@ static inline struct token_set *open_one(const char *pattern)
         fail_msg("%s", err.text);
     return set;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Every rank also computes AdamW on the whole model in double, so that each acquired unit can be compared with it. The
  * results go to the parent, which compares them bit for bit. */
-#ifndef ZTRAIN_TESTS_ZERO_CASE_H
-#define ZTRAIN_TESTS_ZERO_CASE_H
+#pragma once
 
 #include "orthogonalize_reference.h"
 #include "ranks.h"
@@ -592,5 +591,3 @@ static inline void restart_body(struct bootstrap *bootstrap, void *context)
     evaluation(&run);
     run_close(&run);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* attention_cuda_kernels.h: ztrain's kernels for attention, for every shape and dtype.
  *
  * Launchers in the sense of ops_cuda.h: they enqueue work on the stream and return. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDA_KERNELS_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDA_KERNELS_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -16,6 +15,4 @@ void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

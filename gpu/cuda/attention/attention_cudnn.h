@@ -1,7 +1,6 @@
 /* attention_cudnn.h: attention on a GPU through cuDNN, for the shapes that were announced and that cuDNN can compute.
  * attention_cuda.c gives all others to ztrain's kernels. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/gemm_trial.h"
@@ -47,6 +46,4 @@ void attention_cudnn_describe(const struct attention_cudnn *attention, char *tex
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

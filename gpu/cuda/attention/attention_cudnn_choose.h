@@ -5,8 +5,7 @@
  * workspace; what is the fastest, and agrees with ztrain's kernels (attention_cudnn_verify.h), is kept in the file of
  * the choices (gpu/gemm_cache.h). No candidate needs more workspace than was announced. A candidate is noted on disk
  * before it runs (gpu/cuda/gemm_trial.h): one that faults is left out next time. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_CHOOSE_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_CHOOSE_H
+#pragma once
 
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 #include "gpu/cuda/gemm_trial.h"
@@ -30,7 +29,5 @@ enum status attention_choose(struct attention_chooser *chooser, struct attention
 /* To be called when all plans have been chosen, before the cache is unlocked: times of a GPU that is throttled are not
  * kept. seconds: what the choice took. */
 void attention_choose_end(struct attention_chooser *chooser, double seconds);
-
-#endif
 
 #endif

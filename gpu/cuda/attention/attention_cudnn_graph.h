@@ -1,6 +1,5 @@
 /* attention_cudnn_graph.h: attention, forward and backward, as cuDNN's operation graphs. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_GRAPH_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_GRAPH_H
+#pragma once
 
 #include "core/dtype.h"
 #include "gpu/cuda/cudnn_graph.h"
@@ -54,7 +53,5 @@ int64_t attention_kept_ld(const struct attention_shape *shape);
 enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
                                  const struct attention_shape *shape, const struct cudnn_wish *wish,
                                  struct cudnn_plan **plan, struct error *err);
-
-#endif
 
 #endif

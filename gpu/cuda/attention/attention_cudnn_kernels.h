@@ -2,8 +2,7 @@
  * of ragged sequences, and the weights that dropout keeps.
  *
  * Launchers in the sense of ops_cuda.h: they enqueue work on the stream and return. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_KERNELS_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_KERNELS_H
+#pragma once
 
 #include "gpu/ops.h"
 
@@ -49,6 +48,4 @@ void attention_part_spoil(struct stream *stream, void *kept, size_t bytes);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -16,8 +16,7 @@
  * micro-batches of any number of sequences, and what a sequence gives does not depend on the others. Ops have lse as
  * (H, M); where that is another order than cuDNN's (B, H, T), lse goes through the workspace. q, k, v and their
  * gradients are used where they lie. One thread: the device's. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_PLAN_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_PLAN_H
+#pragma once
 
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
 #include "gpu/ops.h"
@@ -84,7 +83,5 @@ const char *attention_plan_run_fwd(const struct attention_plan *plan, struct str
                                    const struct attention_fwd_args *args);
 const char *attention_plan_run_bwd(const struct attention_plan *plan, struct stream *stream,
                                    const struct attention_bwd_args *args);
-
-#endif
 
 #endif

@@ -1,6 +1,5 @@
 /* attention_cudnn_verify.h: a plan of cuDNN's on trial, before the first step uses it. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_VERIFY_H
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_VERIFY_H
+#pragma once
 
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
@@ -16,7 +15,5 @@ struct attention_timing {
  * timing: NULL: it is not timed. Errors: the device failed, or host memory is exhausted. */
 enum status attention_plan_verify(struct attention_plan *plan, struct device *device, struct attention_timing *timing,
                                   struct error *err);
-
-#endif
 
 #endif

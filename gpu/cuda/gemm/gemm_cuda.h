@@ -1,6 +1,5 @@
 /* gemm_cuda.h: the linear ops of the CUDA device over cublasLt: the state that their launchers (ops_cuda.h) use. */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 
@@ -22,5 +21,3 @@ void gemm_cuda_use_cudnn(struct gemm_cuda *gemm, const struct cudnn_target *cudn
 
 /* Whether fp32 products use TF32: device_cuda_wants_tf32() when it was made. */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
-
-#endif

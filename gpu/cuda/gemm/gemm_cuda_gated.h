@@ -13,8 +13,7 @@
  * Down's backward has no bias, and may be computed inside where mlp_bias gives the others one. Nothing but the
  * comparison shows that cuDNN's kernels may write where they have read: each tile is read and written by one block.
  * Kernels of cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_H
+#pragma once
 
 #include "gpu/cuda/gemm/gemm_cuda_gated_graph.h"
 #include "gpu/cuda/gemm/gemm_cuda_ways.h"
@@ -75,5 +74,3 @@ void gemm_gated_force(struct gemm_cuda *gemm, const struct gemm_op *op);
 
 /* Logs for each op with SwiGLU or GeGLU whether it is computed inside, and by which engine. */
 void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products);
-
-#endif

@@ -1,6 +1,5 @@
 /* gemm_cuda_gated_graph.h: cuDNN's plans of products with SwiGLU inside (gemm_cuda_gated.h). */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_GRAPH_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_GATED_GRAPH_H
+#pragma once
 
 #include "gpu/cuda/cudnn_graph.h"
 #include "gpu/gemm_cache.h"
@@ -23,7 +22,5 @@ enum gemm_gated_pointer {
 /* Makes the plan of a product in 16 bits. STATUS_DEVICE: cuDNN has none that is as wished. */
 enum status gemm_gated_plan(const struct cudnn_target *target, const struct gemm_key *key,
                             const struct cudnn_wish *wish, struct cudnn_plan **plan, struct error *err);
-
-#endif
 
 #endif

@@ -1,7 +1,6 @@
 /* gemm_cuda_kernels.h: bias, GELU and sums of columns, where cublasLt has no epilogue for them. Launchers in the sense
  * of ops_cuda.h. */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_KERNELS_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_KERNELS_H
+#pragma once
 
 #include "core/dtype.h"
 #include "gpu/cuda/device_cuda.h"
@@ -42,6 +41,4 @@ void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  * library's first proposal. Only algorithms whose reduction has a fixed order are taken: no split of k, or a split
  * whose parts are reduced in a separate step. Whether their results really repeat bit for bit is not tried. One thread:
  * the device's. */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_PLAN_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_PLAN_H
+#pragma once
 
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/gemm/gemm_cuda_product.h"
@@ -76,5 +75,3 @@ cublasStatus_t gemm_plan_run(const struct gemm_cuda *gemm, const struct gemm_pla
                              cudaStream_t stream);
 
 void gemm_plans_free(struct gemm_cuda *gemm); /* all of them */
-
-#endif

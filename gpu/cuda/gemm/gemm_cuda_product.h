@@ -7,8 +7,7 @@
  *     linear_bwd_input    dx (K, M)    =  Wᵀ (K, N)         · dy (N, M)    derivative of GELU
  *     linear_bwd_weight   dw (K, N)    =  x (K, M)          · dyᵀ (M, N)   sums of B over M: the bias' gradient
  *       weights_in_out    dw (N, K)    =  dy (N, M)         · xᵀ (M, K)    sums of A over M */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_PRODUCT_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_PRODUCT_H
+#pragma once
 
 #include "gpu/gemm_cache.h"
 #include "gpu/ops.h"
@@ -37,5 +36,3 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
 
 /* The same product without its epilogue. */
 struct gemm_product gemm_product_without_epilogue(const struct gemm_product *product);
-
-#endif

@@ -1,7 +1,6 @@
 /* gemm_cuda_ways.h: the two ways to compute a linear op whose product has an epilogue, next to each other: by the
  * epilogue, and by the product without it and a kernel. Both run as in a step, on memory that is freed again. */
-#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_WAYS_H
-#define ZTRAIN_GPU_CUDA_GEMM_CUDA_WAYS_H
+#pragma once
 
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 
@@ -39,5 +38,3 @@ struct gemm_ways_result {
  * changed meanwhile. No way may be forced. */
 enum gemm_ways_outcome gemm_ways_compare(struct gemm_cuda *gemm, const struct gemm_clock *clock, struct gemm_plan *plan,
                                          const struct gemm_op *op, bool timed, struct gemm_ways_result *result);
-
-#endif
