@@ -93,8 +93,8 @@ struct checkpoint_writer {
  * is published; after `latest` and `best` have moved, the old checkpoints that `keep` does not name are deleted
  * (checkpoint_retention.h), if they have names that ztrain writes. Stale .tmp- folders are deleted first. An existing
  * folder of the same name is replaced if it is valid and of the same step, else moved aside: as NAME.damaged-N if it is
- * damaged, as NAME.aside-N if it is of another step. Checkpoints of later steps, which belong to a course that this run
- * has left, are moved aside as well.
+ * damaged, as NAME.aside-N if it is of another step. Checkpoints of later steps, which belong to a history that this
+ * run has left, are moved aside as well.
  *
  * STATUS_CHECKPOINT, with file and errno, is the same on every rank; the previous checkpoint stays valid.
  * checkpoint_save.c describes the order of the steps and the state after a kill. */

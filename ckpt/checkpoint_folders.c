@@ -3,8 +3,8 @@
 #include "ckpt/manifest.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -95,9 +95,10 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
     return status;
 }
 
-/* Whether dir has a folder with the name of a checkpoint; course: of one that was not moved aside. Only a dir that does
- * not exist has none: one that cannot be listed is an error, or a run would begin anew over its own checkpoints. */
-static enum status any_folder(const char *dir, bool course, bool *any, struct error *err)
+/* Whether dir has a folder with the name of a checkpoint; history: of one that was not moved aside. Only a dir that
+ * does not exist has none: one that cannot be listed is an error, or a run would begin anew over its own checkpoints.
+ */
+static enum status any_folder(const char *dir, bool history, bool *any, struct error *err)
 {
     const struct dirent *entry;
     bool there, aside = false;
@@ -107,7 +108,7 @@ static enum status any_folder(const char *dir, bool course, bool *any, struct er
         return STATUS_OK;
     DIR *folder = io_opendir(dir);
     while (folder && !*any && (entry = io_readdir(folder)))
-        *any = (course ? checkpoint_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name)) &&
+        *any = (history ? checkpoint_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name)) &&
                checkpoint_is_folder(dir, entry);
     enum status status = STATUS_OK;
     if (!folder || (!*any && errno)) /* of io_opendir() or io_readdir() */
@@ -122,7 +123,7 @@ enum status checkpoint_any(const char *dir, bool *any, struct error *err)
     return any_folder(dir, false, any, err);
 }
 
-enum status checkpoint_any_of_course(const char *dir, bool *any, struct error *err)
+enum status checkpoint_any_of_history(const char *dir, bool *any, struct error *err)
 {
     return any_folder(dir, true, any, err);
 }
@@ -195,7 +196,7 @@ enum status checkpoint_sync(const char *dir, struct error *err)
     if (fault_fsync(fd))
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
     io_close(fd);
-    liveness_tick();
+    heartbeat_beat();
     return status;
 }
 
@@ -256,7 +257,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
 {
     enum status status = STATUS_OK;
     char inner[FS_PATH_MAX];
-    liveness_tick();
+    heartbeat_beat();
     if (fault_remove(path) == 0 || errno == ENOENT)
         return STATUS_OK;
     int code = errno;

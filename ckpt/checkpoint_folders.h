@@ -37,7 +37,7 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
 /* The same as checkpoint_any() of checkpoint folders that were not moved aside; from the names alone. */
-enum status checkpoint_any_of_course(const char *dir, bool *any, struct error *err);
+enum status checkpoint_any_of_history(const char *dir, bool *any, struct error *err);
 
 /* The identity (inode) of the folder that has this name now; false: there is none. */
 bool checkpoint_identify(const char *folder, struct stat *identity);

@@ -1,8 +1,8 @@
 #include "ckpt/checkpoint_list.h"
 
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/memory.h"
 
 #include <dirent.h>
@@ -79,7 +79,7 @@ static enum status entry_fill(struct checkpoint_entry *entry, const char *path, 
             *err = damage;
         return status;
     }
-    liveness_tick();
+    heartbeat_beat();
     entry->read = true;
     entry->ok = status == STATUS_OK;
     entry->settled = files || !entry->ok;
@@ -312,7 +312,7 @@ static void list_append(struct checkpoint_list *list, struct checkpoint_list *kn
     list->entries[list->count++] = key;
 }
 
-/* Lists the checkpoints of the course, or those that were moved aside. */
+/* Lists the checkpoints of the history, or those that were moved aside. */
 static enum status list_names(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     enum status status = STATUS_OK;

@@ -3,8 +3,8 @@
 
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
         status = checkpoint_io_error("write", path, err);
     if (io_close(fd) && status == STATUS_OK)
         status = checkpoint_io_error("write", path, err);
-    liveness_tick();
+    heartbeat_beat();
     return status;
 }
 

@@ -9,8 +9,8 @@
 
 #include "ckpt/checkpoint_reader.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/memory.h"
 
 #include <errno.h>

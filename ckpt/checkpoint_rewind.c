@@ -1,11 +1,11 @@
-/* checkpoint_rewind.c: changes a run's course to the one that a resume asks for.
+/* checkpoint_rewind.c: changes a run's history to the one that a resume asks for.
  *
  *   step                                                          a resume of the run folder after a kill
  *   1  metrics.jsonl is also called metrics.jsonl.N               takes the newest checkpoint, as if nothing had been
  *   2  the resumed checkpoint gets its plain name, in one call    asked for; or the resumed one, where that is the
  *      with the one that has it (renameat2, RENAME_EXCHANGE)      newest now
  *   3  those ahead of it go aside, the oldest first               the same: the newest goes last, and with it the old
- *                                                                 course ends
+ *                                                                 history ends
  *   4  `latest` points at the resumed one                         takes the resumed one
  *
  * Each step is on disk before the next, and the last rename of step 3 after all others. On a file system that cannot
@@ -103,7 +103,7 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
     return STATUS_OK;
 }
 
-/* Finds the metrics file whose lines the resumed run continues. *branch_step: the step at which its course parted from
+/* Finds the metrics file whose lines the resumed run continues. *branch_step: the step at which its history parted from
  * the run's present one; -1: they are the same. */
 static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, int64_t *branch_step)
 {
@@ -121,7 +121,7 @@ static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoi
         rewind->metrics_from = 0;
 }
 
-/* Whether an entry is ahead of the checkpoint or, if the courses parted, of branch_step, where they did (else -1). */
+/* Whether an entry is ahead of the checkpoint or, if the histories parted, of branch_step, where they did (else -1). */
 static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
 {
     if (!entry->read) /* its name has told that it is not */
@@ -165,7 +165,7 @@ static enum status plan_moves(struct checkpoint_rewind *rewind, const struct che
     return STATUS_OK;
 }
 
-/* Whether `number` cannot be used: NAME.aside-number exists, or another course went aside under it. */
+/* Whether `number` cannot be used: NAME.aside-number exists, or another history went aside under it. */
 static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct checkpoint_list *aside, int number)
 {
     enum metrics_number metrics = metrics_number(rewind->metrics, number);
@@ -176,7 +176,7 @@ static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct
             continue;
         if (metrics != METRICS_NUMBER_KEPT)
             return true;
-        /* a resume was killed: the other checkpoints of that course may follow */
+        /* a resume was killed: the other checkpoints of that history may follow */
         size_t length = (size_t)(suffix - name);
         if (!strncmp(name, rewind->name, length) && !rewind->name[length])
             return true;
@@ -260,7 +260,7 @@ static bool exchange_in(const char *dir, const char *from, const char *to)
            fs_join(b, dir, to, STATUS_CHECKPOINT, NULL) == STATUS_OK && fault_rename(a, b, RENAME_EXCHANGE) == 0;
 }
 
-/* NAME.aside-N, with the number of the course that goes aside now */
+/* NAME.aside-N, with the number of the history that goes aside now */
 static void aside_name(const struct checkpoint_rewind *rewind, const char *name, char aside[CHECKPOINT_NAME_MAX + 32])
 {
     snprintf(aside, CHECKPOINT_NAME_MAX + 32, "%s.aside-%d", name, rewind->number);
@@ -311,7 +311,7 @@ static enum status give_way(const struct checkpoint_rewind *rewind, const struct
     TRY(rename_in(rewind->dir, move->name, aside, err));
     if (move->step != INT64_MAX)
         snprintf(step, sizeof step, " of step %" PRId64, move->step);
-    log_info("the checkpoint '%s/%s'%s belongs to the course that this run leaves; it is now '%s'", rewind->dir,
+    log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
              move->name, step, aside);
     return STATUS_OK;
 }

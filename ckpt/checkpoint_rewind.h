@@ -1,12 +1,12 @@
-/* checkpoint_rewind.h: a run has one course. If it resumes from a checkpoint that is not its newest, the newer
- * checkpoints belong to a course that the run leaves; they and the metrics of that course get a number N and are kept
+/* checkpoint_rewind.h: a run has one history. If it resumes from a checkpoint that is not its newest, the newer
+ * checkpoints belong to a history that the run leaves; they and the metrics of that history get a number N and are kept
  * aside:
  *
  *   checkpoints/step-00000012         step-00000012.aside-N     a resume of the run folder never takes it
- *   metrics.jsonl                     metrics.jsonl.N           has all lines of that course
+ *   metrics.jsonl                     metrics.jsonl.N           has all lines of that history
  *
- * Resuming X.aside-N by its name makes its course the run's again: its name becomes X, the lines that led to it come
- * from metrics.jsonl.N, and the checkpoints and metrics since the two courses parted go aside under another number.
+ * Resuming X.aside-N by its name makes its history the run's again: its name becomes X, the lines that led to it come
+ * from metrics.jsonl.N, and the checkpoints and metrics since the two histories parted go aside under another number.
  *
  * Only rank 0 calls these functions, under the run folder's lock. Nothing here is collective. */
 #pragma once
@@ -28,9 +28,9 @@ struct checkpoint_rewind {
     char from[CHECKPOINT_NAME_MAX]; /* its name until now, X.aside-N or X.damaged-N; "": the name does not change */
     char target[FS_PATH_MAX];       /* if it has no name in dir yet: its path in the run folder; else "" */
     bool taken;                     /* another checkpoint has the name, and goes aside as well */
-    int number;                     /* N of the course that goes aside now */
+    int number;                     /* N of the history that goes aside now */
     int interrupted;                /* N of an earlier resume that was killed before it took effect; 0: none */
-    int metrics_from; /* N of the metrics whose course is taken up again; 0: the run's own; -1: not found */
+    int metrics_from; /* N of the metrics whose history is taken up again; 0: the run's own; -1: not found */
     int count;
     struct rewind_move *moves; /* [count] owned; oldest first */
 };

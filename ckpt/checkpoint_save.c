@@ -29,7 +29,7 @@
  *                      checkpoint, the new one is renamed to NAME, and NAME.replaced-1 is deleted
  *   damaged            it becomes NAME.damaged-1
  *   valid, other step  it becomes NAME.aside-1
- * Checkpoints of later steps belong to a course that this run has left by resuming from further back: they become
+ * Checkpoints of later steps belong to a history that this run has left by resuming from further back: they become
  * X.aside-1 as well, because a resume of the run folder would take them for the newest.
  *
  * A save is an object (struct checkpoint_saving). checkpoint_saving_work() does a rank's share of a part and uses no

@@ -3,8 +3,8 @@
  * Threads read frames ahead (read_ahead.h), and a team of threads verifies and decompresses them. */
 #include "ckpt/rankfile_frames.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/storage/uncached_read.h"
 
 #include <inttypes.h>
@@ -323,7 +323,7 @@ enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames,
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < frames; i++) {
         unpack_next(stream, out, &outcome);
-        liveness_tick();
+        heartbeat_beat();
     }
     return frame_outcome_report(&outcome, err);
 }

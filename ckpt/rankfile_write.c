@@ -5,8 +5,8 @@
  * times as slow on a busy machine.) */
 #include "ckpt/rankfile_frames.h"
 #include "core/faults.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -97,13 +97,13 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     return STATUS_OK;
 }
 
-/* sync_file_range() as a slow call (liveness.h) */
+/* sync_file_range() as a slow call (heartbeat.h) */
 static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
 {
     struct slow_call slow;
-    liveness_slow_begin(&slow, "writing", NULL, fd);
+    heartbeat_slow_begin(&slow, "writing", NULL, fd);
     int result = sync_file_range(fd, from, bytes, flags);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     return result;
 }
 
@@ -202,7 +202,7 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
                                             writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, &bad);
         if (status != STATUS_OK)
             frame_outcome_note(&outcome, i, status, &bad);
-        liveness_tick();
+        heartbeat_beat();
     }
     TRY(frame_outcome_report(&outcome, err));
     for (int64_t i = begin; i < end; i++) {
@@ -210,7 +210,7 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
         frame->offset = writer->offset;
         TRY(writer_append(writer, writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, frame->stored, err));
         TRY(writer_nudge(writer, err));
-        liveness_tick();
+        heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -247,7 +247,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
     TRY(status);
     if (fault_fsync(writer->fd))
         return write_error(writer->path, writer->offset, err);
-    liveness_tick();
+    heartbeat_beat();
     int fd = writer->fd;
     writer->fd = -1;
     if (io_close(fd)) /* some network file systems report a full disk only here */

@@ -110,9 +110,9 @@ static enum status check_out(const char *out, struct error *err)
 }
 
 /* STATUS_DIVERGED: nobody would want this model. */
-static enum status check_course(const struct checkpoint *checkpoint, struct error *err)
+static enum status check_history(const struct checkpoint *checkpoint, struct error *err)
 {
-    enum status status = run_check_course(&checkpoint->position, err);
+    enum status status = run_check_history(&checkpoint->position, err);
     if (status != STATUS_OK) {
         error_prefix(err, "'%s'", checkpoint->path);
         error_hint(err, "an earlier checkpoint; --force exports this one as it is");
@@ -145,7 +145,7 @@ static enum status export_once(const struct arguments *arguments, const enum dty
     else
         TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
-    enum status status = arguments->force ? STATUS_OK : check_course(checkpoint, err);
+    enum status status = arguments->force ? STATUS_OK : check_history(checkpoint, err);
     if (status == STATUS_OK)
         status = write_folder(checkpoint, arguments, dtype, err);
     if (status == STATUS_OK)

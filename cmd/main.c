@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     let_threads_sleep(argv);
     prctl(PR_SET_NAME, "ztrain"); /* exec of /proc/self/exe has left "exe" */
     memory_serve_libraries();
-    memory_set_last_words(log_error);
+    memory_set_final_error(log_error);
     /* a closed pipe and the limit of a file's size (ulimit -f) are errors of the write, not a death */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

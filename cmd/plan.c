@@ -2,9 +2,9 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/commands.h"
+#include "cmd/engine/engine.h"
+#include "cmd/engine/engine_weights.h"
 #include "cmd/engine/memory_limit.h"
-#include "cmd/engine/trainer.h"
-#include "cmd/engine/trainer_weights.h"
 #include "cmd/options.h"
 #include "cmd/plan_fit.h"
 #include "cmd/plan_speed.h"
@@ -17,7 +17,7 @@
 #include <stdio.h>
 
 /* The run's length and first learning rates; needs the data only where the schedule depends on the run's length. */
-static void print_schedule(const struct trainer *t, bool data_known)
+static void print_schedule(const struct engine *t, bool data_known)
 {
     const struct run_spec *spec = t->spec;
     if (data_known)
@@ -58,14 +58,14 @@ static void print_mixture(const struct run_spec *spec)
 }
 
 /* Prints the bytes that each policy of recomputation would save. */
-static enum status print_policies(const struct trainer *t, struct error *err)
+static enum status print_policies(const struct engine *t, struct error *err)
 {
     size_t none = 0;
     printf("activations by activation_checkpointing.policy, on each rank (this spec: %s):\n",
            recompute_name(t->spec->recompute));
     for (int i = 0; i < RECOMPUTE_COUNT; i++) {
         size_t bytes;
-        TRY(trainer_activation_bytes(t, (enum recompute)i, &bytes, err));
+        TRY(engine_activation_bytes(t, (enum recompute)i, &bytes, err));
         if (i == RECOMPUTE_NONE)
             none = bytes;
         printf("  %-26s %16zu bytes  %10.1f MiB, %.1f MiB less than none\n", recompute_name((enum recompute)i), bytes,
@@ -98,11 +98,11 @@ static bool is_missing(const struct error *err)
 }
 
 /* Weights that are not there are reported, and are no error: a config.json suffices for a plan. */
-static void check_weights(const struct trainer *t, struct error *refused)
+static void check_weights(const struct engine *t, struct error *refused)
 {
     bool absent;
     struct error err;
-    const enum status status = trainer_weights_check(t, &absent, &err);
+    const enum status status = engine_weights_check(t, &absent, &err);
     if (absent)
         printf("weights: %s\n", PRINTABLE(err.text));
     else if (status != STATUS_OK)
@@ -120,11 +120,11 @@ static void check_tokenizer(const struct run_spec *spec, struct error *refused)
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err)
 {
-    struct trainer trainer = {0};
+    struct engine engine = {0};
     enum status status;
-    TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
+    TRY_END(engine_build(&engine, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
     struct error refused = {.code = STATUS_OK}; /* what a run would be refused for */
-    const bool data_known = trainer_open_data(&trainer, &refused) == STATUS_OK;
+    const bool data_known = engine_open_data(&engine, &refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
     print_autos(spec);
@@ -133,26 +133,26 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     printf("# end of the run spec\n");
     print_batch(spec, world, world_source);
     print_mixture(spec);
-    print_schedule(&trainer, data_known);
+    print_schedule(&engine, data_known);
     if (is_missing(&refused)) {
         printf("data: %s\n", PRINTABLE(refused.text));
         refused.code = STATUS_OK;
     }
     if (refused.code == STATUS_OK && !resumes)
-        check_weights(&trainer, &refused);
+        check_weights(&engine, &refused);
     if (refused.code == STATUS_OK)
         check_tokenizer(spec, &refused);
-    trainer_memory_print(&trainer);
-    TRY_END(print_policies(&trainer, err));
+    engine_memory_print(&engine);
+    TRY_END(print_policies(&engine, err));
     TRY_END(check_printed(err));
-    TRY_END(zero_check_folders(trainer.zero, err));
+    TRY_END(zero_check_folders(engine.zero, err));
     if (refused.code != STATUS_OK) {
         *err = refused;
         TRY_END(refused.code);
     }
-    status = memory_limit_check(&trainer, err);
+    status = memory_limit_check(&engine, err);
 end:
-    trainer_release(&trainer);
+    engine_release(&engine);
     return status;
 }
 
@@ -160,7 +160,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
 {
     struct options options;
     struct run_spec *spec = NULL;
-    struct trainer trainer = {0};
+    struct engine engine = {0};
     enum status status;
     TRY(options_parse(argc, argv, &options, err));
     if (options.help) {
@@ -169,9 +169,9 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     }
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
     TRY_END(options_load_spec(&options, false, &spec, err));
-    trainer.node_ranks = options.local_gpus;
+    engine.node_ranks = options.local_gpus;
     if (options.device || spec->train.device == SPEC_DEVICE_CUDA)
-        trainer.node_ranks = planned_node_ranks(options.local_gpus, world);
+        engine.node_ranks = planned_node_ranks(options.local_gpus, world);
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
     TRY_END(spec_resolve_batch(spec, world, source, err));
     const struct machine_question machine = {.world = world,
@@ -188,19 +188,19 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     } else {
         TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         if (options.device)
-            TRY_END(device_plan_open(options.device, &trainer.planned, err));
-        TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus),
-                              err));
+            TRY_END(device_plan_open(options.device, &engine.planned, err));
+        TRY_END(
+            engine_build(&engine, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
         print_batch(spec, world, "planned");
         print_mixture(spec);
-        trainer_memory_print(&trainer);
-        TRY_END(print_policies(&trainer, err));
+        engine_memory_print(&engine);
+        TRY_END(print_policies(&engine, err));
     }
     TRY_END(check_printed(err));
     if (!options.speed && !options.fit)
-        status = memory_limit_check(&trainer, err);
+        status = memory_limit_check(&engine, err);
 end:
-    trainer_release(&trainer);
+    engine_release(&engine);
     spec_free(spec);
     return status;
 }

@@ -1,7 +1,7 @@
 /* plan_fit.c: `ztrain plan --fit`.
  *
- *   every setting (memory_knobs.h)  ->  built on paper: its bytes  ->  the two largest micro-batches that fit with the
- *   same knobs  ->  walked through (plan_walk.h): its time  ->  by time
+ *   every setting (memory_tunables.h)  ->  built on paper: its bytes  ->  the two largest micro-batches that fit with
+ * the same tunables  ->  walked through (plan_walk.h): its time  ->  by time
  *
  * The time of a setting with offload counts as a little longer, as its estimate is less certain (doubt). Among settings
  * that then take about the same time the one with the fewest changes to the run spec is the best, and one that rounds
@@ -11,7 +11,7 @@
  * host memory and takes as much of the device. */
 #include "cmd/plan_fit.h"
 
-#include "cmd/engine/memory_knobs.h"
+#include "cmd/engine/memory_tunables.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/size_text.h"
@@ -57,11 +57,11 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
     enum status status;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     TRY_END(plan_walk_build(&walk, &p->machine, &copy, true, err));
-    c->device = memory_plan_device_bytes(&walk.trainer.plan);
-    c->node = memory_plan_node_bytes(&walk.trainer);
+    c->device = memory_plan_device_bytes(&walk.engine.plan);
+    c->node = memory_plan_node_bytes(&walk.engine);
     if (p->node_limit && c->node > (size_t)p->node_limit)
-        c->node -= memory_plan_node_spare(&walk.trainer);
-    c->disk = (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(walk.trainer.zero);
+        c->node -= memory_plan_node_spare(&walk.engine);
+    c->disk = (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(walk.engine.zero);
     if (timed) {
         TRY_END(plan_walk_step(&walk, 0, &p->machine.link, &times, err));
         c->seconds = times.seconds;
@@ -107,7 +107,8 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
     return STATUS_OK;
 }
 
-/* Whether at least two larger micro-batches fit with the same knobs. They are hardly slower: a step has fewer of them.
+/* Whether at least two larger micro-batches fit with the same tunables. They are hardly slower: a step has fewer of
+ * them.
  */
 static bool has_larger(const struct fit_plan *p, const struct fit_candidate *c)
 {
@@ -124,9 +125,9 @@ static bool has_less(const struct fit_plan *p, const struct fit_candidate *c)
     for (int i = 0; i < p->fits; i++) {
         const struct memory_setting *other = &p->fitting[i].setting;
         bool less = other->micro == c->setting.micro, differs = false;
-        for (int k = 0; k < KNOB_COUNT && less; k++) {
+        for (int k = 0; k < TUNABLE_COUNT && less; k++) {
             const int difference = c->setting.values[k] - other->values[k];
-            less = difference == 0 || (difference > 0 && k != KNOB_STAGE && k != KNOB_STATES);
+            less = difference == 0 || (difference > 0 && k != TUNABLE_STAGE && k != TUNABLE_STATES);
             differs |= difference != 0;
         }
         if (less && differs)
@@ -217,8 +218,8 @@ static void print_row(const struct fit_plan *p, const struct fit_candidate *c, c
     if (p->uses_disk)
         printf(" %10.1f", (double)c->disk / gib_bytes);
     printf(" %6" PRId64 " %6" PRId64, c->setting.micro, p->samples / c->setting.micro);
-    for (int k = 0; k < KNOB_COUNT; k++)
-        printf(" %10s", c->setting.values[k] < 0 ? "(as given)" : memory_knobs[k].values[c->setting.values[k]].name);
+    for (int k = 0; k < TUNABLE_COUNT; k++)
+        printf(" %10s", c->setting.values[k] < 0 ? "(as given)" : memory_tunables[k].values[c->setting.values[k]].name);
     printf("%s%s\n", is_given(p, c) ? "  this spec" : "", c->rounds ? "  rounds differently" : "");
 }
 
@@ -244,8 +245,8 @@ static void print_table(const struct fit_plan *p, const struct fit_candidate *be
     if (p->uses_disk)
         printf(" %10s", "disk, GiB");
     printf(" %6s %6s", "micro", "accum.");
-    for (int k = 0; k < KNOB_COUNT; k++)
-        printf(" %10s", memory_knobs[k].title);
+    for (int k = 0; k < TUNABLE_COUNT; k++)
+        printf(" %10s", memory_tunables[k].title);
     putchar('\n');
     print_row(p, best, "->");
     int shown = 1;
@@ -295,7 +296,7 @@ static void print_yaml(void *context, const char *line)
 
 /* Lines of the run spec, "a.b.c=v". */
 struct spec_lines {
-    char *text[KNOB_COUNT * KNOB_LINES]; /* owned */
+    char *text[TUNABLE_COUNT * TUNABLE_LINES]; /* owned */
     int count;
 };
 
@@ -318,10 +319,10 @@ static void print_lines(const struct fit_plan *p, const struct fit_candidate *be
     struct spec_lines lines = {.count = 0};
     struct run_spec copy;
     memory_setting_apply(&best->setting, p->spec, p->machine.world, &copy);
-    for (int k = 0; k < KNOB_COUNT; k++) {
+    for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = best->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0))
-            memory_knob_lines(k, value, &copy, add_spec_line, &lines);
+            memory_tunable_lines(k, value, &copy, add_spec_line, &lines);
     }
     qsort(lines.text, (size_t)lines.count, sizeof *lines.text, by_path);
     printf("\nthe first one's lines of the run spec, in place of its keys of these names:\n\n");
@@ -392,7 +393,7 @@ enum status plan_fit(const struct fit_question *question, const struct run_spec 
     p.samples = spec->train_batch_size / p.machine.world;
     p.uses_disk = p.node_limit || memory_setting_uses_disk(&p.given);
     TRY_END(find_fitting(&p, err));
-    if (p.built == 0) /* the spec's own setting is refused as well: a reason that none of the knobs removes */
+    if (p.built == 0) /* the spec's own setting is refused as well: a reason that none of the tunables removes */
         goto end;
     if (p.fits == 0) {
         status = refuse(&p, err);

@@ -10,10 +10,10 @@
 
 static void print_head(const struct plan_walk *p)
 {
-    const struct run_spec *spec = p->trainer.spec;
-    printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->trainer.device->name,
-           p->trainer.world, p->trainer.world == 1 ? "" : "s", spec->zero.stage, dtype_name(spec->dtype));
-    if (p->trainer.world > p->machine->link.per_node)
+    const struct run_spec *spec = p->engine.spec;
+    printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->engine.device->name,
+           p->engine.world, p->engine.world == 1 ? "" : "s", spec->zero.stage, dtype_name(spec->dtype));
+    if (p->engine.world > p->machine->link.per_node)
         printf("nodes of %d GPU%s\n", p->machine->link.per_node, p->machine->link.per_node == 1 ? "" : "s");
     printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank",
            spec->gradient_accumulation_steps, spec->gradient_accumulation_steps == 1 ? "" : "es",
@@ -51,7 +51,7 @@ static void print_kinds(const struct plan_walk *p, const struct plan_times *time
     }
     printf("  %-24s %12.3f %12.3f\n", "total", 1e3 * ceiling, 1e3 * times->seconds);
     printf("  %-24s %12s %12" PRId64 "\n", "launches", "", launches);
-    print_enqueued(p->trainer.graphs, times);
+    print_enqueued(p->engine.graphs, times);
     if (times->disk > 0)
         printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", plan_walk_mfu(p, ceiling), plan_walk_mfu(p, times->seconds));
@@ -64,10 +64,10 @@ static enum status print_links(struct plan_walk *p, struct error *err)
     enum { OTHERS = 4 };
     static const double inside[OTHERS] = {900e9, 450e9, 300e9, 64e9}; /* NVLink 5, 4, 3; PCIe 5 */
     static const double networks[OTHERS] = {800e9 / 8, 400e9 / 8, 200e9 / 8, 100e9 / 8};
-    const bool network = p->trainer.world > p->machine->link.per_node;
+    const bool network = p->engine.world > p->machine->link.per_node;
     struct comm_link link = p->machine->link;
     const double planned = *planned_machine_limit(p->machine, &link);
-    if (p->trainer.world == 1)
+    if (p->engine.world == 1)
         return STATUS_OK;
     printf("\n  %-24s %12s %12s %12s %7s\n", network ? "network card of each GPU" : "link between GPUs", "busy, ms",
            "exposed, ms", "step, ms", "MFU");
@@ -99,14 +99,14 @@ static enum status policy_cost(const struct plan_walk *p, enum recompute policy,
                                struct error *err)
 {
     struct plan_walk other = {.machine = NULL};
-    struct run_spec *spec = p->trainer.spec;
+    struct run_spec *spec = p->engine.spec;
     const enum recompute given = spec->recompute;
     struct plan_times times;
     enum status status;
     spec->recompute = policy;
     TRY_END(plan_walk_build(&other, p->machine, spec, true, err));
     TRY_END(plan_walk_step(&other, 0, &p->machine->link, &times, err));
-    cost->activations = other.trainer.plan.local.by_kind[MEM_ACTIVATIONS];
+    cost->activations = other.engine.plan.local.by_kind[MEM_ACTIVATIONS];
     cost->seconds = times.seconds;
 end:
     spec->recompute = given;
@@ -179,11 +179,11 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
     print_policies(&p, costs);
     TRY_END(print_overheads(&p, times.seconds, &costs[RECOMPUTE_NONE], err));
     TRY_END(print_links(&p, err));
-    if (memory_plan_device_bytes(&p.trainer.plan) > p.trainer.device->memory_bytes)
+    if (memory_plan_device_bytes(&p.engine.plan) > p.engine.device->memory_bytes)
         printf(
             "\n  this step does not fit: it needs %.1f GiB on each rank, %.1f of them the reserve, and %s has %.1f\n",
-            (double)memory_plan_device_bytes(&p.trainer.plan) / (1 << 30),
-            (double)p.trainer.plan.reserve.total / (1 << 30), machine.gpu.name, machine.gpu.memory_gib);
+            (double)memory_plan_device_bytes(&p.engine.plan) / (1 << 30),
+            (double)p.engine.plan.reserve.total / (1 << 30), machine.gpu.name, machine.gpu.memory_gib);
 end:
     plan_walk_release(&p);
     return status;

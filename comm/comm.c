@@ -5,7 +5,7 @@
 #include "comm/comm_device_check.h"
 #include "comm/comm_internal.h"
 #include "comm/control/control_wait.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -58,7 +58,7 @@ void comm_close(struct comm *comm)
 {
     if (!comm)
         return;
-    liveness_watch_stop();
+    heartbeat_thread_stop();
     if (comm->control) {
         if (comm->world > 1 && control_status(comm->control, NULL) == STATUS_OK)
             comm_barrier(comm, NULL);

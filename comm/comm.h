@@ -11,7 +11,7 @@
  * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results depend neither on timing nor
  * on how ranks are spread over nodes (exceptions: comm_config.reduce_within_node, and NCCL, which has its own order).
  *
- * Failure: a peer that dies, is silent for the timeout (no liveness_tick, see core/liveness.h) or calls comm_abort()
+ * Failure: a peer that dies, is silent for the timeout (no heartbeat_beat, see core/heartbeat.h) or calls comm_abort()
  * makes every waiting operation return, in all ranks; comm_status() then names the rank, its host and the reason. After
  * a failure data operations return at once without doing anything; check comm_status() before trusting results.
  *
@@ -30,7 +30,7 @@ struct comm;
 
 struct comm_config {
     double timeout_seconds;
-    double io_timeout_seconds; /* of one slow call (core/liveness.h); 0: 600 */
+    double io_timeout_seconds; /* of one slow call (core/heartbeat.h); 0: 600 */
     /* Called by a separate thread when this rank's main thread is stuck in a slow call and the job has failed for
      * that; `text` names the call and the file. May end the process. NULL: not called. */
     void (*stuck)(void *context, const char *text);

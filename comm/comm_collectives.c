@@ -1,5 +1,5 @@
-/* comm_collectives.c: the public data operations. Each is counted and handed to its carrier: the GPU's (comm_device.c)
- * where one is attached, else the host's (comm_host.c). */
+/* comm_collectives.c: the public data operations. Each is counted and handed to its transport: the GPU's
+ * (comm_device.c) where one is attached, else the host's (comm_host.c). */
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
 #include "comm/comm_log.h"

@@ -44,8 +44,8 @@ static enum status find_shared(struct comm *comm, const struct device *device, i
 }
 
 /* NCCL if every rank has its own GPU. Without NCCL that is an error: staging instead would be silently slow. */
-static enum status choose_carrier(struct comm_device *gpu, bool may_share, int nccl_ctas, const char **way,
-                                  struct error *err)
+static enum status choose_transport(struct comm_device *gpu, bool may_share, int nccl_ctas, const char **way,
+                                    struct error *err)
 {
     int first, second;
     TRY(find_shared(gpu->comm, gpu->device, &first, &second, err));
@@ -72,7 +72,7 @@ enum status comm_device_new(struct comm *comm, struct device *device, bool may_s
         return error_set(err, STATUS_DEVICE, "out of memory");
     gpu->comm = comm;
     gpu->device = device;
-    TRY_GOTO(choose_carrier(gpu, may_share, nccl_ctas, way, err));
+    TRY_GOTO(choose_transport(gpu, may_share, nccl_ctas, way, err));
     if (!gpu->nccl) {
         TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
         gpu->send = send;

@@ -5,7 +5,7 @@
  * agents (agent.h), which write them where a rank of this node would. */
 #include "comm/comm_internal.h"
 #include "core/flight/flight.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <string.h>
 
@@ -32,7 +32,7 @@ static enum status exchange(struct comm *comm, enum op_kind kind, const void *ow
     enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
     if (status == STATUS_OK)
         flight_end(entry); /* one that has failed stays open: the rank has waited in it */
-    liveness_tick();
+    heartbeat_beat();
     return status == STATUS_OK ? STATUS_OK : control_status(comm->control, err);
 }
 

@@ -12,7 +12,7 @@
 #include "comm/comm_internal.h"
 #include "core/clock.h"
 #include "core/flight/flight.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -34,13 +34,13 @@ static uint64_t segment_offset(const struct comm *comm, const void *buffer, size
     return at - start;
 }
 
-/* memcpy in pieces; looks at the job's health and ticks between them. */
+/* memcpy in pieces; looks at the job's health and beats between them. */
 static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
         TRY(control_status(comm->control, NULL));
         memcpy((char *)dst + at, (const char *)src + at, bytes - at < PIECE_BYTES ? bytes - at : (size_t)PIECE_BYTES);
-        liveness_tick();
+        heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -71,14 +71,14 @@ static enum status gather_staged(const struct data_op *op)
     for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
         size_t n = bytes - at < CONTROL_STAGING_BYTES ? bytes - at : (size_t)CONTROL_STAGING_BYTES;
         memcpy(control_staging(comm->control, t->local_rank), (const char *)op->send + at, n);
-        TRY(comm_meet(comm, op->kind));
+        TRY(comm_op_barrier(comm, op->kind));
         for (int l = 0; l < t->local_world; l++) {
             char *slice = (char *)op->recv + (size_t)t->locals[l] * stride;
             if (l != t->local_rank || op->send != slice)
                 memcpy(slice + at, control_staging(comm->control, l), n);
         }
-        TRY(comm_meet(comm, op->kind));
-        liveness_tick();
+        TRY(comm_op_barrier(comm, op->kind));
+        heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -101,7 +101,7 @@ static enum status all_gather(const struct data_op *op, bool staged)
         TRY(staged ? gather_staged(op) : gather_in_place(op));
     if (comm->net)
         TRY(network_gather(op));
-    return comm_meet(comm, op->kind);
+    return comm_op_barrier(comm, op->kind);
 }
 
 /* ---- reduce-scatter ------------------------------------------------------ */
@@ -126,7 +126,7 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
             for (size_t l = 0; l < neighbours; l++)
                 memcpy(staging + l * n * size, (const char *)op->send + ((size_t)t->locals[l] * op->stride + at) * size,
                        n * size);
-            TRY(comm_meet(comm, op->kind));
+            TRY(comm_op_barrier(comm, op->kind));
         }
         if (comm->net)
             TRY(network_reduce(op, at, n));
@@ -136,11 +136,11 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
         note_bad(&bad,
                  sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype, op->accumulate));
         if (staged)
-            TRY(comm_meet(comm, op->kind));
-        liveness_tick();
+            TRY(comm_op_barrier(comm, op->kind));
+        heartbeat_beat();
     }
     note_bad(op->bad_rank, bad);
-    return staged ? STATUS_OK : comm_meet(comm, op->kind);
+    return staged ? STATUS_OK : comm_op_barrier(comm, op->kind);
 }
 
 /* ---- running and submitting ---------------------------------------------- */
@@ -164,7 +164,7 @@ static void fault_in_collective(const struct comm *comm)
 #endif
 
 /* On the stream's thread. A failure is in the control block, where comm_status() finds it. */
-static enum status data_op_meet(const struct data_op *op)
+static enum status data_op_barrier(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     TRY(control_status(comm->control, NULL));
@@ -191,7 +191,7 @@ static void data_op_run(void *argument)
     struct comm *comm = op->comm;
     const bool runs = control_status(comm->control, NULL) == STATUS_OK;
     uint64_t entry = runs ? comm_flight_begin(op) : 0;
-    if (data_op_meet(op) == STATUS_OK)
+    if (data_op_barrier(op) == STATUS_OK)
         flight_end(entry);
     pthread_mutex_lock(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
@@ -218,7 +218,7 @@ static void data_op_run_alone(void *argument)
         const void *in[] = {op->send};
         note_bad(op->bad_rank, sum_ranks(op->recv, op->recv_dtype, in, 1, op->count, op->dtype, op->accumulate));
     }
-    liveness_tick();
+    heartbeat_beat();
 }
 
 void comm_host_submit(const struct data_op *op, struct stream *stream)

@@ -2,17 +2,17 @@
  *
  *     comm.c                      opening, closing, attaching a GPU
  *     comm_nodes.c                how the ranks of several nodes are joined
- *     comm_collectives.c          the public data operations, handed to their carrier
+ *     comm_collectives.c          the public data operations, handed to their transport
  *     comm_log.c                  the time and bytes of data operations, compared between ranks
- *     comm_device.c, comm_nccl.c  carriers between GPUs: staged through host memory, NCCL
- *     comm_host.c                 carrier within a node: reads the neighbours' memory
- *     comm_network.c              carrier between nodes: TCP
+ *     comm_device.c, comm_nccl.c  transports between GPUs: staged through host memory, NCCL
+ *     comm_host.c                 transport within a node: reads the neighbours' memory
+ *     comm_network.c              transport between nodes: TCP
  *     comm_share.c                shared segments
  *     comm_exchange.c             the control channel: barrier, exchange, sum, broadcast
  *     comm_flight.c               what ranks have in the flight recorder
- *     comm_meet.c                 the job's status; how ranks meet in an operation
+ *     comm_op_barrier.c                 the job's status; how ranks meet in an operation
  *
- * Below them: control_wait.h, peer_watch.h, control.h, net.h, agent.h. */
+ * Below them: control_wait.h, watchdog.h, control.h, net.h, agent.h. */
 #pragma once
 
 #include "comm/comm.h"
@@ -98,14 +98,14 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
         *lowest = rank;
 }
 
-/* ---- comm_meet.c --------------------------------------------------------- */
+/* ---- comm_op_barrier.c --------------------------------------------------- */
 
 /* Publishes this rank's operation on the channel, waits for all ranks that share it (data: this node's; control: all)
  * and compares. The operations of these ranks are left in `peers`, in their order (NULL: not wanted). */
 enum status comm_start_operation(struct comm *comm, enum control_channel channel, const struct control_op *own,
                                  struct control_op *peers);
 /* Arrives on the data channel and waits for this node's ranks. */
-enum status comm_meet(struct comm *comm, enum op_kind kind);
+enum status comm_op_barrier(struct comm *comm, enum op_kind kind);
 
 /* ---- comm_flight.c ------------------------------------------------------- */
 
@@ -134,7 +134,7 @@ void comm_host_submit(const struct data_op *op, struct stream *stream);
 enum status network_prepare(struct comm *comm, struct error *err);
 
 /* Gathers the slices of other nodes' ranks; when the first call returns, the own slice is on its way to them. The
- * second leaves staging memory in use until the next comm_meet(). */
+ * second leaves staging memory in use until the next comm_op_barrier(). */
 enum status network_gather_begin(const struct data_op *op);
 enum status network_gather(const struct data_op *op);
 

@@ -14,9 +14,9 @@
 
 #if COMM_HAS_NCCL
 
-#include "comm/control/peer_watch.h"
+#include "comm/control/watchdog.h"
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/memory.h"
 #include "core/thread.h"
 #include "gpu/cuda/device_cuda.h"
@@ -46,7 +46,7 @@ struct comm_nccl {
     pthread_t watcher;
     bool watching;
     atomic_bool stop;
-    struct peer_watch *watches; /* (world) owned, used by the watcher */
+    struct watchdog *watches; /* (world) owned, used by the watcher */
 };
 
 enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
@@ -82,10 +82,10 @@ static void keep_nccl_failure(struct comm_nccl *n, ncclResult_t result, const ch
 static void look_at_peers(struct comm_nccl *n)
 {
     if (cuda_is_waiting(n->cuda))
-        liveness_tick();
+        heartbeat_beat();
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
-            peer_watch_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
+            watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
 }
 
 /* Whether the communicator has to be aborted; if so, this thread owns it. While another thread holds the mutex for a
@@ -128,7 +128,7 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
         return error_set(err, STATUS_DEVICE, "out of memory");
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
-            peer_watch_begin(n->comm->control, r, &n->watches[r]);
+            watchdog_begin(n->comm->control, r, &n->watches[r]);
     if (thread_start(&n->watcher, 0, watch, n) != 0)
         return error_set(err, STATUS_DEVICE, "cannot start a thread");
     n->watching = true;
@@ -158,7 +158,7 @@ static enum status settle_call(struct comm_nccl *n, const char *what, struct err
             return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more, NCCL_SOCKET_IFNAME names the "
                                    "network; raise comm.timeout_seconds if it is only slow");
         }
-        liveness_tick();
+        heartbeat_beat();
         if (round < YIELDS)
             sched_yield();
         else
@@ -312,7 +312,7 @@ static void end_job(struct comm_nccl *n)
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
     }
     comm_abort(n->comm, &n->failure);
 }

@@ -1,22 +1,22 @@
 /* comm_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
  *
- * All-gather. Every rank sends its slice to its carrier on each other node, straight from the send buffer. A carrier
+ * All-gather. Every rank sends its slice to its proxy on each other node, straight from the send buffer. A proxy
  * without neighbours receives into the result; others into their staging memory, one half of it while the node's ranks
  * copy from the other:
  *
- *     piece k:    | carriers receive it into half k mod 2 | all meet | all copy it out of the carriers' staging
+ *     piece k:    | proxies receive it into half k mod 2 | all meet | all copy it out of the proxies' staging
  *     piece k+1:                                                     | receive into the other half | all meet | …
  *
  * Reduce-scatter. Every rank sends its contribution to a slice of another node's rank straight from the send buffer to
- * that rank; the owner adds up all contributions in rank order. With reduce_within_node a carrier first adds up its
- * node's contributions to the slices that it carries and sends the sums; the owner adds up the sums of all nodes.
+ * that rank; the owner adds up all contributions in rank order. With reduce_within_node a proxy first adds up its
+ * node's contributions to the slices that it serves and sends the sums; the owner adds up the sums of all nodes.
  *
  * Progress. A rank leaves the transfer of piece k only when it has received and sent everything up to the end of that
  * piece, and only then waits for its neighbours. So the ranks that are least advanced never wait for bytes of a rank
  * that waits for its neighbours, and no deadlock is possible, however pieces differ between nodes. Sending may run
  * ahead. */
 #include "comm/comm_internal.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,7 @@ enum status network_gather_begin(const struct data_op *op)
     const struct topology *t = &comm->topology;
     struct net_part *part = comm->parts;
     for (int i = 1; i < t->num_nodes; i++) /* the next node first, so that not all ranks send to the same one */
-        *part++ = (struct net_part){.peer = t->carriers[(t->node + i) % t->num_nodes],
+        *part++ = (struct net_part){.peer = t->proxies[(t->node + i) % t->num_nodes],
                                     .send = true,
                                     .data = (char *)op->send,
                                     .bytes = op->count * dtype_size(op->dtype)};
@@ -91,24 +91,24 @@ enum status network_gather(const struct data_op *op)
         size_t n = lesser(bytes - at, piece);
         int parts = sends;
         for (int i = 0; i < t->num_remotes; i++) {
-            if (t->carried[i] != t->local_rank)
+            if (t->proxy_of[i] != t->local_rank)
                 continue;
             char *place = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
                                  : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
-                                       (size_t)t->index_at_carrier[i] * piece;
+                                       (size_t)t->index_at_proxy[i] * piece;
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = place, .bytes = n, .need = n};
         }
         sends_need(comm, sends, at + n);
         TRY(net_transfer(comm->net, comm->parts, parts));
         if (direct)
             break;
-        TRY(comm_meet(comm, op->kind));
+        TRY(comm_op_barrier(comm, op->kind));
         for (int i = 0; i < t->num_remotes; i++)
             memcpy((char *)op->recv + (size_t)t->remotes[i] * stride + at,
-                   control_staging(comm->control, t->carried[i]) + (size_t)turn * half +
-                       (size_t)t->index_at_carrier[i] * piece,
+                   control_staging(comm->control, t->proxy_of[i]) + (size_t)turn * half +
+                       (size_t)t->index_at_proxy[i] * piece,
                    n);
-        liveness_tick();
+        heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -176,13 +176,13 @@ static enum status exchange_bad(const struct data_op *op)
     const struct topology *t = &comm->topology;
     int parts = 0;
     for (int i = 0; i < t->num_remotes; i++)
-        if (t->carried[i] == t->local_rank)
+        if (t->proxy_of[i] == t->local_rank)
             comm->parts[parts++] =
                 (struct net_part){.peer = t->remotes[i], .send = true, .data = (char *)&comm->bad[i]};
     int32_t *heard = comm->bad + t->world;
     for (int node = 0; node < t->num_nodes; node++)
         if (node != t->node)
-            comm->parts[parts++] = (struct net_part){.peer = t->carriers[node], .data = (char *)&heard[node]};
+            comm->parts[parts++] = (struct net_part){.peer = t->proxies[node], .data = (char *)&heard[node]};
     for (int i = 0; i < parts; i++)
         comm->parts[i].bytes = comm->parts[i].need = sizeof *heard;
     TRY(net_transfer(comm->net, comm->parts, parts));
@@ -192,7 +192,7 @@ static enum status exchange_bad(const struct data_op *op)
     return STATUS_OK;
 }
 
-/* Scratch holds a piece of each: the sums of the slices that this rank carries, then the own slice's sums by node. */
+/* Scratch holds a piece of each: the sums of the slices that this rank serves, then the own slice's sums by node. */
 enum status network_reduce_within_node(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
@@ -202,7 +202,7 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
     piece = lesser(round_down(piece, LINE_ELEMENTS), PIECE_BYTES / sizeof(float));
     if (staged)
         piece = lesser(piece, CONTROL_STAGING_BYTES / (size * world));
-    float *nodes = comm->scratch + (size_t)t->carries * piece;
+    float *nodes = comm->scratch + (size_t)t->proxied * piece;
     for (int i = 0; i < t->num_remotes; i++)
         comm->bad[i] = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
@@ -212,11 +212,11 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
             char *staging = control_staging(comm->control, t->local_rank);
             for (size_t owner = 0; owner < world; owner++)
                 memcpy(staging + owner * n * size, (const char *)op->send + (owner * op->stride + at) * size, n * size);
-            TRY(comm_meet(comm, op->kind));
+            TRY(comm_op_barrier(comm, op->kind));
         }
         int parts = 0;
         for (int i = 0; i < t->num_remotes; i++) {
-            if (t->carried[i] != t->local_rank)
+            if (t->proxy_of[i] != t->local_rank)
                 continue;
             float *sum = comm->scratch + (size_t)parts * piece;
             note_bad(&comm->bad[i], sum_node(op, staged, t->remotes[i], at, n, sum));
@@ -227,7 +227,7 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
             if (node == t->node)
                 note_bad(op->bad_rank, sum_node(op, staged, t->rank, at, n, sum));
             else
-                comm->parts[parts++] = (struct net_part){.peer = t->carriers[node], .data = (char *)sum};
+                comm->parts[parts++] = (struct net_part){.peer = t->proxies[node], .data = (char *)sum};
         }
         for (int i = 0; i < parts; i++)
             comm->parts[i].bytes = comm->parts[i].need = n * sizeof(float);
@@ -236,9 +236,9 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
             comm->in[node] = nodes + (size_t)node * piece;
         sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, t->num_nodes, n, DTYPE_F32, op->accumulate);
         if (staged)
-            TRY(comm_meet(comm, op->kind));
-        liveness_tick();
+            TRY(comm_op_barrier(comm, op->kind));
+        heartbeat_beat();
     }
     TRY(exchange_bad(op));
-    return staged ? STATUS_OK : comm_meet(comm, op->kind);
+    return staged ? STATUS_OK : comm_op_barrier(comm, op->kind);
 }

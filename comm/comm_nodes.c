@@ -9,7 +9,7 @@
 #include "comm/comm_internal.h"
 #include "comm/control/verdict.h"
 #include "comm/wire/wire.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
     if (comm->world == 1) /* no peer waits for this rank */
         return STATUS_OK;
     double tick = config->timeout_seconds / 10 < most ? config->timeout_seconds / 10 : most;
-    int error = liveness_watch_start(tick, limit, end_stuck, comm);
+    int error = heartbeat_thread_start(tick, limit, end_stuck, comm);
     return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
 }
 

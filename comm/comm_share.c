@@ -6,7 +6,7 @@
  *
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
 #include "comm/comm_internal.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/machine.h"
 #include "core/round_up.h"
 
@@ -75,7 +75,7 @@ static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, 
     return STATUS_OK;
 }
 
-/* Touches the pages of [memory, memory + bytes), a run at a time with a tick after each: a segment may have many
+/* Touches the pages of [memory, memory + bytes), a run at a time with a heartbeat after each: a segment may have many
  * gigabytes. Returns 0 or errno. */
 static int populate(char *memory, size_t bytes, int advice)
 {
@@ -93,7 +93,7 @@ static int populate(char *memory, size_t bytes, int advice)
                     (void)*touched;
             }
         }
-        liveness_tick();
+        heartbeat_beat();
     }
     return 0;
 }

@@ -16,11 +16,11 @@ enum status topology_init(struct topology *t, int rank, int world, const struct 
             t->num_nodes = node_of(places, r) + 1;
     t->locals = calloc((size_t)world, sizeof *t->locals);
     t->remotes = calloc((size_t)world, sizeof *t->remotes);
-    t->carriers = calloc((size_t)t->num_nodes, sizeof *t->carriers);
-    t->carried = calloc((size_t)world, sizeof *t->carried);
-    t->index_at_carrier = calloc((size_t)world, sizeof *t->index_at_carrier);
+    t->proxies = calloc((size_t)t->num_nodes, sizeof *t->proxies);
+    t->proxy_of = calloc((size_t)world, sizeof *t->proxy_of);
+    t->index_at_proxy = calloc((size_t)world, sizeof *t->index_at_proxy);
     int *sizes = calloc((size_t)t->num_nodes, sizeof *sizes), *counts = calloc((size_t)world, sizeof *counts);
-    if (!t->locals || !t->remotes || !t->carriers || !t->carried || !t->index_at_carrier || !sizes || !counts) {
+    if (!t->locals || !t->remotes || !t->proxies || !t->proxy_of || !t->index_at_proxy || !sizes || !counts) {
         topology_release(t);
         free(sizes);
         free(counts);
@@ -39,17 +39,17 @@ enum status topology_init(struct topology *t, int rank, int world, const struct 
         int node = node_of(places, r), local = seen[node]++;
         ASSERT(!places || places[r].local_rank == local);
         if (local == t->local_rank % sizes[node])
-            t->carriers[node] = r;
+            t->proxies[node] = r;
     }
-    t->carriers[t->node] = rank;
+    t->proxies[t->node] = rank;
     for (int l = 0; l < t->local_world; l++)
         counts[l] = 0;
     for (int i = 0; i < t->num_remotes; i++) {
-        int carrier = places[t->remotes[i]].local_rank % t->local_world;
-        t->carried[i] = carrier;
-        t->index_at_carrier[i] = counts[carrier]++;
+        int proxy = places[t->remotes[i]].local_rank % t->local_world;
+        t->proxy_of[i] = proxy;
+        t->index_at_proxy[i] = counts[proxy]++;
     }
-    t->carries = t->num_remotes > 0 ? counts[t->local_rank] : 0;
+    t->proxied = t->num_remotes > 0 ? counts[t->local_rank] : 0;
     for (int l = 0; l < t->local_world; l++)
         t->most_carried = counts[l] > t->most_carried ? counts[l] : t->most_carried;
     free(sizes);
@@ -61,21 +61,21 @@ void topology_release(struct topology *t)
 {
     free(t->locals);
     free(t->remotes);
-    free(t->carriers);
-    free(t->carried);
-    free(t->index_at_carrier);
+    free(t->proxies);
+    free(t->proxy_of);
+    free(t->index_at_proxy);
     *t = (struct topology){.world = 0};
 }
 
 struct traffic topology_all_gather(const struct topology *t, size_t bytes)
 {
-    return (struct traffic){(int64_t)bytes * (t->num_nodes - 1), (int64_t)bytes * t->carries};
+    return (struct traffic){(int64_t)bytes * (t->num_nodes - 1), (int64_t)bytes * t->proxied};
 }
 
 struct traffic topology_reduce_scatter(const struct topology *t, size_t count, size_t size, bool within_node)
 {
     int64_t bytes = (int64_t)(count * size), sums = (int64_t)(count * sizeof(float) + sizeof(int32_t));
     if (within_node) /* the sums, and each node's lowest bad rank */
-        return (struct traffic){sums * t->carries, sums * (t->num_nodes - 1)};
+        return (struct traffic){sums * t->proxied, sums * (t->num_nodes - 1)};
     return (struct traffic){bytes * t->num_remotes, bytes * t->num_remotes};
 }

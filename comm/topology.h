@@ -1,7 +1,7 @@
-/* topology.h: which rank carries which slice between nodes.
+/* topology.h: which rank carries which slice between nodes, as the proxy of its node.
  *
  * Local rank l of a node receives, for its node, the slices of all ranks on other nodes whose local rank is l modulo
- * the node's size. It is their carrier. So a slice crosses to each node once, and a node's ranks share the work. */
+ * the node's size. It is their proxy. So a slice crosses to each node once, and a node's ranks share the work. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
@@ -15,11 +15,11 @@ struct topology {
     int *locals;  /* (local_world) this node's ranks, ascending */
     int *remotes; /* (num_remotes) the ranks of other nodes, ascending */
     int num_remotes;
-    int *carriers;         /* (num_nodes) this rank's carrier on each node; this rank itself on its own node */
-    int *carried;          /* (num_remotes) local rank of the carrier of remotes[i] on this node */
-    int *index_at_carrier; /* (num_remotes) index of remotes[i] among the remotes that its carrier serves, from 0 */
-    int carries;           /* number of remotes that this rank serves as their carrier */
-    int most_carried;      /* the largest number of remotes that one rank of this node serves */
+    int *proxies;        /* (num_nodes) this rank's proxy on each node; this rank itself on its own node */
+    int *proxy_of;       /* (num_remotes) local rank of the proxy of remotes[i] on this node */
+    int *index_at_proxy; /* (num_remotes) index of remotes[i] among the remotes that its proxy serves, from 0 */
+    int proxied;         /* number of remotes that this rank serves as their proxy */
+    int most_carried;    /* the largest number of remotes that one rank of this node serves */
 };
 
 /* places: (world); every node from 0 to its largest number has a rank. NULL: all ranks are on one node. */

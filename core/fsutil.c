@@ -1,8 +1,8 @@
 #include "core/fsutil.h"
 
 #include "core/faults.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two ticks of progress */ };
+enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two heartbeats */ };
 
 enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err)
 {
@@ -175,7 +175,7 @@ enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t
         out += n;
         count -= (size_t)n;
         offset += n;
-        liveness_tick();
+        heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -191,7 +191,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
             return error_system(err, code, errno, "cannot write '%s'", path);
         in += n;
         count -= (size_t)n;
-        liveness_tick();
+        heartbeat_beat();
     }
     return STATUS_OK;
 }

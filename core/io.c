@@ -1,7 +1,7 @@
 /* io.c: see io.h. */
 #include "core/io.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -12,13 +12,13 @@
 
 /* The body of a wrapper: makes `call`, which returns `type`; `doing` names the operation on the file at `path` or, if
  * that is NULL, on the file of `fd`. */
-#define SLOW_CALL(type, doing, path, fd, call)            \
-    do {                                                  \
-        struct slow_call slow_;                           \
-        liveness_slow_begin(&slow_, (doing), (path), fd); \
-        type result_ = (call);                            \
-        liveness_slow_end(&slow_);                        \
-        return result_;                                   \
+#define SLOW_CALL(type, doing, path, fd, call)             \
+    do {                                                   \
+        struct slow_call slow_;                            \
+        heartbeat_slow_begin(&slow_, (doing), (path), fd); \
+        type result_ = (call);                             \
+        heartbeat_slow_end(&slow_);                        \
+        return result_;                                    \
     } while (0)
 
 int io_open(const char *path, int flags, ...)

@@ -1,5 +1,5 @@
-/* log.h: the messages of a rank. Progress and notices go to stdout of rank 0, warnings and last words to stderr, and
- * everything to one log file per rank.
+/* log.h: the messages of a rank. Progress and notices go to stdout of rank 0, warnings and the final error to stderr,
+ * and everything to one log file per rank.
  *
  * Thread-safe. Once output_start() was called, no thread waits for a reader (output.h). The file begins with the lines
  * from before log_open(). Debug lines go to the file only. Each message is one line: control characters in it are
@@ -24,7 +24,7 @@ void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_line(const char *text);
 /* file only */
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* every rank: the last words, one line on stderr: "ztrain: error: [rank R on HOST: ]TEXT", and file. Waits until
+/* every rank: the final error, one line on stderr: "ztrain: error: [rank R on HOST: ]TEXT", and file. Waits until
  * they are written, as output_drain() does. */
 void log_error(const struct error *err);
 /* The same unless the error is marked as printed; marks it. */

@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static void (*_Atomic print_last_words)(const struct error *err);
+static void (*_Atomic print_final_error)(const struct error *err);
 static void (*_Atomic tell_peers)(const struct error *err);
 
-void memory_set_last_words(void (*print)(const struct error *err))
+void memory_set_final_error(void (*print)(const struct error *err))
 {
-    atomic_store(&print_last_words, print);
+    atomic_store(&print_final_error, print);
 }
 
 void memory_on_exhausted(void (*tell)(const struct error *err))
@@ -30,7 +30,7 @@ static void end_process(const struct error *err)
     static atomic_flag ending = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&ending)) /* another thread is ending the process */
         pause();
-    void (*print)(const struct error *) = atomic_load(&print_last_words);
+    void (*print)(const struct error *) = atomic_load(&print_final_error);
     if (print)
         print(err);
     else

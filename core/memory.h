@@ -7,7 +7,7 @@
  * would be in the wrong one for its peers. Libraries that cannot report a failure (jansson's json_*_new() silently put
  * NULL into an object) get their memory here.
  *
- * Any thread may call these functions. Without memory the calling thread prints the last words, informs the rank's
+ * Any thread may call these functions. Without memory the calling thread prints the final error, informs the rank's
  * peers through the hook that cmd/ has set, and ends the process at once: no destructor runs, and nothing else is
  * written. */
 #pragma once
@@ -43,16 +43,16 @@ void *memory_dlopen(const char *file, int flags, const char **why);
 /* Ends the process. bytes: the size of the request; 0: not known. */
 void memory_exhausted(size_t bytes) __attribute__((noreturn));
 
-/* Sets the function that prints the last words: log_error() in the program. NULL, and at the start: the text goes to
+/* Sets the function that prints the final error: log_error() in the program. NULL, and at the start: the text goes to
  * stderr as it stands, so that memory needs no log. It must not ask for memory. */
-void memory_set_last_words(void (*print)(const struct error *err));
+void memory_set_final_error(void (*print)(const struct error *err));
 
-/* Sets the function that is called between the last words and the end; NULL: none. It must not ask for memory. */
+/* Sets the function that is called between the final error and the end; NULL: none. It must not ask for memory. */
 void memory_on_exhausted(void (*tell)(const struct error *err));
 
 /* Makes the libraries that take an allocator use this one. Called once, before any other thread is started.
  *
- * From now on a library that calls exit() ends the process as a failure does, with last words and word to the peers:
+ * From now on a library that calls exit() ends the process as a failure does, with a final error and word to the peers:
  * the OpenMP run time, which does so without memory or threads, as memory_exhausted(); others with STATUS_BROKEN. */
 void memory_serve_libraries(void);
 

@@ -1,8 +1,8 @@
 #include "core/named_file.h"
 
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,9 +42,9 @@ enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum s
     strcpy(target, path);
     for (int links = 0;; links++) {
         struct slow_call call;
-        liveness_slow_begin(&call, "resolving", target, -1);
+        heartbeat_slow_begin(&call, "resolving", target, -1);
         const ssize_t length = readlink(target, link, sizeof link - 1);
-        liveness_slow_end(&call);
+        heartbeat_slow_end(&call);
         if (length < 0)
             return STATUS_OK;
         if (links == LINKS_MAX)

@@ -7,7 +7,7 @@
  * file. The descriptors keep their flags, because they are shared with the process that started this one.
  *
  *     output_put() -> | record | record | …            | reserve    | -> thread -> write()
- *                       OUTPUT_BYTES                     last words
+ *                       OUTPUT_BYTES                     final error
  *
  * A record is written by one write(), so that lines of several processes on one pipe do not mix. An error of write()
  * (a closed pipe, a full disk) loses only that record, as it does without a queue.
@@ -24,7 +24,7 @@ enum outlet { OUTLET_STDOUT, OUTLET_STDERR, OUTLET_FILE, OUTLET_COUNT };
 enum output_kind {
     OUTPUT_LINE,    /* with its line end */
     OUTPUT_RENEWED, /* a line that a later one replaces on the screen: skipped if the reader lags */
-    OUTPUT_LAST,    /* last words, which may use the reserve */
+    OUTPUT_LAST,    /* final error, which may use the reserve */
 };
 
 enum {

@@ -1,7 +1,7 @@
 #include "core/retry.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static void rest(const struct retry *retry, double due)
     for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) {
         const struct timespec pause = {.tv_nsec = (long)(fmin(left, glance) * 1e9)};
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
     }
 }
 

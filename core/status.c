@@ -130,7 +130,7 @@ void bug_abort(const char *file, int line, const char *format, ...)
 {
     enum {
         GLANCES = 20,
-        GLANCE = 100 /* milliseconds: for a reader who has paused, no longer than other last words */
+        GLANCE = 100 /* milliseconds: for a reader who has paused, no longer than for any final error */
     };
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     char text[1024];

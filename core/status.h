@@ -7,7 +7,7 @@
  *   warning  log_warn(): the run continues
  *
  * A message names the object, what was expected, and the next step: "cannot open 'x': No such file; hint: …".
- * Lower case, no full stop, no rank (cmd/ adds rank and host when it prints the last words). */
+ * Lower case, no full stop, no rank (cmd/ adds rank and host when it prints the final error). */
 #pragma once
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
  * checksum is wrong, are skipped. */
 #include "gpu/gemm_cache.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -517,7 +517,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
     if (!cache)
         return;
     ASSERT(cache->lock_fd < 0);
-    liveness_slow_begin(&slow, "opening", cache->folder, -1);
+    heartbeat_slow_begin(&slow, "opening", cache->folder, -1);
     make_folders(cache->folder);
     snprintf(name, sizeof name, "%s.lock", cache->path);
     cache->lock_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
@@ -525,19 +525,19 @@ void gemm_cache_lock(struct gemm_cache *cache)
         log_warn("cannot create '%s': %s; each process measures kernels for itself, and a resumed run may "
                  "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
                  name, strerror(errno));
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     /* The kernel releases the lock of a process that died. A file system without locks excludes no other process. */
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             break;
         struct timespec pause = {0, LOCK_POLL_MS * 1000000L};
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
     }
     memset(cache->discards, 0, sizeof cache->discards);
-    liveness_slow_begin(&slow, "reading", cache->path, -1);
+    heartbeat_slow_begin(&slow, "reading", cache->path, -1);
     read_file(cache);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
 }
 
 void gemm_cache_unlock(struct gemm_cache *cache)
@@ -546,11 +546,11 @@ void gemm_cache_unlock(struct gemm_cache *cache)
     struct slow_call slow;
     if (!cache)
         return;
-    liveness_slow_begin(&slow, "writing", cache->path, -1);
+    heartbeat_slow_begin(&slow, "writing", cache->path, -1);
     if (has_changed(cache) && write_file(cache, &err) != STATUS_OK)
         log_warn("%s; kernels are measured again next time", err.text);
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     cache->lock_fd = -1;
 }

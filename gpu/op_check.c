@@ -1,6 +1,6 @@
 #include "gpu/op_check.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/op_check_cases.h"
 
 #include <math.h>
@@ -232,7 +232,7 @@ static bool run_bed(struct op_check_bed *bed, op_check_case run, enum dtype dtyp
         return false;
     stream_copy(bed->stream, bed->image, bed->memory, bed->used);
     stream_sync(bed->stream);
-    liveness_tick();
+    heartbeat_beat();
     return true;
 }
 

@@ -69,7 +69,7 @@ DOORS = {
         "cmd/doctor.c": ["cuda_library_info.h", "nvml.h"],
         "cmd/engine/machine_record.c": ["cuda_library_info.h"],
         "cmd/engine/memory_free.c": ["nvml.h"],
-        "cmd/engine/trainer_memory.h": ["cuda_reserve.h"],
+        "cmd/engine/engine_memory.h": ["cuda_reserve.h"],
     },
     "gpu/cpu": {
         "gpu/open/device_open.c": ["device_cpu.h", "ops_cpu.h"],

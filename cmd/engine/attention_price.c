@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 /* The times of a step with cuDNN, and without, in seconds. */
-static enum status walk_both(const struct trainer *t, const char *gpu, double *with, double *without, struct error *err)
+static enum status walk_both(const struct engine *t, const char *gpu, double *with, double *without, struct error *err)
 {
     const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
     struct run_spec copy = *t->spec;
@@ -30,7 +30,7 @@ end:
 
 /* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing where that is not known. Of a
  * tiny model nearly all of the time goes into launches: less than 1 % then. */
-static void estimate(const struct trainer *t, char *text, size_t size)
+static void estimate(const struct engine *t, char *text, size_t size)
 {
     double with, without;
     char percent[32] = "less than 1";
@@ -49,14 +49,14 @@ static void estimate(const struct trainer *t, char *text, size_t size)
 }
 
 /* What of the run cuDNN cannot compute on any machine; NULL: nothing. */
-static const char *obstacle_of_run(const struct trainer *t)
+static const char *obstacle_of_run(const struct engine *t)
 {
     if (t->spec->dtype == DTYPE_F32)
         return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
     return t->desc.attention_softcap > 0 ? "cuDNN has no soft cap of the scores" : NULL;
 }
 
-void attention_price_warn(const struct trainer *t)
+void attention_price_warn(const struct engine *t)
 {
     char price[160];
     if (t->rank != 0 || t->device->kind != DEVICE_CUDA)

@@ -115,7 +115,7 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 enum { WISH_NEVER, WISH_ALWAYS, WISH_COUNT };
 
 /* Finds what this rank's GPU must avoid: by an earlier test, or by one now. */
-static enum status find_own(const struct trainer *t, unsigned *avoid, struct error *err)
+static enum status find_own(const struct engine *t, unsigned *avoid, struct error *err)
 {
     static const char *const words[WISH_COUNT] = {[WISH_NEVER] = "never", [WISH_ALWAYS] = "always"};
     int wish;
@@ -131,7 +131,7 @@ static enum status find_own(const struct trainer *t, unsigned *avoid, struct err
 }
 
 /* All ranks avoid what one of them must: they compute the same. */
-static enum status join(const struct trainer *t, unsigned own, unsigned *all, struct error *err)
+static enum status join(const struct engine *t, unsigned own, unsigned *all, struct error *err)
 {
     uint32_t mask = own, *masks = memory_zeroed((size_t)t->world, sizeof *masks);
     enum status status = comm_exchange(t->comm, &mask, sizeof mask, masks, err);
@@ -142,7 +142,7 @@ static enum status join(const struct trainer *t, unsigned own, unsigned *all, st
     return status;
 }
 
-static enum status apply(struct trainer *t, unsigned avoid, struct error *err)
+static enum status apply(struct engine *t, unsigned avoid, struct error *err)
 {
     if ((avoid & DEVICE_GRAPHS) && t->graphs && t->spec->train.cuda_graphs == SPEC_GRAPHS_ON)
         return error_set(
@@ -160,7 +160,7 @@ static enum status apply(struct trainer *t, unsigned avoid, struct error *err)
     return STATUS_OK;
 }
 
-enum status gpu_test_before_run(struct trainer *t, struct error *err)
+enum status gpu_test_before_run(struct engine *t, struct error *err)
 {
     unsigned own = 0, all = 0;
     const enum status status = t->device->kind == DEVICE_CUDA ? find_own(t, &own, err) : STATUS_OK;

@@ -6,7 +6,7 @@
  * shape of a run (attention_cudnn_verify.h). */
 #pragma once
 
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 
 /* Called for each check, in order: "op norm_fwd", and what is wrong, or "". */
 typedef void (*gpu_test_line)(void *context, const char *check, const char *differs);
@@ -20,4 +20,4 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 /* Before the products of a run are announced: tests its GPU unless that was done before, and switches off, with a
  * warning, what computed something else on the GPU of any rank. Collective; all ranks fail if one does. ZTRAIN_GPU_TEST
  * is never or always: no test, or one at every start. */
-enum status gpu_test_before_run(struct trainer *trainer, struct error *err);
+enum status gpu_test_before_run(struct engine *engine, struct error *err);

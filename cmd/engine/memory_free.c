@@ -17,7 +17,7 @@ struct claim {
 };
 
 /* The arenas of all ranks that share this rank's GPU (usually it is alone), and the number of these ranks. */
-static enum status add_claims(const struct trainer *t, size_t *bytes, int *ranks, struct error *err)
+static enum status add_claims(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
 {
     struct claim own = {.bytes = t->plan.local.used}, *all = memory_zeroed((size_t)t->world, sizeof *all);
     snprintf(own.id, sizeof own.id, "%s", t->device->id);
@@ -55,7 +55,7 @@ static const char *describe_others(const char *id, char *text, size_t size)
     return text;
 }
 
-static enum status refuse(const struct trainer *t, size_t need, int ranks, size_t available, struct error *err)
+static enum status refuse(const struct engine *t, size_t need, int ranks, size_t available, struct error *err)
 {
     char wanted[SIZE_TEXT_MAX], free_text[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], others[512], who[64] = "the plan takes";
     if (ranks > 1)
@@ -68,7 +68,7 @@ static enum status refuse(const struct trainer *t, size_t need, int ranks, size_
 }
 
 /* The plan leaves too little for kernels that are loaded later: `later` bytes. */
-static void warn(const struct trainer *t, size_t need, int ranks, size_t available, size_t later)
+static void warn(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
 {
     char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
     const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
@@ -80,7 +80,7 @@ static void warn(const struct trainer *t, size_t need, int ranks, size_t availab
              room ? hint : "free memory on the GPU (nvidia-smi)");
 }
 
-enum status memory_free_check(const struct trainer *t, struct error *err)
+enum status memory_free_check(const struct engine *t, struct error *err)
 {
     size_t need, available;
     int ranks;

@@ -1,6 +1,6 @@
 #include "cmd/engine/memory_limit.h"
 
-#include "cmd/engine/memory_knobs.h"
+#include "cmd/engine/memory_tunables.h"
 #include "core/machine.h"
 #include "core/size_text.h"
 #include "gpu/simulate/device_plan.h"
@@ -19,7 +19,7 @@ struct found {
 };
 
 struct search {
-    const struct trainer *trainer;
+    const struct engine *engine;
     size_t limit; /* bytes of device memory, reserve included */
     size_t apart; /* bytes of them that messages do not count */
     int ranks;    /* that messages count together */
@@ -29,25 +29,25 @@ struct search {
     struct found least;      /* of all, whether it fits or not */
 };
 
-/* Finds the bytes that the trainer's run would take with another spec, of a rank's device and of a node's host memory.
+/* Finds the bytes that the engine's run would take with another spec, of a rank's device and of a node's host memory.
  * The CPU device is borrowed, a GPU is assumed: planning on the GPU itself would compile kernels. */
-static enum status measure(const struct trainer *t, struct run_spec *spec, size_t *bytes, size_t *node,
+static enum status measure(const struct engine *t, struct run_spec *spec, size_t *bytes, size_t *node,
                            struct error *err)
 {
     const bool borrowed = t->device->kind == DEVICE_CPU;
-    struct trainer other = {.quiet = true, .planned = t->device, .node_ranks = t->node_ranks};
+    struct engine other = {.quiet = true, .planned = t->device, .node_ranks = t->node_ranks};
     enum status status;
     if (!borrowed) {
         TRY(device_plan_open(NULL, &other.planned, err));
         other.planned->memory_bytes = t->device->memory_bytes;
     }
-    TRY_END(trainer_build(&other, spec, t->rank, t->world, NULL, 1, err));
+    TRY_END(engine_build(&other, spec, t->rank, t->world, NULL, 1, err));
     *bytes = memory_plan_device_bytes(&other.plan);
     *node = memory_plan_node_bytes(&other);
 end:
     if (borrowed)
-        other.device = NULL; /* trainer_release() would close it */
-    trainer_release(&other);
+        other.device = NULL; /* engine_release() would close it */
+    engine_release(&other);
     return status;
 }
 
@@ -65,7 +65,7 @@ static void keep_better(struct found *best, const struct found *other)
 
 /* Bytes that the plan takes beyond the same one on paper: on a GPU cuDNN states its workspace, which an assumed GPU
  * estimates. A smaller micro-batch has no larger surplus. */
-static enum status find_surplus(const struct trainer *t, size_t *surplus, struct error *err)
+static enum status find_surplus(const struct engine *t, size_t *surplus, struct error *err)
 {
     const size_t here = memory_plan_device_bytes(&t->plan);
     size_t paper, node;
@@ -77,7 +77,7 @@ static enum status find_surplus(const struct trainer *t, size_t *surplus, struct
 
 static enum status search(struct search *s, struct error *err)
 {
-    const struct trainer *t = s->trainer;
+    const struct engine *t = s->engine;
     const uint64_t most = memory_plan_node_limit(t);
     const int64_t samples = t->spec->train_batch_size / t->world;
     struct found found;
@@ -122,7 +122,7 @@ static const char *describe(const struct search *s, const struct found *found, c
     char size[SIZE_TEXT_MAX];
     struct run_spec copy;
     text[0] = 0;
-    memory_setting_apply(&found->setting, s->trainer->spec, s->trainer->world, &copy);
+    memory_setting_apply(&found->setting, s->engine->spec, s->engine->world, &copy);
     memory_setting_lines(&found->setting, &s->given, &copy, add_line, text);
     size_t used = strlen(text);
     const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
@@ -133,7 +133,7 @@ static const char *describe(const struct search *s, const struct found *found, c
 
 static enum status add_advice(const struct search *s, struct error *err)
 {
-    const char *faster = s->trainer->device->kind == DEVICE_CPU ? "" : "; `ztrain plan --fit` finds the fastest";
+    const char *faster = s->engine->device->kind == DEVICE_CPU ? "" : "; `ztrain plan --fit` finds the fastest";
     char first[ADVICE_MAX], second[ADVICE_MAX];
     if (!s->cheapest.bytes)
         return error_hint(err,
@@ -148,11 +148,11 @@ static enum status add_advice(const struct search *s, struct error *err)
 }
 
 /* The plan is larger than the cap, which is train.memory_limit or the device's memory. */
-static enum status refuse_plan(const struct trainer *t, struct error *err)
+static enum status refuse_plan(const struct engine *t, struct error *err)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     const size_t need = memory_plan_device_bytes(&t->plan);
-    struct search s = {.trainer = t, .limit = (size_t)cap, .ranks = 1};
+    struct search s = {.engine = t, .limit = (size_t)cap, .ranks = 1};
     char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
     TRY(search(&s, err));
     if (t->plan.reserve.total)
@@ -163,19 +163,19 @@ static enum status refuse_plan(const struct trainer *t, struct error *err)
     return add_advice(&s, err);
 }
 
-enum status memory_limit_check(const struct trainer *t, struct error *err)
+enum status memory_limit_check(const struct engine *t, struct error *err)
 {
     const bool exceeds = memory_plan_device_bytes(&t->plan) > (size_t)memory_plan_cap(t);
     return t->spec->train.memory_limit && exceeds ? refuse_plan(t, err) : STATUS_OK;
 }
 
-enum status memory_size_check(const struct trainer *t, struct error *err)
+enum status memory_size_check(const struct engine *t, struct error *err)
 {
     const size_t arenas = memory_plan_device_bytes(&t->plan) - t->plan.reserve.total;
     return t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes ? refuse_plan(t, err) : STATUS_OK;
 }
 
-enum status memory_node_check(const struct trainer *t, struct error *err)
+enum status memory_node_check(const struct engine *t, struct error *err)
 {
     const int all = t->node_ranks, ranks = bootstrap_is_local_rank() ? all : 1;
     const uint64_t need = memory_plan_node_bytes(t) / (size_t)all * (size_t)ranks, limit = memory_plan_node_limit(t);
@@ -194,10 +194,10 @@ enum status memory_node_check(const struct trainer *t, struct error *err)
                            "stage, or offload to nvme; `ztrain plan` shows what takes the memory");
 }
 
-enum status memory_limit_advise(const struct trainer *t, size_t available, int ranks, struct error *err)
+enum status memory_limit_advise(const struct engine *t, size_t available, int ranks, struct error *err)
 {
     const size_t reserve = t->plan.reserve.total;
-    struct search s = {.trainer = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
+    struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
     struct error ignored;
     return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
 }

@@ -148,22 +148,22 @@ enum status planned_machine_find(const struct machine_question *question, struct
 
 void plan_walk_release(struct plan_walk *w)
 {
-    trainer_release(&w->trainer);
+    engine_release(&w->engine);
     comm_plan_free(w->comm);
 }
 
 enum status plan_walk_build(struct plan_walk *w, const struct planned_machine *machine, struct run_spec *spec,
                             bool quiet, struct error *err)
 {
-    struct trainer *t = &w->trainer;
-    *w = (struct plan_walk){.machine = machine, .trainer.quiet = quiet};
+    struct engine *t = &w->engine;
+    *w = (struct plan_walk){.machine = machine, .engine.quiet = quiet};
     if (spec->data.packing != SPEC_PACKING_CUT && !quiet)
         log_info("data.packing is not true: the plan is for micro-batches of full length");
     TRY(comm_plan_new(machine->world, &machine->link, &w->comm, err));
     TRY(device_plan_open_timed(&machine->settings, &t->planned, err));
     t->planned_comm = w->comm;
     t->node_ranks = machine->link.per_node;
-    return trainer_build(t, spec, 0, machine->world, NULL, 1, err);
+    return engine_build(t, spec, 0, machine->world, NULL, 1, err);
 }
 
 /* Gives the run addresses, before its first step. */
@@ -171,9 +171,9 @@ static enum status start_walk(struct plan_walk *w, struct error *err)
 {
     if (w->started)
         return STATUS_OK;
-    TRY(trainer_memory_allocate(&w->trainer, err));
-    zero_set_position(w->trainer.zero, 0, &(struct loss_scaler){.scale = 1}, w->trainer.compute);
-    transformer_replay(w->trainer.transformer, w->trainer.graphs == GRAPHS_BY_BLOCK);
+    TRY(engine_memory_allocate(&w->engine, err));
+    zero_set_position(w->engine.zero, 0, &(struct loss_scaler){.scale = 1}, w->engine.compute);
+    transformer_replay(w->engine.transformer, w->engine.graphs == GRAPHS_BY_BLOCK);
     w->started = true;
     return STATUS_OK;
 }
@@ -182,7 +182,7 @@ static enum status start_walk(struct plan_walk *w, struct error *err)
 
 static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct error *err)
 {
-    struct trainer *t = &w->trainer;
+    struct engine *t = &w->engine;
     const struct step_schedule schedule = {.base = w->steps};
     struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
                           .max_seq = (int32_t)t->spec->data.seq_length};
@@ -212,12 +212,12 @@ static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct 
 static enum status walk_steady_step(struct plan_walk *w, int64_t micro_batches, struct plan_times *times,
                                     struct error *err)
 {
-    const int before = plan_uses_disk(w->trainer.spec) ? 3 : 1;
+    const int before = plan_uses_disk(w->engine.spec) ? 3 : 1;
     for (int i = 0; i < before; i++)
         TRY(walk_step(w, micro_batches, err));
-    device_plan_reset(w->trainer.device);
+    device_plan_reset(w->engine.device);
     TRY(walk_step(w, micro_batches, err));
-    device_plan_times(w->trainer.device, times);
+    device_plan_times(w->engine.device, times);
     return STATUS_OK;
 }
 
@@ -225,7 +225,7 @@ static enum status walk_steady_step(struct plan_walk *w, int64_t micro_batches, 
 static enum status walk_long_step(struct plan_walk *w, struct plan_times *times, struct error *err)
 {
     enum { SHORT = 16, LONG = 32 };
-    const int64_t micro_batches = w->trainer.spec->gradient_accumulation_steps;
+    const int64_t micro_batches = w->engine.spec->gradient_accumulation_steps;
     struct plan_times few;
     if (micro_batches <= LONG)
         return walk_steady_step(w, micro_batches, times, err);
@@ -253,7 +253,7 @@ enum status plan_walk_step(struct plan_walk *w, unsigned assumptions, const stru
     if (plan_assumes(&settings, ASSUME_NO_COMMUNICATION))
         used.inside = INFINITY;
     TRY(start_walk(w, err));
-    device_plan_set(w->trainer.device, &settings);
+    device_plan_set(w->engine.device, &settings);
     comm_plan_set_link(w->comm, &used);
     return walk_long_step(w, times, err);
 }
@@ -276,13 +276,13 @@ void plan_print_disk(const struct planned_machine *machine)
 
 double plan_walk_tokens(const struct plan_walk *w)
 {
-    const struct run_spec *spec = w->trainer.spec;
+    const struct run_spec *spec = w->engine.spec;
     return (double)spec->train_batch_size * (double)spec->data.seq_length;
 }
 
 double plan_walk_mfu(const struct plan_walk *w, double seconds)
 {
-    const struct trainer *t = &w->trainer;
+    const struct engine *t = &w->engine;
     double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
     return 100 * peaks_mfu(flops, plan_walk_tokens(w) / seconds, t->world, t->device->peak_flops[t->spec->dtype]);
 }

@@ -2,7 +2,7 @@
  * not measured. */
 #pragma once
 
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 #include "comm/comm_plan.h"
 #include "gpu/simulate/device_plan.h"
 
@@ -42,7 +42,7 @@ void plan_print_disk(const struct planned_machine *machine);
 /* A run that exists on paper. */
 struct plan_walk {
     const struct planned_machine *machine; /* borrowed */
-    struct trainer trainer;
+    struct engine engine;
     struct comm *comm;
     bool started;  /* its memory is laid out */
     int64_t steps; /* walked so far */

@@ -26,7 +26,7 @@ static double bus_bandwidth(int64_t bytes, double seconds, int world)
     return algorithm_bandwidth(bytes, seconds) * (world - 1) / world;
 }
 
-static const char *name_of(const struct trainer *t, int unit)
+static const char *name_of(const struct engine *t, int unit)
 {
     return unit < 0 ? "-" : t->table.units[unit].name;
 }
@@ -37,7 +37,7 @@ static void log_op(void *context, const struct comm_log_op *op)
     const struct run *run = context;
     log_info("comm op: %s | for: %s | unit: %s | time (ms): %.3f | bytes: %" PRId64
              " | algbw (GB/s): %.3f | busbw (GB/s): %.3f",
-             op->collective, comm_purpose_name(op->purpose), name_of(&run->trainer, op->unit), 1e3 * op->seconds,
+             op->collective, comm_purpose_name(op->purpose), name_of(&run->engine, op->unit), 1e3 * op->seconds,
              op->bytes, algorithm_bandwidth(op->bytes, op->seconds),
              bus_bandwidth(op->bytes, op->seconds, run->boot->world));
 }
@@ -61,14 +61,14 @@ enum status comms_report_start(struct run *run, struct error *err)
         log_info("comms_logger: a single rank has no collectives");
         return STATUS_OK;
     }
-    struct comm_log_config config = {.units = run->trainer.table.num_units,
+    struct comm_log_config config = {.units = run->engine.table.num_units,
                                      .all_gather = is_wanted(spec, "all_gather"),
                                      .reduce_scatter = is_wanted(spec, "reduce_scatter"),
                                      .context = run};
     if (spec->comms_logger.verbose && run->boot->rank == 0)
         config.each = log_op;
     run->comms_from = run->position.step;
-    return run_agree(run, comm_log_start(run->comm, run->trainer.device, &config, err), err);
+    return run_agree(run, comm_log_start(run->comm, run->engine.device, &config, err), err);
 }
 
 enum status comms_report_step(struct run *run, struct error *err)
@@ -81,7 +81,7 @@ enum status comms_report_step(struct run *run, struct error *err)
 struct comms {
     const struct comm_log_row *rows;
     const struct comm_log_rank *ranks;
-    const struct trainer *trainer;
+    const struct engine *engine;
     int num_rows, world, units;
     int64_t skipped, steps;
 };
@@ -111,7 +111,7 @@ static void log_table(const struct comms *c, bool each_block)
     for (int i = 0; i < c->num_rows; i++) {
         struct comm_log_row row = c->rows[i];
         if (each_block || !is_block(c, &row)) {
-            log_row(c, &row, name_of(c->trainer, row.unit));
+            log_row(c, &row, name_of(c->engine, row.unit));
             continue;
         }
         for (; i + 1 < c->num_rows && is_block(c, &c->rows[i + 1]) && c->rows[i + 1].purpose == row.purpose &&
@@ -143,7 +143,7 @@ static json_t *rows_to_json(const struct comms *c)
         const struct comm_log_row *row = &c->rows[i];
         double moving = row->seconds - row->waited;
         json_array_append_new(list, json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
-                                              comm_purpose_name(row->purpose), "unit", name_of(c->trainer, row->unit),
+                                              comm_purpose_name(row->purpose), "unit", name_of(c->engine, row->unit),
                                               "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes,
                                               "seconds", row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
                                               algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
@@ -196,8 +196,8 @@ static void log_straggler(const struct run *run, const struct comms *c)
 enum status comms_report_finish(struct run *run, struct error *err)
 {
     struct comms c = {.world = run->boot->world,
-                      .trainer = &run->trainer,
-                      .units = run->trainer.table.num_units,
+                      .engine = &run->engine,
+                      .units = run->engine.table.num_units,
                       .steps = run->position.step - run->comms_from};
     TRY(comm_log_share(run->comm, true, err));
     c.num_rows = comm_log_read(run->comm, &c.rows, &c.ranks, &c.skipped);

@@ -9,7 +9,7 @@
 #include "core/flight/flight_file.h"
 #include "core/flight/flight_start.h"
 #include "core/fsutil.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/thread.h"
 
@@ -274,7 +274,7 @@ static void look(void)
 {
     const bool failure = recorder.failed && !recorder.written, stop = recorder.stop;
     flight_copy(recorder.ring, &recorder.image);
-    liveness_slow_describe(recorder.head.waiting, sizeof recorder.head.waiting);
+    heartbeat_slow_describe(recorder.head.waiting, sizeof recorder.head.waiting);
     const int seen = atomic_load(&quits);
     const bool quit = seen != recorder.quits;
     recorder.quits = seen;
@@ -405,7 +405,7 @@ static void await(const bool *done, double seconds)
     while (!*done && seconds_now() < end) {
         const struct timespec until = time_after(look_seconds);
         pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
-        liveness_tick();
+        heartbeat_beat();
     }
 }
 

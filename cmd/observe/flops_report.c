@@ -44,7 +44,7 @@ static double tera_per_second(double amount, double seconds)
 }
 
 /* "41.2%": the larger of the shares of the device's peak of FLOP/s and of bytes/s; "-" where they are unknown. */
-static const char *share_of_peak(const struct trainer *t, const struct op_profile *row, char text[16])
+static const char *share_of_peak(const struct engine *t, const struct op_profile *row, char text[16])
 {
     const struct device *device = t->device;
     double flops = device->peak_flops[t->spec->dtype], bytes = device->peak_bytes, share = 0;
@@ -59,7 +59,7 @@ static const char *share_of_peak(const struct trainer *t, const struct op_profil
     return text;
 }
 
-static void print_ops(FILE *out, const struct trainer *t, const struct op_profile *rows, int count)
+static void print_ops(FILE *out, const struct engine *t, const struct op_profile *rows, int count)
 {
     double total = 0;
     char peak[16];
@@ -85,7 +85,7 @@ static void log_text(struct run *run, char *text)
 /* Ops since the last reading, added to those of the run. */
 static int take_ops(struct run *run, struct op_profile rows[OPS_COUNT])
 {
-    int count = ops_profile_read(run->trainer.device, rows, OPS_COUNT);
+    int count = ops_profile_read(run->engine.device, rows, OPS_COUNT);
     for (int i = 0; i < count; i++) {
         int at = 0;
         while (at < run->num_profiled && strcmp(run->profiled[at].name, rows[i].name) != 0)
@@ -108,7 +108,7 @@ void flops_report_run(struct run *run)
     size_t bytes;
     take_ops(run, rows);
     FILE *out = memory_stream(&text, &bytes);
-    print_ops(out, &run->trainer, run->profiled, run->num_profiled);
+    print_ops(out, &run->engine, run->profiled, run->num_profiled);
     fclose(out);
     log_text(run, text);
     free(text);
@@ -125,7 +125,7 @@ static void add_work(struct work *sum, const struct module_profile *part)
 /* The ops of a range belong to a unit, to its kind, and to the model. */
 static void add_part(struct step_profile *p, const struct module_profile *part)
 {
-    const int units = p->run->trainer.table.num_units;
+    const int units = p->run->engine.table.num_units;
     struct module *of_unit = part->unit >= 0 ? &p->units[part->unit] : NULL;
     struct module *of_kind = !of_unit ? NULL : &p->kinds[part->unit == 0 ? 0 : part->unit < units - 1 ? 1 : 2];
     struct module *all[] = {&p->model, of_kind, of_unit};
@@ -155,7 +155,7 @@ static int64_t unit_parameters(const struct tensor_table *table, int unit)
 static void take_modules(struct step_profile *p)
 {
     static const char *const kinds[] = {"embedding", "blocks", "head"};
-    const struct tensor_table *table = &p->run->trainer.table;
+    const struct tensor_table *table = &p->run->engine.table;
     const struct module_profile *parts;
     const int units = table->num_units;
     p->units = memory_zeroed((size_t)units, sizeof *p->units);
@@ -168,7 +168,7 @@ static void take_modules(struct step_profile *p)
         p->kinds[u == 0 ? 0 : u < units - 1 ? 1 : 2].parameters += p->units[u].parameters;
     }
     p->model.parameters = table->num_params;
-    int count = ops_profile_modules(p->run->trainer.device, &parts);
+    int count = ops_profile_modules(p->run->engine.device, &parts);
     for (int i = 0; i < count; i++)
         add_part(p, &parts[i]);
 }
@@ -199,7 +199,7 @@ static void print_modules(const struct step_profile *p)
     print_module(p, &p->model);
     for (int i = 0; depth == 1 && i < 3; i++)
         print_module(p, &p->kinds[i]);
-    for (int u = 0; depth == DEPTH && u < p->run->trainer.table.num_units; u++)
+    for (int u = 0; depth == DEPTH && u < p->run->engine.table.num_units; u++)
         print_module(p, &p->units[u]);
 }
 
@@ -233,7 +233,7 @@ static void print_top(const struct step_profile *p)
     const int64_t most = p->run->spec->flops_profiler.top_modules;
     for (int depth = 0; depth <= depth_of(p); depth++) {
         const struct module *modules = depth == 0 ? &p->model : depth == 1 ? p->kinds : p->units;
-        int count = depth == 0 ? 1 : depth == 1 ? 3 : p->run->trainer.table.num_units;
+        int count = depth == 0 ? 1 : depth == 1 ? 3 : p->run->engine.table.num_units;
         for (int key = 0; key < 3; key++) {
             fprintf(p->out, "depth %d: top %" PRId64 " in %s:", depth, most < count ? most : count, keys[key]);
             print_first(p->out, modules, count, key, most);
@@ -247,7 +247,7 @@ static void print_top(const struct step_profile *p)
 static void print_totals(const struct step_profile *p)
 {
     const struct module *m = &p->model;
-    const struct trainer *t = &p->run->trainer;
+    const struct engine *t = &p->run->engine;
     double both = m->forward.seconds + m->backward.seconds, flops = m->forward.flops + m->backward.flops;
     fprintf(p->out, "flops_profiler: step %" PRId64 ", rank %d of %d; each op was timed by itself\n", p->step, t->rank,
             t->world);
@@ -296,7 +296,7 @@ static void report_step(struct run *run, double seconds)
     take_modules(&p);
     p.out = memory_stream(&text, &bytes);
     print_totals(&p);
-    print_ops(p.out, &run->trainer, rows, count);
+    print_ops(p.out, &run->engine, rows, count);
     print_modules(&p);
     print_top(&p);
     fclose(p.out);
@@ -314,7 +314,7 @@ bool flops_report_is_due(const struct run *run)
 void flops_report_announce(const struct run *run)
 {
     int64_t step = run->spec->flops_profiler.profile_step, first = run->position.step + 1,
-            last = run->trainer.total_steps;
+            last = run->engine.total_steps;
     if (run->spec->flops_profiler.enabled && (step < first || step > last) && first <= last)
         log_warn("flops_profiler: profile_step %" PRId64 " is none of the steps %" PRId64 " to %" PRId64
                  " of this process, and nothing is profiled",
@@ -325,7 +325,7 @@ void flops_report_begin(struct run *run)
 {
     struct op_profile rows[OPS_COUNT];
     const struct module_profile *modules;
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
     ops_profile_enable(t->device, true);
@@ -337,7 +337,7 @@ void flops_report_begin(struct run *run)
 
 void flops_report_end(struct run *run, bool broken_off)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     run->stepper.eager = trace_file_is_on(run->trace);
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));

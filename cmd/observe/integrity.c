@@ -11,7 +11,7 @@ void integrity_start(struct run *run)
     const int64_t interval = run->spec->train.check_interval_steps;
     if (!interval)
         return;
-    zero_check_enable(run->trainer.zero);
+    zero_check_enable(run->engine.zero);
     if (run->boot->rank == 0)
         log_info("each step whose number is a multiple of %" PRId64
                  " is computed twice and compared (train.check_interval_steps)",
@@ -68,7 +68,7 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
 {
     struct replica_difference d;
     const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
-    TRY(zero_compare_replicas(run->trainer.zero, &d, err));
+    TRY(zero_compare_replicas(run->engine.zero, &d, err));
     flight_end(entry);
     if (d.rank < 0)
         return STATUS_OK;
@@ -84,13 +84,13 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
 
 enum status integrity_note(struct run *run, struct error *err)
 {
-    return zero_check_note(run->trainer.zero, err);
+    return zero_check_note(run->engine.zero, err);
 }
 
 enum status integrity_begin(struct run *run, struct error *err)
 {
     TRY(integrity_compare_replicas(run, err));
-    return zero_check_is_noted(run->trainer.zero) ? STATUS_OK : zero_check_note(run->trainer.zero, err);
+    return zero_check_is_noted(run->engine.zero) ? STATUS_OK : zero_check_note(run->engine.zero, err);
 }
 
 /* What has happened, for the message. */
@@ -123,7 +123,7 @@ enum status integrity_verdict(void *context, const double losses[2], struct erro
     struct run *run = context;
     struct zero_verdict v;
     char others[40] = "", tensor[200] = "";
-    TRY(zero_check_verdict(run->trainer.zero, losses, run->trainer.compute, &v, err));
+    TRY(zero_check_verdict(run->engine.zero, losses, run->engine.compute, &v, err));
     if (v.finding == FINDING_NONE)
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;

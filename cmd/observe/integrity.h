@@ -8,7 +8,7 @@
 
 #include "cmd/run/run_state.h"
 
-/* Once, when the trainer is built. */
+/* Once, when the engine is built. */
 void integrity_start(struct run *run);
 
 /* Whether the step is one that is checked. */

@@ -21,7 +21,7 @@ static void warn_of_spike(struct run *run, const struct spike_metrics *spike)
 
 enum status spike_report_step(struct run *run, const struct step_metrics *m, struct error *err)
 {
-    const struct trainer *t = &run->trainer;
+    const struct engine *t = &run->engine;
     const double mean = run->position.mean_loss.mean;
     if (!m->targets) /* a step that learns from nothing has no loss */
         return STATUS_OK;

@@ -203,7 +203,7 @@ static void put_formers(FILE *out, const struct watched_run *run)
     fputs("\"formers\":[", out);
     for (int i = 0; i < run->num_formers; i++)
         fprintf(out, "%s{\"number\":%d,\"step\":%" PRId64 ",\"same\":%s}", i ? "," : "", run->formers[i].number,
-                run->formers[i].last_step, run->formers[i].same_course ? "true" : "false");
+                run->formers[i].last_step, run->formers[i].same_history ? "true" : "false");
     fputs("],", out);
 }
 

@@ -121,7 +121,7 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
         const struct former_file *former = &run->formers[i];
         put_fact(out, style, i ? "" : "left out",
                  memory_printf("metrics.jsonl.%d: %s, up to step %s", former->number,
-                               former->same_course ? "a part that a resume left" : "an earlier run",
+                               former->same_history ? "a part that a resume left" : "an earlier run",
                                FIGURE(count, former->last_step)));
     }
 }

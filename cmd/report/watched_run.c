@@ -104,7 +104,7 @@ static void read_former(struct watched_run *run, int number)
     const size_t length = line ? (size_t)(line - own) + 1 : 0;
     struct former_file *former = &run->formers[run->num_formers++];
     former->number = number;
-    former->same_course = length && length <= m && !memcmp(own, other, length);
+    former->same_history = length && length <= m && !memcmp(own, other, length);
     m = read_edge(path, true, other);
     former->last_step = last_step_of(other, m);
     free(own);

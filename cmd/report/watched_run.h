@@ -21,8 +21,8 @@ enum run_state {
 struct former_file {
     int number;
     int64_t last_step; /* 0: it has no step */
-    bool
-        same_course; /* it begins with the first step of metrics.jsonl: a resume left it; else it is an earlier run's */
+    bool same_history; /* it begins with the first step of metrics.jsonl: a resume left it; else it is an earlier run's
+                        */
 };
 
 enum { WATCHED_FORMERS = 64 };

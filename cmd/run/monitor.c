@@ -57,11 +57,11 @@ static enum status open_tensorboard(struct monitor *monitor, const struct run_sp
 }
 
 static enum status open_csv(struct monitor *monitor, const struct run_spec *spec, const char *run,
-                            const struct csv_course *course, struct error *err)
+                            const struct csv_history *history, struct error *err)
 {
     char folder[FS_PATH_MAX];
     TRY(monitor_place(&spec->csv_monitor, spec, run, "csv_monitor", folder, err));
-    TRY(csv_monitor_open(folder, course, &monitor->csv, err));
+    TRY(csv_monitor_open(folder, history, &monitor->csv, err));
     log_info("csv_monitor: rows are written to %s", folder);
     return STATUS_OK;
 }
@@ -90,10 +90,12 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
     int64_t first = (step + 1) * monitor->batch;
     if (spec->tensorboard.enabled && open_tensorboard(monitor, spec, run, first, &err) != STATUS_OK)
         give_up_tensorboard(monitor, &err);
-    struct csv_course course = {INT64_MAX, INT64_MAX}; /* a new run appends to rows that are there, as DeepSpeed's do */
+    struct csv_history history = {INT64_MAX,
+                                  INT64_MAX}; /* a new run appends to rows that are there, as DeepSpeed's do */
     if (step > 0)
-        course = (struct csv_course){.first_train = first, .first_eval = first - (evaluation_due ? monitor->batch : 0)};
-    if (spec->csv_monitor.enabled && open_csv(monitor, spec, run, &course, &err) != STATUS_OK)
+        history =
+            (struct csv_history){.first_train = first, .first_eval = first - (evaluation_due ? monitor->batch : 0)};
+    if (spec->csv_monitor.enabled && open_csv(monitor, spec, run, &history, &err) != STATUS_OK)
         give_up_csv(monitor, &err);
     return monitor;
 }

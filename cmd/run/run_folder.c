@@ -2,8 +2,8 @@
 
 #include "cmd/run/run_kernels.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -86,7 +86,7 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
             return error_hint(err, "run.dir has to lie on a file system that all nodes share");
         }
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
         DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
         if (entries)
             io_closedir(entries);

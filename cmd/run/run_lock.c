@@ -54,8 +54,8 @@
 #include "cmd/run/stop_signal.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/thread.h"
@@ -598,7 +598,7 @@ static void pause_real(double seconds)
     for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
         const struct timespec nap = {.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))};
         nanosleep(&nap, NULL);
-        liveness_tick();
+        heartbeat_beat();
     }
 }
 

@@ -35,7 +35,7 @@ struct run_lock_config {
     double period;                 /* seconds between two refreshes; an owner that misses three is taken for dead */
     double patience;               /* seconds to wait for an owner that is alive or ending */
     double (*now)(void);           /* seconds of a monotonic clock */
-    void (*pause)(double seconds); /* sleeps; ticks progress */
+    void (*pause)(double seconds); /* sleeps, with heartbeats */
     bool (*asked_to_stop)(void);   /* ends the wait */
 };
 

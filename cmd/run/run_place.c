@@ -93,7 +93,7 @@ static enum status choose_start(struct run_place *place, struct error *err)
     char checkpoints[FS_PATH_MAX];
     bool any;
     TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
-    TRY(checkpoint_any_of_course(checkpoints, &any, err));
+    TRY(checkpoint_any_of_history(checkpoints, &any, err));
     place->start = any ? RUN_RESUMED : RUN_NEW;
     return STATUS_OK;
 }
@@ -160,7 +160,7 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
 enum status run_place_check(const struct run_place *place, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
-    bool any, of_course;
+    bool any, of_history;
     TRY(check_folders(place, err));
     if (place->start == RUN_RESUMED)
         return STATUS_OK;
@@ -168,10 +168,10 @@ enum status run_place_check(const struct run_place *place, struct error *err)
     TRY(checkpoint_any(checkpoints, &any, err));
     if (!any)
         return STATUS_OK;
-    TRY(checkpoint_any_of_course(checkpoints, &of_course, err));
+    TRY(checkpoint_any_of_history(checkpoints, &of_history, err));
     error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", place->path,
               place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
-    if (!of_course)
+    if (!of_history)
         return error_hint(err,
                           "all of them were moved aside: ztrain inspect %s lists them and shows how to resume from "
                           "one; or choose another run.name to start anew",

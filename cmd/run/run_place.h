@@ -9,7 +9,7 @@
 
 enum run_start {
     RUN_NEW,      /* without --resume */
-    RUN_RESUMED,  /* from a checkpoint of the folder itself, whose course it continues */
+    RUN_RESUMED,  /* from a checkpoint of the folder itself, whose history it continues */
     RUN_BRANCHED, /* from a checkpoint of another folder: this one must not hold checkpoints */
 };
 

@@ -12,7 +12,7 @@ enum status run_agree(struct run *run, enum status status, struct error *err)
     return status;
 }
 
-enum status run_check_course(const struct train_position *position, struct error *err)
+enum status run_check_history(const struct train_position *position, struct error *err)
 {
     if (position->step > 0 && position->optimizer_step == 0)
         return error_set(err, STATUS_DIVERGED,

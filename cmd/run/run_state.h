@@ -7,7 +7,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_save_cache.h"
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 #include "cmd/run/console.h"
 #include "cmd/run/deadline.h"
 #include "cmd/run/monitor.h"
@@ -50,7 +50,7 @@ struct run {
     double started_at;                    /* seconds; when this process began to prepare the run */
 
     /* Built by run_prepare(). */
-    struct trainer trainer;
+    struct engine engine;
     struct stepper stepper;
     struct run_place place;
     struct run_folder folder;
@@ -97,7 +97,7 @@ enum status run_agree(struct run *run, enum status status, struct error *err);
 
 /* STATUS_DIVERGED where a run that ends at this position, or a checkpoint of it, has no use: no step has changed the
  * model, or the evaluation that belongs to it has no finite loss. */
-enum status run_check_course(const struct train_position *position, struct error *err);
+enum status run_check_history(const struct train_position *position, struct error *err);
 
 /* The value, with every NaN as NAN, which prints as "nan": the one that a division leaves may print as "-nan". */
 double run_number(double value);

@@ -1,7 +1,7 @@
 #include "cmd/run/squeue.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/memory.h"
 #include "core/thread.h"
 
@@ -20,7 +20,7 @@
 extern char **environ;
 
 static const double answer_limit = 5;   /* seconds for squeue to answer */
-static const double tick = 0.1;         /* seconds between two progress ticks meanwhile */
+static const double tick = 0.1;         /* seconds between two heartbeats meanwhile */
 static const double farewell_limit = 1; /* seconds for the thread to end */
 
 enum { ANSWER_BYTES = 16384 }; /* a line for each task of an array */
@@ -108,7 +108,7 @@ static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
         if (!squeue->runs) /* the thread is no evidence that the rank is alive */
-            liveness_tick();
+            heartbeat_beat();
         if (events > 0) {
             ssize_t n = read(fd, text + used, size - 1 - used);
             if (n == 0 || (n < 0 && errno != EINTR))

@@ -19,7 +19,7 @@ bool squeue_parse_end(const char *text, double *end);
 /* For questions about this job, with the environment that this process has now. job is copied. */
 struct squeue *squeue_new(const char *job);
 
-/* Asks, and waits for the answer for five seconds at most, with progress ticks, as other ranks may wait for this one.
+/* Asks, and waits for the answer for five seconds at most, with heartbeats, as other ranks may wait for this one.
  * *end: seconds since 1970. Not after squeue_watch(). */
 bool squeue_ask(struct squeue *squeue, double *end);
 

@@ -24,10 +24,10 @@ static enum status all_say(struct comm *comm, bool own, bool *all, struct error 
     return STATUS_OK;
 }
 
-enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err)
+enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
-    *s = (struct stepper){.trainer = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
+    *s = (struct stepper){.engine = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
     TRY(all_say(t->comm, s->graphs, &s->graphs, err));
@@ -40,7 +40,7 @@ enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err
 void stepper_release(struct stepper *s)
 {
     if (s->graph)
-        stream_sync(s->trainer->compute);
+        stream_sync(s->engine->compute);
     graph_free(s->graph);
     free(s->batches);
     for (size_t i = 0; i < COUNT_OF(s->looks); i++) {
@@ -93,7 +93,7 @@ static float scale_of(const struct batch *batch)
 }
 
 /* Forward and backward; adds up this rank's losses on the device. loaded: load_all() has the scale in memory. */
-static enum status train_micro(struct trainer *t, const struct batch *batch, bool loaded, struct error *err)
+static enum status train_micro(struct engine *t, const struct batch *batch, bool loaded, struct error *err)
 {
     const struct loss_factor factor = {.value = loaded ? 1 : scale_of(batch),
                                        .step = loaded ? t->grad_scale : NULL,
@@ -105,7 +105,7 @@ static enum status train_micro(struct trainer *t, const struct batch *batch, boo
 
 static enum status finish(struct stepper *s, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
 
@@ -113,13 +113,13 @@ void stepper_keep_up(struct stepper *s)
 {
     if (s->num_looks > 0)
         event_sync(s->looks[(s->num_looks - 1) % 2]);
-    event_record(s->looks[s->num_looks++ % 2], s->trainer->compute);
+    event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
 /* Waits for everything that was enqueued of the step; the gradients accumulated so far are dropped. */
 static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     enqueued->broken_off = true;
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
@@ -131,7 +131,7 @@ static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, 
 static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
                                     struct step_enqueued *enqueued, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     bool stop = false;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     int64_t micro = 0;
@@ -152,7 +152,7 @@ static enum status run_as_data_come(struct stepper *s, struct token_stream *stre
 static enum status run_pass(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
                             struct batch **kept, double *loss, struct step_enqueued *enqueued, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     bool stop = false, last = false;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t i = 0; !last; i++) {
@@ -177,7 +177,7 @@ static enum status run_pass(struct stepper *s, struct token_stream *stream, cons
 static enum status run_passes(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
                               struct batch **kept, struct step_enqueued *enqueued, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     double losses[2];
     for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
         TRY(zero_check_pass(t->zero, pass, s->check->step, t->compute, err));
@@ -195,7 +195,7 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, co
 static enum status run_twice(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
                              struct step_enqueued *enqueued, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     const int64_t micros = t->spec->gradient_accumulation_steps;
     struct batch **kept = memory_zeroed((size_t)micros, sizeof *kept);
     enqueued->counted = false; /* twice the collectives */
@@ -213,7 +213,7 @@ static enum status run_twice(struct stepper *s, struct token_stream *stream, con
 static enum status load_all(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
                             struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     int i = 0;
     do {
         TRY(next_batch(s, stream, enqueued, err));
@@ -231,7 +231,7 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
 
 static enum status run_loaded(struct stepper *s, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++) {
         flight_micro(i + 1);
@@ -244,7 +244,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
  * blocks are graphs, which hold no collectives and one stream only. */
 static enum status capture(struct stepper *s, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     struct stream *streams[] = {t->compute, zero_stream(t->zero)};
     struct error why = {.code = STATUS_OK};
     bool all;
@@ -276,7 +276,7 @@ static enum status capture(struct stepper *s, struct error *err)
 static enum status run_as_graph(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
                                 struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     TRY(load_all(s, stream, enqueued, err));
     enqueued->counted = !s->graph;
     if (!s->graph)
@@ -309,7 +309,7 @@ static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
 enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
                             const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
 {
-    struct trainer *t = s->trainer;
+    struct engine *t = s->engine;
     struct step_schedule schedule = {.base = made};
     for (int i = 0; i < STEP_RATES; i++)
         schedule.rates[i] = rates_of(t->spec, made + 1 + i);

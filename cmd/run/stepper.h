@@ -7,7 +7,7 @@
  * which the losses are divided; the schedule's learning rates; the host's reads of the step's results. */
 #pragma once
 
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 
 /* Compares the two passes of a step that is computed twice, before its update, and may end the run. Collective. */
 struct stepper_check {
@@ -17,7 +17,7 @@ struct stepper_check {
 };
 
 struct stepper {
-    struct trainer *trainer;           /* borrowed */
+    struct engine *engine;             /* borrowed */
     bool graphs;                       /* steps are launched as graphs */
     bool blocks;                       /* else: those of the blocks are (gpu/model/block_graphs.h); also once a step
                                           could not be captured */
@@ -33,8 +33,8 @@ struct stepper {
 };
 
 /* Collective. */
-enum status stepper_init(struct stepper *stepper, struct trainer *trainer, struct error *err);
-void stepper_release(struct stepper *stepper); /* before the trainer's release */
+enum status stepper_init(struct stepper *stepper, struct engine *engine, struct error *err);
+void stepper_release(struct stepper *stepper); /* before the engine's release */
 
 /* Called on all ranks between the micro-batches of a step that is not a graph. It may decide, collectively, to break
  * the step off (*stop). */

@@ -18,7 +18,8 @@ static _Atomic double interrupted_at; /* seconds */
 
 const char stop_signal_first_words[] =
     "ztrain: interrupted: the run stops with a checkpoint; a second Ctrl-C ends it at once, without one\n";
-const char stop_signal_last_words[] = "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
+const char stop_signal_final_error[] =
+    "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
 
 /* Called by a signal's handler, which may do little and must not wait for a terminal on hold. */
 static void write_words(const char *words)
@@ -42,7 +43,7 @@ static void count_interrupt(void)
     interrupted_at = now;
     if (!interrupts || (!first && !another))
         return;
-    write_words(first ? stop_signal_first_words : stop_signal_last_words);
+    write_words(first ? stop_signal_first_words : stop_signal_final_error);
     if (!first)
         _exit(STATUS_INTERRUPTED);
 }

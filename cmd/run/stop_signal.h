@@ -28,4 +28,4 @@ void stop_signal_count_interrupts(bool speaks);
  * together with a wrapper) deliver one request to a process twice, at the same moment. */
 bool stop_signal_is_another(double seconds);
 
-extern const char stop_signal_first_words[], stop_signal_last_words[];
+extern const char stop_signal_first_words[], stop_signal_final_error[];

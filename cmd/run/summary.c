@@ -45,7 +45,7 @@ static void log_best(const struct metrics_summary *s, const char *checkpoints)
 {
     char where[4096];
     if (!*s->best_checkpoint)
-        snprintf(where, sizeof where, "no checkpoint of this course is left");
+        snprintf(where, sizeof where, "no checkpoint of this history is left");
     else if (s->checkpoint_step == s->best_step)
         snprintf(where, sizeof where, "its checkpoint is %s/%s", checkpoints, s->best_checkpoint);
     else

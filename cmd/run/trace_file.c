@@ -1,8 +1,8 @@
 #include "cmd/run/trace_file.h"
 
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/ops_profile.h"
@@ -37,7 +37,7 @@ struct trace_file {
     const char *path;
     int64_t first, last; /* steps */
     bool on, done;
-    struct trainer *trainer;
+    struct engine *engine;
     double zero, late;            /* seconds_now() at the start for all ranks; how much later this rank's spans began */
     struct trace_record *records; /* owned */
     int64_t count, room, dropped;
@@ -73,7 +73,7 @@ struct trace_file *trace_file_new(const char *path, const char *steps, int64_t d
 void trace_file_free(struct trace_file *t)
 {
     if (t && t->on)
-        ops_trace_disable(t->trainer->device);
+        ops_trace_disable(t->engine->device);
     if (t)
         free(t->records);
     free(t);
@@ -128,9 +128,9 @@ static void take_span(void *context, const struct span *span)
     record->flops = span->flops;
     record->unit = span->unit;
     record->kind = span->kind;
-    record->row = span->stream == t->trainer->compute             ? ROW_COMPUTE
-                  : span->stream == zero_stream(t->trainer->zero) ? ROW_COMMUNICATION
-                                                                  : ROW_OTHER;
+    record->row = span->stream == t->engine->compute             ? ROW_COMPUTE
+                  : span->stream == zero_stream(t->engine->zero) ? ROW_COMMUNICATION
+                                                                 : ROW_OTHER;
     snprintf(record->name, sizeof record->name, "%s", span->name);
 }
 
@@ -149,7 +149,7 @@ void trace_file_host(struct trace_file *t, const char *name, double start, int64
 }
 
 /* The ranks of a node share a clock, and nodes meet at a barrier: the trace begins for all of them there. */
-static enum status common_start(const struct trainer *t, double *start, struct error *err)
+static enum status common_start(const struct engine *t, double *start, struct error *err)
 {
     double *all = memory_alloc((size_t)t->world * sizeof *all), now;
     enum status status = comm_barrier(t->comm, err);
@@ -164,13 +164,13 @@ static enum status common_start(const struct trainer *t, double *start, struct e
     return status;
 }
 
-enum status trace_file_begin(struct trace_file *t, struct trainer *trainer, struct error *err)
+enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct error *err)
 {
     struct error why;
-    TRY(common_start(trainer, &t->zero, err));
-    t->trainer = trainer;
-    stream_sync(zero_stream(trainer->zero));
-    t->on = ops_trace_enable(trainer->device, trainer->compute, take_span, t, &why) == STATUS_OK;
+    TRY(common_start(engine, &t->zero, err));
+    t->engine = engine;
+    stream_sync(zero_stream(engine->zero));
+    t->on = ops_trace_enable(engine->device, engine->compute, take_span, t, &why) == STATUS_OK;
     t->done = !t->on;
     t->late = seconds_now() - t->zero;
     if (!t->on)
@@ -233,22 +233,22 @@ static void write_rank(FILE *out, int rank, const struct trace_head *head)
 static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64_t *dropped, struct error *err)
 {
     enum { AT_ONCE = COMM_EXCHANGE_MAX / sizeof(struct trace_record) };
-    const struct trainer *trainer = t->trainer;
+    const struct engine *engine = t->engine;
     struct trace_head head = {.count = t->count, .dropped = t->dropped};
     struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
-    snprintf(head.host, sizeof head.host, "%.63s", trainer->boot->host);
-    enum status status = comm_broadcast(trainer->comm, &head, sizeof head, rank, err);
+    snprintf(head.host, sizeof head.host, "%.63s", engine->boot->host);
+    enum status status = comm_broadcast(engine->comm, &head, sizeof head, rank, err);
     if (status == STATUS_OK && out)
         write_rank(out, rank, &head);
     *dropped += head.dropped;
     for (int64_t at = 0; status == STATUS_OK && at < head.count; at += AT_ONCE) {
         size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);
-        if (trainer->rank == rank)
+        if (engine->rank == rank)
             memcpy(piece, t->records + at, count * sizeof *piece);
-        status = comm_broadcast(trainer->comm, piece, count * sizeof *piece, rank, err);
+        status = comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err);
         for (size_t i = 0; out && status == STATUS_OK && i < count; i++)
-            write_record(out, rank, &piece[i], &trainer->table);
-        liveness_tick();
+            write_record(out, rank, &piece[i], &engine->table);
+        heartbeat_beat();
     }
     free(piece);
     return status;
@@ -283,18 +283,18 @@ enum status trace_file_end(struct trace_file *t, struct error *err)
 {
     if (!trace_file_is_on(t))
         return STATUS_OK;
-    const struct trainer *trainer = t->trainer;
+    const struct engine *engine = t->engine;
     int64_t dropped = 0;
-    ops_trace_disable(trainer->device);
+    ops_trace_disable(engine->device);
     t->on = false;
     t->done = true;
-    FILE *out = trainer->rank == 0 ? memory_fopen(t->path, "we") : NULL;
-    if (trainer->rank == 0 && !out)
+    FILE *out = engine->rank == 0 ? memory_fopen(t->path, "we") : NULL;
+    if (engine->rank == 0 && !out)
         log_warn("--trace: '%s' is not written: %s", t->path, strerror(errno));
     if (out)
         fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     enum status status = STATUS_OK;
-    for (int rank = 0; status == STATUS_OK && rank < trainer->world; rank++)
+    for (int rank = 0; status == STATUS_OK && rank < engine->world; rank++)
         status = pass_records(t, rank, out, &dropped, err);
     if (out)
         close_file(t, out, dropped);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct trainer;
+struct engine;
 struct trace_file;
 enum { TRACE_RECORDS_MAX = 200000 };
 
@@ -28,7 +28,7 @@ bool trace_file_begins(const struct trace_file *trace, int64_t step);
 bool trace_file_ends(const struct trace_file *trace, int64_t step);
 
 /* Collective; no step is under way. */
-enum status trace_file_begin(struct trace_file *trace, struct trainer *trainer, struct error *err);
+enum status trace_file_begin(struct trace_file *trace, struct engine *engine, struct error *err);
 bool trace_file_is_on(const struct trace_file *trace);
 
 /* Work of the host from `start` (seconds_now()) to now; step 0: of none. Nothing unless recording is on. */

@@ -6,7 +6,7 @@
 #include "cmd/save/save_parts.h"
 #include "core/clock.h"
 #include "core/faults.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/thread.h"
@@ -122,8 +122,8 @@ static void give_job(struct background_save *b, enum job job)
 
 enum status background_save_start(struct run *run, struct error *err)
 {
-    const struct device *device = run->trainer.device;
-    if (!zero_has_snapshot(run->trainer.zero))
+    const struct device *device = run->engine.device;
+    if (!zero_has_snapshot(run->engine.zero))
         return STATUS_OK;
     struct background_save *b = memory_zeroed(1, sizeof *b);
     pthread_mutex_init(&b->mutex, NULL);
@@ -174,7 +174,7 @@ bool background_save_end(struct run *run, double seconds)
 static void begin_attempt(struct run *run)
 {
     struct background_save *b = run->background;
-    checkpoint_saving_new(&b->writer, &b->position, zero_snapshot(run->trainer.zero), &b->saving);
+    checkpoint_saving_new(&b->writer, &b->position, zero_snapshot(run->engine.zero), &b->saving);
     b->attempt++;
     b->attempt_began = seconds_now();
     b->state = SAVE_WRITING;
@@ -196,7 +196,7 @@ enum status background_save_begin(struct run *run, double since, struct error *e
     struct background_save *b = run->background;
     ASSERT(b->state == SAVE_NONE && !run->position.evaluation_due);
     double start = seconds_now();
-    TRY(run_agree(run, zero_take_snapshot(run->trainer.zero, err), err));
+    TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
     b->copied = seconds_now() - start;
     deadline_waited(&run->deadline, b->copied);
     b->writer = save_writer_of(run);
@@ -331,7 +331,7 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
         TRY(background_save_advance(run, votes, err));
         if (votes[0] > 0 || b->state == SAVE_PAUSED)
             nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
     }
     b->waiting = false;
     deadline_waited(&run->deadline, seconds_now() - since);

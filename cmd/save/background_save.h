@@ -35,7 +35,7 @@
  *
  * Memory: the copy (fp32, as large as the rank's file without compression) is a part of the plan's host memory; the
  * writer compresses in pieces of 1 MiB (rankfile.h). While a writer is busy its progress keeps the rank alive for its
- * peers (core/liveness.h), so a rank that hangs is named when its writer is done, at the latest. */
+ * peers (core/heartbeat.h), so a rank that hangs is named when its writer is done, at the latest. */
 #pragma once
 
 #include "cmd/run/run_state.h"

@@ -1,6 +1,6 @@
 #include "cmd/save/resume.h"
 
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 #include "core/io.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -66,7 +66,7 @@ static enum status compare_models(const struct checkpoint *checkpoint, const str
 {
     struct model_desc was = {0}, now = {0};
     enum status status;
-    TRY_END(trainer_describe_model(spec, false, &now, err));
+    TRY_END(engine_describe_model(spec, false, &now, err));
     TRY_END(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
     model_desc_compare(&was, &now, differences);
 end:

@@ -2,7 +2,7 @@
 
 #include "cmd/run/stop_signal.h"
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <math.h>
 #include <time.h>
@@ -25,7 +25,7 @@ static void rest_with_progress(double seconds)
 {
     const struct timespec pause = {.tv_nsec = (long)(seconds * 1e9)};
     nanosleep(&pause, NULL);
-    liveness_tick();
+    heartbeat_beat();
 }
 
 enum status retry_together_again(struct retry_together *patience, bool *again, struct error *err)

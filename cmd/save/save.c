@@ -34,7 +34,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
 {
     struct checkpoint_writer writer = save_writer_of(run);
     const uint64_t entry = flight_begin(FLIGHT_SAVE, -1, 0, -1);
-    enum status status = checkpoint_save(&writer, &run->position, zero_slices(run->trainer.zero), name, bytes, err);
+    enum status status = checkpoint_save(&writer, &run->position, zero_slices(run->engine.zero), name, bytes, err);
     flight_end(entry);
     return status;
 }

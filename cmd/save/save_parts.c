@@ -13,13 +13,13 @@ struct checkpoint_keep save_keep_of(const struct run *run)
         .every_steps = spec->checkpoint.keep_every_steps,
         .metric = spec->checkpoint.metric,
         .mode = spec->checkpoint.mode,
-        .data = run->trainer.evaluation_data,
+        .data = run->engine.evaluation_data,
     };
 }
 
 struct checkpoint_writer save_writer_of(struct run *run)
 {
-    const struct trainer *t = &run->trainer;
+    const struct engine *t = &run->engine;
     return (struct checkpoint_writer){
         .dir = run->folder.checkpoints,
         .compression_level = run->spec->checkpoint.compression_level,

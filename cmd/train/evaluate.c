@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The device's *loss_sum, once all work enqueued before is done. */
-static double read_loss_sum(struct trainer *t)
+static double read_loss_sum(struct engine *t)
 {
     double sum;
     stream_copy(t->compute, &sum, t->loss_sum, sizeof sum);
@@ -31,7 +31,7 @@ struct evaluation {
     int64_t batches;      /* that are counted since */
 };
 
-static enum status evaluation_init(struct evaluation *e, const struct trainer *t, struct error *err)
+static enum status evaluation_init(struct evaluation *e, const struct engine *t, struct error *err)
 {
     int64_t max_tokens;
     int32_t max_seqs;
@@ -71,7 +71,7 @@ static void count_predictions(struct evaluation *e, const struct batch *batch, s
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     for (;;) {
         struct batch batch;
         bool end = false;
@@ -100,7 +100,7 @@ static void note_scores(struct run *run, double targets, double loss, const stru
         [EVAL_METRIC_F1] = scores ? scores->f1 : NAN,
     };
     struct train_position *position = &run->position;
-    position->scores = (struct eval_scores){.known = targets > 0, .data = run->trainer.evaluation_data};
+    position->scores = (struct eval_scores){.known = targets > 0, .data = run->engine.evaluation_data};
     for (int i = 0; i < EVAL_METRIC_COUNT; i++)
         position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
 }
@@ -141,7 +141,7 @@ static enum status sum_over_ranks(struct comm *comm, struct evaluation *e, struc
 /* ---- an evaluation in parts ---------------------------------------------- */
 
 /* The samples of the whole evaluation. */
-static int64_t samples_in_all(const struct trainer *t)
+static int64_t samples_in_all(const struct engine *t)
 {
     const struct token_stream_config *config = &t->validation_config;
     const int64_t samples = token_stream_samples(config);
@@ -152,7 +152,7 @@ static int64_t samples_in_all(const struct trainer *t)
  * sum of losses; otherwise rank 0 continues them all. */
 static void start_from(struct run *run, const struct eval_part *part, struct evaluation *e)
 {
-    const struct trainer *t = &run->trainer;
+    const struct engine *t = &run->engine;
     const int64_t all = samples_in_all(t);
     const bool leads = t->rank == 0;
     if (part->data != t->evaluation_part_data || part->num_counts != e->num_sums - 1 || part->samples > all) {
@@ -192,11 +192,11 @@ static enum status continue_part(struct run *run, struct evaluation *e, struct e
  * the evaluation is done again. */
 static enum status keep_part(struct run *run, struct evaluation *e, struct error *err)
 {
-    const struct token_stream_config *config = &run->trainer.validation_config;
-    const int64_t all = samples_in_all(&run->trainer),
+    const struct token_stream_config *config = &run->engine.validation_config;
+    const int64_t all = samples_in_all(&run->engine),
                   done = e->first_sample + e->batches * config->micro_batch_size * config->world;
     struct eval_part part = {.samples = done < all ? done : all,
-                             .data = run->trainer.evaluation_part_data,
+                             .data = run->engine.evaluation_part_data,
                              .world = config->world,
                              .num_counts = e->num_sums - 1,
                              .counts = e->sums + 1};
@@ -220,7 +220,7 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
 /* Runs the stream and adds up the ranks' results. */
 static enum status evaluate(struct run *run, struct evaluation *e, struct error *err)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     struct token_stream *stream = NULL;
     TRY(continue_part(run, e, err));
     struct token_stream_config rest = t->validation_config;
@@ -240,7 +240,7 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 
 enum status run_evaluate(struct run *run, struct error *err)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     struct evaluation e;
     flight_phase(FLIGHT_EVALUATION);
     TRY(evaluation_init(&e, t, err));

@@ -38,7 +38,7 @@
 /* Notes what a step took from each source of a mixture. */
 static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)
 {
-    const struct mixture *mixture = run->trainer.train_config.mixture;
+    const struct mixture *mixture = run->engine.train_config.mixture;
     if (!mixture)
         return;
     pending->metrics.sources = pending->sources;
@@ -54,7 +54,7 @@ static void note_sources(const struct run *run, const struct batch *last, struct
 /* Notes the facts of a step that are known as soon as it is enqueued. */
 static void note_step(struct run *run, const struct step_enqueued *step, struct pending_step *pending)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     struct step_metrics *m = &pending->metrics;
     m->step = step->last.step;
     m->epoch = step->last.epoch;
@@ -172,7 +172,7 @@ static void advance_position(struct train_position *position, const struct pendi
  * before it, whichever is later. */
 static void complete_metrics(struct run *run, struct pending_step *pending, const struct zero_result *result)
 {
-    const struct trainer *t = &run->trainer;
+    const struct engine *t = &run->engine;
     struct step_metrics *m = &pending->metrics;
     m->loss = run_mean_loss(result->loss_sum, (double)pending->targets);
     m->lr = result->lr;
@@ -187,7 +187,7 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     run->collected_at = now;
     m->seconds.step = now - start;
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
-    trainer_utilisation(t, m);
+    engine_utilisation(t, m);
 }
 
 /* Collects the oldest step that is under way: advances the position, writes the step's metrics. */
@@ -197,7 +197,7 @@ static enum status collect_step(struct run *run, struct error *err)
     struct zero_result result;
     const uint64_t entry = flight_begin(FLIGHT_COLLECT, -1, 0, -1);
     double start = seconds_now();
-    TRY(zero_collect(run->trainer.zero, &result, err));
+    TRY(zero_collect(run->engine.zero, &result, err));
     trace_file_host(run->trace, "wait for step", start, run->position.step + 1);
     flight_end(entry);
     TRY(comms_report_step(run, err));
@@ -242,7 +242,7 @@ static bool is_multiple(int64_t step, int64_t interval)
 static struct due due_now(const struct run *run)
 {
     const struct run_spec *spec = run->spec;
-    const struct trainer *t = &run->trainer;
+    const struct engine *t = &run->engine;
     int64_t step = run->enqueued;
     struct due due = {.epoch_end = step % t->steps_per_epoch == 0, .run_end = step == t->total_steps};
     bool end = due.epoch_end || due.run_end;
@@ -279,7 +279,7 @@ static enum status report_epoch_part(struct run *run, struct error *err)
     TRY(metrics_epoch_part(run->metrics, position->epoch, position->step, loss, err));
     console_break(&run->console);
     log_info("epoch %" PRId64 " so far, %" PRId64 " of its %" PRId64 " steps  train_loss %.4f", position->epoch,
-             position->step_in_epoch, run->trainer.steps_per_epoch, loss);
+             position->step_in_epoch, run->engine.steps_per_epoch, loss);
     return STATUS_OK;
 }
 
@@ -296,7 +296,7 @@ static enum status report_early_stop(struct run *run, struct error *err)
         snprintf(margin, sizeof margin, " by more than %g", min_delta);
     log_info("the run ends early, after step %" PRId64 " of %" PRId64 ": %s has not improved on %.4f%s in %" PRId64
              " evaluations",
-             run->position.step, run->trainer.total_steps, eval_metric_name(stopping->metric), stopping->best, margin,
+             run->position.step, run->engine.total_steps, eval_metric_name(stopping->metric), stopping->best, margin,
              stopping->evaluations);
     return STATUS_OK;
 }
@@ -339,7 +339,7 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     else if (due->run_end || run->stop)
         TRY(report_epoch_part(run, err));
     position->epoch_end = due->epoch_end;
-    if (due->run_end && run->trainer.profile) /* before the last checkpoint, which may take long */
+    if (due->run_end && run->engine.profile) /* before the last checkpoint, which may take long */
         flops_report_run(run);
     start = seconds_now();
     if (due->checkpoint || run->stop) {
@@ -355,12 +355,12 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
 static enum status stop_status(struct run *run)
 {
     const struct train_position *position = &run->position;
-    bool done = run->enqueued == run->trainer.total_steps || position->stopped_early;
+    bool done = run->enqueued == run->engine.total_steps || position->stopped_early;
     if (!run->stop || (done && !position->evaluation_due))
         return STATUS_OK;
     console_break(&run->console);
     log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
-             run->deadline_near ? "before the job's end" : "on request", position->step, run->trainer.total_steps,
+             run->deadline_near ? "before the job's end" : "on request", position->step, run->engine.total_steps,
              !position->evaluation_due ? ""
              : run->evaluation_part    ? ", in its evaluation"
                                        : ", before its evaluation",
@@ -390,7 +390,7 @@ static enum status train_measured_step(struct run *run, bool *broken_off, struct
     if (profiled || begins || checked)
         TRY(collect_steps(run, 0, err));
     if (begins)
-        TRY(trace_file_begin(run->trace, &run->trainer, err));
+        TRY(trace_file_begin(run->trace, &run->engine, err));
     const struct stepper_check check = {integrity_verdict, run, run->enqueued + 1};
     run->stepper.check = checked ? &check : NULL;
     if (checked)
@@ -419,7 +419,7 @@ static enum status end_trace(struct run *run, struct error *err)
 static enum status evaluate_first(struct run *run, struct error *err)
 {
     struct due due = due_now(run);
-    due.evaluation = run->trainer.validation_set;
+    due.evaluation = run->engine.validation_set;
     return between_steps(run, &due, err);
 }
 
@@ -427,7 +427,7 @@ static enum status evaluate_first(struct run *run, struct error *err)
  * anything else is done between two steps, all steps are collected. */
 enum status run_steps(struct run *run, struct error *err)
 {
-    int64_t total_steps = run->trainer.total_steps, ahead = run->trainer.device->kind == DEVICE_CUDA ? 1 : 0;
+    int64_t total_steps = run->engine.total_steps, ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;
     run->enqueued = run->position.step;
     TRY(comms_report_start(run, err));
     if (run->position.evaluation_due)

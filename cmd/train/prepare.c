@@ -1,11 +1,11 @@
 #include "cmd/train/prepare.h"
 
 #include "cmd/engine/attention_price.h"
+#include "cmd/engine/engine_weights.h"
 #include "cmd/engine/gpu_test.h"
 #include "cmd/engine/machine_record.h"
 #include "cmd/engine/memory_free.h"
 #include "cmd/engine/memory_limit.h"
-#include "cmd/engine/trainer_weights.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/integrity.h"
 #include "cmd/run/run_kernels.h"
@@ -104,8 +104,8 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
 static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct loss_scaler initial = run->position.scaler;
-    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->trainer.steps_per_epoch,
-                        &run->trainer.sources.fingerprint, &run->position, err));
+    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
+                        &run->engine.sources.fingerprint, &run->position, err));
     size_t folder = strlen(run->folder.checkpoints);
     bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
     run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;
@@ -121,15 +121,15 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 /* Builds everything that needs no memory of the device, and sets the position. */
 static enum status build(struct run *run, const struct checkpoint *checkpoint, bool profile, struct error *err)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     t->profile = profile;
     t->boot = run->boot;
     t->node_ranks = run->boot->local_world;
     if (checkpoint && machine_record_kernels(checkpoint->machine, &run->kernels_before))
         t->kernels_before = &run->kernels_before;
-    TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
+    TRY(engine_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
-    TRY(trainer_open_data(t, err));
+    TRY(engine_open_data(t, err));
     if (run->boot->rank == 0)
         TRY(checkpoint_save_cache_new(run->spec->model.tokenizer_folder, run->spec->model.folder, &run->save_cache,
                                       err));
@@ -151,7 +151,7 @@ static void log_autos(const struct run_spec *spec)
 /* Threads that share cores wait for each other in every op. */
 static void warn_of_threads(const struct run *run)
 {
-    const int threads = run->trainer.device->threads, cores = machine_cores();
+    const int threads = run->engine.device->threads, cores = machine_cores();
     if (run->boot->rank == 0 && threads > 2 * cores)
         log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
                  "without it a rank takes a thread for each of its cores",
@@ -160,7 +160,7 @@ static void warn_of_threads(const struct run *run)
 
 static void log_start(const struct run *run)
 {
-    const struct trainer *t = &run->trainer;
+    const struct engine *t = &run->engine;
     const struct run_spec *spec = run->spec;
     log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
              model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
@@ -172,7 +172,7 @@ static void log_start(const struct run *run)
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
     log_autos(spec);
     warn_of_threads(run);
-    trainer_memory_print(t);
+    engine_memory_print(t);
 }
 
 /* Records the machine that this run computes with, and logs its differences from the checkpoint's. The ranks must be
@@ -180,7 +180,7 @@ static void log_start(const struct run *run)
 static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     char text[1024];
-    run->machine = machine_record_to_json(run->trainer.device);
+    run->machine = machine_record_to_json(run->engine.device);
     if (checkpoint && *machine_record_differences(checkpoint, run->machine, text, sizeof text))
         log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
                  text);
@@ -204,12 +204,12 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
     if (rewind->metrics_from < 0)
         log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
                  position->step + 1);
-    struct metrics_course lines = {.step = position->step,
-                                   .evaluation_due = position->evaluation_due,
-                                   .checkpoint = path,
-                                   .bytes = checkpoint->bytes,
-                                   .from = rewind->metrics_from,
-                                   .former = rewind->number};
+    struct metrics_history lines = {.step = position->step,
+                                    .evaluation_due = position->evaluation_due,
+                                    .checkpoint = path,
+                                    .bytes = checkpoint->bytes,
+                                    .from = rewind->metrics_from,
+                                    .former = rewind->number};
     TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
     TRY(metrics_resume(run->metrics, path, position->step, err));
     if (!branched) {
@@ -248,14 +248,14 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
                             run->restart.cause, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
     if (run->kernel_choices)
-        run_kernels_write(run->folder.path, run->trainer.device, run->kernel_choices);
+        run_kernels_write(run->folder.path, run->engine.device, run->kernel_choices);
     run->monitor = monitor_open(run->spec, run->folder.path, run->position.step, run->position.evaluation_due);
     return STATUS_OK;
 }
 
 static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     TRY(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
     TRY(open_files(run, checkpoint, err));
     console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
@@ -277,7 +277,7 @@ static enum status share_choices(struct run *run, struct error *err)
     if (shared == STATUS_OK && bytes)
         shared = comm_broadcast(run->comm, choices, bytes, 0, err);
     if (!is_first && shared == STATUS_OK && bytes)
-        device_take_choices(run->trainer.device, choices, true);
+        device_take_choices(run->engine.device, choices, true);
     if (!is_first)
         free(choices);
     return shared;
@@ -286,9 +286,9 @@ static enum status share_choices(struct run *run, struct error *err)
 /* Rank 0's part: on a resume the kernels that the run has computed with stay. */
 static enum status choose_first(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    struct device *device = run->trainer.device;
+    struct device *device = run->engine.device;
     char *taken = run_kernels_take(device, &run->place, checkpoint);
-    enum status status = trainer_memory_prepare(&run->trainer, err);
+    enum status status = engine_memory_prepare(&run->engine, err);
     if (status == STATUS_OK)
         run->kernel_choices = run_kernels_join(device, taken);
     else
@@ -308,7 +308,7 @@ static enum status choose_kernels(struct run *run, const struct checkpoint *chec
     if (status != STATUS_OK)
         *err = failure;
     if (!is_first)
-        status = trainer_memory_prepare(&run->trainer, err);
+        status = engine_memory_prepare(&run->engine, err);
     return run_agree(run, status, err);
 }
 
@@ -318,7 +318,7 @@ static enum status choose_kernels(struct run *run, const struct checkpoint *chec
 static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, bool profile,
                                 struct error *err)
 {
-    struct trainer *t = &run->trainer;
+    struct engine *t = &run->engine;
     TRY(run_agree(run, build(run, checkpoint, profile, err), err));
     log_start(run);
     enum status fits = memory_limit_check(t, err);
@@ -333,10 +333,10 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(choose_kernels(run, checkpoint, err));
     attention_price_warn(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
-    TRY(trainer_memory_allocate(t, err));
+    TRY(engine_memory_allocate(t, err));
     TRY(describe_machine(run, checkpoint, err));
-    TRY(run_agree(run, trainer_weights_load(t, checkpoint, err), err));
-    TRY(trainer_weights_spread(t, err));
+    TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
+    TRY(engine_weights_spread(t, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));
     integrity_start(run);

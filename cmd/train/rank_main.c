@@ -46,7 +46,7 @@ static void report_volume(struct run *run)
     struct comm_stats rest;
     if (!run->volume.reduce_scatter_calls) /* one rank, or no step in this process */
         return;
-    zero_theory(run->trainer.zero, (int)run->spec->gradient_accumulation_steps, &gather, &reduce);
+    zero_theory(run->engine.zero, (int)run->spec->gradient_accumulation_steps, &gather, &reduce);
     log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
              " bytes (theory %" PRId64 ")",
              run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);
@@ -152,9 +152,9 @@ static enum status end_saves(struct run *run, enum status status)
 }
 
 /* Whether the run that has come to its end is of use. */
-static enum status check_course(const struct run *run, struct error *err)
+static enum status check_history(const struct run *run, struct error *err)
 {
-    enum status status = run_check_course(&run->position, err);
+    enum status status = run_check_history(&run->position, err);
     if (status != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
         error_hint(err,
                    "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the scale");
@@ -170,9 +170,9 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     if (run->position.stopped_early)
         log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
                  "; hint: with a larger train.early_stopping.patience it continues",
-                 run->position.step, run->trainer.total_steps);
-    else if (run->position.step >= run->trainer.total_steps && !run->position.evaluation_due)
-        log_info("nothing to do: the run of %" PRId64 " steps is complete", run->trainer.total_steps);
+                 run->position.step, run->engine.total_steps);
+    else if (run->position.step >= run->engine.total_steps && !run->position.evaluation_due)
+        log_info("nothing to do: the run of %" PRId64 " steps is complete", run->engine.total_steps);
     enum status status = run_steps(run, err);
     if (is_failure(status))
         return end_saves(run, status);
@@ -186,7 +186,7 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     if (status != STATUS_OK)
         return status;
     report_finish(run);
-    return run_agree(run, check_course(run, err), err);
+    return run_agree(run, check_history(run, err), err);
 }
 
 static void release_run(struct run *run)
@@ -202,7 +202,7 @@ static void release_run(struct run *run)
     comm_log_stop(run->comm);
     trace_file_free(run->trace);
     free(run->kernel_choices);
-    trainer_release(&run->trainer);
+    engine_release(&run->engine);
     memory_on_exhausted(NULL);
     comm_close(run->comm);
     checkpoint_save_cache_free(run->save_cache);

@@ -1,6 +1,6 @@
 #include "cmd/train/run_samples.h"
 
-#include "cmd/engine/trainer_samples.h"
+#include "cmd/engine/engine_samples.h"
 #include "cmd/train/stop_vote.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -14,7 +14,7 @@
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
 
 /* The prompt and its continuation, as the metrics have them. */
-static void describe_sample(const struct trainer_samples *s, const struct spec_prompt *prompt, int number,
+static void describe_sample(const struct engine_samples *s, const struct spec_prompt *prompt, int number,
                             const struct token_list *tokens, const char *text, struct sample_metrics *line)
 {
     *line = (struct sample_metrics){
@@ -50,7 +50,7 @@ static void log_sample(const struct run *run, const struct sample_metrics *line)
 
 static enum status report_sample(struct run *run, int number, const struct token_list *tokens, struct error *err)
 {
-    const struct trainer_samples *s = run->trainer.samples;
+    const struct engine_samples *s = run->engine.samples;
     const struct spec_prompt *prompt = &run->spec->train.samples[number];
     struct text text = {0};
     struct sample_metrics line;
@@ -73,8 +73,8 @@ static enum status report_sample(struct run *run, int number, const struct token
 static enum status continue_prompt(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
                                    struct error *err)
 {
-    struct trainer *t = &run->trainer;
-    struct trainer_samples *s = t->samples;
+    struct engine *t = &run->engine;
+    struct engine_samples *s = t->samples;
     const struct token_list *prompt = &s->prompts[number];
     const struct param_verbs *verbs = zero_verbs(t->zero);
     float *logits;
@@ -105,9 +105,9 @@ static enum status continue_prompt(struct run *run, int number, struct sampler *
  * ones. */
 static void log_left_out(const struct run *run, int first)
 {
-    if (run->stop && run->boot->rank == 0 && first < run->trainer.samples->count)
+    if (run->stop && run->boot->rank == 0 && first < run->engine.samples->count)
         log_info("step %" PRId64 ": the stop leaves out the samples %d to %d", run->position.step, first + 1,
-                 run->trainer.samples->count);
+                 run->engine.samples->count);
 }
 
 enum status run_samples(struct run *run, struct error *err)
@@ -115,11 +115,11 @@ enum status run_samples(struct run *run, struct error *err)
     const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};
     struct sampler *sampler;
     enum status status = STATUS_OK;
-    if (!run->trainer.samples)
+    if (!run->engine.samples)
         return STATUS_OK;
-    TRY(sampler_new(&greedy, run->trainer.desc.vocab_size, &sampler, err));
+    TRY(sampler_new(&greedy, run->engine.desc.vocab_size, &sampler, err));
     int reported = 0;
-    while (reported < run->trainer.samples->count && status == STATUS_OK && !run->stop) {
+    while (reported < run->engine.samples->count && status == STATUS_OK && !run->stop) {
         struct token_list tokens = {0};
         status = continue_prompt(run, reported, sampler, &tokens, err);
         if (status == STATUS_OK && !run->stop) {

@@ -3,11 +3,11 @@
  * The sender sleeps on the control block's bell. It puts each message once into the outbox, in which every connection
  * has a position. Ticks do not go through the outbox, but to each connection when it has nothing else to send: a
  * connection that is stuck holds up neither the others nor the outbox. The listener polls the connections and the
- * processes of this node's ranks, and counts time in its own slices (peer_watch.h). */
+ * processes of this node's ranks, and counts time in its own slices (watchdog.h). */
 #include "comm/control/agent.h"
 
 #include "comm/control/agent_messages.h"
-#include "comm/control/peer_watch.h"
+#include "comm/control/watchdog.h"
 #include "core/clock.h"
 #include "core/thread.h"
 
@@ -44,9 +44,9 @@ struct connection {
     int node, fd;
     /* the sender's */
     uint64_t position; /* in the outbox */
-    char *tick;        /* message, owned */
-    size_t tick_sent, tick_bytes;
-    bool tick_due;
+    char *heartbeat;   /* message, owned */
+    size_t heartbeat_sent, heartbeat_bytes;
+    bool heartbeat_due;
     atomic_bool mute; /* writing to the socket has failed */
     /* the listener's */
     struct agent_inbox inbox;
@@ -64,7 +64,7 @@ struct local_rank {
 
 struct agent {
     struct control *control;
-    double timeout, tick_seconds;
+    double timeout, heartbeat_seconds;
     struct agent_outbox outbox;
     struct connection *connections; /* (count) owned */
     int count;
@@ -127,23 +127,23 @@ static size_t agent_send(struct connection *c, const char *data, size_t bytes)
 static bool flush_connection(struct agent *agent, struct connection *c)
 {
     while (!atomic_load(&c->mute)) {
-        const char *data = c->tick + c->tick_sent;
-        size_t bytes = c->tick_bytes - c->tick_sent, sent;
-        bool tick = bytes > 0; /* a message is finished before another begins */
-        if (!tick)
+        const char *data = c->heartbeat + c->heartbeat_sent;
+        size_t bytes = c->heartbeat_bytes - c->heartbeat_sent, sent;
+        bool heartbeat = bytes > 0; /* a message is finished before another begins */
+        if (!heartbeat)
             data = agent_outbox_peek(&agent->outbox, c->position, &bytes);
         if (bytes == 0) {
-            if (!c->tick_due)
+            if (!c->heartbeat_due)
                 return true;
-            agent_tick_write(agent->control, c->tick);
-            c->tick_sent = 0;
-            c->tick_bytes = agent_tick_bytes(agent->local_world);
-            c->tick_due = false;
+            agent_heartbeat_write(agent->control, c->heartbeat);
+            c->heartbeat_sent = 0;
+            c->heartbeat_bytes = agent_heartbeat_bytes(agent->local_world);
+            c->heartbeat_due = false;
             continue;
         }
         sent = agent_send(c, data, bytes);
-        if (tick)
-            c->tick_sent += sent;
+        if (heartbeat)
+            c->heartbeat_sent += sent;
         else
             c->position += sent;
         if (sent < bytes)
@@ -174,34 +174,35 @@ static void *send_loop(void *argument)
     struct agent *agent = argument;
     struct control_block *block = control_block(agent->control);
     struct control_rank *first = &block->ranks[control_self(agent->control)];
-    double next_tick = 0, stop_limit = INFINITY;
+    double next_heartbeat = 0, stop_limit = INFINITY;
     become_agent_thread("ztrain-send");
     for (;;) {
         uint32_t bell = atomic_load(&block->bell);
         bool stopping = atomic_load(&agent->stopping);
         double now = seconds_now();
         collect_news(agent);
-        if (now >= next_tick) {
-            next_tick = now + agent->tick_seconds;
+        if (now >= next_heartbeat) {
+            next_heartbeat = now + agent->heartbeat_seconds;
             atomic_fetch_add(&first->heard, 1); /* shows this node's ranks that their agent lives */
             for (int i = 0; i < agent->count; i++)
-                agent->connections[i].tick_due = true;
+                agent->connections[i].heartbeat_due = true;
         }
         if (stopping && !isfinite(stop_limit)) {
             stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
             agent_outbox_put(&agent->outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);
             for (int i = 0; i < agent->count; i++)
-                agent->connections[i].tick_due = false; /* nothing is sent after the BYE */
+                agent->connections[i].heartbeat_due = false; /* nothing is sent after the BYE */
         }
         nfds_t behind = flush_all(agent);
         if (stopping && (behind == 0 || now >= stop_limit))
             break;
         if (stopping)
-            next_tick = INFINITY;
+            next_heartbeat = INFINITY;
         if (behind)
             poll(agent->writable, behind, BACKLOG_MS);
         else
-            control_bell_wait(agent->control, bell, fmin(agent->tick_seconds, fmax(next_tick - seconds_now(), 0)));
+            control_bell_wait(agent->control, bell,
+                              fmin(agent->heartbeat_seconds, fmax(next_heartbeat - seconds_now(), 0)));
     }
     for (int i = 0; i < agent->count; i++)
         shutdown(agent->connections[i].fd, SHUT_WR);
@@ -274,7 +275,7 @@ static void look_at_connection(struct agent *agent, struct connection *c, double
     if (c->ended || c->inbox.bye)
         return;
     c->silent += slice;
-    double limit = control_silence(agent->control) - agent->tick_seconds;
+    double limit = control_silence(agent->control) - agent->heartbeat_seconds;
     if (!c->inbox.hello && limit < start_patience) /* that agent may still be connecting with others */
         limit = start_patience;
     if (c->silent >= limit)
@@ -357,7 +358,7 @@ static void agent_free(struct agent *agent)
         if (c->fd >= 0)
             close(c->fd);
         agent_inbox_release(&c->inbox);
-        free(c->tick);
+        free(c->heartbeat);
     }
     for (int i = 0; agent->ranks && i < agent->local_world; i++) {
         int pidfd = agent->ranks[i].pidfd;
@@ -380,8 +381,8 @@ static enum status open_connections(struct agent *agent, const struct agent_link
     for (int i = 0; i < agent->count; i++) {
         struct connection *c = &agent->connections[i];
         TRY(agent_inbox_init(&c->inbox, agent->control, links[i].node, err));
-        c->tick = malloc(agent_tick_bytes(agent->local_world));
-        if (!c->tick)
+        c->heartbeat = malloc(agent_heartbeat_bytes(agent->local_world));
+        if (!c->heartbeat)
             return error_set(err, STATUS_DEVICE, "out of memory");
     }
     return STATUS_OK;
@@ -415,7 +416,7 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     size_t nodes = (size_t)count, ranks = (size_t)control_local_world(control);
     if (a) {
         *a = (struct agent){.control = control, .timeout = control_timeout(control), .count = count, .wake = -1};
-        a->tick_seconds = fmin(a->timeout / 20, 0.5);
+        a->heartbeat_seconds = fmin(a->timeout / 20, 0.5);
         a->local_world = (int)ranks;
         a->connections = calloc(nodes, sizeof *a->connections);
         a->ranks = calloc(ranks, sizeof *a->ranks);

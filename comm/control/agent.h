@@ -7,12 +7,13 @@
  *     control block ──▶ sender thread ──▶ connections ──▶ listener thread ──▶ control block there
  *
  * An agent passes on at once: arrivals on the control channel with operation and slot, states, and the job's failure.
- * With every tick (a twentieth of the timeout, at most half a second) it sends the progress counters, which is also the
- * node's sign of life. So a control operation takes one message each way, and a slot crosses to each node once.
+ * With every heartbeat (a twentieth of the timeout, at most half a second) it sends the progress counters, which is
+ * also the node's sign of life. So a control operation takes one message each way, and a slot crosses to each node
+ * once.
  *
  * An agent detects a rank of its node whose process is gone, a node that sends nothing for the timeout, and a
  * connection that ends without a BYE. It notes that in the control block (control.h), where the ranks that wait see it
- * (peer_watch.h) and fail the job with a message that names the culprit and the operation; if no rank waits, the agent
+ * (watchdog.h) and fail the job with a message that names the culprit and the operation; if no rank waits, the agent
  * fails the job itself a second later. If the machine of a silent node still acknowledges data, the process hangs or is
  * stopped; else the network or the machine is gone.
  *

@@ -62,12 +62,12 @@ const char *agent_outbox_peek(const struct agent_outbox *outbox, uint64_t positi
     return outbox->ring + at;
 }
 
-size_t agent_tick_bytes(int local_world)
+size_t agent_heartbeat_bytes(int local_world)
 {
     return sizeof(struct agent_header) + (size_t)local_world * sizeof(uint64_t);
 }
 
-void agent_tick_write(struct control *control, char *message)
+void agent_heartbeat_write(struct control *control, char *message)
 {
     int ranks = control_local_world(control);
     const struct agent_header header = {AGENT_TICK, AGENT_NOBODY, 0, (uint32_t)ranks * (uint32_t)sizeof(uint64_t)};
@@ -89,9 +89,9 @@ enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control,
     *inbox = (struct agent_inbox){.control = control, .node = node};
     for (uint32_t r = 0; r < block->world; r++)
         inbox->num_ranks += block->ranks[r].node == node;
-    size_t ticks = (size_t)inbox->num_ranks * sizeof(uint64_t);
+    size_t beats = (size_t)inbox->num_ranks * sizeof(uint64_t);
     inbox->ranks = calloc((size_t)inbox->num_ranks, sizeof *inbox->ranks);
-    inbox->payload = malloc((ticks > TEXT_MAX ? ticks : TEXT_MAX) + 1);
+    inbox->payload = malloc((beats > TEXT_MAX ? beats : TEXT_MAX) + 1);
     if (!inbox->ranks || !inbox->payload) {
         agent_inbox_release(inbox);
         return error_set(err, STATUS_DEVICE, "out of memory");

@@ -3,7 +3,7 @@
  *     type, rank, value, bytes (uint32 each, this machine's byte order), then `bytes` of payload
  *
  *     HELLO   first; rank: the sender's node · value: AGENT_VERSION · world, number of nodes, ranks of the node
- *     TICK    progress (uint64) of each rank of the node
+ *     HEARTBEAT    progress (uint64) of each rank of the node
  *     SLOT    value: number of arrivals of `rank` on the control channel · its struct control_op, then its slot
  *     STATE   value: enum rank_state of `rank`
  *     FAIL    rank: the one whose own error this is, or AGENT_NOBODY · value: exit code · text
@@ -47,9 +47,9 @@ void agent_outbox_put(struct agent_outbox *outbox, enum agent_message type, uint
 /* The contiguous bytes from `position` on. */
 const char *agent_outbox_peek(const struct agent_outbox *outbox, uint64_t position, size_t *bytes);
 
-/* Writes a TICK of this node's ranks into message (agent_tick_bytes() bytes). */
-size_t agent_tick_bytes(int local_world);
-void agent_tick_write(struct control *control, char *message);
+/* Writes a HEARTBEAT of this node's ranks into message (agent_heartbeat_bytes() bytes). */
+size_t agent_heartbeat_bytes(int local_world);
+void agent_heartbeat_write(struct control *control, char *message);
 
 /* ---- receiving ----------------------------------------------------------- */
 

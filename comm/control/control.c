@@ -3,7 +3,7 @@
 
 #include "core/clock.h"
 #include "core/flight/flight.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/memory.h"
 #include "core/round_up.h"
 
@@ -291,7 +291,7 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
         struct control_rank *own = &c->block->ranks[rank];
         own->pid = getpid();
         snprintf(own->host, sizeof own->host, "%s", host);
-        c->private_progress = atomic_exchange(&liveness_counter, &own->progress);
+        c->private_progress = atomic_exchange(&heartbeat_counter, &own->progress);
         atomic_store(&own->state, RANK_JOINED);
         control_ring(c);
     }
@@ -315,7 +315,7 @@ static void await_rank(struct control *control, int rank, double start, double l
     char text[256];
     while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
         const char *host = peer->host[0] ? peer->host : "?";
         if (seconds_now() - start > limit) {
             snprintf(text, sizeof text,
@@ -367,7 +367,7 @@ void control_detach(struct control *control)
     if (!control)
         return;
     if (control->private_progress)
-        atomic_store(&liveness_counter, control->private_progress);
+        atomic_store(&heartbeat_counter, control->private_progress);
     free_handle(control);
 }
 

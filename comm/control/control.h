@@ -18,10 +18,10 @@
  *
  * Failure: the first process to notice a failure writes code and text into the control block (control_fail: once; the
  * first one wins). Every wait returns when they are there. A rank reports its own error, or the ranks that wait, the
- * supervisor or the agent notice that a peer is gone or silent (peer_watch.h).
+ * supervisor or the agent notice that a peer is gone or silent (watchdog.h).
  *
  * Threads: control_arrive() is used by one thread per channel; the other functions by any thread. The block
- * stays mapped until the process ends, because any thread may tick at any time. */
+ * stays mapped until the process ends, because any thread may beat at any time. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"

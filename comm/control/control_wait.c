@@ -1,9 +1,9 @@
 /* control_wait.c: see control_wait.h. */
 #include "comm/control/control_wait.h"
 
-#include "comm/control/peer_watch.h"
+#include "comm/control/watchdog.h"
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <time.h>
 
@@ -36,8 +36,8 @@ enum status control_wait(struct control *control, enum control_channel channel, 
             return STATUS_OK;
         cpu_relax();
     }
-    struct peer_watch watch;
-    peer_watch_begin(control, peer, &watch);
+    struct watchdog watch;
+    watchdog_begin(control, peer, &watch);
     for (;;) {
         if (atomic_load(&block->failed))
             return control_status(control, NULL);
@@ -46,7 +46,7 @@ enum status control_wait(struct control *control, enum control_channel channel, 
             control_arrival_wait(control, peer, channel, count, slice);
         if (reached(atomic_load(arrivals), target))
             return STATUS_OK;
-        peer_watch_look(control, &watch, what);
+        watchdog_look(control, &watch, what);
     }
 }
 
@@ -95,7 +95,7 @@ bool control_await_end(struct control *control, double seconds)
         if (all || (lower && (node || control_agent(control, control_node(control)) != self)))
             return true;
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
     } while (seconds_now() - start < seconds);
     return false;
 }

@@ -2,7 +2,7 @@
  * left.
  *
  * A waiter spins for a short time, then sleeps until the peer arrives, and every 20 ms it looks whether the job has
- * failed and whether the peer still lives (peer_watch.h). One thread per channel. */
+ * failed and whether the peer still lives (watchdog.h). One thread per channel. */
 #pragma once
 
 #include "comm/control/control.h"

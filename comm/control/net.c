@@ -3,7 +3,7 @@
 
 #include "comm/control/operation.h"
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -51,7 +51,7 @@ struct net {
     struct control_op op;
     struct head head; /* of op */
     uint32_t round;
-    struct peer_watch watch; /* peer -1: none */
+    struct watchdog watch; /* peer -1: none */
     double looked, stuck_looked;
     _Atomic int64_t sent, received;
 };
@@ -223,11 +223,11 @@ static bool stuck(const struct net *net, int fd)
            info.tcpi_last_ack_recv > limit;
 }
 
-/* While waiting: ticks, and watches the first peer that has not delivered or taken its data. */
+/* While waiting: beats, and watches the first peer that has not delivered or taken its data. */
 static enum status look_around(struct net *net, const struct net_part *parts, int count, const char *what)
 {
     double now = seconds_now();
-    liveness_tick();
+    heartbeat_beat();
     TRY(control_status(net->control, NULL));
     if (now - net->looked < 1e-3 * LOOK_MS)
         return STATUS_OK;
@@ -239,9 +239,9 @@ static enum status look_around(struct net *net, const struct net_part *parts, in
     if (!needed)
         return STATUS_OK;
     if (net->watch.peer != needed->peer)
-        peer_watch_begin(net->control, needed->peer, &net->watch);
+        watchdog_begin(net->control, needed->peer, &net->watch);
     else
-        peer_watch_look(net->control, &net->watch, what);
+        watchdog_look(net->control, &net->watch, what);
     if (now - net->stuck_looked < 1)
         return STATUS_OK;
     net->stuck_looked = now;

@@ -5,13 +5,13 @@
  * once on each connection that it uses, and the receiver compares it with its own operation.
  *
  * A transfer never waits for a single peer: all its parts make progress at the same time, in both directions, as the
- * sockets accept and have bytes. A rank that waits here ticks, checks the job's health at least every 100 ms, and
- * watches a peer that it waits for (peer_watch.h).
+ * sockets accept and have bytes. A rank that waits here beats, checks the job's health at least every 100 ms, and
+ * watches a peer that it waits for (watchdog.h).
  *
  * Thread: that of the data operations only. */
 #pragma once
 
-#include "comm/control/peer_watch.h"
+#include "comm/control/watchdog.h"
 
 struct net;
 

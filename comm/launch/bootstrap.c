@@ -89,7 +89,7 @@ static enum status parse_secret(unsigned char secret[32], struct error *err)
 /* Ranks that have only the environment in common meet at a key-value store of rank 0. */
 static enum status choose_store(struct bootstrap *boot, enum claimant claimant, struct error *err)
 {
-    struct launcher_meeting meeting = {.several_nodes = true};
+    struct launcher_rendezvous rendezvous = {.several_nodes = true};
     const char *address = env_variable("MASTER_ADDR"), *port = env_variable("MASTER_PORT"),
                *name = claimant_name(claimant);
     char line[SRUN_LINE];
@@ -99,9 +99,9 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
         return error_hint(err, "%s; or set it on all ranks: export %s=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')",
                           srun_line(boot->world, line), secret_name);
     }
-    TRY(parse_secret(meeting.secret, err));
-    meeting.port = port ? env_number(port) : 0;
-    if (meeting.port < 0 || meeting.port > 65535 || (port && !meeting.port))
+    TRY(parse_secret(rendezvous.secret, err));
+    rendezvous.port = port ? env_number(port) : 0;
+    if (rendezvous.port < 0 || rendezvous.port > 65535 || (port && !rendezvous.port))
         return error_set(
             err, STATUS_USAGE,
             "MASTER_PORT=%s is not a port number (1 to 65535); hint: choose one that is free on rank 0's machine, "
@@ -110,27 +110,27 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
     if (claimant == CLAIM_SLURM) {
         const char *nodes = env_variable("SLURM_STEP_NODELIST"), *count = env_variable("SLURM_STEP_NUM_NODES"),
                    *launch = env_variable("SLURM_LAUNCH_NODE_IPADDR");
-        if (!address && nodes && !slurm_first_node(nodes, meeting.hosts[0], sizeof meeting.hosts[0]))
+        if (!address && nodes && !slurm_first_node(nodes, rendezvous.hosts[0], sizeof rendezvous.hosts[0]))
             return error_set(err, STATUS_USAGE, "SLURM_STEP_NODELIST='%.200s' is not a list of nodes", nodes);
         if (!address && launch)
-            snprintf(meeting.hosts[1], sizeof meeting.hosts[1], "%s", launch);
-        meeting.several_nodes = !count || env_number(count) != 1;
+            snprintf(rendezvous.hosts[1], sizeof rendezvous.hosts[1], "%s", launch);
+        rendezvous.several_nodes = !count || env_number(count) != 1;
     } else {
         const char *local_world = env_variable("LOCAL_WORLD_SIZE");
-        meeting.several_nodes = !local_world || env_number(local_world) != boot->world;
+        rendezvous.several_nodes = !local_world || env_number(local_world) != boot->world;
         if (env_variable("TORCHELASTIC_USE_AGENT_STORE") && !strcmp(getenv("TORCHELASTIC_USE_AGENT_STORE"), "True"))
-            meeting.port = 0; /* torchrun itself listens at MASTER_PORT */
+            rendezvous.port = 0; /* torchrun itself listens at MASTER_PORT */
     }
     if (address)
-        snprintf(meeting.hosts[0], sizeof meeting.hosts[0], "%s", address);
-    if (!meeting.hosts[0][0] && !meeting.hosts[1][0]) {
+        snprintf(rendezvous.hosts[0], sizeof rendezvous.hosts[0], "%s", address);
+    if (!rendezvous.hosts[0][0] && !rendezvous.hosts[1][0]) {
         error_set(err, STATUS_USAGE, "rank %d of %d started by %s does not know where rank 0 is", boot->rank,
                   boot->world, name);
         return error_hint(err, "set MASTER_ADDR to rank 0's machine on all ranks, or use %s",
                           srun_line(boot->world, line));
     }
-    snprintf(meeting.job_id, sizeof meeting.job_id, "%s", boot->job_id);
-    return launcher_store_new(boot->rank, boot->world, &meeting, &boot->launcher, err);
+    snprintf(rendezvous.job_id, sizeof rendezvous.job_id, "%s", boot->job_id);
+    return launcher_store_new(boot->rank, boot->world, &rendezvous, &boot->launcher, err);
 }
 
 static enum status choose_pmi2(struct bootstrap *boot, struct error *err)

@@ -265,7 +265,7 @@ static enum status get_job(struct bootstrap *boot, struct error *err)
     return STATUS_OK;
 }
 
-static enum status meet_through_launcher(struct bootstrap *boot, const char *interface, struct error *err)
+static enum status rendezvous_through_launcher(struct bootstrap *boot, const char *interface, struct error *err)
 {
     enum status status;
     struct launcher *launcher = boot->launcher;
@@ -310,7 +310,7 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
     if (!bootstrap->places)
         return error_set(err, STATUS_DEVICE, "out of memory");
     if (bootstrap->launcher)
-        return meet_through_launcher(bootstrap, interface, err);
+        return rendezvous_through_launcher(bootstrap, interface, err);
     fill_local_places(bootstrap);
     return STATUS_OK;
 }

@@ -40,12 +40,12 @@ enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *
                                  struct error *err);
 
 /* ztrain's own store at rank 0, for ranks that have only the environment in common. */
-struct launcher_meeting {
+struct launcher_rendezvous {
     char hosts[2][256]; /* where rank 0 may be found; "": none */
     int port;           /* 0: one of a few that are derived from job and secret */
     bool several_nodes; /* or unknown: a loopback address is not enough */
     unsigned char secret[32];
     char job_id[64];
 };
-enum status launcher_store_new(int rank, int world, const struct launcher_meeting *meeting, struct launcher **launcher,
-                               struct error *err);
+enum status launcher_store_new(int rank, int world, const struct launcher_rendezvous *rendezvous,
+                               struct launcher **launcher, struct error *err);

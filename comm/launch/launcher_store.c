@@ -41,7 +41,7 @@ static const double farewell_seconds = 10; /* for the others to leave as well */
 
 struct store {
     struct launcher base;
-    struct launcher_meeting meeting;
+    struct launcher_rendezvous rendezvous;
     struct wire_self self;
     struct kv_server *server; /* rank 0's */
     struct kv_client *client;
@@ -53,32 +53,32 @@ struct store {
 /* ---- where rank 0 is ----------------------------------------------------- */
 
 /* The i-th port to try. */
-static uint16_t port_choice(const struct launcher_meeting *meeting, int i)
+static uint16_t port_choice(const struct launcher_rendezvous *rendezvous, int i)
 {
-    if (meeting->port)
-        return (uint16_t)meeting->port;
+    if (rendezvous->port)
+        return (uint16_t)rendezvous->port;
     unsigned char hash[crypto_generichash_BYTES];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)meeting->job_id, strlen(meeting->job_id),
-                       meeting->secret, sizeof meeting->secret);
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)rendezvous->job_id, strlen(rendezvous->job_id),
+                       rendezvous->secret, sizeof rendezvous->secret);
     return (uint16_t)(PORT_FIRST + (hash[2 * i] << 8 | hash[2 * i + 1]) % PORT_COUNT);
 }
 
-static int port_choices(const struct launcher_meeting *meeting)
+static int port_choices(const struct launcher_rendezvous *rendezvous)
 {
-    return meeting->port ? 1 : PORT_CHOICES;
+    return rendezvous->port ? 1 : PORT_CHOICES;
 }
 
 /* Resolves the names of rank 0's machine into numeric addresses with port 0. */
-static enum status resolve_hosts(const struct launcher_meeting *meeting, struct wire_address *places, int *count,
+static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, struct wire_address *places, int *count,
                                  struct error *err)
 {
     enum status status = STATUS_PEER;
     *count = 0;
-    for (size_t h = 0; h < COUNT_OF(meeting->hosts); h++) {
+    for (size_t h = 0; h < COUNT_OF(rendezvous->hosts); h++) {
         int found = 0;
-        if (!meeting->hosts[h][0])
+        if (!rendezvous->hosts[h][0])
             continue;
-        status = wire_resolve(meeting->hosts[h], 0, places + *count, HOST_ADDRESSES, &found, err);
+        status = wire_resolve(rendezvous->hosts[h], 0, places + *count, HOST_ADDRESSES, &found, err);
         *count += found;
     }
     if (*count > 0) /* one of the names is enough */
@@ -102,7 +102,7 @@ static void add_place(struct wire_address *places, int *count, const char *text)
 }
 
 /* The addresses at which rank 0 should listen; some of them may not be this machine's. */
-static enum status find_places(const struct launcher_meeting *meeting, const char *interface,
+static enum status find_places(const struct launcher_rendezvous *rendezvous, const char *interface,
                                struct wire_address *places, int *count, struct error *err)
 {
     struct wire_host own;
@@ -110,11 +110,11 @@ static enum status find_places(const struct launcher_meeting *meeting, const cha
     if (interface && *interface) {
         TRY(wire_host_read(interface, &own, err));
     } else {
-        TRY(resolve_hosts(meeting, places, count, err));
+        TRY(resolve_hosts(rendezvous, places, count, err));
         bool loopback = false;
         for (int i = 0; i < *count; i++)
             loopback |= is_loopback(places[i].text);
-        if (!loopback || !meeting->several_nodes)
+        if (!loopback || !rendezvous->several_nodes)
             return STATUS_OK;
         TRY(wire_host_read(NULL, &own, err));
     }
@@ -147,13 +147,13 @@ static enum status open_doors(struct store *store, const struct wire_address *pl
                               struct wire_server **doors, struct error *err)
 {
     enum status status = STATUS_PEER;
-    for (int p = 0; p < port_choices(&store->meeting) && status != STATUS_OK; p++) {
+    for (int p = 0; p < port_choices(&store->rendezvous) && status != STATUS_OK; p++) {
         int opened = 0;
         status = STATUS_OK;
         for (; opened < count && status == STATUS_OK; opened += status == STATUS_OK) {
             struct wire_address address = places[opened];
             int listener;
-            address.port = port_choice(&store->meeting, p);
+            address.port = port_choice(&store->rendezvous, p);
             status = wire_listen(&address, &listener, err);
             if (status == STATUS_OK)
                 status = wire_server_new(&store->self, listener, &doors[opened], err);
@@ -169,7 +169,7 @@ static enum status open_server(struct store *store, const char *interface, int *
     struct wire_address places[PLACES_MAX] = {0};
     struct wire_server *doors[KV_DOORS_MAX];
     int count;
-    TRY(find_places(&store->meeting, interface, places, &count, err));
+    TRY(find_places(&store->rendezvous, interface, places, &count, err));
     enum status status = keep_own(places, &count, err);
     if (status == STATUS_OK)
         status = open_doors(store, places, count, doors, err);
@@ -182,16 +182,16 @@ static enum status open_server(struct store *store, const char *interface, int *
 
 static enum status reach_server(struct store *store, double seconds, int *fd, struct error *err)
 {
-    const struct launcher_meeting *meeting = &store->meeting;
+    const struct launcher_rendezvous *rendezvous = &store->rendezvous;
     struct wire_address places[PLACES_MAX] = {0}, addresses[PLACES_MAX * PORT_CHOICES];
     int count, num = 0;
-    TRY(resolve_hosts(meeting, places, &count, err));
-    for (int p = 0; p < port_choices(meeting); p++)
+    TRY(resolve_hosts(rendezvous, places, &count, err));
+    for (int p = 0; p < port_choices(rendezvous); p++)
         for (int i = 0; i < count; i++, num++) {
             addresses[num] = places[i];
-            addresses[num].port = port_choice(meeting, p);
+            addresses[num].port = port_choice(rendezvous, p);
         }
-    const char *host = meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1];
+    const char *host = rendezvous->hosts[0][0] ? rendezvous->hosts[0] : rendezvous->hosts[1];
     enum status status = wire_connect(&store->self, 0, host, WIRE_STORE, addresses, num, seconds, fd, err);
     if (status == STATUS_PEER)
         return error_hint(err,
@@ -203,13 +203,13 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
 /* Adds a hint to the error of a fence in which ranks are missing. */
 static enum status hint_at_absent(const struct store *store, enum status status, struct error *err)
 {
-    const struct launcher_meeting *meeting = &store->meeting;
+    const struct launcher_rendezvous *rendezvous = &store->rendezvous;
     if (status != STATUS_PEER)
         return status;
     return error_hint(err,
                       "a missing rank was not started, has ended (see its own messages), does not reach rank 0 at "
                       "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
-                      meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1]);
+                      rendezvous->hosts[0][0] ? rendezvous->hosts[0] : rendezvous->hosts[1]);
 }
 
 /* The job has ended for this rank (kv_store.h). */
@@ -312,8 +312,8 @@ static const struct launcher_verbs store_verbs = {
     .release = store_release,
 };
 
-enum status launcher_store_new(int rank, int world, const struct launcher_meeting *meeting, struct launcher **launcher,
-                               struct error *err)
+enum status launcher_store_new(int rank, int world, const struct launcher_rendezvous *rendezvous,
+                               struct launcher **launcher, struct error *err)
 {
     *launcher = NULL;
     if (sodium_init() < 0)
@@ -321,11 +321,11 @@ enum status launcher_store_new(int rank, int world, const struct launcher_meetin
     struct store *store = calloc(1, sizeof *store);
     if (!store)
         return error_set(err, STATUS_DEVICE, "out of memory");
-    store->meeting = *meeting;
+    store->rendezvous = *rendezvous;
     store->base =
-        (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->meeting.secret};
-    store->self =
-        (struct wire_self){.rank = rank, .world = world, .job = store->meeting.job_id, .secret = store->meeting.secret};
+        (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->rendezvous.secret};
+    store->self = (struct wire_self){
+        .rank = rank, .world = world, .job = store->rendezvous.job_id, .secret = store->rendezvous.secret};
     condition_init(&store->changed);
     pthread_mutex_init(&store->mutex, NULL);
     *launcher = &store->base;

@@ -6,7 +6,7 @@
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -44,7 +44,7 @@ enum {
     DIALS_MAX = 128,   /* connects at once */
     PAUSE_MIN_MS = 20, /* between two tries to connect; doubled up to the maximum */
     PAUSE_MAX_MS = 500,
-    TICK_MS = 100,  /* between two progress ticks */
+    TICK_MS = 100,  /* between two heartbeats */
     WARNED_MAX = 32 /* addresses that a server has warned of and remembers */
 };
 _Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is the key");
@@ -614,7 +614,7 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
 }
 
 /* One call of wire_connect() or wire_mesh(): the connections to make, and those to wait for. */
-struct meeting {
+struct rendezvous {
     const struct wire_self *self;
     struct wire_server *server; /* NULL: no connection is waited for */
     struct wire_peer *peers;    /* (count) */
@@ -626,7 +626,7 @@ struct meeting {
     int open;             /* dials polled now */
 };
 
-static bool all_connected(const struct meeting *m)
+static bool all_connected(const struct rendezvous *m)
 {
     for (int i = 0; i < m->count; i++)
         if (m->peers[i].fd < 0)
@@ -645,8 +645,8 @@ static void leave_silent_address(struct dial *dial, double now)
     dial->patience = dial->patience < longest_try ? 2 * dial->patience : longest_try;
 }
 
-/* Starts the dials that are due and fills fds. Returns when the next dial is due, at most a tick from now. */
-static double start_dials(struct meeting *m, double now)
+/* Starts the dials that are due and fills fds. Returns when the next dial is due, at most a heartbeat from now. */
+static double start_dials(struct rendezvous *m, double now)
 {
     double wake = now + 1e-3 * TICK_MS;
     m->open = 0;
@@ -669,7 +669,7 @@ static double start_dials(struct meeting *m, double now)
 }
 
 /* Makes and accepts connections until every peer has one or `seconds` are over. */
-static enum status connect_all(struct meeting *m, double seconds, struct error *err)
+static enum status connect_all(struct rendezvous *m, double seconds, struct error *err)
 {
     const double end = seconds_now() + seconds;
     for (;;) {
@@ -687,12 +687,12 @@ static enum status connect_all(struct meeting *m, double seconds, struct error *
         for (int i = 0; i < m->open; i++)
             if (m->fds[i].revents)
                 dial_step(m->polled[i]);
-        liveness_tick();
+        heartbeat_beat();
     }
 }
 
 /* connect_all() with the memory that it needs. After a failure no peer has a connection. */
-static enum status meet_peers(struct meeting *m, double seconds, struct error *err)
+static enum status connect_peers(struct rendezvous *m, double seconds, struct error *err)
 {
     m->fds = calloc(DIALS_MAX + 1, sizeof *m->fds);
     m->polled = calloc(DIALS_MAX, sizeof(struct dial *));
@@ -731,8 +731,8 @@ enum status wire_connect(const struct wire_self *self, int peer, const char *hos
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     dial_init(&dial, &one, addresses, count);
-    struct meeting meeting = {.self = self, .peers = &one, .count = 1, .dials = &dial, .num_dials = 1};
-    TRY(meet_peers(&meeting, timeout_seconds, err));
+    struct rendezvous rendezvous = {.self = self, .peers = &one, .count = 1, .dials = &dial, .num_dials = 1};
+    TRY(connect_peers(&rendezvous, timeout_seconds, err));
     *fd = one.fd;
     return STATUS_OK;
 }
@@ -751,9 +751,9 @@ enum status wire_mesh(const struct wire_self *self, struct wire_server *server, 
         if (peers[i].rank < self->rank)
             dial_init(&dials[num_dials++], &peers[i], &peers[i].address, 1);
     }
-    struct meeting meeting = {
+    struct rendezvous rendezvous = {
         .self = self, .server = server, .peers = peers, .count = count, .dials = dials, .num_dials = num_dials};
-    enum status status = meet_peers(&meeting, timeout_seconds, err);
+    enum status status = connect_peers(&rendezvous, timeout_seconds, err);
     free(dials);
     return status;
 }

@@ -133,6 +133,6 @@ struct wire_peer {
 };
 
 /* Makes one connection for each entry of `peers`, all at the same time; of two ranks the lower one accepts. Every rank
- * calls it with its list of peers; ticks while it waits (core/liveness.h). */
+ * calls it with its list of peers; beats while it waits (core/heartbeat.h). */
 enum status wire_mesh(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
                       double timeout_seconds, struct error *err);

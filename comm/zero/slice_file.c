@@ -312,7 +312,7 @@ void slice_file_read_ahead(struct slice_file *file, int unit, struct stream *str
     enqueue_loads(file, unit, 0, file->num_readers - 1, stream);
 }
 
-void slice_file_copy_up(struct slice_file *file, int unit, void *memory, struct stream *stream)
+void slice_file_h2d(struct slice_file *file, int unit, void *memory, struct stream *stream)
 {
     const int64_t slice = file->config.layout->slice[unit], piece = file->config.piece;
     const size_t size = dtype_size(file->config.dtype[0]);
@@ -344,7 +344,7 @@ void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int wri
     enqueue_work(file, record_of(file, unit, at), file->writing[writer], run_store, stream);
 }
 
-void slice_file_copy_down(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream)
+void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream)
 {
     const int64_t slice = file->config.layout->slice[unit], piece = file->config.piece;
     const size_t size = dtype_size(file->config.dtype[0]);

@@ -76,9 +76,9 @@ void slice_file_walk_ahead(struct slice_file *file);
 /* Enqueues on `stream`, always the same one, that the unit's first pieces are read, unless they are in buffers. */
 void slice_file_read_ahead(struct slice_file *file, int unit, struct stream *stream);
 /* Enqueues on that stream the copy of the unit to `memory`, piece by piece: the next ones are read meanwhile. */
-void slice_file_copy_up(struct slice_file *file, int unit, void *memory, struct stream *stream);
+void slice_file_h2d(struct slice_file *file, int unit, void *memory, struct stream *stream);
 /* Enqueues the copy of `memory` to the unit. writer: which of the streams that write this one is. */
-void slice_file_copy_down(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream);
+void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream);
 
 /* Work on `stream` from now on may write the piece that begins at element `at`, at the address that is returned;
  * slice_file_end_write() enqueues its way to the disk. */

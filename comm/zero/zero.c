@@ -550,9 +550,9 @@ static void compute_params(struct zero *z, struct stream *compute)
     for (int u = 0; u < z->units; u++) {
         if (zero_is_offloaded(z, u)) {
             zero_offload_update(z, u, true);
-            stream_wait(z->stream, z->offload.raised[u]);
+            stream_wait(z->stream, z->offload.h2d_done[u]);
         } else if (!zero_one_copy(z) && zero_offloads_params(z)) {
-            zero_bring_down_master(z, u, compute);
+            zero_master_d2h(z, u, compute);
         } else if (!zero_one_copy(z)) {
             cast_unit(z, u, compute);
         }
@@ -577,7 +577,7 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
         if (zero_is_offloaded(z, u) || cast_own)
             zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
     if (zero_offloads_params(z))
-        stream_sync(z->offloaded_params.down);
+        stream_sync(z->offloaded_params.d2h);
     zero_offload_sync(z);
     stream_sync(z->stream);
     stream_sync(compute);

@@ -92,7 +92,7 @@ static void wait_for_updates(struct zero *z)
     stream_sync(z->stream);
     zero_offload_sync(z);
     if (zero_offloads_params(z))
-        stream_sync(z->offloaded_params.down);
+        stream_sync(z->offloaded_params.d2h);
 }
 
 /* A part of a unit in an array. */
@@ -250,7 +250,7 @@ static void wait_for_all(struct zero *z, struct stream *compute)
     stream_sync(z->stream);
     zero_offload_sync(z);
     if (z->offload.first_unit < z->units)
-        stream_sync(z->offload.down);
+        stream_sync(z->offload.d2h);
 }
 
 enum status zero_check_pass(struct zero *z, int pass, int64_t step, struct stream *compute, struct error *err)

@@ -87,10 +87,10 @@ static void gather_into_place(struct zero *z, int unit)
     place->unit = unit;
     const void *own;
     if (zero_offloads_params(z)) {
-        own = zero_bring_up(z, unit, z->stream);
+        own = zero_param_h2d(z, unit, z->stream);
     } else {
         own = zero_param(z, unit, zero_own(z, unit));
-        stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.raised[unit] : z->updated);
+        stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.h2d_done[unit] : z->updated);
     }
     stream_wait(z->stream, place->released);
     if (zero_parallel(z))
@@ -125,7 +125,7 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
     if (!zero_gathers_on_demand(z)) {
         stream_wait(stream, z->fetched[unit]);
         if (zero_is_offloaded(z, unit) && !zero_parallel(z))
-            stream_wait(stream, z->offload.raised[unit]);
+            stream_wait(stream, z->offload.h2d_done[unit]);
         *params = zero_param(z, unit, 0);
         return comm_status(z->comm, err);
     }
@@ -238,21 +238,21 @@ static const void *reduce_grads(struct zero *z, int unit, const void *send)
             zero_gather(z, COMM_GRADIENTS, unit, slice, zero_grad(z, unit, 0), kept);
         event_record(z->reduced[unit], z->stream);
         if (zero_is_offloaded(z, unit))
-            zero_offload_lower(z, unit, slice, z->reduced[unit], NULL);
+            zero_offload_d2h(z, unit, slice, z->reduced[unit], NULL);
         return slice;
     }
-    struct offload_staging *staging = zero_is_offloaded(z, unit) ? zero_offload_staging(z, unit, z->stream) : NULL;
+    struct d2h_buffer *staging = zero_is_offloaded(z, unit) ? zero_offload_staging(z, unit, z->stream) : NULL;
     void *slice = staging ? staging->memory : zero_grad(z, unit, zero_own(z, unit));
     reduce_unit(z, unit, send, slice, kept, z->micro > 0);
     event_record(sent, z->stream);
     event_record(z->reduced[unit], z->stream);
     if (staging)
-        zero_offload_lower(z, unit, slice, z->reduced[unit], staging->lowered);
+        zero_offload_d2h(z, unit, slice, z->reduced[unit], staging->d2h_done);
     return slice;
 }
 
 /* Alone, a rank has nothing to reduce: copies an offloaded unit's gradients down. */
-static void lower_grads(struct zero *z, int unit, struct stream *stream)
+static void grads_d2h(struct zero *z, int unit, struct stream *stream)
 {
     struct bucket *bucket = &z->buckets[zero_place(z, unit)];
     const void *grads = zero_grad(z, unit, 0);
@@ -261,12 +261,12 @@ static void lower_grads(struct zero *z, int unit, struct stream *stream)
         grads = bucket->memory;
         free_ = bucket->reduced;
     } else if (!z->grads_whole) {
-        struct offload_staging *staging = zero_offload_round(z, unit, bucket, stream);
+        struct d2h_buffer *staging = zero_offload_round(z, unit, bucket, stream);
         grads = staging->memory;
-        free_ = staging->lowered;
+        free_ = staging->d2h_done;
     }
     event_record(z->computed, stream);
-    zero_offload_lower(z, unit, grads, z->computed, free_);
+    zero_offload_d2h(z, unit, grads, z->computed, free_);
 }
 
 static enum status grads_ready(void *self, int unit, struct stream *stream, struct error *err)
@@ -294,7 +294,7 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
         if (z->watch)
             TRY(z->watch->reduced(z, unit, slice, err));
     } else {
-        lower_grads(z, unit, stream);
+        grads_d2h(z, unit, stream);
     }
     if (!z->config.overlap_comm)
         stream_wait(stream, z->reduced[unit]);

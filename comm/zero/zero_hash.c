@@ -1,6 +1,6 @@
 /* zero_hash.c: hashes of a rank's arrays, by which they are compared: with another rank's, or with themselves later. */
 #include "comm/zero/zero_internal.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <xxhash.h>
 
@@ -17,7 +17,7 @@ static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
         for (int i = 0; i < count; i++) {
             size_t at = from + (size_t)i * HASH_PIECE, left = bytes - at;
             pieces[i] = XXH3_64bits(memory + at, left < HASH_PIECE ? left : HASH_PIECE);
-            liveness_tick();
+            heartbeat_beat();
         }
         hash = XXH3_64bits_withSeed(pieces, (size_t)count * sizeof *pieces, hash);
     }

@@ -22,7 +22,7 @@ struct gather_place {
     int unit;                          /* its parameters are here, or being gathered; -1: none */
     int holds;                         /* acquires that were not released yet */
     struct event *gathered, *released; /* on the communication stream; on the compute stream */
-    struct event *staged, *lowered;    /* zero_offload_params.c: `staging` is filled; is copied to host memory */
+    struct event *staged, *d2h_done;   /* zero_offload_params.c: `staging` is filled; is copied to host memory */
 };
 
 /* Parameters in host memory or on a disk: zero_offload_params.c. */
@@ -30,7 +30,7 @@ struct offloaded_params {
     int resident;             /* nvme: the units before it are in host memory; cpu: all are */
     struct slice_file *disk;  /* owned: the own slices of the others; NULL: there are none */
     int64_t piece;            /* elements of its pieces */
-    struct stream *up, *down; /* copies to and from device memory */
+    struct stream *h2d, *d2h; /* copies to and from device memory */
     struct event **settled;   /* (units): the own slice in host memory holds its latest values */
 };
 
@@ -73,36 +73,36 @@ struct zero_muon {
 enum { OFFLOAD_BUFFERS = 2 }; /* one is copied while the next one is written */
 
 /* Host memory for parameters of a unit on their way up. */
-struct offload_copy {
-    char *memory;         /* compute dtype, room for a piece; NULL if master weights in host memory go up as they are */
-    struct event *raised; /* the copy up has read it */
+struct h2d_buffer {
+    char *memory; /* compute dtype, room for a piece; NULL if master weights in host memory go up as they are */
+    struct event *h2d_done; /* the copy up has read it */
 };
 
 /* Device memory for one unit's gradients on their way down. */
-struct offload_staging {
-    void *memory;          /* config.grad_dtype, room for the largest own slice; NULL: unused */
-    struct event *filled;  /* it holds the sum of the micro-batches so far, to which the next one is added */
-    struct event *lowered; /* the copy down has read it */
+struct d2h_buffer {
+    void *memory;           /* config.grad_dtype, room for the largest own slice; NULL: unused */
+    struct event *filled;   /* it holds the sum of the micro-batches so far, to which the next one is added */
+    struct event *d2h_done; /* the copy down has read it */
 };
 
 /* The optimizer's state of the units from first_unit on, in host memory (zero_offload.c). These are the last units: the
  * next forward needs them last, and backward finishes their gradients first. */
 struct zero_offload {
-    int first_unit;                              /* units: none is offloaded, and the rest is unused */
-    int64_t piece;                               /* elements that the host updates at a time, where it has to cut */
-    struct slice_file *disk;                     /* owned; nvme: the state is there, and `state` is NULL */
-    struct slice_file *grads_disk;               /* the same for `grads` */
-    char *state[STATE_KIND_COUNT];               /* host, zero_state_dtype(): own slices of these units in turn */
-    char *grads;                                 /* config.grad_dtype: sums over the micro-batches so far */
-    struct step_state *step;                     /* host: the decision about the step */
-    struct offload_copy copies[OFFLOAD_BUFFERS]; /* used in turn */
-    struct offload_staging staging[OFFLOAD_BUFFERS];
+    int first_unit;                            /* units: none is offloaded, and the rest is unused */
+    int64_t piece;                             /* elements that the host updates at a time, where it has to cut */
+    struct slice_file *disk;                   /* owned; nvme: the state is there, and `state` is NULL */
+    struct slice_file *grads_disk;             /* the same for `grads` */
+    char *state[STATE_KIND_COUNT];             /* host, zero_state_dtype(): own slices of these units in turn */
+    char *grads;                               /* config.grad_dtype: sums over the micro-batches so far */
+    struct step_state *step;                   /* host: the decision about the step */
+    struct h2d_buffer copies[OFFLOAD_BUFFERS]; /* used in turn */
+    struct d2h_buffer staging[OFFLOAD_BUFFERS];
     uint64_t next_copy, next_staging;
-    struct stream *down, *up, *host;    /* copies down; copies up; AdamW */
-    struct event *decided;              /* *step is in host memory */
-    struct event *written;              /* a point of `host` that `up` waits for */
-    struct event **lowered, **raised;   /* (units): gradients are in host memory; parameters on the device */
-    struct event *searched[ZERO_STEPS]; /* host_bad_index of step n is known: n % ZERO_STEPS */
+    struct stream *d2h, *h2d, *host;     /* copies down; copies up; AdamW */
+    struct event *decided;               /* *step is in host memory */
+    struct event *written;               /* a point of `host` that `h2d` waits for */
+    struct event **d2h_done, **h2d_done; /* (units): gradients are in host memory; parameters on the device */
+    struct event *searched[ZERO_STEPS];  /* host_bad_index of step n is known: n % ZERO_STEPS */
 };
 
 /* A slice that the caller of zero_slices() is filling in host_slice. */
@@ -393,7 +393,7 @@ void zero_read_ahead(struct zero *zero, int unit);
 
 /* Enqueues the copy of the own slice of `unit` from host memory to the staging slice of its place, which is returned;
  * `stream` waits for it. */
-void *zero_bring_up(struct zero *zero, int unit, struct stream *stream);
+void *zero_param_h2d(struct zero *zero, int unit, struct stream *stream);
 
 /* The update of parameters in host memory by AdamW on the device. Before it: returns the unit's slice of the master
  * weights, where it is the parameters' and has to be brought up; else NULL. After it: the parameters come down. */
@@ -401,7 +401,7 @@ char *zero_begin_update(struct zero *zero, int unit, struct stream *compute);
 void zero_end_update(struct zero *zero, int unit, struct stream *compute);
 
 /* Rounds the master weights on the device to the parameters in host memory. */
-void zero_bring_down_master(struct zero *zero, int unit, struct stream *compute);
+void zero_master_d2h(struct zero *zero, int unit, struct stream *compute);
 
 /* Forgets which parameters are gathered, because they have changed. */
 void zero_places_clear(struct zero *zero);
@@ -439,22 +439,21 @@ void zero_offload_layout(struct zero *zero, struct arena *local, struct arena *h
 void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket, struct stream *stream);
 
 /* The staging slice into which `stream` writes the unit's gradients next: added to its values if z->micro > 0. */
-struct offload_staging *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
+struct d2h_buffer *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
 
 /* World 1, gradients that are not fp32: adds those in the bucket to the sum so far, rounded, in a staging slice. */
-struct offload_staging *zero_offload_round(struct zero *zero, int unit, const struct bucket *bucket,
-                                           struct stream *stream);
+struct d2h_buffer *zero_offload_round(struct zero *zero, int unit, const struct bucket *bucket, struct stream *stream);
 
 /* Copies the unit's own slice of the gradients (in config.grad_dtype) down. ready: an event after which they are
  * complete; free: NULL, or recorded when `grads` may be overwritten. At stages 2 and 3, the last micro-batch's sum of
  * squares goes into the rank's report, followed by z->reduced[unit]. */
-void zero_offload_lower(struct zero *zero, int unit, const void *grads, struct event *ready, struct event *free);
+void zero_offload_d2h(struct zero *zero, int unit, const void *grads, struct event *ready, struct event *free);
 
 /* After decide_step on `compute`: the host learns the decision, and searches the gradients of a skipped step. */
 void zero_offload_begin_update(struct zero *zero, struct stream *compute);
 
-/* Updates an offloaded unit on the host and copies its parameters up; offload.raised[unit] is recorded then. A skipped
- * step changes nothing. cast_only: only the parameters follow from the master weights. */
+/* Updates an offloaded unit on the host and copies its parameters up; offload.h2d_done[unit] is recorded then. A
+ * skipped step changes nothing. cast_only: only the parameters follow from the master weights. */
 void zero_offload_update(struct zero *zero, int unit, bool cast_only);
 
 /* Waits for all updates and copies up. */

@@ -86,25 +86,25 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     if (!z->comm)
         return STATUS_OK;
     enum stream_kind host = z->device->kind == DEVICE_CPU ? STREAM_COMPUTE : STREAM_COMM;
-    TRY(stream_new(z->device, STREAM_COMM, &o->down, err));
-    TRY(stream_new(z->device, STREAM_COMM, &o->up, err));
+    TRY(stream_new(z->device, STREAM_COMM, &o->d2h, err));
+    TRY(stream_new(z->device, STREAM_COMM, &o->h2d, err));
     TRY(stream_new(z->device, host, &o->host, err));
     TRY(event_new(z->device, &o->decided, err));
     TRY(event_new(z->device, &o->written, err));
     for (int i = 0; i < ZERO_STEPS; i++)
         TRY(event_new(z->device, &o->searched[i], err));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        TRY(event_new(z->device, &o->copies[i].raised, err));
+        TRY(event_new(z->device, &o->copies[i].h2d_done, err));
         TRY(event_new(z->device, &o->staging[i].filled, err));
-        TRY(event_new(z->device, &o->staging[i].lowered, err));
+        TRY(event_new(z->device, &o->staging[i].d2h_done, err));
     }
-    o->lowered = calloc((size_t)z->units, sizeof *o->lowered);
-    o->raised = calloc((size_t)z->units, sizeof *o->raised);
-    if (!o->lowered || !o->raised)
+    o->d2h_done = calloc((size_t)z->units, sizeof *o->d2h_done);
+    o->h2d_done = calloc((size_t)z->units, sizeof *o->h2d_done);
+    if (!o->d2h_done || !o->h2d_done)
         return error_set(err, STATUS_DEVICE, "out of memory");
     for (int u = o->first_unit; u < z->units; u++) {
-        TRY(event_new(z->device, &o->lowered[u], err));
-        TRY(event_new(z->device, &o->raised[u], err));
+        TRY(event_new(z->device, &o->d2h_done[u], err));
+        TRY(event_new(z->device, &o->h2d_done[u], err));
     }
     return STATUS_OK;
 }
@@ -113,23 +113,23 @@ void zero_offload_close(struct zero *z)
 {
     struct zero_offload *o = &z->offload;
     stream_free(o->host); /* in the order in which work passes through them */
-    stream_free(o->up);
-    stream_free(o->down);
+    stream_free(o->h2d);
+    stream_free(o->d2h);
     event_free(o->decided);
     event_free(o->written);
     for (int i = 0; i < ZERO_STEPS; i++)
         event_free(o->searched[i]);
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        event_free(o->copies[i].raised);
+        event_free(o->copies[i].h2d_done);
         event_free(o->staging[i].filled);
-        event_free(o->staging[i].lowered);
+        event_free(o->staging[i].d2h_done);
     }
     for (int u = 0; u < z->units; u++) {
-        event_free(o->lowered ? o->lowered[u] : NULL);
-        event_free(o->raised ? o->raised[u] : NULL);
+        event_free(o->d2h_done ? o->d2h_done[u] : NULL);
+        event_free(o->h2d_done ? o->h2d_done[u] : NULL);
     }
-    free(o->lowered);
-    free(o->raised);
+    free(o->d2h_done);
+    free(o->h2d_done);
     slice_file_free(o->disk);
     slice_file_free(o->grads_disk);
 }
@@ -177,7 +177,7 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host
         o->staging[i].memory = arena_take(local, MEM_COMM, largest * grad_size);
     void *workspace = arena_take(local, MEM_WORKSPACE, OPS_SUMS_WORKSPACE);
     if (workspace)
-        stream_set_workspace(o->down, workspace, OPS_SUMS_WORKSPACE);
+        stream_set_workspace(o->d2h, workspace, OPS_SUMS_WORKSPACE);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
@@ -197,40 +197,40 @@ static size_t grad_bytes(const struct zero *z, int unit)
 
 /* Brings the unit's sum of the micro-batches so far up to `memory`, which is free after `free_`; then records `filled`.
  */
-static void bring_sum_up(struct zero *z, int unit, void *memory, struct event *free_, struct event *filled)
+static void sum_h2d(struct zero *z, int unit, void *memory, struct event *free_, struct event *filled)
 {
     struct zero_offload *o = &z->offload;
-    stream_wait(o->up, free_);
-    stream_wait(o->up, o->lowered[unit]);
+    stream_wait(o->h2d, free_);
+    stream_wait(o->h2d, o->d2h_done[unit]);
     if (o->grads_disk)
-        slice_file_copy_up(o->grads_disk, unit, memory, o->up);
+        slice_file_h2d(o->grads_disk, unit, memory, o->h2d);
     else
-        stream_copy_in_order(o->up, memory, host_grad(z, unit), grad_bytes(z, unit));
-    event_record(filled, o->up);
+        stream_copy_in_order(o->h2d, memory, host_grad(z, unit), grad_bytes(z, unit));
+    event_record(filled, o->h2d);
 }
 
 void zero_offload_fill_bucket(struct zero *z, int unit, struct bucket *bucket, struct stream *stream)
 {
-    bring_sum_up(z, unit, bucket->memory, bucket->reduced, z->offload.staging[0].filled);
+    sum_h2d(z, unit, bucket->memory, bucket->reduced, z->offload.staging[0].filled);
     stream_wait(stream, z->offload.staging[0].filled);
 }
 
-struct offload_staging *zero_offload_staging(struct zero *z, int unit, struct stream *stream)
+struct d2h_buffer *zero_offload_staging(struct zero *z, int unit, struct stream *stream)
 {
     struct zero_offload *o = &z->offload;
-    struct offload_staging *staging = &o->staging[o->next_staging++ % OFFLOAD_BUFFERS];
+    struct d2h_buffer *staging = &o->staging[o->next_staging++ % OFFLOAD_BUFFERS];
     if (z->micro > 0) {
-        bring_sum_up(z, unit, staging->memory, staging->lowered, staging->filled);
+        sum_h2d(z, unit, staging->memory, staging->d2h_done, staging->filled);
         stream_wait(stream, staging->filled);
     } else {
-        stream_wait(stream, staging->lowered);
+        stream_wait(stream, staging->d2h_done);
     }
     return staging;
 }
 
-struct offload_staging *zero_offload_round(struct zero *z, int unit, const struct bucket *bucket, struct stream *stream)
+struct d2h_buffer *zero_offload_round(struct zero *z, int unit, const struct bucket *bucket, struct stream *stream)
 {
-    struct offload_staging *staging = zero_offload_staging(z, unit, stream);
+    struct d2h_buffer *staging = zero_offload_staging(z, unit, stream);
     struct accumulate_args args = {.dst_dtype = z->config.grad_dtype,
                                    .src_dtype = DTYPE_F32,
                                    .n = z->config.layout->slice[unit],
@@ -262,28 +262,28 @@ static void sum_squares(struct zero *z, int unit, const void *grads)
                               .x = grads,
                               .out = &z->reports[z->rank * (z->units + 1) + unit]};
     if (z->device->kind != DEVICE_CPU) {
-        z->device->ops->sumsq(z->offload.down, &args);
+        z->device->ops->sumsq(z->offload.d2h, &args);
         return;
     }
     struct sum_of_squares sum = {z->device->host_ops, args};
-    stream_submit(z->offload.down, run_sumsq, &sum, sizeof sum);
+    stream_submit(z->offload.d2h, run_sumsq, &sum, sizeof sum);
 }
 
-void zero_offload_lower(struct zero *z, int unit, const void *grads, struct event *ready, struct event *free_)
+void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event *ready, struct event *free_)
 {
     struct zero_offload *o = &z->offload;
-    stream_wait(o->down, ready);
+    stream_wait(o->d2h, ready);
     if (!z->grads_whole && z->last_micro) {
         sum_squares(z, unit, grads);
-        event_record(z->reduced[unit], o->down);
+        event_record(z->reduced[unit], o->d2h);
     }
     if (o->grads_disk)
-        slice_file_copy_down(o->grads_disk, unit, 0, grads, o->down);
+        slice_file_d2h(o->grads_disk, unit, 0, grads, o->d2h);
     else
-        stream_copy(o->down, host_grad(z, unit), grads, grad_bytes(z, unit));
-    event_record(o->lowered[unit], o->down);
+        stream_copy(o->d2h, host_grad(z, unit), grads, grad_bytes(z, unit));
+    event_record(o->d2h_done[unit], o->d2h);
     if (free_)
-        event_record(free_, o->down);
+        event_record(free_, o->d2h);
 }
 
 /* ---- the update ---------------------------------------------------------- */
@@ -358,7 +358,7 @@ void zero_offload_begin_update(struct zero *z, struct stream *compute)
     stream_wait(o->host, o->decided);
     if (!z->grads_whole) {
         struct search search = {z, &z->records[slot].host_bad_index};
-        stream_wait(o->host, o->lowered[o->first_unit]); /* the last one that comes down */
+        stream_wait(o->host, o->d2h_done[o->first_unit]); /* the last one that comes down */
         stream_submit(o->host, run_search, &search, sizeof search);
     }
     event_record(o->searched[slot], o->host);
@@ -498,23 +498,23 @@ static void update_params_on_device(struct zero *z, int unit, bool cast_only)
     for (int64_t at = 0; at < z->config.layout->slice[unit];) {
         const struct host_piece piece = piece_from(z, unit, at);
         const int64_t offset = zero_own(z, unit) + at;
-        struct offload_copy *copy = &o->copies[o->next_copy++ % OFFLOAD_BUFFERS];
-        stream_wait(o->host, copy->raised);
+        struct h2d_buffer *copy = &o->copies[o->next_copy++ % OFFLOAD_BUFFERS];
+        stream_wait(o->host, copy->h2d_done);
         submit_update(z, piece, cast_only, copy->memory);
         event_record(o->written, o->host);
-        stream_wait(o->up, o->written);
+        stream_wait(o->h2d, o->written);
         const void *source = copy->memory ? copy->memory : zero_state_at(z, STATE_MASTER, unit, offset);
-        stream_copy_in_order(o->up, zero_param(z, unit, offset), source,
+        stream_copy_in_order(o->h2d, zero_param(z, unit, offset), source,
                              (size_t)piece.count * dtype_size(z->config.dtype));
-        event_record(copy->raised, o->up);
+        event_record(copy->h2d_done, o->h2d);
         at += piece.count;
     }
-    event_record(o->raised[unit], o->up);
+    event_record(o->h2d_done[unit], o->h2d);
 }
 
 void zero_offload_update(struct zero *z, int unit, bool cast_only)
 {
-    stream_wait(z->offload.host, z->offload.lowered[unit]);
+    stream_wait(z->offload.host, z->offload.d2h_done[unit]);
     if (!zero_offloads_params(z)) {
         update_params_on_device(z, unit, cast_only);
         return;
@@ -531,7 +531,7 @@ void zero_offload_sync(struct zero *z)
     if (z->offload.first_unit == z->units)
         return;
     stream_sync(z->offload.host);
-    stream_sync(z->offload.up);
+    stream_sync(z->offload.h2d);
 }
 
 /* ---- nvme ---------------------------------------------------------------- */

@@ -20,8 +20,8 @@
  * computes, and written as it comes down. On the device the whole slice is needed, as units are gathered whole.
  *
  * Stream rule. A staging slice has one user at a time. The copy up waits until the host's slice holds its latest values
- * (settled), and until the staging slice is free: its all-gather is over, which means on every carrier that no peer
- * reads it any more (with world 1: its unit was released), and its values have come down (lowered). */
+ * (settled), and until the staging slice is free: its all-gather is over, which means on every transport that no peer
+ * reads it any more (with world 1: its unit was released), and its values have come down (d2h_done). */
 #include "comm/zero/zero_internal.h"
 
 #include <stdlib.h>
@@ -71,13 +71,13 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
         return error_set(err, STATUS_DEVICE, "out of memory");
     if (!z->comm)
         return STATUS_OK;
-    TRY(stream_new(z->device, STREAM_COMM, &offload->up, err));
-    TRY(stream_new(z->device, STREAM_COMM, &offload->down, err));
+    TRY(stream_new(z->device, STREAM_COMM, &offload->h2d, err));
+    TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
     for (int u = 0; u < z->units; u++)
         TRY(event_new(z->device, &offload->settled[u], err));
     for (int p = 0; p < PLACES; p++) {
         TRY(event_new(z->device, &z->places[p].staged, err));
-        TRY(event_new(z->device, &z->places[p].lowered, err));
+        TRY(event_new(z->device, &z->places[p].d2h_done, err));
     }
     return STATUS_OK;
 }
@@ -91,17 +91,17 @@ static void free_event(struct event *event)
 void zero_offload_params_release(struct zero *z)
 {
     struct offloaded_params *offload = &z->offloaded_params;
-    if (offload->up)
-        stream_free(offload->up);
-    if (offload->down)
-        stream_free(offload->down);
+    if (offload->h2d)
+        stream_free(offload->h2d);
+    if (offload->d2h)
+        stream_free(offload->d2h);
     slice_file_free(offload->disk);
     for (int u = 0; offload->settled && u < z->units; u++)
         free_event(offload->settled[u]);
     free(offload->settled);
     for (int p = 0; p < PLACES; p++) {
         free_event(z->places[p].staged);
-        free_event(z->places[p].lowered);
+        free_event(z->places[p].d2h_done);
     }
 }
 
@@ -115,7 +115,7 @@ static void await_staging(const struct zero *z, const struct gather_place *place
 {
     stream_wait(stream, place->staged); /* brought up ahead, and then perhaps never gathered or released */
     stream_wait(stream, zero_parallel(z) ? place->gathered : place->released);
-    stream_wait(stream, place->lowered);
+    stream_wait(stream, place->d2h_done);
 }
 
 void zero_read_ahead(struct zero *z, int unit)
@@ -123,45 +123,45 @@ void zero_read_ahead(struct zero *z, int unit)
     struct offloaded_params *offload = &z->offloaded_params;
     if (!zero_param_on_disk(z, unit))
         return;
-    stream_wait(offload->up, offload->settled[unit]);
-    slice_file_read_ahead(offload->disk, unit, offload->up);
+    stream_wait(offload->h2d, offload->settled[unit]);
+    slice_file_read_ahead(offload->disk, unit, offload->h2d);
 }
 
-void *zero_bring_up(struct zero *z, int unit, struct stream *stream)
+void *zero_param_h2d(struct zero *z, int unit, struct stream *stream)
 {
     struct gather_place *place = &z->places[zero_place(z, unit)];
-    struct stream *up = z->offloaded_params.up;
-    stream_wait(up, z->offloaded_params.settled[unit]);
+    struct stream *h2d = z->offloaded_params.h2d;
+    stream_wait(h2d, z->offloaded_params.settled[unit]);
     zero_read_ahead(z, unit); /* while the staging slice has its user */
-    await_staging(z, place, up);
+    await_staging(z, place, h2d);
     if (zero_param_on_disk(z, unit))
-        slice_file_copy_up(z->offloaded_params.disk, unit, place->staging, up);
+        slice_file_h2d(z->offloaded_params.disk, unit, place->staging, h2d);
     else
-        stream_copy_in_order(up, place->staging, zero_param(z, unit, zero_own(z, unit)), slice_bytes(z, unit));
-    event_record(place->staged, up);
+        stream_copy_in_order(h2d, place->staging, zero_param(z, unit, zero_own(z, unit)), slice_bytes(z, unit));
+    event_record(place->staged, h2d);
     stream_wait(stream, place->staged);
     return place->staging;
 }
 
 /* Copies the staging slice to the host's slice, after the work enqueued on `compute` so far. */
-static void bring_down(struct zero *z, int unit, struct stream *compute)
+static void param_d2h(struct zero *z, int unit, struct stream *compute)
 {
     struct gather_place *place = &z->places[zero_place(z, unit)];
-    struct stream *down = z->offloaded_params.down;
+    struct stream *d2h = z->offloaded_params.d2h;
     struct slice_file *disk = zero_param_on_disk(z, unit) ? z->offloaded_params.disk : NULL;
     event_record(z->computed, compute);
-    stream_wait(down, z->computed);
+    stream_wait(d2h, z->computed);
     if (disk)
-        slice_file_copy_down(disk, unit, 0, place->staging, down);
+        slice_file_d2h(disk, unit, 0, place->staging, d2h);
     else
-        stream_copy(down, zero_param(z, unit, zero_own(z, unit)), place->staging, slice_bytes(z, unit));
-    event_record(place->lowered, down);
-    event_record(z->offloaded_params.settled[unit], down);
+        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), place->staging, slice_bytes(z, unit));
+    event_record(place->d2h_done, d2h);
+    event_record(z->offloaded_params.settled[unit], d2h);
     if (!z->config.overlap_comm)
-        stream_wait(compute, place->lowered);
+        stream_wait(compute, place->d2h_done);
 }
 
-void zero_bring_down_master(struct zero *z, int unit, struct stream *compute)
+void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
 {
     struct gather_place *place = &z->places[zero_place(z, unit)];
     struct cast_args cast = {.dst_dtype = z->config.dtype,
@@ -171,12 +171,12 @@ void zero_bring_down_master(struct zero *z, int unit, struct stream *compute)
                              .src = zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit))};
     await_staging(z, place, compute);
     z->device->ops->cast(compute, &cast);
-    bring_down(z, unit, compute);
+    param_d2h(z, unit, compute);
 }
 
 char *zero_begin_update(struct zero *z, int unit, struct stream *compute)
 {
-    return zero_offloads_params(z) && zero_one_copy(z) ? zero_bring_up(z, unit, compute) : NULL;
+    return zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, compute) : NULL;
 }
 
 void zero_end_update(struct zero *z, int unit, struct stream *compute)
@@ -184,9 +184,9 @@ void zero_end_update(struct zero *z, int unit, struct stream *compute)
     if (!zero_offloads_params(z))
         return;
     if (zero_one_copy(z))
-        bring_down(z, unit, compute);
+        param_d2h(z, unit, compute);
     else
-        zero_bring_down_master(z, unit, compute);
+        zero_master_d2h(z, unit, compute);
 }
 
 enum status zero_disk_status(const struct zero *z, struct error *err)

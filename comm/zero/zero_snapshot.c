@@ -8,7 +8,7 @@
  * fp32 slices in device memory are copied straight into it, one after the other without waiting; all others come
  * through zero_slices(): from host memory, from a disk, or widened from bf16. */
 #include "comm/zero/zero_internal.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/memory.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ static enum status copy_slice(struct zero *zero, enum state_kind kind, int unit,
 {
     const size_t bytes = (size_t)zero->config.layout->slice[unit] * sizeof *zero->snapshot;
     float *to = snapshot_at(zero, kind, unit), *from;
-    liveness_tick();
+    heartbeat_beat();
     if (copies_directly(zero, kind, unit)) {
         stream_copy(zero->stream, to, zero_slice(zero, kind, unit), bytes);
         return STATUS_OK;

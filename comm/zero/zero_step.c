@@ -142,7 +142,7 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
 static void gather_updated(struct zero *z, int unit, struct stream *compute)
 {
     if (zero_is_offloaded(z, unit)) {
-        stream_wait(z->stream, z->offload.raised[unit]);
+        stream_wait(z->stream, z->offload.h2d_done[unit]);
     } else {
         event_record(z->computed, compute);
         stream_wait(z->stream, z->computed);
@@ -173,7 +173,7 @@ static void update_all(struct zero *z, struct stream *compute)
             gather_updated(z, u, compute);
         trace_end(compute);
     }
-    event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.down : compute);
+    event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.d2h : compute);
 }
 
 /* Elements of the gradients that are kept on the device. */

@@ -1,6 +1,6 @@
 #include "core/data/cut_count.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 enum {
     PIECE = 1 << 16, /* bytes of a mask that are read at a time */
@@ -21,7 +21,7 @@ static enum status add_targets(const struct token_set *set, int64_t first, int64
         TRY(token_set_read_mask(set, first, count, mask, err));
         for (int64_t i = 0; i < count; i++)
             *targets += mask[i];
-        liveness_tick();
+        heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -34,7 +34,7 @@ enum status cut_count(const struct token_set *set, int64_t seq_length, struct cu
         TRY(token_set_document(set, i, &first, &length, err));
         const int64_t taken = length < seq_length ? length : seq_length;
         if (i % TICK == 0)
-            liveness_tick();
+            heartbeat_beat();
         count->documents += length > taken;
         TRY(add_targets(set, first + taken, first + length, false, &count->targets, err));
         if (!count->target_left) /* a document's first token is no target */

@@ -9,7 +9,7 @@
  *        3   2    5    12 */
 #include "core/data/first_fit.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ static enum status read_lengths(const struct token_set *set, int64_t seq_length,
         TRY(token_set_document(set, i, &first, &length, err));
         packer->length[i] = (int32_t)(length < seq_length ? length : seq_length);
         if (i % TICK == 0)
-            liveness_tick();
+            heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -58,7 +58,7 @@ static void place_documents(struct packer *packer, int64_t count, int64_t seq_le
         packer->room[i] = (int32_t)seq_length;
     for (int64_t i = 0; i < count; i++) {
         if (i % TICK == 0)
-            liveness_tick();
+            heartbeat_beat();
         if (packer->length[i] == 0)
             continue;
         const int64_t sample = take_room(packer, packer->length[i]);

@@ -1,7 +1,7 @@
 /* interleave.c: see interleave.h. */
 #include "core/data/interleave.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <math.h>
 #include <string.h>
@@ -125,6 +125,6 @@ void interleave_seek(struct interleave_cursor *cursor, int64_t place)
     while (cursor->place < place) {
         interleave_next(cursor);
         if (cursor->place % TICK == 0)
-            liveness_tick();
+            heartbeat_beat();
     }
 }

@@ -1,8 +1,8 @@
 #include "core/data/label_set.h"
 
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -206,7 +206,7 @@ static enum status measure_documents(struct label_set *set, const struct token_s
             return error_set(err, STATUS_DATA, "document %lld has a label, but no tokens; hint: make the shard again",
                              (long long)i);
         if (i % PIECE == 0)
-            liveness_tick();
+            heartbeat_beat();
         if (length > set->longest) {
             set->longest = length;
             set->longest_document = i;

@@ -26,8 +26,8 @@
 #include "core/data/set_digests.h"
 #include "core/data/shard_file.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -188,9 +188,9 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
 {
     glob_t found = {0};
     struct slow_call slow;
-    liveness_slow_begin(&slow, "looking for", pattern, -1);
+    heartbeat_slow_begin(&slow, "looking for", pattern, -1);
     int own = set->num_shards, rc = glob(pattern, GLOB_NOSORT, NULL, &found);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     enum status status = STATUS_OK;
     if (rc == GLOB_NOSPACE) {
         status = out_of_memory(err);
@@ -484,7 +484,7 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
         TRY_GOTO(shard_open(shard, blocks, (uint64_t)i, err));
         if (i >= MAX_OPEN_SHARDS)
             shard_close(shard);
-        liveness_tick();
+        heartbeat_beat();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
         new->tokens += shard->tokens; /* the bytes of all files of a machine fit in int64_t */
@@ -644,7 +644,7 @@ static enum status check_block(const struct shard *shard, int64_t start, int64_t
     int32_t ids[CHECK_BLOCK];
     uint8_t counts[CHECK_BLOCK];
     TRY(shard_read(shard, start, count, vocab_size, ids, err));
-    liveness_tick();
+    heartbeat_beat();
     *hash = XXH64(ids, (size_t)count * sizeof *ids, *hash);
     if (!shard->mask.path)
         return STATUS_OK;

@@ -11,7 +11,7 @@
 
 #include "core/data/permute.h"
 #include "core/data/sample_reader.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/round_up.h"
 #include "core/thread.h"
 
@@ -372,7 +372,7 @@ static void *prefetch(void *argument)
         bool end = stream->micro == stream->micros; /* only an evaluation's pass ends */
         if (!end && fill(stream, &stream->slots[head % SLOTS], &error) == STATUS_OK)
             advance(stream);
-        liveness_tick();
+        heartbeat_beat();
 
         pthread_mutex_lock(&stream->mutex);
         if (end || error.code != STATUS_OK) {

@@ -7,7 +7,7 @@
  * The file has its full size from the start, and is renewed in place about once a second: a write of some pages, which
  * needs no space on the disk. Heads and entries have checks of their own, so a file that was caught in the middle of a
  * write, or damaged, is still read: what does not fit is left out. The functions neither allocate (but for reading) nor
- * report that they live (core/liveness.h): a thread of its own calls them, and may wait for a file server. */
+ * report that they live (core/heartbeat.h): a thread of its own calls them, and may wait for a file server. */
 #pragma once
 
 #include "core/flight/flight.h"

@@ -21,18 +21,18 @@ struct series {
 
 struct csv_monitor {
     char *folder;
-    struct csv_course course;
+    struct csv_history history;
     int count;
     struct series series[SERIES_MAX];
 };
 
-enum status csv_monitor_open(const char *folder, const struct csv_course *course, struct csv_monitor **out,
+enum status csv_monitor_open(const char *folder, const struct csv_history *history, struct csv_monitor **out,
                              struct error *err)
 {
     TRY(fs_mkdirs(folder, STATUS_CHECKPOINT, err));
     struct csv_monitor *m = memory_alloc(sizeof *m);
     m->folder = memory_text(folder);
-    m->course = *course;
+    m->history = *history;
     m->count = 0;
     *out = m;
     return STATUS_OK;
@@ -98,7 +98,7 @@ static enum status open_series(struct csv_monitor *m, const char *tag, struct se
             *c = '_';
     TRY(fs_join(path, m->folder, name, STATUS_CHECKPOINT, err));
     bool evaluates = !strncmp(tag, "Eval", strlen("Eval"));
-    TRY(cut(evaluates ? m->course.first_eval : m->course.first_train, path, &empty, err));
+    TRY(cut(evaluates ? m->history.first_eval : m->history.first_train, path, &empty, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);

@@ -10,13 +10,13 @@
 struct csv_monitor;
 
 /* The first steps that a resumed run repeats: of tags that begin with "Eval", and of all others. */
-struct csv_course {
+struct csv_history {
     int64_t first_train, first_eval;
 };
 
 /* Creates `folder`. Rows of the steps that the run repeats are cut from the files that are there. STATUS_CHECKPOINT:
  * cannot create it. */
-enum status csv_monitor_open(const char *folder, const struct csv_course *course, struct csv_monitor **out,
+enum status csv_monitor_open(const char *folder, const struct csv_history *history, struct csv_monitor **out,
                              struct error *err);
 
 /* A row in the file of each scalar that is finite. STATUS_CHECKPOINT: cannot write. */

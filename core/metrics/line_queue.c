@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/faults.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -107,7 +107,7 @@ bool line_queue_drain(struct line_queue *queue, double seconds)
         while (queue->used > 0 && seconds_now() < queue->retry_at && seconds_now() < end) {
             const struct timespec pause = {.tv_nsec = (long)(glance * 1e9)};
             nanosleep(&pause, NULL);
-            liveness_tick();
+            heartbeat_beat();
         }
         if (seconds_now() >= end)
             break;

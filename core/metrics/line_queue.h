@@ -38,5 +38,6 @@ void line_queue_release(struct line_queue *queue);
  * STATUS_CHECKPOINT, or the error of still_owner(). */
 enum status line_queue_add(struct line_queue *queue, const char *line, size_t bytes, struct error *err);
 
-/* Tries for this many seconds (0: once) to write the waiting lines, ticking progress. Returns whether none is left. */
+/* Tries for this many seconds (0: once) to write the waiting lines, advancing progress. Returns whether none is left.
+ */
 bool line_queue_drain(struct line_queue *queue, double seconds);

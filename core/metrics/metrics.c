@@ -13,8 +13,8 @@
 
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
-#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/metrics/line_queue.h"
@@ -108,12 +108,12 @@ static bool reader_next(struct reader *reader)
     json_decref(reader->object);
     reader->object = NULL;
     struct slow_call call;
-    liveness_slow_begin(&call, "reading", reader->path, -1);
+    heartbeat_slow_begin(&call, "reading", reader->path, -1);
     ssize_t n = memory_getline(&reader->text, &reader->room, reader->file);
-    liveness_slow_end(&call);
+    heartbeat_slow_end(&call);
     if (n < 0)
         return false;
-    liveness_tick();
+    heartbeat_beat();
     reader->length = (size_t)n;
     reader->number++;
     reader->object = json_loadb(reader->text, reader->length, 0, NULL);
@@ -193,7 +193,7 @@ static void holes_warn(const struct holes *holes, const char *path)
                  path, holes->text, holes->steps);
 }
 
-/* The part of a course that a file holds. */
+/* The part of a history that a file holds. */
 struct survey {
     struct holes holes;     /* up to the resumed checkpoint's step */
     int64_t left_out;       /* lines, including a torn last one */
@@ -203,8 +203,8 @@ struct survey {
 };
 
 /* Reads the whole file. Lines that stay are also written to `out`, unless it is NULL, each with a newline. */
-static enum status read_course(struct reader *reader, const char *path, const struct metrics_course *course,
-                               struct sink *out, struct survey *survey, struct error *err)
+static enum status read_history(struct reader *reader, const char *path, const struct metrics_history *history,
+                                struct sink *out, struct survey *survey, struct error *err)
 {
     bool begun = false;
     *survey = (struct survey){.left_out = 0};
@@ -214,9 +214,9 @@ static enum status read_course(struct reader *reader, const char *path, const st
             if (json_object_get(reader->object, "resumed_from"))
                 survey->holes.reached = step_of(reader);
         }
-        bool ends = reader->text[reader->length - 1] == '\n', last = course->step == step_of(reader);
-        if (!reader->object || step_of(reader) > course->step ||
-            (last && course->evaluation_due && follows_evaluation(reader))) {
+        bool ends = reader->text[reader->length - 1] == '\n', last = history->step == step_of(reader);
+        if (!reader->object || step_of(reader) > history->step ||
+            (last && history->evaluation_due && follows_evaluation(reader))) {
             survey->left_out++;
             if (!reader->object && ends && !survey->damaged++)
                 survey->first = reader->number;
@@ -225,7 +225,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
         survey->open_end = !ends;
         if (json_object_get(reader->object, "loss"))
             holes_reach(&survey->holes, step_of(reader));
-        if (last && !strcmp(checkpoint_of(reader, "checkpoint"), fs_base_name(course->checkpoint)))
+        if (last && !strcmp(checkpoint_of(reader, "checkpoint"), fs_base_name(history->checkpoint)))
             survey->has_checkpoint = true;
         if (out)
             TRY(sink_add(out, reader->text, reader->length, err));
@@ -234,7 +234,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
     }
     if (ferror(reader->file))
         return error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", path, strerror(errno));
-    holes_reach(&survey->holes, course->step + 1);
+    holes_reach(&survey->holes, history->step + 1);
     return STATUS_OK;
 }
 
@@ -343,7 +343,7 @@ int metrics_find(const char *path, const struct metrics_checkpoint_line *line, i
 }
 
 /* Writes the lines of `from` that stay (NULL: none) to a new file, which then replaces metrics->path. */
-static enum status rewrite(struct metrics *metrics, const char *from, const struct metrics_course *course,
+static enum status rewrite(struct metrics *metrics, const char *from, const struct metrics_history *history,
                            struct error *err)
 {
     enum status status = STATUS_OK;
@@ -351,12 +351,12 @@ static enum status rewrite(struct metrics *metrics, const char *from, const stru
     struct survey survey;
     struct reader reader = {.file = NULL};
     struct sink sink = {.fd = -1, .path = fresh};
-    TRY(metrics_keep(metrics->path, course->former, err));
+    TRY(metrics_keep(metrics->path, history->former, err));
     TRY(path_with_suffix(metrics->path, "tmp", fresh, err));
     TRY(fs_open_file(fresh, O_WRONLY | O_CREAT | O_TRUNC, STATUS_CHECKPOINT, &sink.fd, err));
     if (from) {
         TRY_END(reader_open(&reader, from, err));
-        TRY_END(read_course(&reader, from, course, &sink, &survey, err));
+        TRY_END(read_history(&reader, from, history, &sink, &survey, err));
     }
     TRY_END(sink_flush(&sink, err));
     if (fault_fsync(sink.fd))
@@ -374,41 +374,41 @@ end:
     return status;
 }
 
-/* Ensures that the file holds the lines of the course and no others. */
-static enum status take_course(struct metrics *metrics, const struct metrics_course *course, struct survey *survey,
-                               struct error *err)
+/* Ensures that the file holds the lines of the history and no others. */
+static enum status take_history(struct metrics *metrics, const struct metrics_history *history, struct survey *survey,
+                                struct error *err)
 {
     char former[FS_PATH_MAX], from[FS_PATH_MAX];
     struct reader reader = {.file = NULL};
     *survey = (struct survey){.has_checkpoint = false};
-    TRY(numbered(metrics->path, course->former, former, err));
-    if (course->from < 0)
-        return fs_exists(metrics->path) ? rewrite(metrics, NULL, course, err) : STATUS_OK;
+    TRY(numbered(metrics->path, history->former, former, err));
+    if (history->from < 0)
+        return fs_exists(metrics->path) ? rewrite(metrics, NULL, history, err) : STATUS_OK;
     snprintf(from, sizeof from, "%s", metrics->path);
-    if (course->from)
-        TRY(numbered(metrics->path, course->from, from, err));
+    if (history->from)
+        TRY(numbered(metrics->path, history->from, from, err));
     else if (!fs_exists(from)) {
-        holes_reach(&survey->holes, course->step + 1);
+        holes_reach(&survey->holes, history->step + 1);
         holes_warn(&survey->holes, metrics->path);
         return STATUS_OK;
     }
     TRY(reader_open(&reader, from, err));
-    enum status status = read_course(&reader, from, course, NULL, survey, err);
+    enum status status = read_history(&reader, from, history, NULL, survey, err);
     reader_close(&reader);
     TRY(status);
     if (survey->damaged == 1)
         log_warn("'%s': line %" PRId64 " is damaged; it is left out of the new file, and '%s' keeps it", from,
-                 survey->first, course->from ? from : former);
+                 survey->first, history->from ? from : former);
     else if (survey->damaged)
         log_warn("'%s': %" PRId64 " lines are damaged, the first is line %" PRId64
                  "; they are left out of the new file, "
                  "and '%s' keeps them",
-                 from, survey->damaged, survey->first, course->from ? from : former);
+                 from, survey->damaged, survey->first, history->from ? from : former);
     holes_warn(&survey->holes, metrics->path);
-    if (!survey->left_out && !course->from && !fs_exists(former))
+    if (!survey->left_out && !history->from && !fs_exists(former))
         return STATUS_OK;
     survey->open_end = false;
-    return rewrite(metrics, from, course, err);
+    return rewrite(metrics, from, history, err);
 }
 
 /* Renames an earlier run's file to the first free one of PATH.1, PATH.2, … */
@@ -428,31 +428,32 @@ static enum status move_aside(struct metrics *metrics, struct error *err)
 }
 
 /* Adds text that was lost in a kill: the newline of the last line, and the checkpoint's line. */
-static enum status complete(struct metrics *metrics, const struct metrics_course *course, const struct survey *survey,
+static enum status complete(struct metrics *metrics, const struct metrics_history *history, const struct survey *survey,
                             struct error *err)
 {
     if (survey->open_end && fault_write(metrics->fd, "\n", 1) != 1)
         return io_error(metrics, "write", err);
     if (!survey->has_checkpoint)
-        return metrics_checkpoint(metrics, course->checkpoint, course->step, course->bytes, NAN, NAN, err);
+        return metrics_checkpoint(metrics, history->checkpoint, history->step, history->bytes, NAN, NAN, err);
     return STATUS_OK;
 }
 
-enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **out, struct error *err)
+enum status metrics_open(const char *path, const struct metrics_history *history, struct metrics **out,
+                         struct error *err)
 {
     enum status status;
     struct survey survey;
     struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
     metrics->path = memory_text(path);
     metrics->fd = -1;
-    if (course)
-        TRY_GOTO(take_course(metrics, course, &survey, err));
+    if (history)
+        TRY_GOTO(take_history(metrics, history, &survey, err));
     else
         TRY_GOTO(move_aside(metrics, err));
     TRY_GOTO(fs_open_file(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
-    if (course)
-        TRY_GOTO(complete(metrics, course, &survey, err));
+    if (history)
+        TRY_GOTO(complete(metrics, history, &survey, err));
     *out = metrics;
     return STATUS_OK;
 fail:

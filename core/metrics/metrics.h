@@ -33,8 +33,8 @@ struct step_metrics {
     } seconds;
 };
 
-/* The course that the file of a resumed run continues. */
-struct metrics_course {
+/* The history that the file of a resumed run continues. */
+struct metrics_history {
     int64_t step;           /* lines of later steps are left out */
     bool evaluation_due;    /* the step is not evaluated yet: its lines from an evaluation on are left out as well */
     const char *checkpoint; /* the path of the resumed checkpoint, as in its line */
@@ -43,13 +43,13 @@ struct metrics_course {
     int former;             /* the number of the former file, if it has to be kept: metrics_number() */
 };
 
-/* Opens <path> for appending. `course` NULL: the file starts empty, and an existing one becomes <path>.N with the first
- * free N. Otherwise only the lines of the course stay. If lines have to be left out (including damaged ones, with a
- * warning, and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER, and
- * the new one takes its place in one step. A kill at any instant leaves one file or the other. The line of the resumed
- * checkpoint is added if it is missing. Missing lines of steps up to the course's are a warning, unless `from` is -1.
- * Fails with STATUS_CHECKPOINT. */
-enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **metrics,
+/* Opens <path> for appending. `history` NULL: the file starts empty, and an existing one becomes <path>.N with the
+ * first free N. Otherwise only the lines of the history stay. If lines have to be left out (including damaged ones,
+ * with a warning, and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER,
+ * and the new one takes its place in one step. A kill at any instant leaves one file or the other. The line of the
+ * resumed checkpoint is added if it is missing. Missing lines of steps up to the history's are a warning, unless `from`
+ * is -1. Fails with STATUS_CHECKPOINT. */
+enum status metrics_open(const char *path, const struct metrics_history *history, struct metrics **metrics,
                          struct error *err);
 
 /* The state of the name <path>.N: the former file may get number N unless it is taken. */
@@ -72,7 +72,7 @@ struct metrics_checkpoint_line {
 
 /* Returns which file has the lines that led to a checkpoint: 0 for <path>, N for <path>.N, -1 if no readable file has
  * them. <path>.N with N = `first` is read before all others. *branch_step is the last step up to which that file and
- * <path> have the same course; 0: they share no step. */
+ * <path> have the same history; 0: they share no step. */
 int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);
 
 void metrics_close(struct metrics *metrics);

@@ -2,7 +2,7 @@
 #include "core/storage/async_io.h"
 
 #include "core/env_switch.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/memory.h"
 #include "core/round_up.h"
 #include "core/storage/io_engine.h"
@@ -112,7 +112,7 @@ enum status async_io_wait(struct async_io *io, struct io_request *request, struc
     pthread_mutex_unlock(&queue->mutex);
     if (!active)
         return STATUS_OK;
-    liveness_slow_begin(&slow, transfer.write ? "writing" : "reading", transfer.path, -1);
+    heartbeat_slow_begin(&slow, transfer.write ? "writing" : "reading", transfer.path, -1);
     pthread_mutex_lock(&queue->mutex);
     while (request->active && request->pending > 0)
         pthread_cond_wait(&queue->done, &queue->mutex);
@@ -120,6 +120,6 @@ enum status async_io_wait(struct async_io *io, struct io_request *request, struc
     const int64_t failed_at = request->failed_at;
     request->active = false;
     pthread_mutex_unlock(&queue->mutex);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     return code ? transfer_error(&transfer, code, failed_at, err) : STATUS_OK;
 }

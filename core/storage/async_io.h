@@ -16,7 +16,7 @@
  * With aio_settings.paper there is no engine: a transfer moves nothing, and both calls go to that disk.
  *
  * Any thread may submit and wait; nothing is allocated after async_io_new(). A rank that waits counts as alive for up
- * to comm.io_timeout_seconds, as in any slow call (core/liveness.h). */
+ * to comm.io_timeout_seconds, as in any slow call (core/heartbeat.h). */
 #pragma once
 
 #include "core/status.h"

@@ -12,7 +12,7 @@
 #include "gpu/cpu/device_cpu.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/machine.h"
 #include "core/round_up.h"
 #include "core/thread.h"
@@ -71,7 +71,7 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
         size_t first = (size_t)block * HUGE_PAGE, end = first + HUGE_PAGE < size ? first + HUGE_PAGE : size;
         for (size_t at = first; at < end; at += SMALL_PAGE)
             *(volatile char *)(start + at) = 0;
-        liveness_tick();
+        heartbeat_beat();
     }
     *memory = start;
     return STATUS_OK;
@@ -235,7 +235,7 @@ static void run_copy(void *argument)
         else
             memset(c->dst + at, 0, n);
     }
-    liveness_tick();
+    heartbeat_beat();
 }
 
 static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes)

@@ -308,7 +308,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
         vf_stream_end();
     *tasks_before += tasks + team_size(); /* every thread has drawn one number too many */
 #pragma omp barrier
-    liveness_tick();
+    heartbeat_beat();
 }
 
 /* All threads: the whole product. */

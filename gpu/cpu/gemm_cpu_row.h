@@ -68,7 +68,7 @@ static void row_product(struct stream *stream, const struct linear_fwd_args *a, 
     for (int64_t k = 0; k < a->K; k += VF) {
         WITH_DTYPE(a->dtype, vf_put(x, k, a->K, vf_get(a->x, k, a->K, DT), DTYPE_F32));
     }
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->N * a->K > WORTH_THREADS)
     {
         _Alignas(64) float sums[ROW_COLUMNS];
@@ -83,5 +83,5 @@ static void row_product(struct stream *stream, const struct linear_fwd_args *a, 
             epilogue_rows(e, sums, ROW_COLUMNS, NULL, 0, 0, n, 1, count);
         }
     }
-    liveness_tick();
+    heartbeat_beat();
 }

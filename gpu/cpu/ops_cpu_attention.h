@@ -386,7 +386,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
 {
     const struct attention a = attention_of(stream, args);
     ASSERT(!a.bidirectional || a.window == 0);
-    liveness_tick();
+    heartbeat_beat();
     if (a.M == 0)
         return;
     struct scratch scratch = scratch_of(stream);
@@ -419,7 +419,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
                 float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
                 attention_fwd_block(args, &a, &u, u.kv * a.group + item / count % a.group, query, keys, values, mine);
             }
-            liveness_tick();
+            heartbeat_beat();
         }
     }
 }
@@ -606,7 +606,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
     const struct attention_fwd_args forward = attention_forward_of(args);
     const struct attention a = attention_of(stream, &forward);
     ASSERT(!a.bidirectional || a.window == 0);
-    liveness_tick();
+    heartbeat_beat();
     if (a.M == 0)
         return;
     struct scratch scratch = scratch_of(stream);
@@ -647,7 +647,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
                     attention_bwd_queries(args, &a, &u, u.kv * a.group + head, query,
                                           attention_operands_of(unit, head, &a), mine);
             }
-            liveness_tick();
+            heartbeat_beat();
         }
     }
 }

@@ -86,7 +86,7 @@ static ALWAYS_INLINE void decode_head(const struct attention_decode_args *a, int
 static void op_attention_decode(struct stream *stream, const struct attention_decode_args *a)
 {
     ASSERT(a->start >= 0 && a->start + a->M <= a->capacity);
-    liveness_tick();
+    heartbeat_beat();
     decode_store(a, a->k_cache, a->k, a->ld_k);
     decode_store(a, a->v_cache, a->v, a->ld_v);
     if (!a->q)

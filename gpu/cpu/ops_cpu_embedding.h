@@ -21,7 +21,7 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
 static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -62,7 +62,7 @@ static void zero_floats(float *x, int64_t n)
 static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     if (!a->accumulate_wte)
         zero_floats(a->dwte, a->V * a->C);
     if (a->dwpe && !a->accumulate_wpe)

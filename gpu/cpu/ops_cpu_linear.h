@@ -61,7 +61,7 @@ static bool product_by_library(struct stream *stream, const struct product *p, c
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
     const struct device_cpu *cpu = device_cpu_of(stream);
-    liveness_tick();
+    heartbeat_beat();
     if (p->m == 0 || p->n == 0)
         return;
     if (!gemm_onednn_wants(cpu->onednn, e->dtype) || !product_by_library(stream, p, e))

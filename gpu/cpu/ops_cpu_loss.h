@@ -90,7 +90,7 @@ static ALWAYS_INLINE double cross_entropy_row_of(const struct cross_entropy_args
 static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
     ASSERT(a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype);
-    liveness_tick();
+    heartbeat_beat();
     struct scratch scratch = scratch_of(stream);
     double *losses = scratch_take(&scratch, (size_t)a->M * sizeof *losses);
 #pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)

@@ -17,7 +17,7 @@ static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a,
 static void op_muon_momentum(struct stream *stream, const struct muon_momentum_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     if (a->step->skipped)
         return;
 #pragma omp parallel if (a->n > WORTH_THREADS)
@@ -127,7 +127,7 @@ static ALWAYS_INLINE void muon_update_part(const struct muon_update_args *a, str
 static void op_muon_update(struct stream *stream, const struct muon_update_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     if (a->step->skipped)
         return;
 #pragma omp parallel if (a->n > WORTH_THREADS)

@@ -51,7 +51,7 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 {
     (void)stream;
     ASSERT(a->kind == NORM_RMS || a->mean);
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
         WITH_DTYPE(a->dtype, norm_fwd_row(a, i, DT));
@@ -130,7 +130,7 @@ static void sum_partials(float *out, const float *partial, int64_t stride, int64
 
 static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
-    liveness_tick();
+    heartbeat_beat();
     struct scratch scratch = scratch_of(stream);
     const int64_t stride = round_up(a->C, SUMS_GRAIN), parts = row_parts(a->M);
     float *partial = scratch_take(&scratch, (size_t)(parts * NORM_SUMS * stride) * sizeof *partial);
@@ -182,7 +182,7 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
 static void op_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -217,7 +217,7 @@ static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a,
 
 static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
 {
-    liveness_tick();
+    heartbeat_beat();
     struct scratch scratch = scratch_of(stream);
     const int64_t stride = round_up(a->D, SUMS_GRAIN), parts = row_parts(a->M);
     float *partial = scratch_take(&scratch, (size_t)(parts * stride) * sizeof *partial);

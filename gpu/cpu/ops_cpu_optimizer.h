@@ -30,7 +30,7 @@ static ALWAYS_INLINE double sumsq_part(const void *x, struct range part, enum dt
 static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     double parts[SUMSQ_PARTS];
 #pragma omp parallel for schedule(static) if (a->n > WORTH_THREADS)
     for (int64_t part = 0; part < SUMSQ_PARTS; part++) {
@@ -48,7 +48,7 @@ static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
 static void op_decide_step(struct stream *stream, const struct decide_step_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     struct step_state *s = a->state;
     ptrdiff_t row = a->units + 1;
     double total = 0, loss_sum = 0;
@@ -89,7 +89,7 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
 static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     if (!*a->enabled)
         return;
     int64_t i = 0;
@@ -235,7 +235,7 @@ static void adam_part_narrow(const struct adam_args *a, struct range part)
 static void op_adam(struct stream *stream, const struct adam_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     if (a->step->skipped)
         return;
     const bool wide = a->master_dtype == DTYPE_F32 && a->moment_dtype == DTYPE_F32;
@@ -307,7 +307,7 @@ static ALWAYS_INLINE void momentum_part(const struct momentum_args *a, struct ra
 static void op_momentum(struct stream *stream, const struct momentum_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
     ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
     if (a->step->skipped)
         return;

@@ -41,7 +41,7 @@ static void op_rope(struct stream *stream, const struct rope_args *a)
 {
     (void)stream;
     ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -69,7 +69,7 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
 static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -100,7 +100,7 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
 static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -122,7 +122,7 @@ static ALWAYS_INLINE void tanh_fwd_part(const struct tanh_fwd_args *a, struct ra
 static void op_tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
@@ -141,7 +141,7 @@ static ALWAYS_INLINE void tanh_bwd_part(const struct tanh_bwd_args *a, struct ra
 static void op_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
@@ -160,7 +160,7 @@ static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, 
 static void op_add(struct stream *stream, const struct add_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
@@ -187,7 +187,7 @@ static ALWAYS_INLINE void dropout_row(const struct dropout_args *a, int64_t row,
 static void op_dropout(struct stream *stream, const struct dropout_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
     for (int64_t row = 0; row < a->M; row++)
         WITH_DTYPE(a->dtype, dropout_row(a, row, DT));
@@ -202,7 +202,7 @@ static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part
 static void op_cast(struct stream *stream, const struct cast_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
@@ -234,7 +234,7 @@ static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struc
 static void op_accumulate(struct stream *stream, const struct accumulate_args *a)
 {
     (void)stream;
-    liveness_tick();
+    heartbeat_beat();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);

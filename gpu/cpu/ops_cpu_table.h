@@ -1,6 +1,6 @@
 /* ops_cpu_table.h: puts the templates together into one instruction-set level's ops. Included once by each
  * ops_cpu_isa_*.c, which names them OPS_CPU_LEVEL. */
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/round_up.h"
 #include "gpu/cpu/device_cpu_state.h"
 #include "gpu/cpu/gemm_onednn.h"

@@ -1,7 +1,7 @@
 /* cuda_libraries.c: opens the libraries of cuda_libraries.h, and says what is wrong with one that is missing. */
 #include "gpu/cuda/cuda_libraries.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/library_places.h"
 
 #include <dlfcn.h>
@@ -111,9 +111,9 @@ static enum status library_open(enum cuda_library which, struct error *err)
         library->tried = true;
         if (library->built_with) {
             struct slow_call slow; /* some libraries are large, on network disks */
-            liveness_slow_begin(&slow, "loading", library->name, -1);
+            heartbeat_slow_begin(&slow, "loading", library->name, -1);
             library->found = bind_library(library) == STATUS_OK;
-            liveness_slow_end(&slow);
+            heartbeat_slow_end(&slow);
         } else {
             error_set(&library->error, STATUS_DEVICE, "this build of ztrain has no %s: it was built without its header",
                       library->name);

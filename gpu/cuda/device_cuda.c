@@ -2,7 +2,7 @@
  * its entries, which the device_cuda_*.c files implement. device_cuda.h lists the files. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/cuda/attention/attention_cudnn.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/device_cuda_event.h"
@@ -227,13 +227,13 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     (void)threads;
 #endif
     struct slow_call slow; /* creating a context and loading libraries take long */
-    liveness_slow_begin(&slow, "opening the GPU", NULL, -1);
+    heartbeat_slow_begin(&slow, "opening the GPU", NULL, -1);
     status = open_gpu(cuda, index, err);
     if (status == STATUS_OK)
         status = gemm_cuda_new(cuda, &cuda->gemm, err);
     if (status == STATUS_OK)
         status = attention_cudnn_new(cuda, &cuda->attention, err);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     if (status != STATUS_OK)
         goto fail;
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);

@@ -90,7 +90,7 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
 }
 
 /* device_cuda_stream.c: whether the device's thread waits for the GPU, and has for less than ten minutes: it is alive,
- * although it cannot tick the progress counter. Any thread. */
+ * although it cannot advance the progress counter. Any thread. */
 bool cuda_is_waiting(struct cuda_device *cuda);
 
 #ifdef __cplusplus

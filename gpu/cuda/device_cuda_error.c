@@ -1,7 +1,7 @@
 /* device_cuda_error.c: see device_cuda_error.h. */
 #include "gpu/cuda/device_cuda_error.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
 
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call)
 {
-    liveness_tick();
+    heartbeat_beat();
     if (code == cudaSuccess)
         return true;
     char text[1024];

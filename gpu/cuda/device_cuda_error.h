@@ -17,7 +17,7 @@ enum status cuda_status_of(cudaError_t code);
 /* Keeps the message as the device's error if it is the first one. The text names the call or the op. Any thread. */
 void cuda_fail(struct cuda_device *cuda, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* cudaSuccess: ticks the progress counter. Otherwise cuda_fail() with `call` and CUDA's text and name of the error.
+/* cudaSuccess: advances the progress counter. Otherwise cuda_fail() with `call` and CUDA's text and name of the error.
  * After a launch: cuda_check(cuda, cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call);
 

@@ -2,7 +2,7 @@
 #include "gpu/cuda/device_cuda_stream.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/device_cuda_graph.h"
 #include "gpu/cuda/device_cuda_memory.h"
@@ -236,7 +236,7 @@ static void run_host_copy(void *argument)
 {
     const struct host_copy *copy = argument;
     memcpy(copy->dst, copy->src, copy->bytes);
-    liveness_tick();
+    heartbeat_beat();
 }
 
 void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)

@@ -13,7 +13,7 @@
  *
  * A copy to the GPU in stream order fills its slots in host functions as well. A slot is free again when the event
  * after its copy is reached. The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies.
- * It ticks the progress counter with every call; it cannot do so while it waits for the GPU, so cuda_is_waiting() is
+ * It advances the progress counter with every call; it cannot do so while it waits for the GPU, so cuda_is_waiting() is
  * true then: peers count a rank whose GPU is at work as alive. */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* device_open.c: the choice between the backends, the only place of the gpu/ floor that includes both. */
 #include "gpu/open/device_open.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/ops_cpu.h"
 #if ZTRAIN_CUDA
@@ -20,9 +20,9 @@ bool device_cuda_is_built(void)
 bool device_cuda_available(char *why)
 {
     struct slow_call slow; /* a driver that no process uses initialises every GPU of the machine */
-    liveness_slow_begin(&slow, "starting the GPU driver", NULL, -1);
+    heartbeat_slow_begin(&slow, "starting the GPU driver", NULL, -1);
     bool available = device_cuda_probe(why);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     return available;
 }
 

@@ -108,7 +108,7 @@ def test_the_link_is_cut(lan_folder, lan, master):
     for rank, each in enumerate(done):
         own, other = ("n0", "n1") if rank < 2 else ("n1", "n0")
         assert re.search(rf"rank \d on {other} \(process \d+\) cannot be reached from {own} any more while rank \d "
-                         "waited for .* in ", each.last_words), done
+                         "waited for .* in ", each.final_error), done
     lan.mend(1)
     processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), "--resume", lan_folder.run_folder())
     all_end(lan_folder, processes)
@@ -120,7 +120,7 @@ def test_a_machine_loses_power(lan_folder, lan):
     lan_folder.wait_for_step(30, process=processes[0])
     lan.off(1)
     done = [lan_folder.wait(process, 20) for process in processes[:2]]
-    assert all(each.code == PEER and "n1" in each.last_words for each in done), done
+    assert all(each.code == PEER and "n1" in each.final_error for each in done), done
 
 
 @pytest.mark.parametrize("victim, number", [(3, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)])
@@ -161,7 +161,7 @@ def test_sigterm_to_one_rank_ends_all_after_the_step(lan_folder, lan):
                          ids=["no-address", "no-world", "no-secret", "short-secret", "impossible-rank"])
 def test_half_an_environment(lan_folder, lan, env, said):
     done = all_end(lan_folder, torchrun(lan_folder, lan, "--config", lan_folder.spec(SHORT), env=env), USAGE, 20)
-    spoken = [[each.last_words for each in done[machine:machine + 2] if "error" in each.err] for machine in (0, 2)]
+    spoken = [[each.final_error for each in done[machine:machine + 2] if "error" in each.err] for machine in (0, 2)]
     assert all(spoken), done  # on each machine at least one rank
     assert all(said in words and "hint" in words for words in spoken[0] + spoken[1]), done
 
@@ -173,5 +173,5 @@ def test_another_secret(lan_folder, lan):
     processes = torchrun(lan_folder, lan, "--config", spec, per_node=1, program=["sh", "-c", command, "sh", ZTRAIN])
     done = [lan_folder.wait(process, 40) for process in processes]
     assert all(each.code == PEER for each in done), done
-    assert "rank 1" in done[0].last_words and "does not know this job's secret" in done[0].err, done
-    assert "ZTRAIN_JOB_SECRET" in done[1].last_words and "firewall" not in done[1].last_words, done
+    assert "rank 1" in done[0].final_error and "does not know this job's secret" in done[0].err, done
+    assert "ZTRAIN_JOB_SECRET" in done[1].final_error and "firewall" not in done[1].final_error, done

@@ -145,7 +145,7 @@ def test_a_node_loses_power(folder):
     began = time.monotonic()
     folder.cluster.power_off(1)
     wait_for_ranks_end(folder, began)
-    names = wait_until(lambda: blamed(folder.said(process).err), PASSED_ON, "the last words")
+    names = wait_until(lambda: blamed(folder.said(process).err), PASSED_ON, "the final error")
     assert names <= {(2, "n1"), (3, "n1")}, folder.said(process)
     assert re.match(r"Rank [23] on n1 ", folder.why()), folder.why()
     folder.cluster.ask("scancel", "--full", *folder.cluster.ask("squeue", "-h", "-o", "%A").split())
@@ -163,7 +163,7 @@ def test_a_link_is_cut(folder):
     try:
         wait_for_ranks_end(folder, began)
         # what the ranks on n1 have said has no way here
-        names = wait_until(lambda: blamed(folder.said(process).err), PASSED_ON, "the last words")
+        names = wait_until(lambda: blamed(folder.said(process).err), PASSED_ON, "the final error")
         assert {host for _, host in names} == {"n1"}, folder.said(process)
     finally:
         folder.cluster.machines.mend(1)

@@ -70,8 +70,8 @@ def test_two_jobs_on_two_nodes_in_one_folder(folder):
     first = folder.srun("-N 1 -n 1 -w n0", "--config", spec, env=PAUSE)
     folder.wait_for_step(25, process=first)
     second = folder.wait(folder.srun("-N 1 -n 1 -w n1", "--config", spec, "--resume", folder.run_folder()), 45)
-    assert second.code == USAGE and "in use by another run (host " in second.last_words, second
-    assert ", job " in second.last_words, second
+    assert second.code == USAGE and "in use by another run (host " in second.final_error, second
+    assert ", job " in second.final_error, second
     folder.wait_for_step(folder.steps_done() + 10, process=first)
     folder.cluster.do("scancel", "--signal=USR1", "--user=" + getpass.getuser())
     assert folder.wait(first, 30).code == REQUEUE

@@ -53,7 +53,7 @@ endif
 
 # The real cuDNN where there is no driver: see tests/emulation/cudnn_plans.c.
 EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/cuda/attention/attention_cudnn_graph.c gpu/cuda/gemm/gemm_cuda_gated_graph.c gpu/cuda/cudnn_graph.c gpu/cuda/cuda_libraries.c gpu/library_places.c core/status.c \
-	core/liveness.c core/clock.c core/thread.c core/memory.c core/log.c \
+	core/heartbeat.c core/clock.c core/thread.c core/memory.c core/log.c \
 	core/output.c core/printable.c core/io.c core/fsutil.c core/faults.c
 $(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/cuda/attention/attention_cudnn_graph.h gpu/cuda/cudnn_graph.h Makefile \
 		tests/emulation/emulation.mk

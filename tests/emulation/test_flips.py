@@ -31,8 +31,8 @@ def train(folder, device, stage, what, **more):
 
 def check_flip(folder, device, stage, what):
     done = train(folder, device, stage, what, expect=BROKEN)
-    tensor = re.search(rf"ztrain: error: rank 1 on (\S+): step {STEP}: silent corruption: its {what} of (\S+) ", done.last_words)
-    assert tensor and "no checkpoint is written; hint: " in done.last_words, done
+    tensor = re.search(rf"ztrain: error: rank 1 on (\S+): step {STEP}: silent corruption: its {what} of (\S+) ", done.final_error)
+    assert tensor and "no checkpoint is written; hint: " in done.final_error, done
     assert done.err.count("silent corruption") == 1
     assert folder.checkpoints() == [f"step-{step:08d}" for step in range(1, STEP)]
     (line,) = folder.metrics().kinds("corruption")

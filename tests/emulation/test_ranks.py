@@ -84,7 +84,7 @@ def test_a_gpu_that_is_too_old(folder):
 def test_a_driver_that_is_too_old_or_missing(folder, version, words):
     environment = {"ZTRAIN_EMULATION_DRIVER": version}
     done = train(folder, ranks=1, env=environment, expect=DEVICE)
-    assert words in done.last_words and "hint: " in done.last_words
+    assert words in done.final_error and "hint: " in done.final_error
     done = folder.ztrain("--config", spec_of(folder, device="auto"), "--local-gpus", 1, env=environment)
     assert words in done.out + done.err and "device: the CPU" in done.out + done.err
 
@@ -204,7 +204,7 @@ def test_an_asynchronous_error_ends_all(folder):
 
 
 def test_a_device_that_fails_after_the_start(folder):
-    """All ranks end with 8, not with 5, after which a batch system does not restart the job; the last words name rank and
+    """All ranks end with 8, not with 5, after which a batch system does not restart the job; the final error name rank and
     host. A call that fails for lack of memory does not make the device a broken one."""
     plain = {"train": {**ENDLESS["train"], "cuda_graphs": False}}
     job = Job(folder, "--config", spec_of(folder, plain), nodes=[0, 1], env=TWO,
@@ -299,7 +299,7 @@ def test_a_rank_lost_in_a_step(folder, how, words, graphs):
     started = time.monotonic()
     done = folder.wait(job.ranks[0], 30)
     assert time.monotonic() - started < (TIMEOUT + 30) * SLOWNESS, done
-    assert done.code == PEER and re.search(rf"rank 1 on {HOST} \(process \d+\) {words}", done.last_words), done
+    assert done.code == PEER and re.search(rf"rank 1 on {HOST} \(process \d+\) {words}", done.final_error), done
 
 
 def test_a_rank_lost_under_a_supervisor(folder):

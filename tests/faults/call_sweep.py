@@ -1,7 +1,7 @@
 """Every system call on the run's files fails once, with each error that it may have, or moves half of its bytes; and the
 process is killed at every one of them, and at random instants.
 
-A failure is survived if the run ends as it always does, or with a documented code and last words; every checkpoint that it
+A failure is survived if the run ends as it always does, or with a documented code and final error; every checkpoint that it
 had published is whole; after a resume the numbers of all steps are those of an unbroken run; and nothing is left in the folder
 of offload to nvme, of which the sweeps break the calls that concern it.
 """
@@ -105,8 +105,8 @@ def run_errors(options):
             where = f" [{error} of {kind} '{re.sub('^.*place-[0-9]+/', '', path)}']"
             if result.code not in allowed:
                 return f"exit {result.code}: {result.err[-300:]}{where}"
-            if result.code != FINISHED and not result.last_words:
-                return f"exit {result.code} without last words{where}"
+            if result.code != FINISHED and not result.final_error:
+                return f"exit {result.code} without final error{where}"
             if result.code == FINISHED and Metrics(place.at("runs/run")).numbers() != breaker.wanted["metrics.jsonl"]:
                 return f"exit 0 with other numbers: {result.err[-300:]}{where}"
             fault = breaker.at_the_end(place)
@@ -139,8 +139,8 @@ def run_kills(options):
                 return ""
             if action == "kill" and result.code not in (128 + 9, -9):
                 return f"exit {result.code}: {result.err[-300:]}"
-            if action == "one" and result.code != 128 + 9 and not result.last_words:
-                return f"exit {result.code} without last words"
+            if action == "one" and result.code != 128 + 9 and not result.final_error:
+                return f"exit {result.code} without final error"
             return breaker.at_the_end(place)
         actions = ("kill", "one") if ranks[0] in arguments else ("kill",)
         cases = [(n, action, f"{kind} {path}") for n, kind, path in calls for action in actions]

@@ -63,7 +63,7 @@ class Result:
         self.code, self.out, self.err = code, out, err
 
     @property
-    def last_words(self):
+    def final_error(self):
         return [line for line in self.err.splitlines() if "ztrain: error: " in line]
 
 

@@ -136,7 +136,7 @@ class MallocSweep:
             return f"exit 0, but not the same: {', '.join(wrong)} {result.err[-300:]}" if wrong else None
         if result.code != DEVICE:
             return f"exit {result.code}: {result.err[-300:]}"
-        said = " ".join(result.last_words).lower()
+        said = " ".join(result.final_error).lower()
         if not any(word in said for word in ("memory", "thread")):
             return f"exit 5, but memory is not named: {result.err[-300:]}"
         if name == "resume" and not place.has_checkpoints():

@@ -136,7 +136,7 @@ class Finished:
         self.code, self.out, self.err, self.seconds = code, out, err, seconds
 
     @property
-    def last_words(self):
+    def final_error(self):
         """The last line on stderr that begins with 'ztrain: error: '."""
         lines = [line for line in self.err.splitlines() if "ztrain: error: " in line]
         return lines[-1] if lines else ""

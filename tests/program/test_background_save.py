@@ -137,7 +137,7 @@ def test_training_goes_on_without_a_checkpoint_but_does_not_end_without(folder):
                          expect=CHECKPOINT)
     for step in 3, 4, 5:
         assert f"the checkpoint of step {step} could not be written, training continues without it: " in done.err, done
-    assert "the checkpoint of step 6, the last one of this start, could not be written in " in done.last_words, done
+    assert "the checkpoint of step 6, the last one of this start, could not be written in " in done.final_error, done
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
     assert folder.checkpoints() == ["step-00000002"] and not leftovers(folder)
 
@@ -155,7 +155,7 @@ def test_the_plan_has_the_copy(folder):
     done = plan("auto", total + copy - 1)
     assert "snapshot" not in done.out and "training waits for checkpoints (checkpoint.writer.decoupled): " in done.out, done
     done = plan(True, total + copy - 1, expect=DEVICE)
-    assert f"({copy} bytes) of each rank's state in host memory does not fit into train.memory_limit" in done.last_words, done
+    assert f"({copy} bytes) of each rank's state in host memory does not fit into train.memory_limit" in done.final_error, done
 
 
 def test_a_limit_of_the_process_counts(folder):
@@ -218,7 +218,7 @@ def test_a_rank_that_dies_during_the_save(folder, stuck):
     wait_until(lambda: leftovers(folder), what="a save")
     os.kill(job.ranks[1].pid, signal.SIGKILL)
     done = folder.wait(job.ranks[0])
-    assert done.code == PEER and "rank 1" in done.last_words, done
+    assert done.code == PEER and "rank 1" in done.final_error, done
     disk.works()
     folder.wait(job.ranks[1])
     folder.ztrain("verify", folder.run_folder())

@@ -77,7 +77,7 @@ def test_every_kind_of_damage_is_found(folder, checkpoint, name):
     for what, damage in damages:
         damage()
         done = folder.ztrain("verify", checkpoint, expect=CHECKPOINT)
-        assert name in done.last_words, f"{what}: {done}"
+        assert name in done.final_error, f"{what}: {done}"
         if os.path.isdir(path):
             os.rmdir(path)
         shutil.copyfile(copy, path)
@@ -90,7 +90,7 @@ def test_damage_is_found_while_resuming_and_exporting(folder, checkpoint):
     for arguments in (["export", checkpoint, "--out", folder.at("hf"), "--dtype", "fp32"],
                       ["--config", folder.spec({"train": {"epochs": 2}}), "--resume", checkpoint]):
         done = folder.ztrain(*arguments, expect=CHECKPOINT)
-        assert "rank-00001.zst" in done.last_words, done
+        assert "rank-00001.zst" in done.final_error, done
     assert not os.path.exists(folder.at("hf", "model.safetensors"))
     assert not os.path.exists(folder.at("hf", "config.json"))
 
@@ -108,14 +108,14 @@ def test_files_swapped_between_checkpoints_are_found(folder):
     top = os.path.join(folder.run_folder(), "checkpoints")
     shutil.copyfile(f"{top}/epoch-0001/rank-00000.zst", f"{top}/epoch-0002/rank-00000.zst")
     done = folder.ztrain("verify", f"{top}/epoch-0002", expect=CHECKPOINT)
-    assert "rank-00000.zst" in done.last_words
+    assert "rank-00000.zst" in done.final_error
 
 
 def test_a_folder_without_a_manifest(folder):
     os.makedirs(folder.at("void"))
     for place in ("void", "nowhere"):
         done = folder.ztrain("verify", folder.at(place), expect=CHECKPOINT)
-        assert place in done.last_words
+        assert place in done.final_error
 
 
 @pytest.mark.parametrize("level", [0, 1, 19])
@@ -191,9 +191,9 @@ def test_a_tokenizer_that_cannot_be_copied_is_known_before_training(folder):
     changes = {"train": {"epochs": 1}, "model": {"config": None, "pretrained": folder.at("hf")}}
     for ranks in (1, 2):
         done = folder.train(changes, ranks=ranks, name=f"run-{ranks}", expect=DATA)
-        assert folder.at("hf", "tokenizer.json") in done.last_words, done
+        assert folder.at("hf", "tokenizer.json") in done.final_error, done
         assert not os.path.exists(folder.run_folder(f"run-{ranks}") + "/metrics.jsonl")
-    assert folder.at("hf", "tokenizer.json") in folder.train(changes, more=("--dry-run",), expect=DATA).last_words
+    assert folder.at("hf", "tokenizer.json") in folder.train(changes, more=("--dry-run",), expect=DATA).final_error
     os.remove(folder.at("hf", "tokenizer.json"))
     folder.train(changes)
 
@@ -203,7 +203,7 @@ def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):
     with open(folder.at("taken", "model-00001-of-00002.safetensors"), "w", encoding="utf-8") as f:
         f.write("another model's")
     done = folder.ztrain("export", checkpoint, "--out", folder.at("taken"), "--dtype", "fp32", expect=USAGE)
-    assert folder.at("taken") in done.last_words
+    assert folder.at("taken") in done.final_error
     assert os.listdir(folder.at("taken")) == ["model-00001-of-00002.safetensors"]
     for again in range(2):      # it replaces its own export, with a notice
         done = folder.ztrain("export", checkpoint, "--out", folder.at("mine"), "--dtype", "fp32")
@@ -212,4 +212,4 @@ def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):
     with open(file, "w", encoding="utf-8") as f:
         f.write("a file")
     done = folder.ztrain("export", checkpoint, "--out", file, "--dtype", "fp32", expect=USAGE)
-    assert f"'{file}' is a file, not a folder" in done.last_words
+    assert f"'{file}' is a file, not a folder" in done.final_error

@@ -60,10 +60,10 @@ def test_the_best_and_every_nth_checkpoint_stay(folder):
 def test_where_nothing_was_evaluated_there_is_no_best(folder):
     folder.train({"train": {"epochs": 1}, "data": {"validation": None}})
     done = folder.ztrain("export", folder.run_folder(), "--best", "--out", folder.at("out"), expect=CHECKPOINT)
-    assert "was written after an evaluation with eval_loss; hint: checkpoint.keep_best" in done.last_words
+    assert "was written after an evaluation with eval_loss; hint: checkpoint.keep_best" in done.final_error
     done = folder.ztrain("export", os.path.join(folder.run_folder(), "checkpoints", "latest"), "--best", "--out",
                          folder.at("out"), expect=USAGE)
-    assert "is one checkpoint" in done.last_words
+    assert "is one checkpoint" in done.final_error
 
 
 def test_a_run_ends_when_it_no_longer_improves(folder):
@@ -139,7 +139,7 @@ def test_export_names_the_checkpoints_that_it_cannot_compare(folder):
         f.seek(200)
         f.write(b"????")
     done = folder.ztrain("export", folder.run_folder(), "--best", "--out", folder.at("out"), expect=CHECKPOINT)
-    assert "; hint: without --best the newest one is taken" in done.last_words, done
+    assert "; hint: without --best the newest one is taken" in done.final_error, done
     os.remove(os.path.join(best, "manifest.json"))
     done = folder.ztrain("export", folder.run_folder(), "--best", "--out", folder.at("out"))
     assert f"{os.path.basename(best)}' is not used: " in done.err and "exported" in done.out

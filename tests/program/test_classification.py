@@ -73,7 +73,7 @@ def test_a_dangling_link_is_no_absent_file(labelled, end):
         os.remove(labelled.at("train" + end))
     os.symlink("nowhere", labelled.at("train" + end))
     done = labelled.train(with_task(), expect=DATA)
-    assert f"cannot open '{labelled.at('train' + end)}'" in done.last_words
+    assert f"cannot open '{labelled.at('train' + end)}'" in done.final_error
 
 
 def test_a_loss_mask_is_not_used(labelled):

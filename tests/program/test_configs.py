@@ -93,4 +93,4 @@ def test_without_the_files_a_run_says_what_is_missing(folder, name):
     os.symlink(os.path.join(ROOT, "configs"), folder.at("configs"))
     done = folder.wait(folder.start("--config", os.path.join(ROOT, "configs", name), "--set", "train.device=cpu"))
     assert done.code in (2, 3), done
-    assert "data/" in done.last_words or "models/" in done.last_words, done
+    assert "data/" in done.final_error or "models/" in done.final_error, done

@@ -53,7 +53,7 @@ def test_training_goes_on_without_a_checkpoint_but_does_not_end_without(folder):
                          expect=CHECKPOINT)
     for step in (3, 4, 5):
         assert f"the checkpoint of step {step} could not be written, training continues without it: " in done.err, done
-    assert "No space left on device; hint: free space there" in done.last_words and ".tmp-" in done.last_words
+    assert "No space left on device; hint: free space there" in done.final_error and ".tmp-" in done.final_error
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
     assert folder.checkpoints() == ["step-00000002"] and not leftovers(folder)
     folder.ztrain("verify", folder.run_folder())
@@ -70,9 +70,9 @@ def test_no_disk_error_ends_a_run_before_its_last_step(folder, ranks, line):
     done = folder.ztrain("--config", folder.spec(impatient), *several(ranks), "--resume", folder.run_folder(), env=disk.env,
                          expect=CHECKPOINT)
     assert "the checkpoint of step 5 could not be written, training continues without it: " in done.err, done
-    assert "the checkpoint of step 6, the last one of this start, could not be written in " in done.last_words, done
-    assert " s, nor could 1 before it: " in done.last_words, done
-    assert f"--resume {folder.run_folder()} continues from step 4, its newest checkpoint" in done.last_words, done
+    assert "the checkpoint of step 6, the last one of this start, could not be written in " in done.final_error, done
+    assert " s, nor could 1 before it: " in done.final_error, done
+    assert f"--resume {folder.run_folder()} continues from step 4, its newest checkpoint" in done.final_error, done
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
     folder.train(impatient, ranks=ranks, more=["--resume", folder.run_folder()])
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_is_not_damaged(folder, part, error):
     disk.fails(f"pread {error} epoch-0003/{part}")
     done = folder.ztrain("--config", folder.spec({"train": {"epochs": 4}, "checkpoint": {"retry_seconds": 0.5}}),
                          "--resume", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
-    assert f"epoch-0003/{part}' at offset 0: " in done.last_words and "damaged" not in done.err, done
+    assert f"epoch-0003/{part}' at offset 0: " in done.final_error and "damaged" not in done.err, done
     assert "is not used" not in done.err
     disk.works()
     os.remove(os.path.join(folder.latest(), part))  # that is damage
@@ -157,11 +157,11 @@ def test_verify_calls_nothing_damaged_that_it_cannot_read(folder):
     disk.fails("pread EIO epoch-0001/rank-00000.zst")
     done = folder.ztrain("verify", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
     assert "unread   " in done.out and "damaged" not in done.out + done.err, done
-    assert "1 of 2 checkpoints cannot be read: " in done.last_words and "Input/output error" in done.last_words, done
+    assert "1 of 2 checkpoints cannot be read: " in done.final_error and "Input/output error" in done.final_error, done
     with open(os.path.join(folder.latest(), "rank-00000.zst"), "r+b") as f:
         f.truncate(100)
     done = folder.ztrain("verify", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
-    assert "unread   " in done.out and "1 of 2 checkpoints damaged: " in done.last_words, done
+    assert "unread   " in done.out and "1 of 2 checkpoints damaged: " in done.final_error, done
 
 
 def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(folder):
@@ -179,7 +179,7 @@ def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(folder):
         assert f"\n  {name} " in folder.ztrain("inspect", run, env=disk.env).out
         done = folder.ztrain("verify", run, env=disk.env, expect=CHECKPOINT)
         assert done.out.count("ok       ") == 5 and f"unread   {checkpoints}/{name}: cannot open" in done.out, done
-        assert "1 of 6 checkpoints cannot be read: " in done.last_words, done
+        assert "1 of 6 checkpoints cannot be read: " in done.final_error, done
         done = folder.ztrain("--config", folder.spec({**spec, "train": {"epochs": None, "max_steps": 7}}), "--resume", run,
                              env=disk.env)
         assert "resumed from" in done.out and "tried again" not in done.err, done
@@ -190,7 +190,7 @@ def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(folder):
     for arguments in ["inspect", run], ["--config", folder.spec(spec), "--resume", run]:
         done = folder.ztrain(*arguments, env=disk.env, expect=CHECKPOINT)
         assert f"; hint: make '{checkpoints}/epoch-0002' readable, or name an older checkpoint: " \
-               f"'{checkpoints}/step-00000005' is of step 5" in done.last_words, done
+               f"'{checkpoints}/step-00000005' is of step 5" in done.final_error, done
     done = folder.ztrain("--config", folder.spec(spec), "--resume", checkpoints + "/step-00000004", env=disk.env)
     assert "damaged" not in done.err, done
     assert {"epoch-0002.aside-1", "step-00000005.aside-1", "epoch-0002"} <= set(os.listdir(checkpoints))
@@ -214,7 +214,7 @@ def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
         before = f.read()
     disk.works()
     done = folder.wait(process)
-    assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done
+    assert done.code == USAGE and "another job has taken over this run folder" in done.final_error, done
     with open(metrics, "rb") as f:
         assert f.read() == before
 
@@ -253,7 +253,7 @@ def test_reading_again_has_an_end(folder, ranks, line):
     metrics = folder.metrics().numbers()
     disk.fails(line)
     done = resume_of_two(folder, disk, ranks, "--set", "checkpoint.retry_seconds=0.5").train(CHECKPOINT)
-    words = done[-1].last_words
+    words = done[-1].final_error
     assert line.split()[-1] in words and os.strerror(getattr(errno, line.split()[1])) in words, done
     assert "damaged" not in done[-1].err
     job = resume_of_two(folder, disk, ranks)

@@ -60,7 +60,7 @@ def test_command_line(folder, arguments, words):
     done = folder.ztrain(*arguments, expect=USAGE)
     for word in words:
         assert word in done.err, done
-    assert done.last_words.startswith("ztrain: error: ")
+    assert done.final_error.startswith("ztrain: error: ")
 
 
 # --- run spec ---------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ optimizer:
                         ("10:10", "stage"), ("1:1", "model"), ("13", "lr")):
         assert any(line.startswith(f"{path}:{place}") and word in line for line in lines), f"{place} {word}: {done}"
     assert all("; " in line or ":" in line for line in lines)
-    assert str(len(lines)) in done.last_words
+    assert str(len(lines)) in done.final_error
 
 
 @pytest.mark.parametrize("name, text", [
@@ -149,7 +149,7 @@ def test_a_misspelt_key_of_the_model(folder):
     config = {("hiden_size" if key == "hidden_size" else key): value for key, value in LLAMA.items()}
     words = "'hiden_size' is not a key of a llama config; hint: did you mean 'hidden_size'?"
     spec = folder.spec({"model": {"config": config}})
-    assert words in folder.ztrain("plan", "--config", spec, expect=USAGE).last_words
+    assert words in folder.ztrain("plan", "--config", spec, expect=USAGE).final_error
     with open(folder.at("config.json"), "w") as file:
         json.dump(config, file)
     spec = folder.spec({"model": {"config": folder.at("config.json")}})
@@ -160,11 +160,11 @@ def test_a_model_config_that_contradicts_itself(folder):
     """The error is the run spec's if the config stands in the spec, else the file's."""
     config = {**LLAMA, "num_key_value_heads": 3}
     done = folder.train({"model": {"config": config}}, expect=USAGE)
-    assert "num_key_value_heads" in done.last_words and "run-1.yaml" in done.last_words
+    assert "num_key_value_heads" in done.final_error and "run-1.yaml" in done.final_error
     with open(folder.at("config.json"), "w") as file:
         json.dump(config, file)
     done = folder.train({"model": {"config": folder.at("config.json")}}, expect=DATA)
-    assert "num_key_value_heads" in done.last_words and "config.json" in done.last_words
+    assert "num_key_value_heads" in done.final_error and "config.json" in done.final_error
 
 
 def test_world_size_and_batch(folder):
@@ -173,13 +173,13 @@ def test_world_size_and_batch(folder):
     assert "--local-gpus 2" in done.err
     done = folder.train(ranks=60, expect=USAGE)
     assert "train_batch_size 12 is less than one sample on each of 60 ranks (world size 60: --local-gpus 60); hint: " \
-           "the smallest train_batch_size that fits is 60; possible world sizes: 1, 2, 3, 4, 6, 12" in done.last_words
+           "the smallest train_batch_size that fits is 60; possible world sizes: 1, 2, 3, 4, 6, 12" in done.final_error
 
 
 def test_cuda_on_a_machine_without(folder):
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     done = folder.train({"train": {"device": "cuda"}}, env=hidden, expect=DEVICE)
-    assert "train.device" in done.last_words
+    assert "train.device" in done.final_error
     done = folder.train({"train": {"device": "auto", "epochs": 1}}, env=hidden)
     assert "cpu" in done.out.lower()
 
@@ -236,7 +236,7 @@ def test_damaged_shards(folder, kind):
     folder.spec()
     name = damaged(folder, kind)
     done = folder.train({"data": {"train": folder.at("bad")}}, expect=DATA)
-    assert name in done.last_words, done
+    assert name in done.final_error, done
 
 
 @pytest.mark.parametrize("header", [b"", b"\0" * 1024, struct.pack("<256i", 20240520, 7, 1 << 30, *[0] * 253),
@@ -246,7 +246,7 @@ def test_damaged_llmc_shards(folder, header):
     with open(folder.at("bad.bin"), "wb") as f:
         f.write(header)
     done = folder.train({"data": {"train": folder.at("bad.bin")}}, expect=DATA)
-    assert "bad.bin" in done.last_words
+    assert "bad.bin" in done.final_error
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -268,7 +268,7 @@ def test_shards_of_another_vocabulary_are_found_before_the_first_step(folder):
     folder.spec()
     write_megatron(folder.at("other"), [[1 + i % 50, VOCABULARY + 7] for i in range(40 * SEQUENCE)])
     done = folder.train({"data": {"validation": folder.at("other")}}, expect=DATA)
-    assert "other.bin" in done.last_words and "step 1" not in done.out + done.err
+    assert "other.bin" in done.final_error and "step 1" not in done.out + done.err
 
 
 def test_a_run_spec_that_cannot_be_read_twice(folder):
@@ -288,7 +288,7 @@ def test_without_proc(folder):
     disk.fails("access EACCES /proc/self/exe")
     for more in ([], ["--local-gpus", 2]):
         done = folder.ztrain("--config", folder.spec(), *more, env=disk.env, expect=DEVICE)
-        assert "/proc is not mounted: cannot find '/proc/self/exe'" in done.last_words and "mount -t proc" in done.last_words
+        assert "/proc is not mounted: cannot find '/proc/self/exe'" in done.final_error and "mount -t proc" in done.final_error
     assert not os.path.exists(folder.run_folder())
 
 
@@ -334,14 +334,14 @@ def test_a_missing_tensor(folder, weights):
     tensors, write = weights
     del tensors["transformer.h.1.mlp.c_fc.bias"]
     write(tensors)
-    assert "h.1.mlp.c_fc.bias" in load(folder).last_words
+    assert "h.1.mlp.c_fc.bias" in load(folder).final_error
 
 
 def test_an_extra_tensor(folder, weights):
     tensors, write = weights
     tensors["transformer.h.1.mlp.c_gate.bias"] = ([2], [0.0, 0.0])
     write(tensors)
-    assert "c_gate.bias" in load(folder).last_words
+    assert "c_gate.bias" in load(folder).final_error
 
 
 def test_a_misshapen_tensor(folder, weights):
@@ -350,7 +350,7 @@ def test_a_misshapen_tensor(folder, weights):
     tensors["transformer.h.0.attn.c_attn.weight"] = (shape[::-1], values)
     write(tensors)
     done = load(folder)
-    assert "h.0.attn.c_attn.weight" in done.last_words and "96" in done.last_words
+    assert "h.0.attn.c_attn.weight" in done.final_error and "96" in done.final_error
 
 
 def test_tensors_to_skip_and_names_of_the_hub(folder, weights):
@@ -399,7 +399,7 @@ def test_damaged_model_files(folder, weights, damage):
             with open(config, "w", encoding="utf-8") as f:
                 f.write('{"model_type": "gpt' if damage == "config torn" else "[" * 100000)
     done = load(folder)
-    assert name in done.last_words, done
+    assert name in done.final_error, done
 
 
 def test_a_checkpoint_of_another_model(folder):
@@ -422,12 +422,12 @@ def test_a_run_folder_that_cannot_be(folder, resume):
         else:
             os.symlink(folder.at("nowhere"), folder.at(name))
         done = folder.train({"run": {"dir": folder.at(name, "runs")}}, more=more, expect=USAGE)
-        assert folder.at(name) + "' " + words in done.last_words and "run.dir" in done.last_words, done
+        assert folder.at(name) + "' " + words in done.final_error and "run.dir" in done.final_error, done
     if os.geteuid() == 0:
         return  # may write everywhere
     os.mkdir(folder.at("closed"), 0o500)
     done = folder.train({"run": {"dir": folder.at("closed", "runs")}}, more=more, expect=USAGE)
-    assert "may not be written by this user" in done.last_words, done
+    assert "may not be written by this user" in done.final_error, done
 
 
 @pytest.mark.parametrize("what", ["owner", "run.yaml", "log", "metrics.jsonl"])

@@ -44,7 +44,7 @@ def test_of_two_exports_into_one_folder_one_is_refused(folder, run):
     for earlier in (False, True):
         first = held(folder, run, disk, dtype="bf16" if earlier else "fp32")
         done = folder.ztrain("export", run, "--out", folder.at("hf") + "/", expect=USAGE)
-        assert "in use by another export" in done.last_words and f"process {first.pid}" in done.last_words, done
+        assert "in use by another export" in done.final_error and f"process {first.pid}" in done.final_error, done
         assert os.path.exists(folder.at("hf")) == earlier and (not earlier or whole(folder.at("hf")) == "F32")
         disk.works()
         assert folder.wait(first).code == FINISHED
@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_what_was_there(folder, run):
     for line in ("write ENOSPC new/model.safetensors", "fsync EIO new/", "mkdir EACCES .hf.ztrain-export", "open EROFS new/config.json"):
         disk.fails(line)
         done = folder.ztrain("export", run, "--out", folder.at("hf"), "--dtype", "fp32", env=disk.env, expect=DATA)
-        assert ".hf.ztrain-export" in done.last_words, done
+        assert ".hf.ztrain-export" in done.final_error, done
         assert names(folder) == ["hf"] and whole(folder.at("hf")) == "BF16"
 
 

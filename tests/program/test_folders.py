@@ -61,8 +61,8 @@ def test_a_newest_checkpoint_that_leads_nowhere_is_not_passed_over(folder):
     os.rename(newest, folder.at("disk"))
     os.symlink(folder.at("away"), newest)
     done = folder.ztrain("--config", spec, "--resume", "auto", expect=CHECKPOINT)
-    assert "epoch-0002': it is a broken link" in done.last_words and "epoch-0001' is of step 3" in done.last_words, done
-    assert "holds checkpoints" in folder.ztrain("--config", spec, expect=USAGE).last_words
+    assert "epoch-0002': it is a broken link" in done.final_error and "epoch-0001' is of step 3" in done.final_error, done
+    assert "holds checkpoints" in folder.ztrain("--config", spec, expect=USAGE).final_error
     assert "broken link" in folder.ztrain("verify", folder.run_folder(), expect=CHECKPOINT).out
     os.rename(folder.at("disk"), folder.at("away"))
     assert "nothing to do" in folder.ztrain("--config", spec, "--resume", "auto").out
@@ -93,7 +93,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(folder, name):
         os.remove(path)
     os.mkfifo(path)
     done = folder.ztrain("--config", spec, "--resume", "auto", expect=CHECKPOINT)
-    assert f"{path}': it is not a regular file" in done.last_words, done
+    assert f"{path}': it is not a regular file" in done.final_error, done
     report = folder.ztrain("report", folder.run_folder(), expect=CHECKPOINT if name == "metrics.jsonl" else FINISHED)
     assert ("it is not a regular file" in report.err) == (name == "metrics.jsonl")
 

@@ -62,7 +62,7 @@ def test_resume_goes_on_with_the_scale(folder):
     fp16 = {**FP16, "initial_scale_power": 33, "loss_scale_window": 2}
     folder.train({"train": {"epochs": None, "max_steps": 40}, "fp16": fp16}, name="whole")
     done = folder.train({"train": {"epochs": None, "max_steps": 9}, "fp16": fp16}, name="cut", expect=DIVERGED)
-    assert "all 9 steps were skipped" in done.last_words and "a smaller fp16.initial_scale_power, or more steps" in done.last_words
+    assert "all 9 steps were skipped" in done.final_error and "a smaller fp16.initial_scale_power, or more steps" in done.final_error
     folder.train({"train": {"epochs": None, "max_steps": 40}, "fp16": fp16}, name="cut", more=["--resume", folder.run_folder("cut")])
     whole, cut = folder.metrics("whole"), folder.metrics("cut")
     assert len({row["loss_scale"] for row in whole.steps}) > 3

@@ -99,7 +99,7 @@ def test_a_resumed_run_has_the_same_mask(folder):
     assert rest == whole[-len(rest):] and rest[0]["step"] == 6
     write_mask(folder.at("train"), TOKENS, lambda i: i % 9 > 5)
     done = folder.train(changes, name="other", more=["--resume", middle], expect=DATA)
-    assert "loss masks" in done.last_words
+    assert "loss masks" in done.final_error
     os.remove(folder.at("train.mask"))
     folder.train(changes, name="none", more=["--resume", middle], expect=DATA)
 
@@ -108,7 +108,7 @@ def test_a_mask_that_does_not_fit(folder):
     masked(folder)
     write_mask(folder.at("train"), TOKENS - 1, answer)
     done = folder.train(expect=DATA)
-    assert "train.mask" in done.last_words and str(TOKENS) in done.last_words
+    assert "train.mask" in done.final_error and str(TOKENS) in done.final_error
     folder.train(sets=["train.cuda_graphs=true"], expect=USAGE)
 
 

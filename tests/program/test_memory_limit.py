@@ -20,7 +20,7 @@ def planned(folder, *sets, ranks=1, kind="total"):
 
 
 def refused(folder, limit, *sets, ranks=1):
-    """The last words of a run with this cap, and the changes that they propose: [(["key=value", …], "12.3 MiB"), …]."""
+    """The final error of a run with this cap, and the changes that they propose: [(["key=value", …], "12.3 MiB"), …]."""
     done = folder.train(STEPS, "capped", ranks=ranks, sets=[f"train.memory_limit={limit}", *sets], expect=DEVICE)
     assert "more than train.memory_limit" in done.err and "step 1" not in done.out
     assert not os.path.exists(folder.run_folder("capped"))

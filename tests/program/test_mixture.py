@@ -92,7 +92,7 @@ def test_resumed(sources):
     assert "'data.train' was" in done.out
     sources.data(SIZES["other"], seed=9, name="other")
     done = sources.train(changes, name="replaced", more=["--resume", middle], expect=DATA)
-    assert "holds other data" in done.last_words
+    assert "holds other data" in done.final_error
     assert '"weight": 3.0' in sources.ztrain("inspect", middle).out
 
 
@@ -121,7 +121,7 @@ def test_labels_and_packing(sources):
     with open(sources.at("b.labels.json"), "w", encoding="utf-8") as f:
         json.dump({"id2label": {"0": "x", "1": "y", "2": "z"}}, f)
     done = sources.train({"model": {"task": "sequence_classification"}, "data": data}, name="names", expect=DATA)
-    assert "name their labels differently" in done.last_words
+    assert "name their labels differently" in done.final_error
     done = sources.train({"data": {**mixture(sources, "epochs", a=1, b=1), "validation": None, "packing": "first_fit"},
                           "train_batch_size": 4}, name="whole")
     assert "a: 40 documents in " in done.out and "b: 20 documents in " in done.out
@@ -132,7 +132,7 @@ def test_refused(sources):
         return next(line for line in sources.train({"data": data}, more=["--dry-run"]).out.splitlines() if line.startswith("data: "))
 
     def reason(data, **changes):
-        return sources.train({"data": data, **changes}, more=["--dry-run"], expect=DATA).last_words
+        return sources.train({"data": data, **changes}, more=["--dry-run"], expect=DATA).final_error
     assert "source '" in missing(mixture(sources, train=1, gone=1)) and "no token shard" in missing(mixture(sources, gone=1))
     again = sources.at("oth*")
     said = reason({"train": [{"path": sources.at("other"), "weight": 1}, {"path": again, "weight": 1}]})

@@ -30,11 +30,11 @@ def test_a_model_from_a_config_keeps_its_tokenizer(folder):
     said = say(folder, folder.run_folder())
     shutil.move(folder.at("tok"), folder.at("gone"))
     for more in ((), ("--dry-run",)):
-        words = folder.train(changes, name="new", more=more, expect=DATA).last_words
+        words = folder.train(changes, name="new", more=more, expect=DATA).final_error
         assert f"model.tokenizer: '{folder.at('tok')}' is no folder with a tokenizer.json" in words
     folder.train({**SHORT, "model": {"config": CONFIG}}, name="bare")
     longer = {**changes, "train": {"max_steps": 2}}
-    words = folder.train(longer, name="bare", more=("--resume", folder.run_folder("bare")), expect=DATA).last_words
+    words = folder.train(longer, name="bare", more=("--resume", folder.run_folder("bare")), expect=DATA).final_error
     assert f"model.tokenizer: '{folder.at('tok')}' is no folder" in words  # its checkpoint has none either
     folder.train({**changes, "train": {"max_steps": 2, "samples": ["Zürich"]}}, more=("--resume", folder.run_folder()))
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--dtype", "fp32")
@@ -65,11 +65,11 @@ def test_names_of_the_local_cache(folder):
     done = folder.train(changes, env=env)
     assert f"model: org/tiny is in {place}" in done.out + done.err
     assert say(folder, "org/tiny", env=env) == say(folder, folder.run_folder()) == say(folder, place)
-    words = folder.train({**changes, "model": {"config": None, "pretrained": "org/none"}}, env=env, name="none", expect=DATA).last_words
+    words = folder.train({**changes, "model": {"config": None, "pretrained": "org/none"}}, env=env, name="none", expect=DATA).final_error
     assert "no folder 'org/none'" in words and words.endswith("hint: correct the path, or download the model: hf download org/none")
     os.remove(os.path.join(place, "model.safetensors"))  # as where only the tokenizer was downloaded
-    assert "hf download NAME" in folder.train(changes, env=env, name="part", expect=DATA).last_words
-    assert "hf download org/none" in folder.ztrain("sample", "org/none", "--prompt", "a", env=env, expect=USAGE).last_words
+    assert "hf download NAME" in folder.train(changes, env=env, name="part", expect=DATA).final_error
+    assert "hf download org/none" in folder.ztrain("sample", "org/none", "--prompt", "a", env=env, expect=USAGE).final_error
 
 
 def test_the_home_folder_in_paths(folder):

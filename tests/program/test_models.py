@@ -95,7 +95,7 @@ def test_an_adapter_beside_a_whole_model_is_refused(folder):
         json.dump({"peft_type": "LORA", "base_model_name_or_path": "base"}, f)
     changes = {"model": {"config": None, "pretrained": folder.at("both")}, "data": {"seq_length": 8}}
     done = folder.train(changes, more=["--dry-run"], expect=DATA)
-    assert "holds a model and a LoRA adapter (adapter_config.json)" in done.last_words and "merge_and_unload" in done.last_words
+    assert "holds a model and a LoRA adapter (adapter_config.json)" in done.final_error and "merge_and_unload" in done.final_error
 
 
 def test_other_names_and_extra_tensors(folder):
@@ -117,8 +117,8 @@ def test_other_names_and_extra_tensors(folder):
         model = {"config": None, "pretrained": folder.at(name), **({"ignore_tensors": ignored} if ignored else {})}
         if ignored:
             done = folder.train({**changes, "model": {**model, "ignore_tensors": None}}, name=name, expect=DATA)
-            assert "tensor 'v_head.summary.weight' is not part of this model (the first of 2)" in done.last_words
-            assert "model.ignore_tensors: ['v_head.summary.*']" in done.last_words
+            assert "tensor 'v_head.summary.weight' is not part of this model (the first of 2)" in done.final_error
+            assert "model.ignore_tensors: ['v_head.summary.*']" in done.final_error
         done = folder.train({**changes, "model": model}, name=name, ranks=2 if ignored else 1)
         assert (f"leaves out 2 tensors of '{folder.at(name)}': v_head.summary.weight, model.layers.0.self_attn.k_scale"
                 in done.out) == bool(ignored)

@@ -31,9 +31,9 @@ def test_losses_of_local_ranks_bit_for_bit(folder, nodes):
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 def said_once(done, words):
-    """The words are in one rank's last words, and no other rank prints anything."""
+    """The words are in one rank's final error, and no other rank prints anything."""
     speakers = [rank for rank, d in enumerate(done) if "error" in d.err]
-    assert len(speakers) == 1 and words in done[speakers[0]].last_words, done
+    assert len(speakers) == 1 and words in done[speakers[0]].final_error, done
     return speakers[0]
 
 
@@ -118,8 +118,8 @@ def test_a_rank_that_is_killed_or_stopped_is_named(folder, rank, number):
     for r in others:
         assert done[r].code == PEER, done
         assert done[r].err.count("ztrain: error: ") == 1, done
-        assert f"rank {r} on " in done[r].last_words and f": rank {rank} on " in done[r].last_words, done
-        assert ("died" if number == signal.SIGKILL else "silent") in done[r].last_words, done
+        assert f"rank {r} on " in done[r].final_error and f": rank {rank} on " in done[r].final_error, done
+        assert ("died" if number == signal.SIGKILL else "silent") in done[r].final_error, done
     if number == signal.SIGSTOP:
         job.ranks[rank].send_signal(signal.SIGKILL)
     job.wait()
@@ -142,10 +142,10 @@ def test_a_rank_that_fails_alone_gives_its_code_to_all(folder, rank):
     done = job.wait(30)
     assert len({d.code for d in done}) == 1 and done[0].code not in (FINISHED, REQUEUE, PEER), done
     if rank == 0:
-        assert "metrics.jsonl" in done[0].last_words, done
-        assert all("rank 0 on" in d.last_words and "metrics.jsonl" in d.last_words for d in done), done
+        assert "metrics.jsonl" in done[0].final_error, done
+        assert all("rank 0 on" in d.final_error and "metrics.jsonl" in d.final_error for d in done), done
     else:
-        assert said_once(done, f"rank {rank} on ") == 0 and f"rank-{rank:05d}" in done[0].last_words, done
+        assert said_once(done, f"rank {rank} on ") == 0 and f"rank-{rank:05d}" in done[0].final_error, done
 
 
 # --- stopping in time -------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def test_a_full_disk_is_an_error_at_the_start(folder):
     disk = BadDisk(folder)
     disk.fails("fallocate ENOSPC ztrain-offload-")
     done = folder.train(nvme(folder), expect=DEVICE, env=disk.env)
-    assert "cannot reserve" in done.last_words and "No space left on device; hint: " in done.last_words, done
-    assert re.search(r"hint: the disk has [0-9.]+ [KMGT]iB free", done.last_words) and left_on_disk(folder) == []
+    assert "cannot reserve" in done.final_error and "No space left on device; hint: " in done.final_error, done
+    assert re.search(r"hint: the disk has [0-9.]+ [KMGT]iB free", done.final_error) and left_on_disk(folder) == []
     assert not folder.checkpoints()
 
 

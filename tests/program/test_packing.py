@@ -87,7 +87,7 @@ def test_a_run_that_loses_every_target_is_refused(folder):
     changes = {"data": {"packing": False}, "train_batch_size": 4}
     for more in ([], ["--dry-run"]):
         done = folder.train(changes, ranks=2, more=more, expect=DATA)
-        assert "data.seq_length 24 cuts every target off: 8 of 8 documents are longer, and their 128 targets" in done.last_words
+        assert "data.seq_length 24 cuts every target off: 8 of 8 documents are longer, and their 128 targets" in done.final_error
     assert not os.path.exists(folder.run_folder())
     assert "cut" not in folder.train({"train_batch_size": 4, "train": {"max_steps": 1}}).out  # packed, all are learned
     short = {"data": {"packing": False, "train": folder.at("validation"), "validation": folder.at("train")}}
@@ -100,7 +100,7 @@ def test_a_run_that_loses_every_target_is_refused(folder):
 def test_graphs_are_refused(folder):
     prepared(folder)
     done = folder.train({**PACKED, "train": {"cuda_graphs": True}}, expect=USAGE)
-    assert "cuda_graphs" in done.last_words
+    assert "cuda_graphs" in done.final_error
 
 
 # --- data.document_mask -----------------------------------------------------------------------------------------------
@@ -147,4 +147,4 @@ def test_document_mask_on_a_gpu_is_planned(folder):
     done = folder.ztrain("plan", "--config", spec, "--set", "train.device=cuda")
     assert "activations" in done.out
     done = folder.ztrain("plan", "--config", spec, "--set", "train.device=cuda", "--set", "train.cuda_graphs=true", expect=USAGE)
-    assert "data.document_mask" in done.last_words or "data.packing" in done.last_words
+    assert "data.document_mask" in done.final_error or "data.packing" in done.final_error

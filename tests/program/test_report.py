@@ -166,7 +166,7 @@ def test_errors(folder):
             ([demo(folder), empty], CHECKPOINT, "has no metrics.jsonl"),
             ([os.path.join(garbage, "metrics.jsonl")], CHECKPOINT, f"metrics.jsonl' is a file; hint: its folder: ztrain report {garbage}")):
         done = folder.ztrain("report", *arguments, expect=code)
-        assert words in done.last_words and not done.out
+        assert words in done.final_error and not done.out
 
 
 def test_a_run_without_a_step_or_a_spec(folder):
@@ -248,14 +248,14 @@ def test_many_runs_share_the_room_of_the_page(folder):
 def test_a_page_that_cannot_be_written(folder, out, code, words):
     run = demo(folder)
     done = folder.ztrain("report", run, "--out", folder.at(out) if out else "", expect=code)
-    assert words in done.last_words
+    assert words in done.final_error
     assert sorted(os.listdir(run)) == ["metrics.jsonl", "run.yaml"]
 
 
 @pytest.mark.parametrize("more", [[], ["--watch"]], ids=["once", "watch"])
 def test_a_folder_takes_no_page(folder, more):
     done = folder.ztrain("report", demo(folder), "--out", folder.at(), *more, expect=CHECKPOINT)
-    assert "is a folder; hint: name a file in it, --out " + folder.at("report.html") in done.last_words
+    assert "is a folder; hint: name a file in it, --out " + folder.at("report.html") in done.final_error
 
 
 def test_the_same_run_is_shown_once(folder):
@@ -271,8 +271,8 @@ def test_a_page_goes_through_a_link_and_into_a_pipe(folder):
     os.symlink("target.html", folder.at("link.html"))
     assert page_of(folder, run, name="link.html")[0] and os.path.islink(folder.at("link.html")) and os.path.isfile(folder.at("target.html"))
     os.mkfifo(folder.at("pipe"))
-    assert "pipe" in folder.ztrain("report", run, "--out", folder.at("pipe"), expect=CHECKPOINT).last_words
-    assert "--watch" in folder.ztrain("report", run, "--out", folder.at("pipe"), "--watch", expect=CHECKPOINT).last_words
+    assert "pipe" in folder.ztrain("report", run, "--out", folder.at("pipe"), expect=CHECKPOINT).final_error
+    assert "--watch" in folder.ztrain("report", run, "--out", folder.at("pipe"), "--watch", expect=CHECKPOINT).final_error
     reader = subprocess.Popen(["cat", folder.at("pipe")], stdout=subprocess.PIPE)
     holder = os.open(folder.at("pipe"), os.O_WRONLY)  # waits for the reader
     folder.ztrain("report", run, "--out", folder.at("pipe"))
@@ -296,17 +296,17 @@ def test_a_page_replaces_no_file_of_a_run(folder, more):
     before = {path: open(path, "rb").read() for path in (manifest, notes, *(os.path.join(one, name) for one in (run, other)
                                                                             for name in ("metrics.jsonl", "run.yaml")))}
     for path in [*before, folder.at("link.html"), folder.at("runs", "door", "metrics.jsonl"), folder.at("runs", ".", "demo", "..", "demo", "run.yaml")]:
-        assert "is not a page, and would be replaced" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
+        assert "is not a page, and would be replaced" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).final_error
     lock = os.path.join(run, "lock")  # a run holds it, and it is empty
     open(lock, "w", encoding="utf-8").close()
-    assert "would be a file of the run" in folder.ztrain("report", run, "--out", lock, *more, expect=USAGE).last_words
+    assert "would be a file of the run" in folder.ztrain("report", run, "--out", lock, *more, expect=USAGE).final_error
     assert os.path.getsize(lock) == 0
     for path in (os.path.join(run, "owner"), folder.at("new"), os.path.join(run, "checkpoints", "latest")):
-        assert "would be a file of the run" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).last_words
+        assert "would be a file of the run" in folder.ztrain("report", run, "--out", path, *more, expect=USAGE).final_error
         assert not os.path.exists(path)
     lock = os.path.join(run, "lock")  # which is empty
     open(lock, "w", encoding="utf-8").close()
-    assert "would be a file of the run" in folder.ztrain("report", run, "--out", lock, *more, expect=USAGE).last_words
+    assert "would be a file of the run" in folder.ztrain("report", run, "--out", lock, *more, expect=USAGE).final_error
     assert all(open(path, "rb").read() == text for path, text in before.items())
     empty = folder.at("empty")
     open(empty, "w", encoding="utf-8").close()
@@ -387,7 +387,7 @@ def test_watching_bears_a_disk_that_is_full_for_a_while(folder):
     assert done.code == FINISHED and done.err.count("tried again") == 1
     disk.fails("write ENOSPC page.html")
     done = folder.ztrain("report", run, "--out", folder.at("page.html"), env=disk.env, expect=CHECKPOINT)
-    assert "No space left" in done.last_words and "tried again" not in done.err
+    assert "No space left" in done.final_error and "tried again" not in done.err
 
 
 def test_watching_a_run_that_is_over_writes_one_page(folder):
@@ -400,4 +400,4 @@ def test_watching_a_run_that_is_over_writes_one_page(folder):
                                               (["--out", "x", "--watch", "--interval", "0"], "0.1 to 86400"),
                                               (["--out", "x", "--watch", "--interval=soon"], "not 'soon'")], ids=["out", "watch", "0", "soon"])
 def test_wrong_options_of_watching(folder, arguments, words):
-    assert words in folder.ztrain("report", demo(folder), *arguments, expect=USAGE).last_words
+    assert words in folder.ztrain("report", demo(folder), *arguments, expect=USAGE).final_error

@@ -37,8 +37,8 @@ def test_ranks_share_the_verification(folder):
     folder.train({"train": {"epochs": 2}}, ranks=2)
     disk.fails("pread EIO epoch-0002/rank-00001.zst")
     done = folder.train(spec, ranks=2, more=("--resume", run), env=disk.env, expect=CHECKPOINT)
-    assert "rank 1 on " in done.last_words and "epoch-0002/rank-00001.zst' at offset 0: " in done.last_words, done
-    assert "make '" in done.last_words and "is not used" not in done.err, done
+    assert "rank 1 on " in done.final_error and "epoch-0002/rank-00001.zst' at offset 0: " in done.final_error, done
+    assert "make '" in done.final_error and "is not used" not in done.err, done
     disk.works()
     with open(os.path.join(folder.latest(), "rank-00001.zst"), "r+b") as f:
         f.seek(os.path.getsize(f.name) // 2)
@@ -67,7 +67,7 @@ def test_checkpoints_that_cannot_be_listed_are_not_none(folder):
     disk.fails("opendir EACCES checkpoints")
     for more in ((), ("--resume", "auto")):
         done = folder.train({"train": {"epochs": 2}}, more=more, env=disk.env, expect=CHECKPOINT)
-        assert "cannot list the checkpoints in" in done.last_words, done
+        assert "cannot list the checkpoints in" in done.final_error, done
     disk.works()
     os.symlink(".", os.path.join(folder.run_folder(), "checkpoints", "step-00000090"))
     done = folder.ztrain("verify", folder.run_folder(), expect=CHECKPOINT)
@@ -237,11 +237,11 @@ def test_what_no_restart_mends(folder):
     wild = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}}}
     done = folder.train(wild, "wild", more=("--max-restarts", 3), ranks=2, expect=7)
     assert "restart 1 of" not in done.out
-    assert "-nan" not in done.out and "the run has no checkpoint" not in done.last_words
+    assert "-nan" not in done.out and "the run has no checkpoint" not in done.final_error
     done = folder.train({**wild, "checkpoint": {"save_at_epoch_end": False}}, "lost", ranks=2, expect=7)
-    assert "hint: the run has no checkpoint: start it again as it was started, but with a lower learning rate" in done.last_words
+    assert "hint: the run has no checkpoint: start it again as it was started, but with a lower learning rate" in done.final_error
     for more in ((), ("--best",)):
-        words = folder.ztrain("export", folder.run_folder("lost"), "--out", folder.at("out"), *more, expect=CHECKPOINT).last_words
+        words = folder.ztrain("export", folder.run_folder("lost"), "--out", folder.at("out"), *more, expect=CHECKPOINT).final_error
         assert "holds no checkpoint yet; hint: a run writes one every checkpoint.interval_steps, at the end of an epoch" in words
     process = folder.start("--config", folder.spec(LONG, "asked"), "--local-gpus", 2, "--max-restarts", 3)
     wait_for_steps(folder, process, 3, name="asked")
@@ -249,6 +249,6 @@ def test_what_no_restart_mends(folder):
     assert folder.wait(process).code == REQUEUE
     one = folder.latest("asked")
     done = folder.train(LONG, "asked", more=("--max-restarts", 3, "--resume", one), ranks=2, expect=USAGE)
-    assert "--max-restarts continues from the newest checkpoint, and --resume names" in done.last_words
+    assert "--max-restarts continues from the newest checkpoint, and --resume names" in done.final_error
     done = folder.train(LONG, "alone", more=("--max-restarts", 3), expect=USAGE)
-    assert "--max-restarts needs --local-gpus N" in done.last_words
+    assert "--max-restarts needs --local-gpus N" in done.final_error

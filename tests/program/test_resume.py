@@ -140,7 +140,7 @@ def test_other_data_at_the_same_place_are_refused(folder):
         shutil.move(folder.at(name), folder.at("kept-" + name))
     folder.data(seed=5)  # as many samples
     done = folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()], expect=DATA)
-    assert "holds other data" in done.last_words and "step-00000002" in done.last_words
+    assert "holds other data" in done.final_error and "step-00000002" in done.final_error
     for name in ("train.bin", "train.idx"):
         shutil.move(folder.at("kept-" + name), folder.at(name))
     with open(folder.at("train.bin"), "r+b") as file:  # one token, far from the first ones
@@ -173,7 +173,7 @@ def test_data_and_model_that_were_moved(folder, ranks):
     assert folder.metrics().losses == folder.metrics("whole").losses
     nowhere = {**moved, "data": {"train": folder.at("nowhere")}}
     done = folder.train(nowhere, ranks=ranks, more=["--resume", folder.run_folder()], expect=USAGE)
-    assert "'data.train' was" in done.last_words, done
+    assert "'data.train' was" in done.final_error, done
 
 
 def write_config(folder, config):
@@ -192,14 +192,14 @@ def test_a_changed_model_at_the_same_path_is_refused(folder, more):
     done = folder.train(changes, more=more, expect=USAGE)
     assert "'rope_theta' of the model was 10000.0 in the checkpoint and is 500000.0 now" in done.err, done
     assert "'rms_norm_eps' of the model was 1e-6 in the checkpoint and is 1e-5 now" in done.err, done
-    assert "2 differences" in done.last_words and "hint: set it back" in done.last_words
+    assert "2 differences" in done.final_error and "hint: set it back" in done.final_error
     # the differences of model and spec together
     done = folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE)
-    assert "3 differences" in done.last_words and "'run.seed' was 7" in done.err, done
+    assert "3 differences" in done.final_error and "'run.seed' was 7" in done.err, done
     # a folder without its model is an error, unless the spec has changed as well
     os.remove(folder.at("model", "config.json"))
-    assert "config.json" in folder.train(changes, more=more, expect=DATA).last_words
-    assert "'run.seed' was 7" in folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE).last_words
+    assert "config.json" in folder.train(changes, more=more, expect=DATA).final_error
+    assert "'run.seed' was 7" in folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE).final_error
     write_config(folder, LLAMA)
     folder.train(changes, more=more)
 
@@ -232,7 +232,7 @@ def test_a_pretrained_model_may_move_but_not_become_another(folder):
     folder.train(of("hub", "base"))
     resume = ["--resume", folder.run_folder()]
     done = folder.train(of("hub", "base-instruct"), more=resume, expect=USAGE)
-    assert "'model.pretrained' was" in done.last_words and "1 difference" in done.last_words, done
+    assert "'model.pretrained' was" in done.final_error and "1 difference" in done.final_error, done
     done = folder.train({"train": {"epochs": 1}}, more=resume, expect=USAGE)
     assert "'model.pretrained' was" in done.err, done
     done = folder.train(of("scratch", "base"), more=resume)
@@ -269,7 +269,7 @@ def test_a_dry_run_looks_at_the_checkpoint(folder):
     assert "'train.epochs' was 1 in the checkpoint and is 2 now" in done.out and "epoch-0001 at step 3" in done.out
     folder.ztrain("--config", spec, "--resume", folder.at("nowhere"), "--dry-run", expect=CHECKPOINT)
     done = folder.ztrain("--config", spec, "--set", "run.seed=2", "--resume", folder.run_folder(), "--dry-run", expect=USAGE)
-    assert "run.seed" in done.last_words
+    assert "run.seed" in done.final_error
 
 
 def test_nothing_is_printed_where_nothing_changed(folder):
@@ -297,7 +297,7 @@ def test_nothing_to_resume_from(folder):
     os.makedirs(folder.at("empty"))
     for place in (folder.at("empty"), folder.at("nowhere")):
         done = folder.train(more=["--resume", place], expect=CHECKPOINT)
-        assert place in done.last_words
+        assert place in done.final_error
 
 
 def names_in(folder, *place):
@@ -326,8 +326,8 @@ def killed_after_branching(folder, run, branch):
 
 
 @pytest.mark.long
-def test_a_run_has_one_course(folder):
-    """A kill after a resume from further back does not bring the abandoned course back; its name does."""
+def test_a_run_has_one_history(folder):
+    """A kill after a resume from further back does not bring the abandoned history back; its name does."""
     changes = {"optimizer": {"params": {"lr": 1e-3}}}
     killed_after_branching(folder, {}, changes)
     assert names_in(folder, "checkpoints") == ["latest", "step-00000009", "step-00000018.aside-1",
@@ -342,7 +342,7 @@ def test_a_run_has_one_course(folder):
     said = folder.ztrain("inspect", folder.run_folder()).out
     assert "step 24," in said and "  step-00000022.aside-1        step 22, " in said, said
 
-    # the course that was left, by name: its checkpoint and its lines come back, and the steps that the run did meanwhile go aside
+    # the history that was left, by name: its checkpoint and its lines come back, and the steps that the run did meanwhile go aside
     aside = os.path.join(folder.run_folder(), "checkpoints", "step-00000022.aside-1")
     back = {"train": {"max_steps": 26}}
     before = everything_in(folder.run_folder())
@@ -407,21 +407,21 @@ def test_hints_that_lead_somewhere(folder):
     top = os.path.join(folder.run_folder(), "checkpoints")
     os.rename(os.path.join(top, "epoch-0001"), os.path.join(top, "epoch-0001.aside-1"))
     done = folder.train(expect=USAGE)
-    assert "all of them were moved aside: ztrain inspect" in done.last_words, done
+    assert "all of them were moved aside: ztrain inspect" in done.final_error, done
     done = folder.ztrain("inspect", folder.run_folder(), expect=CHECKPOINT)
     assert f"set aside: no resume of the run takes them; --resume {top}/NAME" in done.out and "  epoch-0001.aside-1           step 3, " in done.out, done
     done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
-    assert f"hint: '{top}/epoch-0001.aside-1' of step 3 was moved aside and can be named" in done.last_words, done
+    assert f"hint: '{top}/epoch-0001.aside-1' of step 3 was moved aside and can be named" in done.final_error, done
     done = folder.ztrain("verify", folder.run_folder(), expect=CHECKPOINT)
-    assert f"hint: ztrain inspect {top} lists the 1 that is set aside" in done.last_words, done
+    assert f"hint: ztrain inspect {top} lists the 1 that is set aside" in done.final_error, done
     folder.train(more=["--resume", os.path.join(top, "epoch-0001.aside-1")])
     assert len(folder.metrics().steps) == 6
     for name in ("epoch-0001", "epoch-0002"):
         os.truncate(os.path.join(top, name, "manifest.json"), 100)
     done = folder.train(more=["--resume", os.path.join(top, "epoch-0002")], expect=CHECKPOINT)
-    assert "hint: --resume RUN, the run folder, takes its newest checkpoint that is whole" in done.last_words, done
+    assert "hint: --resume RUN, the run folder, takes its newest checkpoint that is whole" in done.final_error, done
     done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
-    assert "; hint: another run.name starts a new run" in done.last_words, done
+    assert "; hint: another run.name starts a new run" in done.final_error, done
 
 
 def everything_in(path):
@@ -447,7 +447,7 @@ def test_another_runs_checkpoint_does_not_overwrite_a_run(folder, ranks):
             done = folder.train({"train": {"epochs": 2}}, name="b", ranks=ranks, more=["--resume", place, *more],
                                 expect=USAGE)
             assert done.err.count("ztrain: error: ") == 1 and "already holds checkpoints, and --resume names one that " \
-                "lies elsewhere; hint: --resume" in done.last_words, done
+                "lies elsewhere; hint: --resume" in done.final_error, done
     assert everything_in(folder.run_folder("b")) == before
     # the same folder by another path is not another folder
     folder.train({"train": {"epochs": 2}}, name="b", ranks=ranks, more=["--resume", folder.at("link")])

@@ -51,7 +51,7 @@ def test_a_text_ends_with_the_end_token(folder):
     with open(os.path.join(model, "generation_config.json"), "w", encoding="utf-8") as f:
         f.write('{"eos_token_id": "</s>"}')
     done = folder.ztrain("sample", model, "--prompt-tokens", "1", expect=DATA)
-    assert "generation_config.json: eos_token_id must be a token id or a list of them" in done.last_words
+    assert "generation_config.json: eos_token_id must be a token id or a list of them" in done.final_error
 
 
 def test_checkpoints_runs_and_exports(folder):
@@ -70,7 +70,7 @@ def test_checkpoints_runs_and_exports(folder):
         byte = f.read(1)
         f.seek(-40, os.SEEK_END)
         f.write(bytes([byte[0] ^ 1]))
-    assert "rank-00001" in folder.ztrain("sample", folder.latest(), "--prompt-tokens", "1", expect=CHECKPOINT).last_words
+    assert "rank-00001" in folder.ztrain("sample", folder.latest(), "--prompt-tokens", "1", expect=CHECKPOINT).final_error
 
 
 BYTES = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))  # those that stand for themselves
@@ -98,7 +98,7 @@ def test_text_both_ways(folder):
     folder.ztrain("export", folder.run_folder("first"), "--out", model)
     text, more = "Zür \u2603", ("--device", "cpu", "--max-tokens", 40, "--temperature", 1.5)
     ids = commas(text.encode())
-    words = folder.ztrain("sample", model, "--prompt", text, *more, expect=USAGE).last_words  # it has no tokenizer yet
+    words = folder.ztrain("sample", model, "--prompt", text, *more, expect=USAGE).final_error  # it has no tokenizer yet
     assert "has no tokenizer.json; hint: --prompt-tokens 1,2,3 takes token ids" in words
     with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
         json.dump(byte_tokenizer(), f)
@@ -116,7 +116,7 @@ def test_text_both_ways(folder):
     last = raw[0]
     drawn = folder.ztrain("sample", model, "--prompt-tokens", ids, *more, "--seed", 2)
     assert str(last) in drawn.out
-    words = folder.ztrain("sample", model, "--prompt", "", expect=USAGE).last_words
+    words = folder.ztrain("sample", model, "--prompt", "", expect=USAGE).final_error
     assert "the prompt is empty, and the model has no bos_token_id to begin from; hint: give it a text" in words
     with open(os.path.join(model, "config.json"), encoding="utf-8") as f:
         keys = json.load(f)
@@ -127,11 +127,11 @@ def test_text_both_ways(folder):
     with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
         json.dump({**keys, "eos_token_id": last}, f)
     assert folder.ztrain("sample", model, "--prompt", text, *more, "--seed", 2).out == "\n"  # the end token is no text
-    words = folder.ztrain("sample", model, "--prompt", "a" * 80, expect=USAGE).last_words
+    words = folder.ztrain("sample", model, "--prompt", "a" * 80, expect=USAGE).final_error
     assert "the prompt has 80 tokens, and the model's context of 64" in words
     with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
         json.dump({**byte_tokenizer(), "model": {"type": "WordPiece", "vocab": {}}}, f)
-    assert "WordPiece" in folder.ztrain("sample", model, "--prompt", "a", expect=USAGE).last_words
+    assert "WordPiece" in folder.ztrain("sample", model, "--prompt", "a", expect=USAGE).final_error
     done = folder.ztrain("sample", model, "--prompt-tokens", ids, *more, "--seed", 2)
     assert drawn.out.startswith(done.out.strip()) and not drawn.err, "a tokenizer that is read costs no notice"
     assert re.fullmatch("ztrain: warning: .*WordPiece.*; the continuation is printed as token ids\n", done.err), done
@@ -172,12 +172,12 @@ REFUSED = [
 
 @pytest.mark.parametrize("words, message", REFUSED)
 def test_refusals(folder, words, message):
-    assert message in folder.ztrain("sample", os.path.join(GOLDEN, "llama"), *words, expect=USAGE).last_words
+    assert message in folder.ztrain("sample", os.path.join(GOLDEN, "llama"), *words, expect=USAGE).final_error
 
 
 def test_folders_that_cannot_be_sampled(folder):
     def refused(model, expect):
-        return folder.ztrain("sample", model, "--prompt-tokens", "1", "--device", "cpu", expect=expect).last_words
+        return folder.ztrain("sample", model, "--prompt-tokens", "1", "--device", "cpu", expect=expect).final_error
 
     assert "is a classifier" in refused(os.path.join(GOLDEN, "classify-llama"), USAGE)
     assert "is a classifier" in refused(os.path.join(GOLDEN, "classify-bert"), USAGE)
@@ -204,5 +204,5 @@ def test_folders_that_cannot_be_sampled(folder):
 
 def test_a_gpu_that_is_not_there(folder):
     words = folder.ztrain("sample", os.path.join(GOLDEN, "llama"), "--prompt-tokens", "1", "--device", "cuda",
-                          expect=DEVICE, env={"CUDA_VISIBLE_DEVICES": ""}).last_words
+                          expect=DEVICE, env={"CUDA_VISIBLE_DEVICES": ""}).final_error
     assert "--device cuda" in words

@@ -67,7 +67,7 @@ def test_text_ends_with_the_end_token(folder):
     model = folder.at("model")
     folder.ztrain("export", folder.run_folder("first"), "--out", model)
     changes = {"model": {"config": None, "pretrained": model}, "train": {"epochs": 1, "samples": ["Zürich", [65, 66]]}}
-    words = folder.train(changes, expect=USAGE).last_words
+    words = folder.train(changes, expect=USAGE).final_error
     assert "train.samples: '" in words and "has no tokenizer.json; hint: give prompts as lists of token ids" in words
     with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
         json.dump(byte_tokenizer(), f)
@@ -76,7 +76,7 @@ def test_text_ends_with_the_end_token(folder):
     assert text["prompt"] == "Zürich" and isinstance(text["text"], str) and ids["prompt_tokens"] == [65, 66]
     said = folder.ztrain("sample", folder.run_folder(), "--prompt", "Zürich", "--max-tokens", 17, "--device", "cpu")
     first = ids["tokens"][0]
-    words = folder.train({**changes, "train": {"samples": ["x", ""]}}, name="empty", expect=USAGE).last_words
+    words = folder.train({**changes, "train": {"samples": ["x", ""]}}, name="empty", expect=USAGE).final_error
     assert "train.samples: prompt 2: it is empty, and the model has no bos_token_id to begin from; hint: give it a text" in words
     assert said.out.replace("\0", " ") == text["text"] + "\n" and len(ids["tokens"]) == 22  # data.seq_length is 24
     with open(os.path.join(model, "generation_config.json"), "w", encoding="utf-8") as f:
@@ -95,7 +95,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("changes, message", REFUSED)
 def test_refusals(folder, changes, message):
-    assert message in folder.train({"train": changes}, expect=USAGE).last_words
+    assert message in folder.train({"train": changes}, expect=USAGE).final_error
 
 
 @pytest.mark.parametrize("value", ["[[]]", "[[1, x]]", "[-1]", "5", "[{a: 1}]"])

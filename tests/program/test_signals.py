@@ -348,7 +348,7 @@ def test_a_run_folder_belongs_to_one_run(folder):
     process = folder.start("--config", folder.spec({**ENDLESS, "checkpoint": {"interval_steps": 2, "keep_last": 2}}))
     wait_for_checkpoint(folder, process)
     done = folder.train(ENDLESS, more=("--resume", folder.run_folder()), expect=USAGE)
-    assert f"in use by another run (host {socket.gethostname()}, process {process.pid}" in done.last_words, done
+    assert f"in use by another run (host {socket.gethostname()}, process {process.pid}" in done.final_error, done
     folder.ztrain("--config", folder.spec(ENDLESS), "--resume", folder.run_folder(), "--dry-run")  # takes no lock
     process.kill()
     folder.wait(process, 20)
@@ -379,8 +379,8 @@ def test_a_run_whose_folder_was_taken_over_publishes_nothing_more(folder):
         os.kill(pid, signal.SIGCONT)
     process.send_signal(signal.SIGTERM)  # asks for a checkpoint
     done = folder.wait(process, 20)
-    assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done
-    assert "(host elsewhere, process" in done.last_words
+    assert done.code == USAGE and "another job has taken over this run folder" in done.final_error, done
+    assert "(host elsewhere, process" in done.final_error
     assert folder.checkpoints() == published
     with open(owner, encoding="utf-8") as f:
         assert json.load(f)["host"] == "elsewhere"
@@ -400,7 +400,7 @@ def test_two_runs_in_one_folder(folder):
     process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
     wait_for_steps(folder, process, 2)
     done = folder.train(expect=USAGE, ranks=2)
-    assert "in use by another run" in done.last_words or "already holds checkpoints" in done.last_words
+    assert "in use by another run" in done.final_error or "already holds checkpoints" in done.final_error
     with open(os.path.join(folder.run_folder(), "log", "rank-00001.log"), encoding="utf-8") as f:
         assert "has failed" not in f.read()
     process.send_signal(signal.SIGTERM)

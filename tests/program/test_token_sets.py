@@ -133,7 +133,7 @@ def test_a_set_is_copied_whole(folder):
     tokenize(folder.path, completions("some words"), "--completion", "prompt,completion")
     os.remove(folder.at("s.mask"))
     done = folder.train({**BYTES, "data": {"train": folder.at("s"), "validation": None}}, expect=DATA)
-    assert f"'{folder.at('s.mask')}' is missing" in done.last_words and "; hint: copy all files" in done.last_words
+    assert f"'{folder.at('s.mask')}' is missing" in done.final_error and "; hint: copy all files" in done.final_error
     tokenize(folder.path, completions("some words"), "--fields", "prompt,completion")
     assert not complaint(folder, folder.at("s"))
     write_mask(folder.at("s"), os.path.getsize(folder.at("s.bin")) // 2, lambda i: i % 2)
@@ -186,4 +186,4 @@ def test_a_dangling_mask_is_no_absent_one(folder):
     folder.spec()
     os.symlink("nowhere", folder.at("train.mask"))
     done = folder.train(expect=DATA)
-    assert f"cannot open '{folder.at('train.mask')}'" in done.last_words
+    assert f"cannot open '{folder.at('train.mask')}'" in done.final_error

@@ -338,11 +338,11 @@ def test_a_dry_run_refuses_what_a_run_would(folder):
     assert "data: no token shard" in done.out and "activations" in done.out
     os.symlink("nowhere", folder.at("train.mask"))
     for more in (["--dry-run"], []):
-        assert "train.mask': it is a broken link" in folder.train(more=more, expect=DATA).last_words
+        assert "train.mask': it is a broken link" in folder.train(more=more, expect=DATA).final_error
     os.remove(folder.at("train.mask"))
     write_megatron(folder.at("foreign"), [[VOCABULARY] * 300])
     done = folder.train({"data": {"train": folder.at("foreign")}}, more=["--dry-run"], expect=DATA)
-    assert f"token id {VOCABULARY} is outside the vocabulary" in done.last_words and "activations" in done.out
+    assert f"token id {VOCABULARY} is outside the vocabulary" in done.final_error and "activations" in done.out
     folder.train({"train": {"max_steps": 1}}, name="first")
     folder.ztrain("export", folder.run_folder("first"), "--out", folder.at("hf"))
     changes = {"model": {"config": None, "pretrained": folder.at("hf")}}
@@ -353,7 +353,7 @@ def test_a_dry_run_refuses_what_a_run_would(folder):
         json.dump({**config, "intermediate_size": 60}, f)
     for more in (["--dry-run"], []):
         done = folder.train(changes, more=more, expect=DATA)
-        assert "has shape (56, 32), but config.json asks for (60, 32)" in done.last_words
+        assert "has shape (56, 32), but config.json asks for (60, 32)" in done.final_error
     with open(folder.at("hf", "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
     os.remove(folder.at("hf", "model.safetensors"))
@@ -374,7 +374,7 @@ def refused_export(folder, words):
     """The model of a run that has diverged is exported with --force only."""
     out = folder.at("hf")
     done = folder.ztrain("export", folder.run_folder(), "--out", out, expect=DIVERGED)
-    assert words in done.last_words and "--force exports this one as it is" in done.last_words, done
+    assert words in done.final_error and "--force exports this one as it is" in done.final_error, done
     assert not os.path.exists(os.path.join(out, "config.json"))
     folder.ztrain("export", folder.run_folder(), "--out", out, "--force")
     assert os.path.exists(os.path.join(out, "config.json"))
@@ -385,7 +385,7 @@ def test_a_run_that_never_took_a_step_ends_with_7(folder):
     changes = {"train": {"epochs": 1}, "fp16": {"enabled": True, "loss_scale": 2.0**60}}
     for more in ([], ["--resume", folder.run_folder()]):
         done = folder.train(changes, more=more, expect=DIVERGED)
-        assert "all 3 steps were skipped, as none had finite gradients" in done.last_words, done
+        assert "all 3 steps were skipped, as none had finite gradients" in done.final_error, done
     assert [row["skipped"] for row in folder.metrics().steps] == [True] * 3
     refused_export(folder, "all 3 steps were skipped")
 
@@ -395,7 +395,7 @@ def test_a_run_whose_last_evaluation_is_not_finite_ends_with_7(folder):
     changes = {"train": {"epochs": None, "max_steps": 1}, "model": {"config": {**LLAMA, "initializer_range": 10.0}},
                "optimizer": {"params": {"lr": 1e6, "weight_decay": 1e6}}}  # a matrix's weights are 1e12 times as large then
     done = folder.train(changes, ranks=2, expect=DIVERGED)
-    assert "the loss of the evaluation after step 1 is not finite" in done.last_words, done
+    assert "the loss of the evaluation after step 1 is not finite" in done.final_error, done
     (evaluation,) = folder.metrics().evaluations
     assert evaluation["eval_loss"] is None and not folder.metrics().steps[0]["skipped"]
     refused_export(folder, "the loss of the evaluation after step 1 is not finite")
@@ -405,7 +405,7 @@ def test_an_old_run_is_not_overwritten(folder):
     folder.train({"train": {"epochs": 1}})
     before = folder.metrics().numbers()
     done = folder.train({"train": {"epochs": 1}}, expect=USAGE)
-    assert "--resume" in done.last_words and folder.run_folder() in done.last_words
+    assert "--resume" in done.final_error and folder.run_folder() in done.final_error
     assert folder.metrics().numbers() == before
 
 

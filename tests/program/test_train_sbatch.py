@@ -235,7 +235,7 @@ def test_a_notice_as_long_as_the_time_limit(folder, job):
 
 
 def test_after_a_resume_by_hand_from_further_back(folder, job):
-    """A resume by hand ended before its first checkpoint: the job continues from there, not on the course that was left."""
+    """A resume by hand ended before its first checkpoint: the job continues from there, not on the history that was left."""
     folder.train({**ONE_EPOCH, "checkpoint": {"interval_steps": 1}})
     first = os.path.join(folder.run_folder(), "checkpoints", "step-00000001")
     lower = {"optimizer": {"params": {"lr": 1e-3}}}

@@ -5,7 +5,7 @@
 
 #include "comm/control/agent.h"
 #include "comm/control/agent_messages.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -141,7 +141,7 @@ static enum status exchange(struct control *control, uint32_t turn, const void *
     block->ranks[rank].op[CHANNEL_CONTROL][turn % 2] = op;
     uint32_t target = control_arrive(control, CHANNEL_CONTROL);
     CHECK(target == turn + 1);
-    liveness_tick();
+    heartbeat_beat();
     if (control_wait_all(control, CHANNEL_CONTROL, target, "an exchange") == STATUS_OK)
         return STATUS_OK;
     return control_status(control, &error);
@@ -194,7 +194,7 @@ static void slow_body(struct job *job, struct control *control, int rank)
 {
     for (int i = 0; rank == 1 && i < 40; i++) {
         usleep(100000);
-        liveness_tick();
+        heartbeat_beat();
     }
     CHECK_OK(exchange(control, 0, "x", 1));
     (void)job;
@@ -251,7 +251,7 @@ static void loss_body(struct job *job, struct control *control, int rank)
     double start = seconds_now();
     enum status status = STATUS_OK;
     while (!loss->waits && status == STATUS_OK && seconds_now() - start < 4) { /* at work */
-        liveness_tick();
+        heartbeat_beat();
         usleep(10000);
         status = control_status(control, &error);
     }
@@ -525,7 +525,7 @@ static void test_stream_in_pieces(void **state)
         const struct agent_hello hello = {3, 2, 2};
         const struct control_op op = {.kind = 4, .count = 300, .slot_bytes = 300};
         char slot[300];
-        uint64_t at = 0, ticks[] = {77, 88};
+        uint64_t at = 0, beats[] = {77, 88};
         memset(slot, 'x', sizeof slot);
         assert_int_equal(agent_outbox_init(&outbox, 1, &error), STATUS_OK);
         outbox.head = at = outbox.capacity - 50; /* it wraps around */
@@ -533,7 +533,7 @@ static void test_stream_in_pieces(void **state)
         agent_outbox_put(&outbox, AGENT_HELLO, 1, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
         agent_outbox_put(&outbox, AGENT_STATE, 2, RANK_JOINED, NULL, 0, NULL, 0);
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 1, &op, sizeof op, slot, sizeof slot);
-        agent_outbox_put(&outbox, AGENT_TICK, AGENT_NOBODY, 0, ticks, sizeof ticks, NULL, 0);
+        agent_outbox_put(&outbox, AGENT_TICK, AGENT_NOBODY, 0, beats, sizeof beats, NULL, 0);
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 2, &op, sizeof op, slot, sizeof slot);
         agent_outbox_put(&outbox, AGENT_FAIL, 2, STATUS_DIVERGED, "too bad", 7, NULL, 0);
         agent_outbox_put(&outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/storage/async_io.h"
 
 static struct error err;
@@ -326,12 +326,12 @@ static void test_a_rank_that_waits_for_its_disk_counts_as_alive(void **state)
     static unsigned char data[4096];
     struct async_io *io = open_engine("threads", 4096, 1);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
-    assert_int_equal(liveness_watch_start(0.005, 100, never_stuck, NULL), 0);
-    uint64_t before = atomic_load(atomic_load(&liveness_counter));
+    assert_int_equal(heartbeat_thread_start(0.005, 100, never_stuck, NULL), 0);
+    uint64_t before = atomic_load(atomic_load(&heartbeat_counter));
     atomic_store(&slow_calls, 1);
     assert_int_equal(move(io, true, fd, data, sizeof data, 0), STATUS_OK);
-    assert_true(atomic_load(atomic_load(&liveness_counter)) >= before + 3);
-    liveness_watch_stop();
+    assert_true(atomic_load(atomic_load(&heartbeat_counter)) >= before + 3);
+    heartbeat_thread_stop();
     close(fd);
     async_io_free(io);
 }

@@ -503,7 +503,7 @@ static void test_keep_best(void **unused)
     assert_true(case_has("step-00000007") && case_has("step-00000002")); /* 5 is as good as 2, but later */
     assert_int_equal(case_count("step-"), 5);
     assert_string_equal(best_link(), "step-00000007");
-    /* back at step 6: 7 is of another course */
+    /* back at step 6: 7 is of another history */
     struct case_save again = {.world = 1, .step = 6, .keep_last = 1, .keep_best = 2, .eval_loss = 4.2};
     case_save_ok(&again, path);
     assert_true(case_has("step-00000007.aside-1") && case_has("step-00000002") && case_has("step-00000006"));

@@ -1,4 +1,4 @@
-/* test_checkpoint_rewind.c: a run has one course: a resume moves checkpoints aside and back; a kill at any instant
+/* test_checkpoint_rewind.c: a run has one history: a resume moves checkpoints aside and back; a kill at any instant
  * loses none. */
 #include "checkpoint_case.h"
 
@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-/* Two courses that part after step 3. A checkpoint shows its course by its compression level, a line by its lr: both
+/* Two histories that part after step 3. A checkpoint shows its history by its compression level, a line by its lr: both
  * have these values. */
 enum { PARTED = 3, LEFT = 3, NEW = 0 };
 
@@ -34,14 +34,14 @@ static int teardown(void **unused)
 }
 
 /* Trains from step `from` on, with checkpoints after the steps that are given (0 ends them), to the last of them. */
-static void train(int64_t from, int course, const int64_t *saved)
+static void train(int64_t from, int history, const int64_t *saved)
 {
     char path[FS_PATH_MAX];
     for (int64_t step = from; *saved; step++) {
         FILE *file = fopen(metrics_path, "a");
-        fprintf(file, "{\"step\":%" PRId64 ",\"lr\":%d}\n", step, course);
+        fprintf(file, "{\"step\":%" PRId64 ",\"lr\":%d}\n", step, history);
         if (step == *saved) {
-            struct case_save how = {.world = 1, .step = step, .level = course};
+            struct case_save how = {.world = 1, .step = step, .level = history};
             struct checkpoint *checkpoint;
             case_save_ok(&how, path);
             assert_int_equal(checkpoint_open(path, false, &checkpoint, NULL), STATUS_OK);
@@ -69,11 +69,11 @@ static enum status resume(const char *name, struct error *err)
     TRY_GOTO(checkpoint_rewind_plan(run, checkpoint, !name, &rewind, err));
     TRY_GOTO(checkpoint_rewind_apply(&rewind, err));
     case_path(path, "%s", rewind.name);
-    struct metrics_course lines = {.step = checkpoint->position.step,
-                                   .checkpoint = path,
-                                   .bytes = checkpoint->bytes,
-                                   .from = rewind.metrics_from,
-                                   .former = rewind.number};
+    struct metrics_history lines = {.step = checkpoint->position.step,
+                                    .checkpoint = path,
+                                    .bytes = checkpoint->bytes,
+                                    .from = rewind.metrics_from,
+                                    .former = rewind.number};
     TRY_GOTO(metrics_open(metrics_path, &lines, &metrics, err));
     TRY_GOTO(metrics_resume(metrics, path, checkpoint->position.step, err));
 fail:
@@ -96,7 +96,7 @@ static int level_of(const struct checkpoint *checkpoint)
 }
 
 /* Checks the newest checkpoint, and that metrics.jsonl has the lines that led to it and no others. */
-static void check_course(int64_t step, int course)
+static void check_history(int64_t step, int history)
 {
     struct checkpoint *checkpoint;
     struct error err;
@@ -106,7 +106,7 @@ static void check_course(int64_t step, int course)
     if (checkpoint_open(run, true, &checkpoint, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     assert_int_equal(checkpoint->position.step, step);
-    assert_int_equal(level_of(checkpoint), course);
+    assert_int_equal(level_of(checkpoint), history);
     FILE *file = fopen(metrics_path, "r");
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
@@ -114,7 +114,7 @@ static void check_course(int64_t step, int course)
         assert_non_null(object);
         if (lr) {
             assert_int_equal(json_integer_value(json_object_get(object, "step")), next);
-            assert_int_equal(json_integer_value(lr), next <= PARTED ? LEFT : course);
+            assert_int_equal(json_integer_value(lr), next <= PARTED ? LEFT : history);
             next++;
         }
         const char *name = json_string_value(json_object_get(object, "checkpoint"));
@@ -143,7 +143,7 @@ static void test_a_resume_from_further_back(void **unused)
     char link[FS_PATH_MAX], target[64] = "";
     train(1, LEFT, left);
     resume_ok("step-00000003");
-    check_course(3, LEFT);
+    check_history(3, LEFT);
     assert_true(case_has("step-00000006.aside-1") && case_has("step-00000009.aside-1") &&
                 case_has("step-00000012.aside-1"));
     case_path(link, "latest");
@@ -151,14 +151,14 @@ static void test_a_resume_from_further_back(void **unused)
     assert_string_equal(target, "step-00000003");
     train(4, NEW, fresh);
     resume_ok(NULL);
-    check_course(8, NEW);
+    check_history(8, NEW);
 
-    resume_ok("step-00000009.aside-1"); /* back to the course that was left */
-    check_course(9, LEFT);
+    resume_ok("step-00000009.aside-1"); /* back to the history that was left */
+    check_history(9, LEFT);
     assert_true(case_has("step-00000005.aside-2") && case_has("step-00000008.aside-2"));
     assert_true(case_has("step-00000006.aside-1") && case_has("step-00000012.aside-1"));
     resume_ok("step-00000008.aside-2"); /* and forth again */
-    check_course(8, NEW);
+    check_history(8, NEW);
     assert_true(case_has("step-00000009.aside-3"));
     assert_int_equal(count_checkpoints(), 6);
 }
@@ -205,7 +205,7 @@ static void test_an_interrupted_resume(void **unused)
     assert_int_equal(interrupted(), 1);
     copy_tree(run, kept);
     resume_ok(NULL);
-    check_course(12, LEFT);
+    check_history(12, LEFT);
     assert_int_equal(interrupted(), 0);
 
     copy_tree(kept, run);
@@ -213,7 +213,7 @@ static void test_an_interrupted_resume(void **unused)
     put_aside("step-00000012");
     assert_int_equal(interrupted(), 0); /* the resume has completed */
     resume_ok(NULL);
-    check_course(3, LEFT);
+    check_history(3, LEFT);
     assert_int_equal(interrupted(), 0);
 }
 
@@ -250,15 +250,15 @@ static void test_damaged_ones_go_aside(void **unused)
     case_write(path, data, bytes);
     free(data);
     resume_ok(NULL);
-    check_course(6, LEFT);
+    check_history(6, LEFT);
     assert_true(case_has("step-00000012.damaged-1") && case_has("step-00000009.damaged-1"));
 }
 
 #ifdef ZTRAIN_FAULTS
 /* Resumes from `name` with every call failing in turn, and then from the run folder: that finds `before` (the newest of
- * the old course, as if `name` had not been given) or `after` (the checkpoint `name`), and nothing is lost. */
-static void sweep(const char *name, const char *action, int64_t before, int course_before, int64_t after,
-                  int course_after)
+ * the old history, as if `name` had not been given) or `after` (the checkpoint `name`), and nothing is lost. */
+static void sweep(const char *name, const char *action, int64_t before, int history_before, int64_t after,
+                  int history_after)
 {
     int checkpoints = count_checkpoints(), taken[2] = {0, 0};
     copy_tree(run, kept);
@@ -282,13 +282,13 @@ static void sweep(const char *name, const char *action, int64_t before, int cour
         resume_ok(NULL);
         struct checkpoint *checkpoint;
         assert_int_equal(checkpoint_open(run, false, &checkpoint, NULL), STATUS_OK);
-        bool new_course = level_of(checkpoint) == course_after && checkpoint->position.step == after;
+        bool new_history = level_of(checkpoint) == history_after && checkpoint->position.step == after;
         checkpoint_close(checkpoint);
-        check_course(new_course ? after : before, new_course ? course_after : course_before);
+        check_history(new_history ? after : before, new_history ? history_after : history_before);
         assert_int_equal(count_checkpoints(), checkpoints);
-        taken[new_course]++;
-        assert_true(reached || new_course);
-        assert_true(!new_course || n > 1);
+        taken[new_history]++;
+        assert_true(reached || new_history);
+        assert_true(!new_history || n > 1);
     }
     assert_true(taken[0] > 0 && taken[1] > 1);
 }
@@ -327,7 +327,7 @@ static void test_a_name_that_is_taken_without_exchange(void **unused)
     assert_true(faults_arm("rename:1:EINVAL"));
     resume_ok("step-00000009.aside-1");
     faults_arm(NULL);
-    check_course(9, LEFT);
+    check_history(9, LEFT);
     assert_true(case_has("step-00000009.aside-2"));
 #else
     skip();

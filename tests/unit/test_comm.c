@@ -2,7 +2,7 @@
 #include "ranks.h"
 
 #include "comm/sums.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/open/device_open.h"
 
 #include <math.h>
@@ -466,7 +466,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
         case LATE: /* slow, but making progress */
             for (int i = 0; i < 50; i++) {
                 usleep(50000);
-                liveness_tick();
+                heartbeat_beat();
             }
             break;
         }

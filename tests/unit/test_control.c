@@ -2,8 +2,8 @@
  * other nodes. */
 #include "ranks.h"
 
-#include "comm/control/peer_watch.h"
-#include "core/liveness.h"
+#include "comm/control/watchdog.h"
+#include "core/heartbeat.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -217,7 +217,7 @@ static void test_blame(void **state)
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct control_shape shape = shape_of(2);
-        struct peer_watch watch;
+        struct watchdog watch;
         int fd;
         CHECK_OK(control_create(&shape, &fd, &error));
         struct control *control = attach(fd, 2, 1);
@@ -229,7 +229,7 @@ static void test_blame(void **state)
             control_node_lost(control, 2, NODE_SILENT);
         if (sight == NODE_IS_UNREACHABLE)
             control_node_lost(control, 2, NODE_UNREACHABLE);
-        peer_watch_begin(control, 4, &watch);
+        watchdog_begin(control, 4, &watch);
         if (sight == CONNECTION_OF_THE_DEAD)
             atomic_store(&ranks[4].state, RANK_DEAD);
         if (sight == CONNECTION_LOST || sight == CONNECTION_OF_THE_DEAD)
@@ -237,7 +237,7 @@ static void test_blame(void **state)
         double start = seconds_now();
         for (int round = 0; control_status(control, &error) == STATUS_OK && seconds_now() - start < 2; round++) {
             show(ranks, sight, round);
-            peer_watch_look(control, &watch, "a test");
+            watchdog_look(control, &watch, "a test");
             usleep(20000);
         }
         for (int w = 0; w < 2 && cases[c].words[w]; w++)
@@ -267,8 +267,8 @@ static void test_blame_without_waiting(void **state)
         else
             peer_blame_rank(control, 2);
         assert_int_equal(control_status(control, &error), STATUS_PEER);
-        const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own last words"
-                                    : "rank 2 on host0 (process 102) died; hint: its own last words";
+        const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own final error"
+                                    : "rank 2 on host0 (process 102) died; hint: its own final error";
         assert_int_equal(strncmp(error.text, blamed, strlen(blamed)), 0);
         control_detach(control);
         close(fd);

@@ -6,7 +6,7 @@
 #include "cmd/run/squeue.c"
 #include "cmd/run/stop_signal.c"
 #include "cmd/save/retry_together.c"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -165,7 +165,7 @@ static void test_asking(void **state)
     unsetenv("SLURM_TIME_FORMAT");
     static const char *const no_answers[] = {"echo 17 NONE", "echo 18 1795282200", "exit 1", "exec sleep 100"};
     for (size_t i = 0; i < COUNT_OF(no_answers); i++) {
-        _Atomic uint64_t *counter = atomic_load(&liveness_counter);
+        _Atomic uint64_t *counter = atomic_load(&heartbeat_counter);
         uint64_t ticks = atomic_load(counter);
         fake_squeue(&scene, "%s", no_answers[i]);
         deadline_init(&deadline, 1, never);

@@ -201,5 +201,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_of_a_node), cmocka_unit_test(test_ranks_of_torchrun),
                                        cmocka_unit_test(test_a_name_that_proves_nothing)};
-    return cmocka_run_group_tests_name("last words", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("final error", tests, NULL, NULL);
 }

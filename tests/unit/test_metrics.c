@@ -54,12 +54,12 @@ static struct metrics *resume_metrics(int64_t step, bool evaluation_due)
     struct error err;
     char name[64];
     snprintf(name, sizeof name, "runs/x/checkpoints/step-%lld", (long long)step);
-    struct metrics_course course = {.step = step,
-                                    .evaluation_due = evaluation_due,
-                                    .checkpoint = name,
-                                    .bytes = 100 + step,
-                                    .former = free_number()};
-    if (metrics_open(path, &course, &metrics, &err) != STATUS_OK)
+    struct metrics_history history = {.step = step,
+                                      .evaluation_due = evaluation_due,
+                                      .checkpoint = name,
+                                      .bytes = 100 + step,
+                                      .former = free_number()};
+    if (metrics_open(path, &history, &metrics, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     return metrics;
 }
@@ -242,8 +242,9 @@ static void test_the_lines_of_another_course(void **state)
 
     int number = free_number();
     struct error err;
-    struct metrics_course course = {.step = 9, .checkpoint = "x/step-9", .bytes = 109, .from = left, .former = number};
-    assert_int_equal(metrics_open(path, &course, &metrics, &err), STATUS_OK);
+    struct metrics_history history = {
+        .step = 9, .checkpoint = "x/step-9", .bytes = 109, .from = left, .former = number};
+    assert_int_equal(metrics_open(path, &history, &metrics, &err), STATUS_OK);
     metrics_close(metrics);
     assert_string_equal(strrchr(read_file(path), '{'),
                         "{\"checkpoint\":\"runs/x/checkpoints/step-9\",\"step\":9,\"bytes\":109,"
@@ -369,8 +370,8 @@ static void test_errors(void **state)
         char fault[32];
         snprintf(fault, sizeof fault, "any:%d:ENOSPC", n);
         faults_arm(fault);
-        struct metrics_course course = {.step = 1, .checkpoint = "step-1", .bytes = 3, .former = former};
-        enum status status = metrics_open(path, &course, &metrics, &err);
+        struct metrics_history history = {.step = 1, .checkpoint = "step-1", .bytes = 3, .former = former};
+        enum status status = metrics_open(path, &history, &metrics, &err);
         reached = faults_count() >= n;
         faults_arm(NULL);
         if (status == STATUS_OK)

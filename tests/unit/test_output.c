@@ -154,7 +154,7 @@ static void test_a_reader_who_pauses(void **state)
     assert_int_equal(end(&child), 0);
 }
 
-/* The last words are queued even if the queue is full, and the process ends even if nothing reads its output. */
+/* The final error are queued even if the queue is full, and the process ends even if nothing reads its output. */
 static void fill_and_end(const struct child *self)
 {
     for (int i = 0; i < LINES; i++)

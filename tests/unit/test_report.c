@@ -16,7 +16,7 @@
 
 /* ---- thinning ------------------------------------------------------------ */
 
-/* A million rows with one spike up, one down and one NaN in a course of 64 buckets. */
+/* A million rows with one spike up, one down and one NaN in a history of 64 buckets. */
 static void test_a_million_rows_keep_their_spikes(void **state)
 {
     (void)state;

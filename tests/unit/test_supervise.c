@@ -8,7 +8,7 @@
 #include "cmd/supervise/line_pump.c"
 #include "cmd/supervise/supervise.c"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,9 +43,9 @@ static enum status work_until_failure(struct comm *comm)
     }
 }
 
-static int last_words(enum status status)
+static int final_error(enum status status)
 {
-    fprintf(stderr, "last words: %s\n", error.text);
+    fprintf(stderr, "final error: %s\n", error.text);
     return (int)status;
 }
 
@@ -61,7 +61,7 @@ static int play_rank(const char *scenario)
     if (!strcmp(scenario, "foreign")) /* as a library that exits before main() */
         _exit(1);
     if (!strcmp(scenario, "early-3"))
-        return rank == 0 ? last_words(STATUS_DATA) : (sleep(60), 0);
+        return rank == 0 ? final_error(STATUS_DATA) : (sleep(60), 0);
     if (!strcmp(scenario, "slow-start")) { /* a signal that arrives before the rank waits for it is not lost */
         usleep(700000);
         return take_stop(0) ? STATUS_REQUEUE : STATUS_BUG;
@@ -82,7 +82,7 @@ static int play_rank(const char *scenario)
         printf("ready %d\n", (int)getpid());
         fflush(stdout);
         while (!take_stop(100))
-            liveness_tick();
+            heartbeat_beat();
         printf("stops %d\n", 1 + take_stop(200));
         comm_close(comm);
         bootstrap_release(&bootstrap);
@@ -105,22 +105,22 @@ static int play_rank(const char *scenario)
         comm_abort(comm, &error);
         comm_close(comm);
         bootstrap_release(&bootstrap);
-        return last_words(status);
+        return final_error(status);
     }
     if (!strcmp(scenario, "leaver")) {
         if (rank == 1)
             _exit(0);
         for (;;) {
             if (comm_status(comm, &error) != STATUS_OK)
-                return last_words(comm_status(comm, &error));
-            liveness_tick();
+                return final_error(comm_status(comm, &error));
+            heartbeat_beat();
             usleep(1000);
         }
     }
     enum status status = work_until_failure(comm);
     comm_close(comm);
     bootstrap_release(&bootstrap);
-    return last_words(status);
+    return final_error(status);
 }
 
 static int play_supervisor(char **argv)
@@ -232,9 +232,9 @@ static void test_deaths(void **state)
         {"killed", STATUS_PEER, {"supervisor: rank 1 on ", "was killed by signal 9 (Killed)"}},
         {"crash", STATUS_PEER, {"supervisor: rank 2 on ", "was killed by signal 6"}},
         {"stubborn", STATUS_PEER, {"supervisor: rank 1 on ", "was killed by signal 9"}},
-        {"abort", STATUS_DATA, {"last words: rank 1 on ", "a bad shard"}},
-        {"frozen", STATUS_DATA, {"last words: rank 0 on ", "a bad shard"}},
-        {"early-3", STATUS_DATA, {"last words: ", ""}},
+        {"abort", STATUS_DATA, {"final error: rank 1 on ", "a bad shard"}},
+        {"frozen", STATUS_DATA, {"final error: rank 0 on ", "a bad shard"}},
+        {"early-3", STATUS_DATA, {"final error: ", ""}},
         {"leaver", STATUS_PEER, {"supervisor: rank 1 on ", "left with exit code 0 while 2 others continued"}},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -247,7 +247,7 @@ static void test_deaths(void **state)
         expect(&scene, cases[i].words[1]);
         assert_true(seconds_now() - scene.started < 30);
         if (!strcmp(cases[i].scenario, "killed")) /* the survivors have the reason as well */
-            expect(&scene, "last words: rank 1 on ");
+            expect(&scene, "final error: rank 1 on ");
     }
 }
 

@@ -1,5 +1,5 @@
 /* test_token_set.c: token shards of every format, damaged in every way; and the permutation. */
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "tests/unit/token_files.h"
 
 /* Opening must fail with STATUS_DATA and a message that contains all of these words (NULL ends them). */
@@ -160,7 +160,7 @@ static void fingerprint_knows_every_shard(void **state)
         snprintf(names[i], sizeof names[i], "equal-%02d.bin", i);
         llmc(names[i], 20240520, 1, 30, i, 60);
     }
-    _Atomic uint64_t *counter = atomic_load(&liveness_counter);
+    _Atomic uint64_t *counter = atomic_load(&heartbeat_counter);
     const uint64_t ticks = atomic_load(counter);
     const struct data_fingerprint whole = fingerprint_of(names);
     assert_true(atomic_load(counter) - ticks >= 2 * EQUAL_SHARDS); /* opening ticks: shards may be on a slow disk */

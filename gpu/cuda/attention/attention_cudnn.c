@@ -14,7 +14,7 @@
 
 #include "core/clock.h"
 #include "core/env_switch.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "gpu/cuda/attention/attention_cudnn_choose.h"
 #include "gpu/cuda/attention/attention_cudnn_verify.h"
@@ -58,9 +58,9 @@ static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
     if (status == STATUS_OK) {
         a->target.version = (int)a->target.cudnn->cudnnGetVersion();
         struct slow_call slow;
-        liveness_slow_begin(&slow, "opening", "cuDNN", -1);
+        heartbeat_slow_begin(&slow, "opening", "cuDNN", -1);
         cudnnStatus_t code = a->target.cudnn->cudnnCreate(&a->target.handle);
-        liveness_slow_end(&slow);
+        heartbeat_slow_end(&slow);
         if (code != CUDNN_STATUS_SUCCESS) {
             a->target.handle = NULL;
             status = error_set(err, STATUS_DEVICE, "cannot open cuDNN on GPU %d: %s", a->cuda->index,
@@ -146,12 +146,12 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
     struct slow_call slow; /* cuDNN loads libraries and compiles */
-    liveness_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     if (status == STATUS_OK)
         status = open_cudnn(a, &err);
     if (status == STATUS_OK)
         status = attention_plan_make(plan, a->cuda->device.memory_bytes, &err);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     if (status == STATUS_OK)
         plan->planned = attention_plan_workspace_bytes(plan);
     else

@@ -3,7 +3,7 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "gpu/cuda/attention/attention_cudnn_verify.h"
 #include "gpu/cuda/nvml.h"
@@ -84,9 +84,9 @@ static bool make_again(struct attention_plan *plan, int64_t piece, const struct 
 {
     struct error ignored;
     struct slow_call slow;
-    liveness_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     const bool made = attention_plan_make_again(plan, piece, wish, plan->planned, &ignored) == STATUS_OK;
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     return made;
 }
 
@@ -229,9 +229,9 @@ enum status attention_choose(struct attention_chooser *c, struct attention_plan 
         attention_plan_refuse(plan,
                               "cuDNN's engines for it have faulted when they were tried (the choices' file .faulty)");
     struct slow_call slow;
-    liveness_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
+    heartbeat_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
     const enum status status = try_candidates(c, plan, candidates, count, err);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     for (int i = 0; i < count; i++)
         cudnn_plan_free(candidates[i].made);
     return status;

@@ -12,7 +12,7 @@
 #if ZTRAIN_HAVE_CUDNN
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/attention/attention_cuda_kernels.h"
 
@@ -339,7 +339,7 @@ static double time_runs(struct trial *t, struct event *start, struct event *end,
     event_record(end, t->stream);
     event_sync(end);
     event_elapsed(start, end, &seconds);
-    liveness_tick();
+    heartbeat_beat();
     return seconds;
 }
 
@@ -411,7 +411,7 @@ enum status attention_plan_verify(struct attention_plan *plan, struct device *de
     enum status status = trial_open(&t, device, err);
     if (status == STATUS_OK && t.memory) {
         why = try_plan(&t, text, sizeof text);
-        liveness_tick();
+        heartbeat_beat();
         if (!why && timing)
             status = time_plan(&t, timing, err);
         if (status == STATUS_OK)

@@ -1,5 +1,5 @@
 /* gemm_cuda_gated_choose.c: whether SwiGLU is computed inside a product, and by which of cuDNN's engines. */
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
@@ -33,7 +33,7 @@ static bool make(const struct gemm_cuda *g, struct gemm_plan *plan, const struct
     bounded.most_workspace = g->rules.workspace;
     cudnn_plan_free(plan->cudnn);
     plan->supported = gemm_gated_plan(g->cudnn, &plan->key, &bounded, &plan->cudnn, &ignored) == STATUS_OK;
-    liveness_tick();
+    heartbeat_beat();
     return plan->supported;
 }
 
@@ -172,12 +172,12 @@ void gemm_gated_take_imported(struct gemm_cuda *g, const struct linear_products 
     int taken = 0;
     if (!g->cudnn || !gemm_cache_follows(g->cache))
         return;
-    liveness_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
+    heartbeat_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
     for (int i = 0; i < products->num_fwd; i++)
         taken += gemm_gated_take_known(g, &(struct gemm_op){.fwd = &products->fwd[i]});
     for (int i = 0; i < products->num_bwd_input; i++)
         taken += gemm_gated_take_known(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]});
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
     log_debug("took rank 0's ways of %d products with SwiGLU", taken);
 }
 

@@ -9,7 +9,7 @@
 #include "gpu/cuda/gemm/gemm_cuda_measure.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/round_up.h"
 #include "gpu/cuda/device_cuda_error.h"
@@ -127,7 +127,7 @@ static double bench_time(struct bench *bench, const struct gemm_plan *plan, cons
         cudaGetLastError(); /* the library refuses the algorithm, which is left out */
     else if (code != cudaSuccess)
         fail_trial(bench, &plan->key, algorithm, code);
-    liveness_tick();
+    heartbeat_beat();
     return ok && code == cudaSuccess ? 1e-3 * (double)milliseconds / repeats : -1;
 }
 
@@ -328,10 +328,10 @@ static void choose_gated(struct bench *bench, const struct gemm_op *op)
 static void choose_for(struct bench *bench, const struct gemm_op *op)
 {
     struct slow_call slow;
-    liveness_slow_begin(&slow, "measuring matrix products", NULL, -1);
+    heartbeat_slow_begin(&slow, "measuring matrix products", NULL, -1);
     choose_ways(bench, op);
     choose_gated(bench, op);
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
 }
 
 static void choose_all(struct bench *bench, const struct linear_products *products)
@@ -414,12 +414,12 @@ static void force_gated(struct gemm_cuda *g, const struct linear_products *produ
     struct slow_call slow;
     if (g->forced != GEMM_WAY_FUSED)
         return;
-    liveness_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
+    heartbeat_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
     for (int i = 0; i < products->num_fwd; i++)
         gemm_gated_force(g, &(struct gemm_op){.fwd = &products->fwd[i]});
     for (int i = 0; i < products->num_bwd_input; i++)
         gemm_gated_force(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]});
-    liveness_slow_end(&slow);
+    heartbeat_slow_end(&slow);
 }
 
 enum status gemm_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)

@@ -5,7 +5,7 @@
  * compared on the host: the beginning, the middle and the end of each. */
 #include "gpu/cuda/gemm/gemm_cuda_ways.h"
 
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 #include "core/round_up.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/device_cuda_error.h"
@@ -196,7 +196,7 @@ static double time_way(struct gemm_cuda *g, const struct gemm_clock *clock, cons
         code = cudaEventSynchronize(clock->end);
     if (code == cudaSuccess)
         code = cudaEventElapsedTime(&milliseconds, clock->start, clock->end);
-    liveness_tick();
+    heartbeat_beat();
     return cuda_check(g->cuda, code, "timing a matrix product") ? 1e-3 * (double)milliseconds / REPEATS : -1;
 }
 

@@ -1,4 +1,4 @@
-#include "cmd/engine/memory_knobs.h"
+#include "cmd/engine/memory_tunables.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static void set_stage(struct run_spec *spec, int value)
     spec->zero.stage = value;
 }
 
-static const struct memory_knob_value stages[] = {
+static const struct memory_tunable_value stages[] = {
     {"0", {"zero_optimization.stage=0"}, .price = 0},
     {"1", {"zero_optimization.stage=1"}, .price = 1},
     {"2", {"zero_optimization.stage=2"}, .price = 2},
@@ -38,7 +38,7 @@ static void set_recompute(struct run_spec *spec, int value)
     {                                                                                    \
         "activation_checkpointing.enabled=true", "activation_checkpointing.policy=" name \
     }
-static const struct memory_knob_value recomputations[RECOMPUTE_COUNT] = {
+static const struct memory_tunable_value recomputations[RECOMPUTE_COUNT] = {
     [RECOMPUTE_NONE] = {"none", {"activation_checkpointing.policy=none"}, .price = 0},
     [RECOMPUTE_NORMS] = {"norms", POLICY_LINES("norms"), .price = 1},
     [RECOMPUTE_MLP] = {"mlp", POLICY_LINES("mlp"), .price = 3},
@@ -77,7 +77,7 @@ static void set_optimizer(struct run_spec *spec, int value)
     set_place(&spec->zero.offload_optimizer, &spec->zero.offload_param, value);
 }
 
-static const struct memory_knob_value optimizer_places[] = {
+static const struct memory_tunable_value optimizer_places[] = {
     [ON_DEVICE] = {"device", {"zero_optimization.offload_optimizer.device=none"}, .price = 0},
     [IN_HOST_MEMORY] =
         {"host", {"zero_optimization.offload_optimizer.device=cpu"}, .price = 20, .moves = 4, .doubt = 0.02},
@@ -98,7 +98,7 @@ static void set_param(struct run_spec *spec, int value)
     set_place(&spec->zero.offload_param, &spec->zero.offload_optimizer, value);
 }
 
-static const struct memory_knob_value param_places[] = {
+static const struct memory_tunable_value param_places[] = {
     [ON_DEVICE] = {"device", {"zero_optimization.offload_param.device=none"}, .price = 0},
     [IN_HOST_MEMORY] = {"host", {"zero_optimization.offload_param.device=cpu"}, .price = 30, .moves = 6, .doubt = 0.02},
     [ON_DISK] = {"nvme",
@@ -118,7 +118,7 @@ static void set_inputs(struct run_spec *spec, int value)
     spec->cpu_checkpointing = value != 0;
 }
 
-static const struct memory_knob_value input_places[] = {
+static const struct memory_tunable_value input_places[] = {
     {"device", {"activation_checkpointing.cpu_checkpointing=false"}, .price = 0},
     {"host", {"activation_checkpointing.cpu_checkpointing=true"}, .price = 15, .doubt = 0.02},
 };
@@ -144,20 +144,20 @@ static void set_states(struct run_spec *spec, int value)
         "data_types.grad_accum_dtype=" grads, "bf16.bf16_master_weights_and_grads=" master, \
             "bf16.bf16_optimizer_states=" moments                                           \
     }
-static const struct memory_knob_value state_precisions[] = {
+static const struct memory_tunable_value state_precisions[] = {
     {"fp32", STATE_LINES("fp32", "false", "false"), .price = 0},
     {"bf16 grads", STATE_LINES("bf16", "false", "false"), .price = 60, .rounds = true},
     {"bf16 w+g", STATE_LINES("bf16", "true", "false"), .price = 65, .rounds = true},
     {"bf16 all", STATE_LINES("bf16", "true", "true"), .price = 70, .rounds = true},
 };
 
-const struct memory_knob memory_knobs[KNOB_COUNT] = {
-    [KNOB_STAGE] = {"stage", COUNT_OF(stages), stages, get_stage, set_stage},
-    [KNOB_RECOMPUTE] = {"recompute", COUNT_OF(recomputations), recomputations, get_recompute, set_recompute},
-    [KNOB_OPTIMIZER] = {"optimizer", COUNT_OF(optimizer_places), optimizer_places, get_optimizer, set_optimizer},
-    [KNOB_PARAM] = {"parameters", COUNT_OF(param_places), param_places, get_param, set_param},
-    [KNOB_INPUTS] = {"inputs", COUNT_OF(input_places), input_places, get_inputs, set_inputs},
-    [KNOB_STATES] = {"states", COUNT_OF(state_precisions), state_precisions, get_states, set_states},
+const struct memory_tunable memory_tunables[TUNABLE_COUNT] = {
+    [TUNABLE_STAGE] = {"stage", COUNT_OF(stages), stages, get_stage, set_stage},
+    [TUNABLE_RECOMPUTE] = {"recompute", COUNT_OF(recomputations), recomputations, get_recompute, set_recompute},
+    [TUNABLE_OPTIMIZER] = {"optimizer", COUNT_OF(optimizer_places), optimizer_places, get_optimizer, set_optimizer},
+    [TUNABLE_PARAM] = {"parameters", COUNT_OF(param_places), param_places, get_param, set_param},
+    [TUNABLE_INPUTS] = {"inputs", COUNT_OF(input_places), input_places, get_inputs, set_inputs},
+    [TUNABLE_STATES] = {"states", COUNT_OF(state_precisions), state_precisions, get_states, set_states},
 };
 
 /* ---- settings ------------------------------------------------------------ */
@@ -165,8 +165,8 @@ const struct memory_knob memory_knobs[KNOB_COUNT] = {
 void memory_setting_of(const struct run_spec *spec, struct memory_setting *setting)
 {
     setting->micro = spec->train_micro_batch_size_per_gpu;
-    for (int k = 0; k < KNOB_COUNT; k++)
-        setting->values[k] = memory_knobs[k].get(spec);
+    for (int k = 0; k < TUNABLE_COUNT; k++)
+        setting->values[k] = memory_tunables[k].get(spec);
 }
 
 void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
@@ -175,22 +175,22 @@ void memory_setting_apply(const struct memory_setting *setting, const struct run
     *copy = *spec;
     copy->train_micro_batch_size_per_gpu = setting->micro;
     copy->gradient_accumulation_steps = spec->train_batch_size / world / setting->micro;
-    for (int k = 0; k < KNOB_COUNT; k++)
+    for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0)
-            memory_knobs[k].set(copy, setting->values[k]);
+            memory_tunables[k].set(copy, setting->values[k]);
 }
 
 /* Whether ztrain runs this setting, and no other one means the same. */
 static bool is_sensible(const struct memory_setting *s, const struct run_spec *spec, int world)
 {
-    const int stage = s->values[KNOB_STAGE], asked = memory_knobs[KNOB_STAGE].get(spec);
-    const int optimizer = s->values[KNOB_OPTIMIZER], param = s->values[KNOB_PARAM];
+    const int stage = s->values[TUNABLE_STAGE], asked = memory_tunables[TUNABLE_STAGE].get(spec);
+    const int optimizer = s->values[TUNABLE_OPTIMIZER], param = s->values[TUNABLE_PARAM];
     const int least = param != ON_DEVICE || optimizer == ON_DISK ? 3 : optimizer != ON_DEVICE ? 1 : 0;
     if (param == ON_DISK && optimizer != ON_DISK) /* which takes six times as much of host memory */
         return false;
-    if (stage < least || (s->values[KNOB_INPUTS] && !s->values[KNOB_RECOMPUTE]))
+    if (stage < least || (s->values[TUNABLE_INPUTS] && !s->values[TUNABLE_RECOMPUTE]))
         return false;
-    const int states = s->values[KNOB_STATES];
+    const int states = s->values[TUNABLE_STATES];
     const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
     if (muon && (optimizer != ON_DEVICE || param != ON_DEVICE))
         return false;
@@ -206,18 +206,18 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
 }
 
-/* Sets the knob to its next value, or back to its first one; returns whether there was a next one. */
+/* Sets the tunable to its next value, or back to its first one; returns whether there was a next one. */
 static bool turn(const struct memory_setting *given, int k, int *value)
 {
     if (given->values[k] < 0)
         return false;
-    *value = (*value + 1) % memory_knobs[k].count;
+    *value = (*value + 1) % memory_tunables[k].count;
     return *value != 0;
 }
 
 static bool next(const struct memory_setting *given, int64_t per_rank, struct memory_setting *s)
 {
-    for (int k = 0; k < KNOB_COUNT; k++)
+    for (int k = 0; k < TUNABLE_COUNT; k++)
         if (turn(given, k, &s->values[k]))
             return true;
     do
@@ -241,14 +241,14 @@ bool memory_setting_first(const struct run_spec *spec, int world, struct memory_
     struct memory_setting given;
     memory_setting_of(spec, &given);
     *setting = (struct memory_setting){.micro = 1};
-    for (int k = 0; k < KNOB_COUNT; k++)
+    for (int k = 0; k < TUNABLE_COUNT; k++)
         setting->values[k] = given.values[k] < 0 ? -1 : 0;
     return is_sensible(setting, spec, world) || memory_setting_next(spec, world, setting);
 }
 
-static const struct memory_knob_value *value_of(int k, int value)
+static const struct memory_tunable_value *value_of(int k, int value)
 {
-    return value < 0 ? NULL : &memory_knobs[k].values[value];
+    return value < 0 ? NULL : &memory_tunables[k].values[value];
 }
 
 /* How often the micro-batches of a step double a single one: log2 of their number. */
@@ -263,15 +263,15 @@ static int doublings(const struct memory_setting *setting, int64_t samples)
 /* At stage 1 the gradients of offload_optimizer move once in a step. */
 static bool moves_each_micro(const struct memory_setting *setting, int k)
 {
-    return k != KNOB_OPTIMIZER || setting->values[KNOB_STAGE] >= 2;
+    return k != TUNABLE_OPTIMIZER || setting->values[TUNABLE_STAGE] >= 2;
 }
 
 int memory_setting_price(const struct memory_setting *setting, const struct memory_setting *from, int64_t samples)
 {
     const int now = doublings(setting, samples), before = doublings(from, samples);
     int price = 0;
-    for (int k = 0; k < KNOB_COUNT; k++) {
-        const struct memory_knob_value *value = value_of(k, setting->values[k]);
+    for (int k = 0; k < TUNABLE_COUNT; k++) {
+        const struct memory_tunable_value *value = value_of(k, setting->values[k]);
         const bool turned = value && setting->values[k] != from->values[k];
         if (turned)
             price += 1 + value->price;
@@ -284,31 +284,31 @@ int memory_setting_price(const struct memory_setting *setting, const struct memo
 double memory_setting_doubt(const struct memory_setting *setting)
 {
     double doubt = 0;
-    for (int k = 0; k < KNOB_COUNT; k++)
+    for (int k = 0; k < TUNABLE_COUNT; k++)
         doubt += setting->values[k] < 0 ? 0 : value_of(k, setting->values[k])->doubt;
     return doubt;
 }
 
 bool memory_setting_uses_disk(const struct memory_setting *setting)
 {
-    return setting->values[KNOB_OPTIMIZER] == ON_DISK || setting->values[KNOB_PARAM] == ON_DISK;
+    return setting->values[TUNABLE_OPTIMIZER] == ON_DISK || setting->values[TUNABLE_PARAM] == ON_DISK;
 }
 
 bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from)
 {
-    for (int k = 0; k < KNOB_COUNT; k++)
+    for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0 && setting->values[k] != from->values[k] && value_of(k, setting->values[k])->rounds)
             return true;
     return false;
 }
 
-void memory_knob_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
-                       void *context)
+void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
+                          void *context)
 {
     const char *path =
-        k == KNOB_OPTIMIZER ? copy->zero.offload_optimizer.nvme_path : copy->zero.offload_param.nvme_path;
-    const struct memory_knob_value *row = value_of(k, value);
-    for (int i = 0; i < KNOB_LINES && row->lines[i]; i++) {
+        k == TUNABLE_OPTIMIZER ? copy->zero.offload_optimizer.nvme_path : copy->zero.offload_param.nvme_path;
+    const struct memory_tunable_value *row = value_of(k, value);
+    for (int i = 0; i < TUNABLE_LINES && row->lines[i]; i++) {
         const char *line = row->lines[i];
         char whole[4096];
         snprintf(whole, sizeof whole, "%s%s", line, line[strlen(line) - 1] == '=' ? path : "");
@@ -326,7 +326,7 @@ void memory_setting_lines(const struct memory_setting *setting, const struct mem
         snprintf(line, sizeof line, "gradient_accumulation_steps=%" PRId64, copy->gradient_accumulation_steps);
         print(context, line);
     }
-    for (int k = 0; k < KNOB_COUNT; k++)
+    for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0 && setting->values[k] != from->values[k])
-            memory_knob_lines(k, setting->values[k], copy, print, context);
+            memory_tunable_lines(k, setting->values[k], copy, print, context);
 }

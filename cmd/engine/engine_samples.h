@@ -1,4 +1,4 @@
-/* trainer_samples.h: train.samples: how the model that trains continues a few prompts, greedily, at each evaluation.
+/* engine_samples.h: train.samples: how the model that trains continues a few prompts, greedily, at each evaluation.
  *
  * All ranks generate the same text: at ZeRO stage 3 each token gathers every unit once more, as an evaluation does. A
  * token is rank 0's choice. Between two steps generation uses the transformer's activations, and of its own only the
@@ -11,7 +11,7 @@
 #include "core/text/tokenizer.h"
 #include "gpu/model/generate.h"
 
-struct trainer_samples {
+struct engine_samples {
     int count;
     struct token_list *prompts;  /* owned (count) */
     struct tokenizer *tokenizer; /* owned; NULL: all prompts are token ids */
@@ -24,10 +24,10 @@ struct trainer_samples {
 /* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE: a text, and the model has no tokenizer that
  * ztrain reads; an id that is not in the vocabulary; a prompt that fills data.seq_length; a model that is no causal
  * language model. The messages name the prompt. */
-enum status trainer_samples_new(const struct run_spec *spec, const struct model_desc *desc,
-                                struct trainer_samples **samples, struct error *err);
+enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
+                               struct engine_samples **samples, struct error *err);
 
 /* Gives it the transformer that generates. */
-enum status trainer_samples_attach(struct trainer_samples *samples, struct transformer *transformer, struct error *err);
+enum status engine_samples_attach(struct engine_samples *samples, struct transformer *transformer, struct error *err);
 
-void trainer_samples_free(struct trainer_samples *samples); /* NULL is allowed */
+void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */

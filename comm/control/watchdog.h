@@ -1,10 +1,10 @@
-/* peer_watch.h: how a rank that waits notices that a peer is gone or silent, and whom the job's error then names.
+/* watchdog.h: how a rank that waits notices that a peer is gone or silent, and whom the job's error then names.
  *
  *     gone       the process of the peer has ended, as a pidfd, the supervisor or an agent shows
- *     silent     the peer has not ticked its progress counter (core/liveness.h; the counter is in the control block
+ *     silent     the peer has not advanced its progress counter (core/heartbeat.h; the counter is in the control block
  * while the rank is attached) for nine tenths of the timeout (control_silence)
  *
- * A rank that waits ticks, so that the message names the culprit and not its victims. Silence is counted in the
+ * A rank that waits beats, so that the message names the culprit and not its victims. Silence is counted in the
  * waiter's own slices of time: if the whole job is stopped and continued, no rank is accused. A rank on another node is
  * judged by the reports of that node's agent. While these do not come, this node's agent judges that node; and if this
  * node's agent itself is silent or gone, it is the culprit.
@@ -14,22 +14,22 @@
 
 #include "comm/control/control.h"
 
-/* A peer for which this rank waits. Call peer_watch_look() every 20 to 100 ms while nothing arrives: it ticks, and
+/* A peer for which this rank waits. Call watchdog_look() every 20 to 100 ms while nothing arrives; it beats, and
  * fails the job if the peer is gone or has been silent for too long. `what` names this rank's operation for the
  * message. */
-struct peer_watch {
+struct watchdog {
     int peer;
     uint64_t progress;      /* the peer's at the last look */
     uint32_t heard, beat;   /* signs of life of the peer's node and of this node's agent at the last look */
-    double silent;          /* seconds without a tick of the peer */
+    double silent;          /* seconds without a heartbeat of the peer */
     double unheard, mute;   /* seconds without a sign of life of the peer's node; of this node's agent */
     double gone, gone_self; /* seconds since the process of the peer is gone; since that of this node's agent is */
     double last;            /* seconds_now() at the last look */
 };
-void peer_watch_begin(struct control *control, int peer, struct peer_watch *watch);
-void peer_watch_look(struct control *control, struct peer_watch *watch, const char *what);
-/* The same without the tick, for a thread whose life does not show that the rank lives. */
-void peer_watch_peek(struct control *control, struct peer_watch *watch, const char *what);
+void watchdog_begin(struct control *control, int peer, struct watchdog *watch);
+void watchdog_look(struct control *control, struct watchdog *watch, const char *what);
+/* The same without the heartbeat, for a thread whose life does not show that the rank lives. */
+void watchdog_peek(struct control *control, struct watchdog *watch, const char *what);
 
 /* The connection with a peer broke in operation `what`. Waits half a second for a better explanation, or, while the
  * peer's node is silent, until this node's agent has judged that node; then fails the job with "rank R on HOST …

@@ -1,4 +1,4 @@
-#include "cmd/engine/trainer_samples.h"
+#include "cmd/engine/engine_samples.h"
 
 #include "core/memory.h"
 
@@ -8,7 +8,7 @@
 
 /* Prompt number i as tokens. */
 static enum status read_prompt(const struct run_spec *spec, const struct model_desc *desc, int i,
-                               struct trainer_samples *s, struct error *err)
+                               struct engine_samples *s, struct error *err)
 {
     const struct spec_prompt *prompt = &spec->train.samples[i];
     struct token_list *tokens = &s->prompts[i];
@@ -37,7 +37,7 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
 }
 
 /* Opens the model's tokenizer, if there is a text. */
-static enum status open_tokenizer(const struct run_spec *spec, struct trainer_samples *s, struct error *err)
+static enum status open_tokenizer(const struct run_spec *spec, struct engine_samples *s, struct error *err)
 {
     bool text = false;
     for (int i = 0; i < s->count; i++)
@@ -55,7 +55,7 @@ static enum status open_tokenizer(const struct run_spec *spec, struct trainer_sa
     return status == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]") : status;
 }
 
-static enum status read_all(const struct run_spec *spec, const struct model_desc *desc, struct trainer_samples *s,
+static enum status read_all(const struct run_spec *spec, const struct model_desc *desc, struct engine_samples *s,
                             struct error *err)
 {
     if (desc->num_labels > 0 || desc->bidirectional)
@@ -72,13 +72,13 @@ static enum status read_all(const struct run_spec *spec, const struct model_desc
     return STATUS_OK;
 }
 
-enum status trainer_samples_new(const struct run_spec *spec, const struct model_desc *desc,
-                                struct trainer_samples **samples, struct error *err)
+enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
+                               struct engine_samples **samples, struct error *err)
 {
     *samples = NULL;
     if (!spec->train.num_samples)
         return STATUS_OK;
-    struct trainer_samples *s = memory_zeroed(1, sizeof *s);
+    struct engine_samples *s = memory_zeroed(1, sizeof *s);
     s->count = spec->train.num_samples;
     s->max_tokens = spec->train.sample_tokens;
     s->prompts = memory_zeroed((size_t)s->count, sizeof *s->prompts);
@@ -86,16 +86,16 @@ enum status trainer_samples_new(const struct run_spec *spec, const struct model_
     if (status == STATUS_OK)
         *samples = s;
     else
-        trainer_samples_free(s);
+        engine_samples_free(s);
     return status;
 }
 
-enum status trainer_samples_attach(struct trainer_samples *s, struct transformer *transformer, struct error *err)
+enum status engine_samples_attach(struct engine_samples *s, struct transformer *transformer, struct error *err)
 {
     return generator_new(transformer, s->capacity, &s->generator, err);
 }
 
-void trainer_samples_free(struct trainer_samples *s)
+void engine_samples_free(struct engine_samples *s)
 {
     if (!s)
         return;

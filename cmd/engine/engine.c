@@ -1,10 +1,10 @@
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 
 #include "cmd/engine/choose_device.h"
 #include "cmd/engine/choose_kernels.h"
 #include "cmd/engine/choose_sm_target.h"
-#include "cmd/engine/trainer_labels.h"
-#include "cmd/engine/trainer_memory.h"
+#include "cmd/engine/engine_labels.h"
+#include "cmd/engine/engine_memory.h"
 #include "comm/agree.h"
 #include "core/data/cut_count.h"
 #include "core/log.h"
@@ -35,7 +35,7 @@ static enum status apply_task(const struct run_spec *spec, struct model_desc *de
     if (num_labels == 0)
         num_labels = desc->num_labels;
     if (num_labels == 0)
-        TRY(trainer_count_labels(spec, &num_labels, err));
+        TRY(engine_count_labels(spec, &num_labels, err));
     return model_desc_classify(desc, num_labels, err);
 }
 
@@ -53,8 +53,7 @@ static enum status check_tokenizer(const struct run_spec *spec, struct error *er
     return error_prefix(err, "model.tokenizer");
 }
 
-enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
-                                   struct error *err)
+enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc, struct error *err)
 {
     enum status status;
     TRY(check_tokenizer(spec, err));
@@ -95,7 +94,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
 }
 
 /* The token streams of training and evaluation. */
-static void configure_streams(struct trainer *t)
+static void configure_streams(struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     t->train_config = (struct token_stream_config){
@@ -125,16 +124,16 @@ static void configure_streams(struct trainer *t)
 }
 
 /* Between two parts of the construction: the next part is collective, so all ranks must have done this one. */
-static enum status trainer_agree(struct trainer *t, enum status status, struct error *err)
+static enum status engine_agree(struct engine *t, enum status status, struct error *err)
 {
     return t->comm ? agree(t->comm, status, err) : status;
 }
 
-static enum status describe_shards(struct trainer *t, struct error *err)
+static enum status describe_shards(struct engine *t, struct error *err)
 {
-    TRY(trainer_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
+    TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
-    TRY(trainer_samples_new(t->spec, &t->desc, &t->samples, err));
+    TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     TRY(tensor_table_build(&t->desc, &t->table, err));
     TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
     if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_AUTO) {
@@ -147,14 +146,14 @@ static enum status describe_shards(struct trainer *t, struct error *err)
 }
 
 /* Opens the device, and attaches the communicator to it. */
-static enum status open_device(struct trainer *t, int threads, struct error *err)
+static enum status open_device(struct engine *t, int threads, struct error *err)
 {
     struct device_choice choice;
     const char *way = NULL;
     int ctas;
     if (t->planned)
         return STATUS_OK;
-    TRY(trainer_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
+    TRY(engine_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
         return device_plan_open(NULL, &t->device, err);
     struct cpu_kernels kernels;
@@ -165,11 +164,11 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     } else {
         status = device_open(choice.kind, choice.index, threads, &t->device, err);
     }
-    TRY(trainer_agree(t, status, err));
+    TRY(engine_agree(t, status, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
-    TRY(trainer_agree(t, choose_sm_target(t->spec, t->device, t->world, t->comm, t->boot, &ctas, err), err));
+    TRY(engine_agree(t, choose_sm_target(t->spec, t->device, t->world, t->comm, t->boot, &ctas, err), err));
     if (t->comm)
-        TRY(trainer_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
+        TRY(engine_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
     apply_sm_target(t->spec, t->device, t->comm, ctas, t->rank == 0);
@@ -177,7 +176,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
 }
 
 /* A classifier's few logits are read by the host, too. */
-static enum dtype logits_dtype(const struct trainer *t)
+static enum dtype logits_dtype(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     if (t->desc.num_labels)
@@ -185,7 +184,7 @@ static enum dtype logits_dtype(const struct trainer *t)
     return spec->train.logits_dtype == DTYPE_COUNT ? spec->dtype : (enum dtype)spec->train.logits_dtype;
 }
 
-static struct transformer_config configure_transformer(const struct trainer *t)
+static struct transformer_config configure_transformer(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     struct transformer_config config = {
@@ -213,7 +212,7 @@ static struct transformer_config configure_transformer(const struct trainer *t)
 }
 
 /* Logs what train.deterministic: false does here; `own`: ztrain's kernels compute attention's backward pass. */
-static void describe_determinism(const struct trainer *t, bool own)
+static void describe_determinism(const struct engine *t, bool own)
 {
     if (t->spec->train.deterministic)
         return;
@@ -227,7 +226,7 @@ static void describe_determinism(const struct trainer *t, bool own)
 }
 
 /* Logs why attention on a GPU does not go through cuDNN, if the model is the reason. */
-static void describe_attention(const struct trainer *t)
+static void describe_attention(const struct engine *t)
 {
     if (t->rank != 0 || t->quiet)
         return;
@@ -239,7 +238,7 @@ static void describe_attention(const struct trainer *t)
 }
 
 /* The transformer, and the store of its blocks' inputs. */
-static enum status build_transformer(struct trainer *t, struct error *err)
+static enum status build_transformer(struct engine *t, struct error *err)
 {
     describe_attention(t);
     struct transformer_config config = configure_transformer(t);
@@ -249,18 +248,18 @@ static enum status build_transformer(struct trainer *t, struct error *err)
         config.activations = activation_store_verbs(t->activations);
     }
     TRY(transformer_new(&config, t->device, &t->transformer, err));
-    return t->samples ? trainer_samples_attach(t->samples, t->transformer, err) : STATUS_OK;
+    return t->samples ? engine_samples_attach(t->samples, t->transformer, err) : STATUS_OK;
 }
 
-enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
-                          struct error *err)
+enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
+                         struct error *err)
 {
     t->spec = spec;
     t->rank = rank;
     t->world = world;
     t->comm = comm;
     t->device = t->planned;
-    TRY(trainer_agree(t, describe_shards(t, err), err));
+    TRY(engine_agree(t, describe_shards(t, err), err));
     TRY(open_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
@@ -301,10 +300,10 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     TRY(zero_new(&zero, t->device, t->planned ? t->planned_comm : comm, &t->zero, err));
 
     TRY(build_transformer(t, err));
-    return trainer_memory_plan(t, err);
+    return engine_memory_plan(t, err);
 }
 
-enum status trainer_activation_bytes(const struct trainer *t, enum recompute policy, size_t *bytes, struct error *err)
+enum status engine_activation_bytes(const struct engine *t, enum recompute policy, size_t *bytes, struct error *err)
 {
     struct transformer_config config = configure_transformer(t);
     struct transformer *transformer;
@@ -334,7 +333,7 @@ static const char *length_key(enum schedule_type type)
 }
 
 /* A schedule that ends with the run, whose length has changed since the checkpoint: its learning rates jump. */
-static void report_stretch(const struct trainer *t)
+static void report_stretch(const struct engine *t)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
@@ -350,7 +349,7 @@ static void report_stretch(const struct trainer *t)
 }
 
 /* The schedule against the run's length, which is known now. */
-static enum status check_schedule(const struct trainer *t, struct error *err)
+static enum status check_schedule(const struct engine *t, struct error *err)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t warmup = schedule_warmup(s);
@@ -368,7 +367,7 @@ static enum status check_schedule(const struct trainer *t, struct error *err)
 }
 
 /* data.packing first_fit: packs the documents of a token set, which `key` names in the log. */
-static enum status pack_documents(const struct trainer *t, const char *key, const struct token_set *set,
+static enum status pack_documents(const struct engine *t, const char *key, const struct token_set *set,
                                   struct first_fit **fit, struct error *err)
 {
     const int64_t length = t->spec->data.seq_length;
@@ -383,13 +382,13 @@ static enum status pack_documents(const struct trainer *t, const char *key, cons
 }
 
 /* Whether a document may be longer than a sample; a classifier refuses such documents when it reads them. */
-static bool cuts_documents(const struct trainer *t)
+static bool cuts_documents(const struct engine *t)
 {
     return t->spec->data.packing != SPEC_PACKING_CUT && t->desc.num_labels == 0;
 }
 
 /* Rank 0 says what is lost where documents are cut; `training`: STATUS_DATA if no target is left. */
-static enum status report_cuts(const struct trainer *t, const char *key, const struct token_set *set, bool training,
+static enum status report_cuts(const struct engine *t, const char *key, const struct token_set *set, bool training,
                                struct error *err)
 {
     const int64_t length = t->spec->data.seq_length;
@@ -414,7 +413,7 @@ static enum status report_cuts(const struct trainer *t, const char *key, const s
 
 /* Says where data.document_mask comes from if it was auto and the data have masks, and that masks are not used if so.
  */
-static enum status check_masks(const struct trainer *t, struct error *err)
+static enum status check_masks(const struct engine *t, struct error *err)
 {
     const bool leads = t->rank == 0 && !t->quiet, masked = train_sources_have_mask(&t->sources);
     const bool apart = t->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON;
@@ -438,7 +437,7 @@ static enum status check_masks(const struct trainer *t, struct error *err)
 }
 
 /* Opens data.train: one stream of shards, or a mixture of several. */
-static enum status open_training_data(struct trainer *t, struct error *err)
+static enum status open_training_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
@@ -449,7 +448,7 @@ static enum status open_training_data(struct trainer *t, struct error *err)
         TRY(pack_documents(t, name, t->sources.sets[i], &t->sources.fits[i], err));
         TRY(report_cuts(t, name, t->sources.sets[i], true, err));
         if (t->desc.num_labels > 0)
-            TRY(trainer_take_labels(t, t->sources.labels[i], err));
+            TRY(engine_take_labels(t, t->sources.labels[i], err));
     }
     if (!mixed) {
         t->train_config.set = t->sources.sets[0];
@@ -464,7 +463,7 @@ static enum status open_training_data(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum status open_validation_data(struct trainer *t, struct error *err)
+static enum status open_validation_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     struct token_stream_config *config = &t->validation_config;
@@ -479,7 +478,7 @@ static enum status open_validation_data(struct trainer *t, struct error *err)
     TRY(report_cuts(t, "data.validation", t->validation_set, false, err));
     if (t->desc.num_labels > 0) {
         TRY(label_set_open(t->validation_set, &t->validation_labels, err));
-        TRY(trainer_take_labels(t, t->validation_labels, err));
+        TRY(engine_take_labels(t, t->validation_labels, err));
     }
     const uint64_t more[] = {t->evaluation_data, tokens.sampled, config->document_mask,
                              t->validation_labels ? label_set_fingerprint(t->validation_labels, 0) : 0};
@@ -501,7 +500,7 @@ static enum status open_validation_data(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status trainer_open_data(struct trainer *t, struct error *err)
+enum status engine_open_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     TRY(open_training_data(t, err));
@@ -523,9 +522,9 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-void trainer_release(struct trainer *t)
+void engine_release(struct engine *t)
 {
-    trainer_samples_free(t->samples);
+    engine_samples_free(t->samples);
     if (t->transformer)
         transformer_free(t->transformer);
     activation_store_free(t->activations);
@@ -535,7 +534,7 @@ void trainer_release(struct trainer *t)
         stream_free(t->compute);
     if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
         comm_detach_device(t->comm);
-    trainer_memory_free(t);
+    engine_memory_free(t);
     if (t->device)
         device_close(t->device);
     train_sources_release(&t->sources);
@@ -547,7 +546,7 @@ void trainer_release(struct trainer *t)
     model_desc_release(&t->desc);
 }
 
-void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
+void engine_utilisation(const struct engine *t, struct step_metrics *m)
 {
     double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
     enum dtype dtype = t->spec->dtype;

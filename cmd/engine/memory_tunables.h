@@ -1,38 +1,47 @@
-/* memory_knobs.h: the settings of a run spec that decide how much memory a rank takes, as a table: the values of each,
- * what it costs to turn it that far, and the lines of the run spec. Settings that fit are searched in this table
+/* memory_tunables.h: the settings of a run spec that decide how much memory a rank takes, as a table: the values of
+ * each, what it costs to turn it that far, and the lines of the run spec. Settings that fit are searched in this table
  * (memory_limit.h).
  *
- * To add a knob: a constant in enum memory_knob_name, its functions and values, and a row. */
+ * To add a tunable: a constant in enum memory_tunable_name, its functions and values, and a row. */
 #pragma once
 
 #include "core/spec/spec.h"
 
-enum memory_knob_name { KNOB_STAGE, KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM, KNOB_INPUTS, KNOB_STATES, KNOB_COUNT };
+enum memory_tunable_name {
+    TUNABLE_STAGE,
+    TUNABLE_RECOMPUTE,
+    TUNABLE_OPTIMIZER,
+    TUNABLE_PARAM,
+    TUNABLE_INPUTS,
+    TUNABLE_STATES,
+    TUNABLE_COUNT
+};
 
-enum { KNOB_LINES = 3 };
-struct memory_knob_value {
-    const char *name;              /* "block", for tables */
-    const char *lines[KNOB_LINES]; /* "activation_checkpointing.policy=block", as --set takes it; NULL: none; a line
+enum { TUNABLE_LINES = 3 };
+struct memory_tunable_value {
+    const char *name;                 /* "block", for tables */
+    const char *lines[TUNABLE_LINES]; /* "activation_checkpointing.policy=block", as --set takes it; NULL: none; a line
                                       that ends with "=" takes the spec's nvme_path */
-    int price;    /* how late advice turns the knob that far: the values of one knob cost less than one of a dearer */
-    int moves;    /* the same for each doubling of a step's micro-batches, as something moves in each of them */
+    int price; /* how late advice turns the tunable that far: the values of one tunable cost less than one of a dearer
+                */
+    int moves; /* the same for each doubling of a step's micro-batches, as something moves in each of them */
     double doubt; /* part of the step's time by which an estimate may be too short */
     bool rounds;  /* results are rounded differently from the first value's */
 };
 
-struct memory_knob {
+struct memory_tunable {
     const char *title; /* "recompute" */
     int count;
-    const struct memory_knob_value *values;  /* the first one is DeepSpeed's default */
-    int (*get)(const struct run_spec *spec); /* -1: a value that is not in the table, and that no search changes */
+    const struct memory_tunable_value *values; /* the first one is DeepSpeed's default */
+    int (*get)(const struct run_spec *spec);   /* -1: a value that is not in the table, and that no search changes */
     void (*set)(struct run_spec *spec, int value);
 };
-extern const struct memory_knob memory_knobs[KNOB_COUNT];
+extern const struct memory_tunable memory_tunables[TUNABLE_COUNT];
 
-/* A point of the search: samples of a micro-batch, and the value of each knob. */
+/* A point of the search: samples of a micro-batch, and the value of each tunable. */
 struct memory_setting {
     int64_t micro;
-    int values[KNOB_COUNT];
+    int values[TUNABLE_COUNT];
 };
 
 /* The setting of a spec whose batch sizes are resolved. */
@@ -58,9 +67,9 @@ bool memory_setting_uses_disk(const struct memory_setting *setting);
 /* Whether results are rounded differently from those of the spec's setting. */
 bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from);
 
-/* Calls print(context, line) with each line of a value of knob k, "key=value". copy: the spec with the setting. */
-void memory_knob_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
-                       void *context);
+/* Calls print(context, line) with each line of a value of tunable k, "key=value". copy: the spec with the setting. */
+void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
+                          void *context);
 
 /* The same with each line that turns the spec's setting `from` into this one. */
 void memory_setting_lines(const struct memory_setting *setting, const struct memory_setting *from,

@@ -1,8 +1,8 @@
-/* peer_watch.c: see peer_watch.h. */
-#include "comm/control/peer_watch.h"
+/* watchdog.c: see watchdog.h. */
+#include "comm/control/watchdog.h"
 
 #include "core/clock.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -102,10 +102,10 @@ void peer_blame_node(struct control *control, int node)
 
 /* ---- watching ------------------------------------------------------------ */
 
-void peer_watch_begin(struct control *control, int peer, struct peer_watch *watch)
+void watchdog_begin(struct control *control, int peer, struct watchdog *watch)
 {
     const struct control_rank *other = rank_entry(control, peer);
-    *watch = (struct peer_watch){.peer = peer};
+    *watch = (struct watchdog){.peer = peer};
     watch->progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
     watch->heard = atomic_load(&agent_entry(control, other->node)->heard);
     watch->beat = atomic_load(&agent_entry(control, control_node(control))->heard);
@@ -113,7 +113,7 @@ void peer_watch_begin(struct control *control, int peer, struct peer_watch *watc
 }
 
 /* All news of ranks on other nodes comes through this node's agent: checks that it is alive. */
-static void look_at_own_agent(struct control *control, struct peer_watch *watch, const char *what, double slice)
+static void look_at_own_agent(struct control *control, struct watchdog *watch, const char *what, double slice)
 {
     int agent = control_agent(control, control_node(control));
     struct control_rank *entry = rank_entry(control, agent);
@@ -128,13 +128,13 @@ static void look_at_own_agent(struct control *control, struct peer_watch *watch,
         fail_gone(control, agent, watch->peer, "died", what);
 }
 
-void peer_watch_look(struct control *control, struct peer_watch *watch, const char *what)
+void watchdog_look(struct control *control, struct watchdog *watch, const char *what)
 {
-    liveness_tick(); /* a rank that waits is alive */
-    peer_watch_peek(control, watch, what);
+    heartbeat_beat(); /* a rank that waits is alive */
+    watchdog_peek(control, watch, what);
 }
 
-void peer_watch_peek(struct control *control, struct peer_watch *watch, const char *what)
+void watchdog_peek(struct control *control, struct watchdog *watch, const char *what)
 {
     struct control_rank *other = rank_entry(control, watch->peer);
     const double now = seconds_now();
@@ -189,7 +189,7 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
         if (waited >= (judged ? gone_grace : control_timeout(control)))
             break;
         nanosleep(&pause, NULL);
-        liveness_tick();
+        heartbeat_beat();
     }
     if (atomic_load(&agent->condition) != NODE_FINE)
         fail_node(control, node, peer, what);

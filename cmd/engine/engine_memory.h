@@ -1,4 +1,4 @@
-/* trainer_memory.h: a rank's memory: its plan, its allocation, its print and its end.
+/* engine_memory.h: a rank's memory: its plan, its allocation, its print and its end.
  *
  * Everything that a step uses is laid out in three arenas by one function (lay_out), which runs dry for the plan, and
  * again in memory of exactly the planned size; nothing is allocated inside a step. */
@@ -20,39 +20,39 @@ struct memory_plan {
     struct cuda_reserve reserve; /* of a GPU, outside of the arenas; estimated */
 };
 
-struct trainer;
+struct engine;
 
 /* Device memory that this rank takes by its plan: its arena, its shared segment, and a GPU's reserve. */
 size_t memory_plan_device_bytes(const struct memory_plan *plan);
 
 /* The device memory that a rank may take, in bytes: train.memory_limit or the GPU's memory, the smaller; 0: no cap. */
-int64_t memory_plan_cap(const struct trainer *trainer);
+int64_t memory_plan_cap(const struct engine *engine);
 
 /* Host memory that the ranks of a node take by their plan: for offload and snapshots, and on the CPU device everything.
  */
-size_t memory_plan_node_bytes(const struct trainer *trainer);
+size_t memory_plan_node_bytes(const struct engine *engine);
 
 /* The part of it that the run does without where memory is short: copies for checkpoints in the background. */
-size_t memory_plan_node_spare(const struct trainer *trainer);
+size_t memory_plan_node_spare(const struct engine *engine);
 
 /* Host memory of this machine, where the plan is for it; else UINT64_MAX. */
-uint64_t memory_plan_node_limit(const struct trainer *trainer);
+uint64_t memory_plan_node_limit(const struct engine *engine);
 
-/* Fills trainer->plan; the device, ZeRO and the transformer exist. trainer_build() calls it. Decides whether there is a
+/* Fills engine->plan; the device, ZeRO and the transformer exist. engine_build() calls it. Decides whether there is a
  * snapshot for checkpoints in the background (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there
  * has to be one, and it does not fit. */
-enum status trainer_memory_plan(struct trainer *trainer, struct error *err);
+enum status engine_memory_plan(struct engine *engine, struct error *err);
 
 /* Lets the device load libraries and choose kernels for the step (ops_prepare()), which takes memory of its own: before
- * trainer_memory_allocate(), and not in a plan. */
-enum status trainer_memory_prepare(const struct trainer *trainer, struct error *err);
+ * engine_memory_allocate(), and not in a plan. */
+enum status engine_memory_prepare(const struct engine *engine, struct error *err);
 
-/* Allocates the plan's memory, which trainer_memory_free() frees, and lays everything out in it. Collective, if the
+/* Allocates the plan's memory, which engine_memory_free() frees, and lays everything out in it. Collective, if the
  * plan has a shared segment: the communicator owns that. */
-enum status trainer_memory_allocate(struct trainer *trainer, struct error *err);
+enum status engine_memory_allocate(struct engine *engine, struct error *err);
 
-/* Frees what was allocated, also after a failure; trainer_release() calls it when nothing uses the memory any more. */
-void trainer_memory_free(struct trainer *trainer);
+/* Frees what was allocated, also after a failure; engine_release() calls it when nothing uses the memory any more. */
+void engine_memory_free(struct engine *engine);
 
 /* Logs the plan, a line for each kind: "parameters 497.8 MB …". */
-void trainer_memory_print(const struct trainer *trainer);
+void engine_memory_print(const struct engine *engine);

@@ -1,12 +1,12 @@
-#include "cmd/engine/trainer_weights.h"
+#include "cmd/engine/engine_weights.h"
 
 #include "ckpt/huggingface/huggingface.h"
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include <string.h>
 
 /* Fills this rank's slices with initial values; each element depends only on seed, tensor and index. */
-static enum status initialise(struct trainer *t, struct error *err)
+static enum status initialise(struct engine *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };
     for (int u = 0; u < t->table.num_units; u++) {
@@ -23,14 +23,14 @@ static enum status initialise(struct trainer *t, struct error *err)
             for (int64_t at = first; at < last; at += PIECE) {
                 int64_t count = last - at < PIECE ? last - at : PIECE;
                 tensor_init_range(&t->table, i, t->spec->run.seed, at - tensor->offset, count, slice + (at - begin));
-                liveness_tick();
+                heartbeat_beat();
             }
         }
     }
     return STATUS_OK;
 }
 
-static struct huggingface_source pretrained(const struct trainer *t)
+static struct huggingface_source pretrained(const struct engine *t)
 {
     return (struct huggingface_source){.dir = t->spec->model.pretrained ? t->spec->model.folder : NULL,
                                        .desc = &t->desc,
@@ -38,14 +38,14 @@ static struct huggingface_source pretrained(const struct trainer *t)
                                        .ignore = &t->spec->model.ignore_tensors};
 }
 
-enum status trainer_weights_check(const struct trainer *t, bool *absent, struct error *err)
+enum status engine_weights_check(const struct engine *t, bool *absent, struct error *err)
 {
     const struct huggingface_source source = pretrained(t);
     *absent = false;
     return source.dir ? huggingface_check(&source, absent, err) : STATUS_OK;
 }
 
-enum status trainer_weights_load(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
+enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
     const struct huggingface_source source = pretrained(t);
     if (checkpoint)
@@ -57,7 +57,7 @@ enum status trainer_weights_load(struct trainer *t, const struct checkpoint *che
     return STATUS_OK;
 }
 
-enum status trainer_weights_spread(struct trainer *t, struct error *err)
+enum status engine_weights_spread(struct engine *t, struct error *err)
 {
     return zero_params_changed(t->zero, t->compute, err);
 }

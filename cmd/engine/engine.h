@@ -1,16 +1,16 @@
-/* trainer.h: the parts of one rank's run, built in the order in which they need each other:
+/* engine.h: the parts of one rank's run, built in the order in which they need each other:
  *
  *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights
  *
  * The same construction serves training, evaluation and planning; a plan stops before memory is allocated
- * (trainer_memory.h). */
+ * (engine_memory.h). */
 #pragma once
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose_graphs.h"
+#include "cmd/engine/engine_memory.h"
+#include "cmd/engine/engine_samples.h"
 #include "cmd/engine/train_sources.h"
-#include "cmd/engine/trainer_memory.h"
-#include "cmd/engine/trainer_samples.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/zero/zero.h"
@@ -24,17 +24,17 @@
 #include "gpu/device.h"
 #include "gpu/model/transformer.h"
 
-struct trainer {
+struct engine {
     struct run_spec *spec; /* borrowed */
     int rank, world;
     struct comm *comm;                        /* borrowed; NULL while planning */
-    const struct bootstrap *boot;             /* set before trainer_build, borrowed; NULL while planning */
-    const struct cpu_kernels *kernels_before; /* set before trainer_build, borrowed: choose_kernels.h; may be NULL */
-    struct device *planned;                   /* set before trainer_build, owned then: a plan of speed; may be NULL */
+    const struct bootstrap *boot;             /* set before engine_build, borrowed; NULL while planning */
+    const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels.h; may be NULL */
+    struct device *planned;                   /* set before engine_build, owned then: a plan of speed; may be NULL */
     struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_plan.h) */
-    int node_ranks;                           /* set before trainer_build: of this rank's node; 0: all are on it */
-    bool quiet;                               /* set before trainer_build: notices about the model are not printed */
-    bool profile;                             /* set before trainer_build: ops are timed (ops_profile_read) */
+    int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
+    bool quiet;                               /* set before engine_build: notices about the model are not printed */
+    bool profile;                             /* set before engine_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;
     struct tensor_table table;
@@ -44,7 +44,7 @@ struct trainer {
     struct zero *zero;
     struct activation_store *activations; /* NULL unless cpu_checkpointing */
     struct transformer *transformer;
-    struct trainer_samples *samples; /* NULL: train.samples has none */
+    struct engine_samples *samples; /* NULL: train.samples has none */
     enum graph_mode graphs;
     struct memory_plan plan;
 
@@ -66,22 +66,22 @@ struct trainer {
 };
 
 /* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. */
-enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
-                                   struct error *err);
+enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
+                                  struct error *err);
 
 /* Model, table, layout, device, zero, transformer and the plan for `world` ranks; threads: see device_open().
  * comm is NULL for a plan; otherwise this is collective, and all ranks fail if one does. */
-enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
-                          int threads, struct error *err);
+enum status engine_build(struct engine *engine, struct run_spec *spec, int rank, int world, struct comm *comm,
+                         int threads, struct error *err);
 
-/* After trainer_build(): the bytes of activations that each rank would hold under a policy of recomputation. */
-enum status trainer_activation_bytes(const struct trainer *trainer, enum recompute policy, size_t *bytes,
-                                     struct error *err);
+/* After engine_build(): the bytes of activations that each rank would hold under a policy of recomputation. */
+enum status engine_activation_bytes(const struct engine *engine, enum recompute policy, size_t *bytes,
+                                    struct error *err);
 
 /* Opens the token shards; fills steps_per_epoch and total_steps. */
-enum status trainer_open_data(struct trainer *trainer, struct error *err);
+enum status engine_open_data(struct engine *engine, struct error *err);
 
-void trainer_release(struct trainer *trainer);
+void engine_release(struct engine *engine);
 
 /* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
-void trainer_utilisation(const struct trainer *trainer, struct step_metrics *m);
+void engine_utilisation(const struct engine *engine, struct step_metrics *m);

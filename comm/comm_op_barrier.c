@@ -1,5 +1,5 @@
-/* comm_meet.c: the bottom of the communicator: the job's sticky status, and the point where ranks meet before, in and
- * after an operation. See the layers in comm_internal.h. */
+/* comm_op_barrier.c: the bottom of the communicator: the job's sticky status, and the point where ranks meet before, in
+ * and after an operation. See the layers in comm_internal.h. */
 #include "comm/comm_internal.h"
 #include "comm/control/control_wait.h"
 
@@ -22,7 +22,7 @@ static enum status arrive_and_wait(struct comm *comm, enum control_channel chann
     return control_wait_all(comm->control, channel, count, operation_name(kind));
 }
 
-enum status comm_meet(struct comm *comm, enum op_kind kind)
+enum status comm_op_barrier(struct comm *comm, enum op_kind kind)
 {
     return arrive_and_wait(comm, CHANNEL_DATA, kind);
 }

@@ -1,6 +1,6 @@
-#include "cmd/engine/trainer_memory.h"
+#include "cmd/engine/engine_memory.h"
 
-#include "cmd/engine/trainer.h"
+#include "cmd/engine/engine.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/round_up.h"
@@ -15,7 +15,7 @@
 /* ---- plan, allocation, the end ------------------------------------------- */
 
 /* Everything that takes planned memory, in the order of the arenas. Run dry for the plan, then for real. */
-static void lay_out(struct trainer *t, struct arena *local, struct arena *shared, struct arena *host)
+static void lay_out(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
     zero_layout(t->zero, local, peers_read ? shared : local, host);
@@ -32,7 +32,7 @@ static void lay_out(struct trainer *t, struct arena *local, struct arena *shared
         stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
 
-static void fill_plan(struct trainer *t)
+static void fill_plan(struct engine *t)
 {
     struct op_limits limits;
     transformer_op_limits(t->transformer, &limits);
@@ -45,13 +45,13 @@ static void fill_plan(struct trainer *t)
 }
 
 /* The ranks of this rank's node. */
-static size_t ranks_of_node(const struct trainer *t)
+static size_t ranks_of_node(const struct engine *t)
 {
     return (size_t)(t->node_ranks ? t->node_ranks : t->world);
 }
 
 /* On the CPU device train.memory_limit counts the snapshot as well. */
-static bool snapshot_exceeds_limit(const struct trainer *t)
+static bool snapshot_exceeds_limit(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit;
     return t->device->kind == DEVICE_CPU && limit &&
@@ -75,7 +75,7 @@ static const double auto_share = 0.8;
 static const double process_reserve = 256 << 20;
 
 /* Whether the host memory that this rank allocates by itself fits into what the limits of its process leave. */
-static bool fits_process(const struct trainer *t, double share)
+static bool fits_process(const struct engine *t, double share)
 {
     const struct memory_plan *plan = &t->plan;
     const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
@@ -84,7 +84,7 @@ static bool fits_process(const struct trainer *t, double share)
 
 /* What the snapshot does not fit into; NULL: it fits into train.memory_limit, into the host memory of this rank's node
  * and, if the machine is one of the run's, into what is free there and what the process may allocate. */
-static const char *snapshot_obstacle(const struct trainer *t)
+static const char *snapshot_obstacle(const struct engine *t)
 {
     const double share = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO ? auto_share : 1;
     struct machine_memory machine = {.available = UINT64_MAX};
@@ -101,7 +101,7 @@ static const char *snapshot_obstacle(const struct trainer *t)
 }
 
 /* obstacle: NULL where it is another rank's. */
-static enum status refuse_snapshot(const struct trainer *t, const char *obstacle, struct error *err)
+static enum status refuse_snapshot(const struct engine *t, const char *obstacle, struct error *err)
 {
     char size[SIZE_TEXT_MAX];
     error_set(err, STATUS_DEVICE,
@@ -112,7 +112,7 @@ static enum status refuse_snapshot(const struct trainer *t, const char *obstacle
     return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
 }
 
-enum status trainer_memory_plan(struct trainer *t, struct error *err)
+enum status engine_memory_plan(struct engine *t, struct error *err)
 {
     const enum spec_decoupled decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
@@ -142,14 +142,14 @@ size_t memory_plan_device_bytes(const struct memory_plan *plan)
     return plan->local.used + plan->shared.used + plan->reserve.total;
 }
 
-size_t memory_plan_node_bytes(const struct trainer *t)
+size_t memory_plan_node_bytes(const struct engine *t)
 {
     const struct memory_plan *plan = &t->plan;
     const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
     return ranks_of_node(t) * (plan->host.used + device);
 }
 
-size_t memory_plan_node_spare(const struct trainer *t)
+size_t memory_plan_node_spare(const struct engine *t)
 {
     const bool optional = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && zero_has_snapshot(t->zero);
     return optional ? ranks_of_node(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
@@ -164,7 +164,7 @@ enum { PAGE_BYTES = 4096 };
 
 /* Host memory is one piece: it is pinned unless one of its users asks for ordinary memory. The CPU device makes no
  * difference. */
-static enum status allocate_host(struct trainer *t, struct error *err)
+static enum status allocate_host(struct engine *t, struct error *err)
 {
     const struct offload_settings *optimizer = &t->spec->zero.offload_optimizer, *param = &t->spec->zero.offload_param;
     const size_t bytes = t->plan.host.used;
@@ -180,13 +180,13 @@ static enum status allocate_host(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status trainer_memory_prepare(const struct trainer *t, struct error *err)
+enum status engine_memory_prepare(const struct engine *t, struct error *err)
 {
     return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
                                err);
 }
 
-enum status trainer_memory_allocate(struct trainer *t, struct error *err)
+enum status engine_memory_allocate(struct engine *t, struct error *err)
 {
     struct arena local, shared, host;
     arena_init_dry(&shared); /* a rank alone shares nothing */
@@ -210,7 +210,7 @@ enum status trainer_memory_allocate(struct trainer *t, struct error *err)
     return transformer_start(t->transformer, t->compute, err);
 }
 
-void trainer_memory_free(struct trainer *t)
+void engine_memory_free(struct engine *t)
 {
     if (t->memory)
         device_free(t->device, t->memory, t->plan.local.used);
@@ -226,7 +226,7 @@ void trainer_memory_free(struct trainer *t)
 enum { LABEL_WIDTH = 26 };
 
 /* A line of the plan: "optimizer   123 bytes   0.1 MiB   12.00 bytes/parameter". */
-static void print_bytes(const struct trainer *t, const char *place, const char *kind, uint64_t bytes)
+static void print_bytes(const struct engine *t, const char *place, const char *kind, uint64_t bytes)
 {
     char label[LABEL_WIDTH + 1];
     snprintf(label, sizeof label, "%s%s", place, kind);
@@ -235,7 +235,7 @@ static void print_bytes(const struct trainer *t, const char *place, const char *
 }
 
 /* What a GPU's memory holds in addition to the plan. */
-static void print_reserve(const struct trainer *t)
+static void print_reserve(const struct engine *t)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
     const double mib = 1048576;
@@ -250,14 +250,14 @@ static void print_reserve(const struct trainer *t)
              reserve->total, (double)reserve->total / mib, parts);
 }
 
-int64_t memory_plan_cap(const struct trainer *t)
+int64_t memory_plan_cap(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit, device = (int64_t)t->device->memory_bytes;
     return limit && (!device || limit < device) ? limit : device;
 }
 
 /* How much of the cap the plan takes. */
-static void print_cap(const struct trainer *t, size_t total)
+static void print_cap(const struct engine *t, size_t total)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
@@ -277,7 +277,7 @@ static void print_cap(const struct trainer *t, size_t total)
     log_info("  %.1f %% of %s%s", 100 * (double)total / (double)cap, of, with_reserve);
 }
 
-static void warn_of_gpu(const struct trainer *t, size_t total)
+static void warn_of_gpu(const struct engine *t, size_t total)
 {
     if (total > t->device->memory_bytes)
         log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
@@ -288,7 +288,7 @@ static void warn_of_gpu(const struct trainer *t, size_t total)
             "train.memory_limit refuses such a plan and names what fits");
 }
 
-uint64_t memory_plan_node_limit(const struct trainer *t)
+uint64_t memory_plan_node_limit(const struct engine *t)
 {
     struct machine_memory machine = {.total = UINT64_MAX, .limit = UINT64_MAX};
     if ((t->comm || t->node_ranks) && (t->device->kind == DEVICE_CPU || t->device->capability[0]))
@@ -297,7 +297,7 @@ uint64_t memory_plan_node_limit(const struct trainer *t)
 }
 
 /* The memory of a node, where its ranks take host memory; next to what the machine has, if it is one of the run's. */
-static void print_node(const struct trainer *t)
+static void print_node(const struct engine *t)
 {
     const size_t bytes = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
@@ -326,7 +326,7 @@ static void print_precision(const struct run_spec *spec, int world)
         log_info("  gradients are reduced in %s (communication_data_type)", dtype_name(spec->communication_data_type));
 }
 
-void trainer_memory_print(const struct trainer *t)
+void engine_memory_print(const struct engine *t)
 {
     size_t total = t->plan.local.used + t->plan.shared.used;
     log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,

@@ -1,6 +1,6 @@
-/* liveness.c: see liveness.h. The calls in progress form a list of structs on their callers' stacks, under one mutex,
+/* heartbeat.c: see heartbeat.h. The calls in progress form a list of structs on their callers' stacks, under one mutex,
  * which is never held longer than a walk along the list. */
-#include "core/liveness.h"
+#include "core/heartbeat.h"
 
 #include "core/clock.h"
 #include "core/thread.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static _Atomic uint64_t private_counter;
-_Atomic(_Atomic uint64_t *) liveness_counter = &private_counter;
+_Atomic(_Atomic uint64_t *) heartbeat_counter = &private_counter;
 
 static struct {
     pthread_mutex_t mutex;
@@ -23,12 +23,12 @@ static struct {
     pthread_t thread;
     bool runs, stop; /* stop: under slow.mutex */
     pthread_cond_t stopped;
-    double tick_seconds, limit_seconds;
+    double beat_seconds, limit_seconds;
     void (*stuck)(const char *text, void *context);
     void *context;
 } watch;
 
-void liveness_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd)
+void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd)
 {
     const int reason = errno;
     *call = (struct slow_call){.doing = doing, .path = path, .fd = fd};
@@ -41,7 +41,7 @@ void liveness_slow_begin(struct slow_call *call, const char *doing, const char *
     errno = reason;
 }
 
-void liveness_slow_end(struct slow_call *call)
+void heartbeat_slow_end(struct slow_call *call)
 {
     const int reason = errno;
     pthread_mutex_lock(&slow.mutex);
@@ -52,7 +52,7 @@ void liveness_slow_end(struct slow_call *call)
     if (call->next)
         call->next->previous = call->previous;
     pthread_mutex_unlock(&slow.mutex);
-    liveness_tick();
+    heartbeat_beat();
     errno = reason;
 }
 
@@ -72,7 +72,7 @@ static void name_file(const struct slow_call *call, char *file, size_t size)
     }
 }
 
-void liveness_slow_describe(char *text, size_t size)
+void heartbeat_slow_describe(char *text, size_t size)
 {
     char file[2048];
     text[0] = 0;
@@ -122,13 +122,13 @@ static void *watch_loop(void *unused)
     pthread_setname_np(pthread_self(), "ztrain-watch");
     pthread_mutex_lock(&slow.mutex);
     while (!watch.stop) {
-        const struct timespec until = time_after(watch.tick_seconds);
+        const struct timespec until = time_after(watch.beat_seconds);
         pthread_cond_timedwait(&watch.stopped, &slow.mutex, &until);
         const double now = seconds_now(),
-                     longest = 2 * watch.tick_seconds; /* a longer pause: the process was stopped */
+                     longest = 2 * watch.beat_seconds; /* a longer pause: the process was stopped */
         struct slow_call *stuck;
         if (count(now - last < longest ? now - last : longest, &stuck))
-            liveness_tick();
+            heartbeat_beat();
         last = now;
         if (!stuck)
             continue;
@@ -142,10 +142,10 @@ static void *watch_loop(void *unused)
     return NULL;
 }
 
-int liveness_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
-                         void *context)
+int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
+                           void *context)
 {
-    watch.tick_seconds = tick_seconds;
+    watch.beat_seconds = beat_seconds;
     watch.limit_seconds = limit_seconds;
     watch.stuck = stuck;
     watch.context = context;
@@ -156,7 +156,7 @@ int liveness_watch_start(double tick_seconds, double limit_seconds, void (*stuck
     return error;
 }
 
-void liveness_watch_stop(void)
+void heartbeat_thread_stop(void)
 {
     if (!watch.runs)
         return;

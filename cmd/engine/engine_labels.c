@@ -1,8 +1,8 @@
-#include "cmd/engine/trainer_labels.h"
+#include "cmd/engine/engine_labels.h"
 
 #include <inttypes.h>
 
-enum status trainer_count_labels(const struct run_spec *spec, int64_t *classes, struct error *err)
+enum status engine_count_labels(const struct run_spec *spec, int64_t *classes, struct error *err)
 {
     struct train_sources sources;
     enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
@@ -17,7 +17,7 @@ enum status trainer_count_labels(const struct run_spec *spec, int64_t *classes, 
     return STATUS_OK;
 }
 
-static enum status check_labels(const struct trainer *t, const struct label_set *labels, struct error *err)
+static enum status check_labels(const struct engine *t, const struct label_set *labels, struct error *err)
 {
     int64_t document, length = label_set_longest(labels, &document), classes = label_set_classes(labels);
     if (classes > t->desc.num_labels)
@@ -38,7 +38,7 @@ static enum status check_labels(const struct trainer *t, const struct label_set 
     return STATUS_OK;
 }
 
-enum status trainer_take_labels(struct trainer *t, const struct label_set *labels, struct error *err)
+enum status engine_take_labels(struct engine *t, const struct label_set *labels, struct error *err)
 {
     TRY(check_labels(t, labels, err));
     if (label_set_names(labels))

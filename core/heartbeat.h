@@ -1,0 +1,50 @@
+/* heartbeat.h: a counter that shows that this rank is alive and makes progress.
+ *
+ * Ops, collectives and I/O advance it once per piece of work; comm/ moves it into shared memory, where peers that wait
+ * for this rank watch it (comm/control/watchdog.h). A rank without a heartbeat for comm.timeout_seconds is named as
+ * hanging, however long a step takes. A heartbeat is one relaxed atomic add; any thread may do it.
+ *
+ * A slow call (on a disk or a file server, or into a library that is loaded or compiles) cannot beat. It reports its
+ * begin and end, and in between a thread of the process, the heartbeat thread, beats. That thread stops if the process
+ * is stopped, so peers can still tell a rank that waits for its disk from one that hangs. A call that takes longer than
+ * comm.io_timeout_seconds is stuck: the heartbeat thread stops beating for it and reports it. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern _Atomic(_Atomic uint64_t *) heartbeat_counter; /* points at a private counter until comm/ moves it */
+
+static inline void heartbeat_beat(void)
+{
+    _Atomic uint64_t *counter = atomic_load_explicit(&heartbeat_counter, memory_order_acquire);
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* One slow call, on its caller's stack. Calls may nest; each thread has its own. */
+struct slow_call {
+    const char *doing; /* "reading" */
+    const char *path;  /* borrowed until the end; NULL: the file of fd */
+    int fd;
+    double seconds; /* counted by the heartbeat thread */
+    bool reported;
+    struct slow_call *previous, *next; /* list of all calls in progress in this process */
+};
+
+/* Called before and after the slow call; they cost a lock that is nearly always free and leave errno unchanged.
+ * core/io.h has the system calls on files with both around them. */
+void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
+void heartbeat_slow_end(struct slow_call *call);
+
+/* text = "reading '/data/x.bin'", the call in progress that began first; "" if there is none. */
+void heartbeat_slow_describe(char *text, size_t size);
+
+/* Starts the heartbeat thread: every beat_seconds it beats if a slow call younger than limit_seconds is in progress.
+ * For an older one the heartbeat thread calls stuck(), once; text names the operation and the file. Returns 0 or an
+ * errno. There is one watch at a time. */
+int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
+                           void *context);
+/* Stops the heartbeat thread, if one runs. */
+void heartbeat_thread_stop(void);
