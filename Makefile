@@ -76,10 +76,11 @@ CMD_ROOMS = cmd cmd/report cmd/train cmd/save cmd/supervise cmd/observe cmd/run 
 # Files that only a build with CUDA has. The others of gpu/cuda include none of its headers.
 CUDA_IN_EVERY_BUILD = $(addprefix gpu/cuda/,cuda_reserve.c cuda_workspace.c gemm_trial.c nvml.c)
 CUDA_ONLY_C = $(filter-out $(CUDA_IN_EVERY_BUILD),$(wildcard gpu/cuda/*.c gpu/cuda/*/*.c)) comm/comm_nccl.c
-CUDA_ONLY_TESTS = $(foreach word,cuda cudnn nccl,$(wildcard tests/unit/test_*$(word)*.c))
+UNIT_SOURCES := $(sort $(shell find tests/unit -name 'test_*.c'))
+UNIT_FOLDERS := $(patsubst %/,%,$(sort $(dir $(UNIT_SOURCES))))
+CUDA_ONLY_TESTS := $(foreach test,$(UNIT_SOURCES),$(if $(strip $(foreach word,cuda cudnn nccl,$(findstring $(word),$(notdir $(test))))),$(test)))
 LIB_SOURCES = $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CMD_SOURCES = $(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c))
-UNIT_SOURCES = $(wildcard tests/unit/test_*.c)
 
 # CUDA. The .cu files are compiled for these architectures as far as nvcc knows them, and to PTX of the last one, which
 # newer GPUs translate (100: also 12.x). Code for 80 also serves 8.6 and 8.9. The run time is linked statically and the
@@ -110,9 +111,9 @@ endif
 
 LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o) $(CU_SOURCES:%.cu=$(BUILD)/obj/%.o)
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
-UNIT_TESTS = $(UNIT_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
+UNIT_TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(UNIT_SOURCES)))
 FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
+C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) $(UNIT_FOLDERS) tests/unit/fixtures tests/bench tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
 .PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-layers clean count-objects doc fault-tools format fuzz fuzz-targets help install manual \
@@ -167,7 +168,10 @@ $(BUILD)/ztrain: $(CMD_OBJECTS) $(BUILD)/libztrain.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
 
-$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a $(BUILD)/settings Makefile | $(BUILD)/headers-tests
+# A test is found by its name, whatever room of tests/unit it is in.
+vpath test_%.c $(UNIT_FOLDERS)
+vpath bench_%.c tests/bench
+$(BUILD)/tests/%: %.c $(BUILD)/libztrain.a $(BUILD)/settings Makefile | $(BUILD)/headers-tests
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -MF $(BUILD)/tests/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) -lcmocka $(LDLIBS_ALL) -o $@

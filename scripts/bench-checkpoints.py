@@ -4,7 +4,7 @@
     make all build/tests/bench_checkpoints && scripts/bench-checkpoints.py [--ranks 512] [--count 200] [--build build]
 
 Trains a small model of 32 blocks for COUNT steps, writes its state as COUNT checkpoints of RANKS ranks
-(tests/unit/bench_checkpoints.c) and measures in a copy of that folder: what rank 0 does for a start and for saves, the
+(tests/bench/bench_checkpoints.c) and measures in a copy of that folder: what rank 0 does for a start and for saves, the
 program's start with --resume on one rank, and `ztrain inspect`, `report` and `verify`. Prints the seconds of a
 run by itself, and the files opened, the stats and the bytes read of another one under strace. Needs strace.
 """

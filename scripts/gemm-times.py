@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/gemm_times.h: times of matrix products by NVIDIA's offline model, which gpu/simulate/gemm_estimate.c is fitted to.
+"""Writes tests/unit/fixtures/gemm_times.h: times of matrix products by NVIDIA's offline model, which gpu/simulate/gemm_estimate.c is fitted to.
 
 Needs the package nvidia-matmul-heuristics from PyPI, which needs no GPU:
     python3 -m venv build/venv && build/venv/bin/pip install nvidia-matmul-heuristics==0.1.0.27
-    build/venv/bin/python scripts/gemm-times.py > tests/unit/gemm_times.h
+    build/venv/bin/python scripts/gemm-times.py > tests/unit/fixtures/gemm_times.h
 """
 import os
 import sys
@@ -14,7 +14,7 @@ LAYOUT = heuristics.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR  # times do not 
 PRECISIONS = {"TST": 2, "TSS": 4}  # bf16 operands; bytes of an element of the output
 CANDIDATES = 8
 # hidden, MLP's output and input, width of q | k | v, tokens of a micro-batch, columns of logits, rows of their chunks (the last one
-# may be shorter) on an H100 with logits in bf16; tests/unit/test_op_estimate.c asks the program for its products, and fails if one of
+# may be shorter) on an H100 with logits in bf16; tests/unit/gpu/simulate/test_op_estimate.c asks the program for its products, and fails if one of
 # them is not in the table
 MODELS = {
     "GPT-2 124M": (768, 3072, 3072, 2304, 32768, 50304, (11008, 10752)),

@@ -31,7 +31,7 @@ EMU_RUNTIME = $(filter-out %/emulation_shadow.cc,$(wildcard tests/emulation/*.cc
 EMU_C_OBJECTS = $(EMU_C:%.c=$(EMU)/obj/%.o) $(EMU_PLAIN_C:%.c=$(BUILD)/obj/%.o)
 EMU_RUNTIME_OBJECTS = $(EMU_RUNTIME:%.cc=$(EMU)/obj/%.o)
 EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c)))
-EMU_UNIT_TESTS = $(CUDA_ONLY_TESTS:tests/unit/%.c=$(EMU)/tests/%)
+EMU_UNIT_TESTS = $(patsubst %.c,$(EMU)/tests/%,$(notdir $(CUDA_ONLY_TESTS)))
 EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
 $(EMU)/obj/cmd/report/page_text.o: $(PAGE_FILES)
@@ -104,7 +104,8 @@ $(1)/faults: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(1)/obj/tests/emulation/f
 endef
 $(foreach folder,$(EMU) $(EMU)/address,$(eval $(call EMU_PROGRAMS,$(folder))))
 
-$(EMU_UNIT_TESTS): $(EMU)/tests/%: $(EMU)/obj/tests/unit/%.o $(EMU_RUNTIME_OBJECTS) $(EMU)/obj/shadow.o $(EMU_C_OBJECTS) \
+$(foreach test,$(CUDA_ONLY_TESTS),$(eval $(EMU)/tests/$(basename $(notdir $(test))): $(EMU)/obj/$(test:.c=.o)))
+$(EMU_UNIT_TESTS): $(EMU_RUNTIME_OBJECTS) $(EMU)/obj/shadow.o $(EMU_C_OBJECTS) \
 		$(EMU_CU:%=$(EMU)/obj/%.o)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)

@@ -34,7 +34,7 @@ EXEMPT = {
     # caller that stops in between.
     "zero_offload_params.c:await_staging:stream_wait:1",
     # Only the tensor that the warning about a skipped step names depends on it, and an overflow reaches the first unit, which has
-    # one tensor. tests/unit/test_zero_offload.c poisons another tensor, but on the CPU device.
+    # one tensor. tests/unit/comm/zero/test_zero_offload.c poisons another tensor, but on the CPU device.
     "zero_offload.c:zero_offload_begin_update:event_record:2",
 }
 ORDERS = [("starve", 5), ("eager", 5), ("random", 5), ("random", 6), ("random", 7), ("random", 8)]

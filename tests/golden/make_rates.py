@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_rates.py tests/unit/golden_rates.h: writes 50 learning rates of each schedule, as DeepSpeed and transformers have them.
+"""make_rates.py tests/unit/fixtures/golden_rates.h: writes 50 learning rates of each schedule, as DeepSpeed and transformers have them.
 
 Needs torch, transformers and deepspeed (its schedules are plain Python). A schedule of DeepSpeed's is stepped as its
 engine does: after each optimizer step. Of a schedule of transformers', step k takes the factor at index k (Trainer takes

@@ -1,7 +1,7 @@
 /* ops_test_update.c: drivers of the optimizers. See ops_test.h for the terms. */
 #include "core/training/philox.h"
 #include "tests/ops/ops_test_drivers.h"
-#include "tests/unit/orthogonalize_reference.h"
+#include "tests/unit/fixtures/orthogonalize_reference.h"
 
 enum { DECAY_SEGMENTS = 5 };
 static struct decay_segment decay_segment_of(int64_t n, int s)

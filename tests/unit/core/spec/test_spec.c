@@ -1,0 +1,1087 @@
+/* test_spec.c: the run spec's reader: the key table, accepted values, derived values, printing and comparison. */
+#include "tests/unit/fixtures/spec_case.h"
+
+/* ---- the key table ------------------------------------------------------- */
+
+/* The key table: paths are unique, a section precedes its keys, defaults are valid, fields have the right type. */
+static void test_table(void **state)
+{
+    (void)state;
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        assert_ptr_equal(spec_key_find(key->path), key);
+        size_t length = spec_key_section_length(key->path);
+        if (length) {
+            char section[128];
+            snprintf(section, sizeof section, "%.*s", (int)length, key->path);
+            const struct spec_key *row = spec_key_find(section);
+            assert_non_null(row);
+            assert_int_equal(row->type, KEY_SECTION);
+            assert_true(row < key);
+        }
+        assert_true(key->help && *key->help);
+        assert_true((key->type == KEY_CHOICE) == (key->choices != NULL));
+        if (key->type == KEY_ALIAS)
+            assert_non_null(spec_key_find(key->fallback));
+        else
+            json_decref(spec_key_default(key));
+        bool value = key->type != KEY_SECTION && key->type != KEY_FOREIGN && key->type != KEY_ALIAS;
+        if (value && key->verdict == VERDICT_USED)
+            assert_true(key->size > 0);
+    }
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static void test_usual_spec(void **state)
+{
+    (void)state;
+    static const char text[] = "run:\n"
+                               "  name: llama\n"
+                               "  dir: runs\n"
+                               "  seed: 1234\n"
+                               "model:\n"
+                               "  pretrained: golden/llama\n"
+                               "data:\n"
+                               "  train: golden/llama/train\n"
+                               "  validation: golden/llama/validation\n"
+                               "  seq_length: 32\n"
+                               "  shuffle: false\n"
+                               "  packing: false\n"
+                               "train:\n"
+                               "  max_steps: 20\n"
+                               "  eval_interval_steps: 10\n"
+                               "  device: cpu\n"
+                               "checkpoint:\n"
+                               "  interval_steps: 20\n"
+                               "train_batch_size: 12\n"
+                               "train_micro_batch_size_per_gpu: 1\n"
+                               "gradient_clipping: 1.0\n"
+                               "optimizer:\n"
+                               "  type: AdamW\n"
+                               "  params: {lr: 0.002, betas: [0.9, 0.95], eps: 1e-08, weight_decay: 0.1}\n"
+                               "scheduler: {type: Cosine, params: {warmup_steps: 5, total_steps: 20, min_lr: 0.0002}}\n"
+                               "zero_optimization: {stage: 2}\n"
+                               "bf16: {enabled: true}\n"
+                               "steps_per_print: 1\n";
+    struct run_spec *spec = load_good(text, NULL, 0);
+    assert_string_equal(spec->run.name, "llama");
+    assert_string_equal(spec->run.dir, "runs");
+    assert_int_equal(spec->run.seed, 1234);
+    assert_string_equal(spec->model.pretrained, "golden/llama");
+    assert_null(spec->model.config_path);
+    assert_non_null(strstr(spec->model.where, "run.yaml:6:3"));
+    assert_int_equal(spec->data.train.count, 1);
+    assert_string_equal(spec->data.train.items[0], "golden/llama/train");
+    assert_int_equal(spec->data.validation.count, 1);
+    assert_int_equal(spec->data.seq_length, 32);
+    assert_false(spec->data.shuffle);
+    assert_false(spec->data.packing);
+    assert_true(spec->train.epochs < 0);
+    assert_int_equal(spec->train.max_steps, 20);
+    assert_int_equal(spec->train.eval_interval_steps, 10);
+    assert_int_equal(spec->train.device, SPEC_DEVICE_CPU);
+    assert_int_equal(spec->checkpoint.interval_steps, 20);
+    assert_true(spec->gradient_clipping == 1.0);
+    assert_int_equal(spec->optimizer.type, OPTIMIZER_ADAMW);
+    assert_true(spec->optimizer.lr == 0.002 && spec->optimizer.beta1 == 0.9 && spec->optimizer.beta2 == 0.95);
+    assert_true(spec->optimizer.eps == 1e-8 && spec->optimizer.weight_decay == 0.1);
+    assert_int_equal(spec->scheduler.type, SCHEDULE_COSINE);
+    assert_int_equal(spec->scheduler.warmup_steps, 5);
+    assert_int_equal(spec->scheduler.total_steps, 20);
+    assert_true(spec->scheduler.min_lr == 0.0002);
+    assert_int_equal(spec->zero.stage, 2);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    assert_int_equal(spec->steps_per_print, 1);
+    spec_free(spec);
+}
+
+/* Every key that leads to a file or folder takes ~ for the home folder, in every form of its value; no other does. */
+static void test_home_folder(void **state)
+{
+    (void)state;
+    static const char *const leaves[] = {"pretrained",  "config",    "tokenizer", "dir",       "output_path",
+                                         "output_file", "nvme_path", "train",     "validation"};
+    static const char *const texts[] = {"~/a b", "~", "./~/a", "a/~", "['~/c', d]", "[{path: ~/e, weight: 1}]"};
+    static const char *const paths[] = {"\"/h/me/a b\"",       "\"/h/me\"",
+                                        "\"./~/a\"",           "\"a/~\"",
+                                        "[\"/h/me/c\",\"d\"]", "[{\"path\":\"/h/me/e\",\"weight\":1.0}]"};
+    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    setenv("HOME", "/h/me", 1);
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        bool is_path = false;
+        for (size_t k = 0; k < COUNT_OF(leaves); k++)
+            is_path =
+                is_path || (key->size && key->type != KEY_SECTION && !strcmp(spec_key_leaf(key->path), leaves[k]));
+        assert_int_equal((key->flags & KEY_PATH) != 0, is_path);
+        if (!is_path)
+            continue;
+        const bool list = key->type == KEY_SOURCES || key->type == KEY_STRING_LIST;
+        for (size_t k = 0; k < (key->type == KEY_SOURCES ? 6U : list ? 5U : 4U); k++) {
+            struct spec_arena arena = {0};
+            const char *sources[] = {"run.yaml"};
+            struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 1};
+            char text[64];
+            snprintf(text, sizeof text, k == 1 ? "'%s'" : "%s", texts[k]); /* a bare ~ is YAML's null */
+            json_t *value = spec_key_convert(&ctx, key, spec_parse_yaml(&ctx, 0, text, strlen(text)));
+            char *shown = json_dumps(list && k < 4 ? json_array_get(value, 0) : value, JSON_COMPACT | JSON_ENCODE_ANY);
+            assert_string_equal(shown, paths[k]);
+            free(shown);
+            json_decref(value);
+            spec_arena_release(&arena);
+        }
+    }
+    for (int i = 0; i < 2; i++) { /* one's own home only, and only if it is known */
+        struct run_spec *spec;
+        struct spec_report report = {0};
+        if (i == 1)
+            unsetenv("HOME");
+        assert_int_equal(
+            load_case(i ? BASE "run: {dir: ~/runs}\n" : BASE "run: {dir: ~bob/runs}\n", NULL, 0, &spec, &report),
+            STATUS_USAGE);
+        expect_line(&report.errors,
+                    i ? ":4:12: 'run.dir' is '~/runs', and HOME, which names the home folder, is not set; hint: "
+                      : ":4:12: 'run.dir' is '~bob/runs', and only one's own home folder has a short name, ~/");
+        spec_report_release(&report);
+    }
+    if (home)
+        setenv("HOME", home, 1);
+    free(home);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good(BASE, NULL, 0);
+    assert_string_equal(spec->run.name, "run"); /* from run.yaml */
+    assert_string_equal(spec->run.dir, "runs");
+    assert_int_equal(spec->run.seed, 1234);
+    assert_int_equal(spec->data.validation.count, 0);
+    assert_true(spec->data.shuffle && spec->data.packing);
+    assert_int_equal(spec->train.device, SPEC_DEVICE_AUTO);
+    assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_AUTO);
+    assert_true(spec->train.deterministic);
+    assert_int_equal(spec->train.max_steps, 0);
+    assert_int_equal(spec->checkpoint.compression_level, 3);
+    assert_true(spec->comm.timeout_seconds == 10);
+    assert_null(spec->comm.interface);
+    assert_true(spec->gradient_clipping == 0);
+    assert_true(spec->optimizer.lr == 1e-3 && spec->optimizer.beta2 == 0.999 && spec->optimizer.bias_correction);
+    assert_int_equal(spec->scheduler.type, SCHEDULE_CONSTANT);
+    assert_int_equal(spec->scheduler.warmup_steps, 0);
+    assert_int_equal(spec->dtype, DTYPE_F32);
+    assert_int_equal(spec->max_skipped_steps, 10);
+    assert_int_equal(spec->zero.stage, 0);
+    assert_true(spec->zero.overlap_comm);
+    assert_int_equal(spec->zero.reduce_bucket_size, 500000000);
+    assert_int_equal(spec->steps_per_print, 10);
+    spec_free(spec);
+}
+
+static void test_deepspeed_schedule(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good(BASE "scheduler: {type: WarmupLR}\n", NULL, 0);
+    assert_int_equal(spec->scheduler.type, SCHEDULE_WARMUP_LR);
+    assert_int_equal(spec->scheduler.warmup_steps, 1000);
+    assert_true(spec->scheduler.warmup_max_lr < 0); /* the optimizer's lr is used */
+    assert_false(spec->scheduler.warmup_linear);
+    spec_free(spec);
+    spec = load_good(BASE "scheduler: {type: WarmupDecayLR, params: {total_num_steps: auto, warmup_num_steps: 7, "
+                          "warmup_type: linear, warmup_min_lr: 1e-5, warmup_max_lr: auto}}\n",
+                     NULL, 0);
+    assert_int_equal(spec->scheduler.warmup_steps, 7);
+    assert_int_equal(spec->scheduler.total_steps, 0);
+    assert_true(spec->scheduler.warmup_linear);
+    assert_true(spec->scheduler.warmup_min_lr == 1e-5 && spec->scheduler.warmup_max_lr < 0);
+    assert_int_equal(spec_resolve_steps(spec, 33), 33);
+    assert_int_equal(spec->scheduler.total_steps, 33);
+    spec_free(spec);
+    spec = load_good(BASE "scheduler: {type: WarmupCosineLR, params: {total_num_steps: 50}}\n", NULL, 0);
+    assert_true(spec->scheduler.cos_min_ratio == 1e-4);
+    assert_int_equal(spec->scheduler.total_steps, 50);
+    spec_free(spec);
+}
+
+/* Values, and the forms in which they may be written. */
+static void test_spellings(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good(BASE "zero_optimization: {reduce_bucket_size: 5E+8, allgather_bucket_size: 2e5}\n"
+                                           "optimizer: {type: adam, params: {lr: 1e-5, adam_w_mode: false}}\n"
+                                           "run: {name: 2026}\n"
+                                           "train: {max_steps: 1e3}\n",
+                                      NULL, 0);
+    assert_int_equal(spec->zero.reduce_bucket_size, 500000000);
+    assert_int_equal(spec->zero.allgather_bucket_size, 200000);
+    assert_int_equal(spec->optimizer.type, OPTIMIZER_ADAM);
+    assert_true(spec->optimizer.lr == 1e-5);
+    assert_string_equal(spec->run.name, "2026");
+    assert_int_equal(spec->train.max_steps, 1000);
+    spec_free(spec);
+
+    spec = load_good(BASE "optimizer: {type: Adam}\nzero_optimization: true\nbfloat16: {enabled: true}\n", NULL, 0);
+    assert_int_equal(spec->optimizer.type, OPTIMIZER_ADAMW); /* Adam means AdamW */
+    assert_int_equal(spec->zero.stage, 1);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    spec_free(spec);
+
+    spec = load_good("\xef\xbb\xbf" BASE "zero_optimization: false\r\nrun:\r\ncomm: {interface: ~}\r\n", NULL, 0);
+    assert_int_equal(spec->zero.stage, 0);
+    spec_free(spec);
+
+    spec = load_good("model: {config: tiny.json}\ndata: {train: [a, b/*.bin], validation: [], seq_length: 8}\n"
+                     "train_batch_size: auto\ntrain_micro_batch_size_per_gpu: 2\n",
+                     NULL, 0);
+    assert_string_equal(spec->model.config_path, "tiny.json");
+    assert_int_equal(spec->data.train.count, 2);
+    assert_string_equal(spec->data.train.items[1], "b/*.bin");
+    assert_int_equal(spec->data.validation.count, 0);
+    assert_int_equal(spec->train_batch_size, 0);
+    spec_free(spec);
+}
+
+/* enabled alone is policy block, a policy alone enables, and the effective spec has both. */
+static void test_recompute(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum recompute policy;
+    } cases[] = {
+        {"", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: false}\n", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: true}\n", RECOMPUTE_BLOCK},
+        {"activation_checkpointing: {policy: norms}\n", RECOMPUTE_NORMS},
+        {"activation_checkpointing: {enabled: true, policy: mlp}\n", RECOMPUTE_MLP},
+        {"activation_checkpointing: {policy: attention}\n", RECOMPUTE_ATTENTION},
+        {"activation_checkpointing: {policy: block}\n", RECOMPUTE_BLOCK},
+        {"activation_checkpointing: {policy: none}\n", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: true, policy: none}\n", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: false, policy: none}\n", RECOMPUTE_NONE},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, BASE "%s", cases[i].text);
+        struct run_spec *spec = load_good(text, NULL, 0);
+        json_t *flat = spec_to_json(spec);
+        assert_int_equal(spec->recompute, cases[i].policy);
+        assert_string_equal(json_string_value(json_object_get(flat, "activation_checkpointing.policy")),
+                            recompute_name(cases[i].policy));
+        assert_int_equal(json_is_true(json_object_get(flat, "activation_checkpointing.enabled")),
+                         cases[i].policy != RECOMPUTE_NONE);
+        json_decref(flat);
+        spec_free(spec);
+    }
+}
+
+/* Names of old and of overrides, both set: the override counts. */
+static void test_two_names(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"bf16.enabled=true"};
+    struct run_spec *spec = load_good(BASE "bfloat16: {enabled: false, check_grad_overflow: ~}\n"
+                                           "bf16: {check_grad_overflow: true}\n",
+                                      sets, 1);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    spec_free(spec);
+    static const char *const old[] = {"bfloat16.enabled=true"};
+    spec = load_good(BASE "bf16: {enabled: false}\n", old, 1);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    spec_free(spec);
+}
+
+static void test_model_mapping(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good("data: {train: a, seq_length: 8}\n"
+                                      "train_batch_size: 8\n"
+                                      "model:\n"
+                                      "  config:\n"
+                                      "    model_type: llama\n"
+                                      "    hidden_size: 64\n"
+                                      "    rms_norm_eps: 1e-6\n"
+                                      "    rope_theta: 10000.0\n"
+                                      "    tie_word_embeddings: true\n"
+                                      "    sliding_window: null\n"
+                                      "    eos_token_id: [1, 2]\n"
+                                      "    version: '5'\n"
+                                      "    code: 0123\n"
+                                      "    rope_scaling: {rope_type: llama3, factor: 8}\n",
+                                      NULL, 0);
+    assert_null(spec->model.config_path);
+    assert_non_null(strstr(spec->model.where, "run.yaml:4:3"));
+    json_t *expected = json_pack("{s:s, s:i, s:f, s:f, s:b, s:n, s:[ii], s:s, s:s, s:{s:s, s:i}}", "model_type",
+                                 "llama", "hidden_size", 64, "rms_norm_eps", 1e-6, "rope_theta", 10000.0,
+                                 "tie_word_embeddings", 1, "sliding_window", "eos_token_id", 1, 2, "version", "5",
+                                 "code", "0123", "rope_scaling", "rope_type", "llama3", "factor", 8);
+    assert_true(json_equal(spec->model.config, expected));
+    json_decref(expected);
+    spec_free(spec);
+}
+
+/* ---- overrides ----------------------------------------------------------- */
+
+static void test_overrides(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {
+        "train.max_steps=30",
+        "train.cuda_graphs=true",
+        "train.deterministic=false",
+        "optimizer.params.betas=[0.8, 0.9]",
+        "zero_optimization.stage=2",
+        "zero_optimization.stage=3",
+        "data.train=[x, y]",
+        "model.pretrained=null",
+        "model.config={vocab_size: 5e1, n_layer: 2}",
+        "model.config.n_layer=4",
+        "bf16.enabled=true",
+        "run.name=a=b",
+        "zero_optimization.reduce_bucket_size=5e8",
+    };
+    struct run_spec *spec =
+        load_good(BASE "zero_optimization: true\nbfloat16: {enabled: false}\nrun:\n", sets, COUNT_OF(sets));
+    assert_int_equal(spec->train.max_steps, 30);
+    assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_ON);
+    assert_false(spec->train.deterministic);
+    assert_true(spec->optimizer.beta1 == 0.8 && spec->optimizer.beta2 == 0.9);
+    assert_int_equal(spec->zero.stage, 3);
+    assert_int_equal(spec->data.train.count, 2);
+    assert_null(spec->model.pretrained);
+    assert_int_equal(json_integer_value(json_object_get(spec->model.config, "n_layer")), 4);
+    assert_true(json_is_real(json_object_get(spec->model.config, "vocab_size")));
+    assert_string_equal(spec->model.where, "--set model.config");
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    assert_string_equal(spec->run.name, "a=b");
+    spec_free(spec);
+}
+
+/* ---- DeepSpeed's file ---------------------------------------------------- */
+
+static void test_deepspeed_file(void **state)
+{
+    (void)state;
+    struct run_spec *spec;
+    struct spec_report report = {0};
+    assert_int_equal(
+        load_deepspeed("model: {pretrained: m}\ndata: {train: a, seq_length: 8}\n"
+                       "zero_optimization: {stage: 3}\n",
+                       "{\n\t\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\": 2,\n"
+                       "\t\"zero_optimization\": {\"overlap_comm\": false, \"reduce_bucket_size\": \"auto\"},\n"
+                       "\t\"bf16\": {\"enabled\": true}, \"optimizer\": {\"type\": \"Adam\", \"params\": "
+                       "{\"lr\": 3E-5}},\n"
+                       "\t\"communication_data_type\": null, \"comet\": {\"enabled\": false},\n"
+                       "\t\"prescale_gradients\": true, \"run\": {\"name\": \"caf\\u00e9\\/x\"}\n}\n",
+                       &spec, &report),
+        STATUS_USAGE); /* the name contains a slash */
+    assert_int_equal(report.errors.count, 1);
+    expect_line(&report.errors, "ds.json:6:46: 'run.name' must be the name of a folder, not 'café/x'");
+    expect_line(&report.notices, "ds.json:6:2: 'prescale_gradients' has no effect here");
+    spec_report_release(&report);
+
+    assert_int_equal(
+        load_deepspeed("model: {pretrained: m}\ndata: {train: a, seq_length: 8}\n"
+                       "zero_optimization: {stage: 3}\noptimizer: {params: {lr: 1}}\n",
+                       "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\": 2,\n"
+                       "\"zero_optimization\": {\"overlap_comm\": false, \"reduce_bucket_size\": \"auto\"}}",
+                       &spec, &report),
+        STATUS_OK);
+    assert_int_equal(spec->train_micro_batch_size_per_gpu, 4);
+    assert_int_equal(spec->zero.stage, 3);
+    assert_false(spec->zero.overlap_comm);
+    assert_int_equal(spec->zero.reduce_bucket_size, 500000000); /* auto */
+    spec_free(spec);
+    spec_report_release(&report);
+
+    /* "auto" leaves the value to the other file, on either side */
+    assert_int_equal(
+        load_deepspeed(
+            "model: {pretrained: m}\ndata: {train: a, seq_length: 8}\n"
+            "train_batch_size: 6\ngradient_clipping: auto\nbf16: {enabled: true}\noptimizer: {params: {lr: 1}}\n",
+            "{\"train_batch_size\": \"auto\", \"gradient_clipping\": 2, \"bf16\": {\"enabled\": "
+            "\"auto\"}, \"fp16\": {\"enabled\": \"auto\"}}",
+            &spec, &report),
+        STATUS_OK);
+    assert_int_equal(spec->train_batch_size, 6);
+    assert_true(spec->gradient_clipping == 2 && spec->dtype == DTYPE_BF16);
+    spec_free(spec);
+    spec_report_release(&report);
+}
+
+/* ---- what is derived ----------------------------------------------------- */
+
+static void test_batch(void **state)
+{
+    (void)state;
+    static const struct {
+        int train, micro, accumulation, world; /* 0: not given */
+        int expect[3];                         /* or {0}: refused with these words */
+        const char *fragment;
+    } cases[] = {
+        {12, 0, 0, 2, {12, 6, 1}, NULL},
+        {0, 4, 0, 2, {8, 4, 1}, NULL},
+        {0, 4, 3, 2, {24, 4, 3}, NULL},
+        {12, 2, 0, 3, {12, 2, 2}, NULL},
+        {12, 0, 2, 3, {12, 2, 2}, NULL},
+        {12, 2, 2, 3, {12, 2, 2}, NULL},
+        {12,
+         0,
+         0,
+         5,
+         {0},
+         "12 != 2 * 1 * 5 (world size 5: srun); hint: the nearest values of train_batch_size "
+         "that fit are 10 and 15; possible world sizes: 1, 2, 3, 4, 6, 12"},
+        {12,
+         5,
+         0,
+         2,
+         {0},
+         "12 != 5 * 1 * 2 (world size 2: srun); hint: the nearest values of train_batch_size "
+         "that fit are 10 and 20"},
+        {3,
+         5,
+         0,
+         2,
+         {0},
+         "train_batch_size 3 is less than one micro batch of 5 on each of 2 ranks (world size 2: srun); hint: the "
+         "smallest train_batch_size that fits is 10"},
+        {8,
+         0,
+         0,
+         100,
+         {0},
+         "train_batch_size 8 is less than one sample on each of 100 ranks (world size 100: srun); hint: the smallest "
+         "train_batch_size that fits is 100; possible world sizes: 1, 2, 4, 8"},
+        {8,
+         0,
+         2,
+         8,
+         {0},
+         "train_batch_size 8 is less than one sample in each of 2 accumulation steps on each of 8 ranks (world size 8: "
+         "srun); hint: the smallest train_batch_size that fits is 16; possible world sizes: 1, 2, 4"},
+        {12,
+         0,
+         5,
+         1,
+         {0},
+         "12 != 2 * 5 * 1 (world size 1: srun); hint: the nearest values of train_batch_size "
+         "that fit are 10 and 15"},
+        {12,
+         2,
+         2,
+         2,
+         {0},
+         "12 != 2 * 2 * 2 (world size 2: srun); hint: set train_batch_size to 8, or "
+         "gradient_accumulation_steps to 3; possible world sizes: 3"},
+        {13, 2, 2, 2, {0}, "13 != 2 * 2 * 2 (world size 2: srun); hint: set train_batch_size to 8, or remove it"},
+        {0, 1000000000, 1000000000, 1000000000, {0}, "is more than 1000000000 samples; hint: "},
+        {1000000000, 1000000000, 1000000000, 1000000000, {0}, "hint: make the micro batch or the accumulation smaller"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        size_t used = (size_t)snprintf(text, sizeof text, "model: {config: m}\ndata: {train: a, seq_length: 8}\n");
+        const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                     "gradient_accumulation_steps"};
+        const int given[] = {cases[i].train, cases[i].micro, cases[i].accumulation};
+        for (int j = 0; j < 3; j++)
+            if (given[j])
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
+        struct run_spec *spec = load_good(text, NULL, 0);
+        struct error err = {0};
+        enum status status = spec_resolve_batch(spec, cases[i].world, "srun", &err);
+        if (cases[i].fragment) {
+            assert_int_equal(status, STATUS_USAGE);
+            const char *sentence = "run.yaml:3:1: Check batch related parameters. train_batch_size is not equal to "
+                                   "micro_batch_per_gpu * gradient_acc_step * world_size ";
+            bool contradicts = strstr(cases[i].fragment, " != "); /* DeepSpeed's sentence */
+            assert_non_null(strstr(err.text, contradicts ? sentence : "run.yaml:3:1: "));
+            assert_int_equal(strstr(err.text, " 0 * ") || strstr(err.text, " * 0 "), 0);
+            assert_non_null(strstr(err.text, "; hint: "));
+            if (!strstr(err.text, cases[i].fragment))
+                fail_msg("%s", err.text);
+        } else {
+            assert_int_equal(status, STATUS_OK);
+            assert_int_equal(spec->train_batch_size, cases[i].expect[0]);
+            assert_int_equal(spec->train_micro_batch_size_per_gpu, cases[i].expect[1]);
+            assert_int_equal(spec->gradient_accumulation_steps, cases[i].expect[2]);
+        }
+        spec_free(spec);
+    }
+}
+
+/* Another world size gives other derived values, and no error about the first ones. */
+static void test_batch_twice(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good(BASE, NULL, 0);
+    struct error err;
+    assert_int_equal(spec_resolve_batch(spec, 2, "srun", &err), STATUS_OK);
+    assert_int_equal(spec->train_micro_batch_size_per_gpu, 4);
+    assert_int_equal(spec_resolve_batch(spec, 4, "srun", &err), STATUS_OK);
+    assert_int_equal(spec->train_micro_batch_size_per_gpu, 2);
+    spec_free(spec);
+}
+
+/* A run of batch 12 (micro batch 3, two ranks, accumulation 2) is resumed at other world sizes. */
+static void test_batch_of_a_resumed_run(void **state)
+{
+    (void)state;
+    static const struct {
+        int train, micro, accumulation, world;
+        int expect[3];        /* train, micro, accumulation */
+        const char *fragment; /* of the error */
+    } cases[] = {
+        /* train_batch_size alone: the micro batch is no larger than it was */
+        {12, 0, 0, 2, {12, 3, 2}, NULL},
+        {12, 0, 0, 1, {12, 3, 4}, NULL},
+        {12, 0, 0, 3, {12, 2, 2}, NULL},
+        {12, 0, 0, 4, {12, 3, 1}, NULL},
+        {12, 0, 0, 6, {12, 2, 1}, NULL},
+        {12, 0, 0, 12, {12, 1, 1}, NULL},
+        {12,
+         0,
+         0,
+         5,
+         {0},
+         "cannot be split over 5 ranks (world size 5: srun); hint: possible world sizes: 1, 2, 3, 4, 6, 12"},
+        /* a given micro batch stays */
+        {12, 3, 0, 1, {12, 3, 4}, NULL},
+        {12, 3, 0, 4, {12, 3, 1}, NULL},
+        {0, 3, 2, 1, {12, 3, 4}, NULL},
+        {0, 3, 2, 4, {12, 3, 1}, NULL},
+        {12, 3, 2, 4, {12, 3, 1}, NULL},
+        {12, 2, 0, 2, {12, 2, 3}, NULL},
+        {0, 1, 0, 3, {12, 1, 4}, NULL},
+        {12,
+         3,
+         0,
+         3,
+         {0},
+         "into micro batches of 3 on 3 ranks (world size 3: srun); hint: possible world sizes: 1, 2, 4"},
+        {0, 3, 2, 6, {0}, "hint: possible world sizes: 1, 2, 4"},
+        {12, 5, 0, 1, {0}, "hint: train_micro_batch_size_per_gpu must divide train_batch_size"},
+        /* at the old world size values that fit stay; the accumulation is adapted like the others */
+        {12, 0, 3, 2, {12, 2, 3}, NULL},
+        {12, 0, 2, 1, {12, 3, 4}, NULL},
+        {0, 6, 1, 2, {12, 6, 1}, NULL},
+        /* spec_compare() refuses another batch */
+        {8, 0, 0, 2, {8, 4, 1}, NULL},
+    };
+    json_t *stored = json_pack("{s:i, s:i, s:i}", "train_batch_size", 12, "train_micro_batch_size_per_gpu", 3,
+                               "gradient_accumulation_steps", 2);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        size_t used = (size_t)snprintf(text, sizeof text, "model: {config: m}\ndata: {train: a, seq_length: 8}\n");
+        const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                     "gradient_accumulation_steps"};
+        const int given[] = {cases[i].train, cases[i].micro, cases[i].accumulation};
+        for (int j = 0; j < 3; j++)
+            if (given[j])
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
+        struct run_spec *spec = load_good(text, NULL, 0);
+        struct error err = {0};
+        enum status status = spec_resolve_batch_resumed(spec, cases[i].world, "srun", stored, 2, &err);
+        if (status != (cases[i].fragment ? STATUS_USAGE : STATUS_OK) ||
+            (cases[i].fragment && !strstr(err.text, cases[i].fragment)))
+            fail_msg("case %zu: %d, %s", i, (int)status, err.text);
+        if (status == STATUS_OK && (spec->train_batch_size != cases[i].expect[0] ||
+                                    spec->train_micro_batch_size_per_gpu != cases[i].expect[1] ||
+                                    spec->gradient_accumulation_steps != cases[i].expect[2]))
+            fail_msg("case %zu: %d x %d", i, (int)spec->train_micro_batch_size_per_gpu,
+                     (int)spec->gradient_accumulation_steps);
+        spec_free(spec);
+    }
+    json_decref(stored);
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *train;
+        int64_t per_epoch, steps;
+    } cases[] = {
+        {"", 7, 7},
+        {"train: {epochs: 3}\n", 7, 21},
+        {"train: {max_steps: 300}\n", 7, 300},
+        {"train: {epochs: 3, max_steps: 20}\n", 7, 20},
+        {"train: {epochs: 2, max_steps: 20}\n", 7, 14},
+        {"train: {epochs: 1e15}\n", INT64_MAX / 2, INT64_MAX},
+        {"train: {epochs: 1e15}\n", 1, 1000000000000000},
+        {"train: {epochs: 0.5}\n", 7, 4}, /* rounded up, as in Trainer */
+        {"train: {epochs: 1.5}\n", 8, 12},
+        {"train: {epochs: 1.1}\n", 10, 11}, /* though 1.1 is a little more in binary */
+        {"train: {epochs: 1e-9}\n", 7, 1},
+        {"train: {epochs: 2.5, max_steps: 3}\n", 4, 3},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, BASE "scheduler: {type: Linear}\n%s", cases[i].train);
+        struct run_spec *spec = load_good(text, NULL, 0);
+        assert_int_equal(spec_resolve_steps(spec, cases[i].per_epoch), cases[i].steps);
+        assert_int_equal(spec->scheduler.total_steps, cases[i].steps);
+        spec_free(spec);
+    }
+    struct run_spec *spec = load_good(BASE "scheduler: {type: Linear, params: {total_steps: 5}}\n", NULL, 0);
+    assert_int_equal(spec_resolve_steps(spec, 9), 9);
+    assert_int_equal(spec->scheduler.total_steps, 5);
+    spec_free(spec);
+}
+
+/* The length that the schedule of a resumed run had, where it followed the run's. */
+static void test_former_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *now;
+        int64_t former;
+    } cases[] = {
+        {"max_steps: 30}\nscheduler: {type: Cosine}", "max_steps: 60}\nscheduler: {type: Cosine}", 30},
+        {"epochs: 1.5}\nscheduler: {type: Linear}", "epochs: 3}\nscheduler: {type: Linear}", 12},
+        {"epochs: 2}\nscheduler: {type: Linear}", "epochs: 2}\nscheduler: {type: Linear}", 16},
+        {"max_steps: 30}\nscheduler: {type: Cosine}",
+         "max_steps: 60}\nscheduler: {type: Cosine, params: {total_steps: 30}}", 0},
+        {"max_steps: 30}\nscheduler: {type: Cosine, params: {total_steps: 30}}",
+         "max_steps: 60}\nscheduler: {type: Cosine}", 0}, /* spec_compare() says it */
+        {"max_steps: 30}\nscheduler: {type: Linear}", "max_steps: 60}\nscheduler: {type: Cosine}", 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[2][512];
+        snprintf(text[0], sizeof text[0], BASE "train: {%s\n", cases[i].before);
+        snprintf(text[1], sizeof text[1], BASE "train: {%s\n", cases[i].now);
+        struct run_spec *before = load_good(text[0], NULL, 0), *now = load_good(text[1], NULL, 0);
+        json_t *stored = spec_to_json(before);
+        assert_int_equal(spec_former_steps(now, 8), 0);
+        spec_resolve_resumed(now, stored);
+        assert_int_equal(spec_former_steps(now, 8), cases[i].former);
+        json_decref(stored);
+        spec_free(before);
+        spec_free(now);
+    }
+}
+
+/* Muon's own defaults, and its two learning rates. */
+static void test_muon(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good(BASE "optimizer: {type: muon, params: {lr: 0.004, muon_lr: 0.02}}\n", NULL, 0);
+    const struct optimizer_settings *muon = &spec->optimizer;
+    assert_int_equal(muon->type, OPTIMIZER_MUON);
+    assert_true(muon->momentum == 0.95 && muon->nesterov && muon->ns_steps == 5 && muon->weight_decay == 0);
+    assert_true(muon->beta1 == 0.9 && muon->beta2 == 0.95 && muon->eps == 1e-10 && muon->bias_correction);
+    assert_int_equal(muon->adjust_lr_fn, ADJUST_ORIGINAL);
+    assert_true(optimizer_base_lr(muon) == 0.004 && optimizer_muon_factor(muon) == 5);
+    spec_free(spec);
+    static const char *const none[] = {"optimizer={type: Muon, params: {muon_lr: 0.02, adam_lr: 0.01}}"};
+    spec = load_good(BASE, none, 1); /* lr would not be used */
+    assert_true(optimizer_base_lr(&spec->optimizer) == 0.01 && optimizer_muon_factor(&spec->optimizer) == 2);
+    spec_free(spec);
+    static const char *const half[] = {"optimizer={type: Muon, params: {muon_lr: 0.02}}"};
+    struct spec_report report = {0};
+    assert_int_equal(load_case(BASE, half, 1, &spec, &report), STATUS_USAGE);
+    expect_line(&report.errors, "'optimizer.params.lr' is missing");
+    spec_report_release(&report);
+    report = (struct spec_report){0};
+    assert_int_equal(load_case(BASE "optimizer: {type: Muon, params: {lr: 1e-3, muon_lr: 0.02, ns_method: gram}}\n"
+                                    "scheduler: {type: WarmupLR, params: {warmup_max_lr: 0.003}}\n"
+                                    "zero_optimization: {save_muon_momentum_buffer_in_memory: true}\n",
+                               NULL, 0, &spec, &report),
+                     STATUS_OK);
+    expect_line(&report.notices, "'optimizer.params.muon_lr' and adam_lr have no effect with this schedule");
+    expect_line(&report.notices, "'optimizer.params.ns_method' has no effect here: the iteration is the standard one");
+    expect_line(&report.notices, "'zero_optimization.save_muon_momentum_buffer_in_memory' has no effect here");
+    assert_true(optimizer_muon_factor(&spec->optimizer) == 1);
+    spec_report_release(&report);
+    spec_free(spec);
+}
+
+/* ---- printing and comparing ---------------------------------------------- */
+
+static char *yaml_of(const struct run_spec *spec, bool all)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    spec_write_yaml(spec, out, all);
+    fclose(out);
+    return text;
+}
+
+static void resolve(struct run_spec *spec)
+{
+    struct error err;
+    assert_int_equal(spec_resolve_batch(spec, 2, "srun", &err), STATUS_OK);
+    spec_resolve_steps(spec, 50);
+}
+
+/* A written spec reads back as the same one, resolved or not, complete or only the differences. */
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        BASE,
+        BASE
+        "run: {name: 'a b: \"c\" #', dir: \"\\u2028\\x7f\\xa0\xf0\x9f\x98\x80\\n\\\\\", seed: 9223372036854775807}\n"
+        "comm: {interface: 'true', timeout_seconds: 0.1}\n",
+        BASE "scheduler: {type: WarmupDecayLR, params: {total_num_steps: auto, warmup_type: linear}}\n",
+        BASE "scheduler: {type: Linear, params: {min_lr: 5e-324}}\ntrain: {epochs: 3}\ngradient_clipping: 1e20\n",
+        BASE "scheduler: {type: WarmupCosineLR, params: {total_num_steps: 9, cos_min_ratio: 0.3333333333333333}}\n"
+             "optimizer: {type: Adam, params: {adam_w_mode: false, weight_decay_all: true, eps: 1e-30}}\n",
+        /* values that are the table's defaults, and not Muon's */
+        BASE "optimizer: {type: Muon, params: {lr: 1e-3, momentum: 0, nesterov: false, betas: [0.9, 0.999], eps: "
+             "1e-8}}\n",
+        BASE "optimizer: {type: Muon, params: {muon_lr: 0.02, adam_lr: 1e-3}}\n",
+        "data: {train: [a, '1e5', .inf, ~a, 'null', /b/c.bin, ../d, '0123'], seq_length: 8}\n"
+        "train_micro_batch_size_per_gpu: 2\nzero_optimization: {stage: 3, reduce_bucket_size: auto}\nbf16: {enabled: "
+        "true}\n"
+        "model: {config: {a: 1.0, b: [1, 2.5, null, true, 'yes', {}], '': {'k: \\n': ''}, c: 1e300, d: -0.0}}\n",
+    };
+    for (size_t i = 0; i < COUNT_OF(texts) * 4; i++) {
+        const char *text = texts[i / 4];
+        bool all = i & 1;
+        if (i / 4 == COUNT_OF(texts) - 1)
+            text = "data: {train: [a, '1e5', '.inf', '~', 'null', /b/c.bin, ../d, '0123'], seq_length: 8}\n"
+                   "train_micro_batch_size_per_gpu: 2\nzero_optimization: {stage: 3}\nbf16: {enabled: true}\n"
+                   "model: {config: {a: 1.0, b: [1, 2.5, null, true, 'yes', {}], \"k: \\n\": '', c: 1e300, d: -0.0}}\n";
+        struct run_spec *spec = load_good(text, NULL, 0);
+        if (i & 2)
+            resolve(spec);
+        char *written = yaml_of(spec, all);
+        struct run_spec *again = load_good(written, NULL, 0);
+        if (i & 2)
+            resolve(again);
+        json_t *a = spec_to_json(spec), *b = spec_to_json(again);
+        if (!json_equal(a, b))
+            fail_msg("reads back differently:\n%s", written);
+        json_decref(a);
+        json_decref(b);
+        free(written);
+        spec_free(again);
+        spec_free(spec);
+    }
+}
+
+static void test_effective_yaml(void **state)
+{
+    (void)state;
+    struct run_spec *spec =
+        load_good(BASE "scheduler: {type: Linear}\noptimizer: {params: {betas: [0.9, 0.95]}}\n", NULL, 0);
+    resolve(spec);
+    char *text = yaml_of(spec, false);
+    assert_string_equal(text, "run:\n"
+                              "  name: run\n"
+                              "model:\n"
+                              "  pretrained: models/gpt2\n"
+                              "data:\n"
+                              "  train: data/a\n"
+                              "  seq_length: 8\n"
+                              "train_batch_size: 8\n"
+                              "# train_micro_batch_size_per_gpu: 4 # derived\n"
+                              "# gradient_accumulation_steps: 1 # derived\n"
+                              "optimizer:\n"
+                              "  params:\n"
+                              "    lr: 0.001\n"
+                              "    betas: [0.9, 0.95]\n"
+                              "scheduler:\n"
+                              "  type: Linear\n"
+                              "  params:\n"
+                              "    # total_steps: 50 # derived\n");
+    free(text);
+    text = yaml_of(spec, true);
+    assert_non_null(strstr(text, "\nsteps_per_print: 10\n"));
+    assert_non_null(strstr(text, "\n  overlap_comm: true\n"));
+    assert_null(strstr(text, "warmup_num_steps")); /* a key of another schedule */
+    free(text);
+    spec_free(spec);
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set, *error, *notice; /* fragments of the one line; NULL, NULL: silent */
+    } cases[] = {
+        {"steps_per_print=3", NULL, NULL},
+        {"run.dir=elsewhere", NULL, NULL},
+        {"run.name=other", NULL, NULL},
+        {"checkpoint.keep_last=3", NULL, NULL},
+        {"comm.timeout_seconds=3", NULL, NULL},
+        {"data.train=[data/a]", NULL, NULL},
+        {"model.pretrained=x", "'model.pretrained' was \"models/gpt2\" in the checkpoint and is \"x\" now: ", NULL},
+        {"data.train=[data/a, b]", "'data.train' was [\"data/a\"] in the checkpoint and is [\"data/a\",\"b\"] now",
+         NULL},
+        {"data.seq_length=9", "'data.seq_length' was 8 in the checkpoint and is 9 now", NULL},
+        {"data.packing=false", "'data.packing' was true in the checkpoint and is false now", NULL},
+        {"data.shuffle=false", "'data.shuffle' was true", NULL},
+        {"run.seed=1", "'run.seed' was 1234 in the checkpoint and is 1 now", NULL},
+        {"train_batch_size=16", "'train_batch_size' was 8 in the checkpoint and is 16 now", NULL},
+        {"bf16.enabled=true", "'bf16.enabled' was false in the checkpoint and is true now", NULL},
+        {"optimizer={type: Adam, params: {adam_w_mode: false, lr: 1e-3}}",
+         "'optimizer.type' was \"AdamW\" in the checkpoint and "
+         "is \"Adam\" now",
+         NULL},
+        {"train_micro_batch_size_per_gpu=2", NULL,
+         "'train_micro_batch_size_per_gpu' was 4 in the checkpoint and is 2 "
+         "now"},
+        {"zero_optimization.stage=2", NULL, "'zero_optimization.stage' was 0 in the checkpoint and is 2 now"},
+        {"optimizer.params.lr=1e-4", NULL, "'optimizer.params.lr' was 0.001 in the checkpoint and is 0.0001 now"},
+        {"optimizer.params.betas=[0.9, 0.95]", NULL,
+         "'optimizer.params.betas' was [0.9,0.999] in the checkpoint and is "
+         "[0.9,0.95] now"},
+        {"scheduler.type=Linear", NULL, "'scheduler.type' was \"Constant\" in the checkpoint and is \"Linear\" now"},
+        {"train.max_steps=7", NULL, "'train.max_steps' was unset in the checkpoint and is 7 now"},
+        {"train.epochs=7", NULL, "'train.epochs' was unset in the checkpoint and is 7 now"},
+        {"train.device=cpu", NULL, "'train.device' was \"auto\" in the checkpoint and is \"cpu\" now"},
+        {"gradient_clipping=1", NULL, "'gradient_clipping' was 0.0 in the checkpoint and is 1.0 now"},
+        {"data.validation=v", NULL, "'data.validation' was unset in the checkpoint and is [\"v\"] now"},
+        {"train.eval_batches=3", NULL, "'train.eval_batches' was 0 in the checkpoint and is 3 now"},
+    };
+    struct run_spec *first = load_good(BASE, NULL, 0);
+    resolve(first);
+    json_t *stored = spec_to_json(first);
+    spec_free(first);
+    char *text = json_dumps(stored, 0); /* the form of the manifest */
+    json_decref(stored);
+    stored = json_loads(text, 0, NULL);
+    free(text);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_good(BASE, &cases[i].set, 1);
+        resolve(spec);
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, false, false, &report), cases[i].error ? STATUS_USAGE : STATUS_OK);
+        if (cases[i].error)
+            expect_line(&report.errors, cases[i].error);
+        if (cases[i].notice)
+            expect_line(&report.notices, cases[i].notice);
+        if (!cases[i].error && !cases[i].notice)
+            assert_int_equal(report.notices.count, 0);
+        spec_report_release(&report);
+        spec_free(spec);
+    }
+    /* other paths to the same model and the same data */
+    for (int same = 0; same < 4; same++) {
+        bool same_model = same & 1, same_data = same & 2;
+        const char *moved[] = {"model.pretrained=x", "data.train=[y]"};
+        struct run_spec *spec = load_good(BASE, moved, 2);
+        resolve(spec);
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, same_model, same_data, &report),
+                         same_model && same_data ? STATUS_OK : STATUS_USAGE);
+        expect_line(same_model ? &report.notices : &report.errors,
+                    "'model.pretrained' was \"models/gpt2\" in the checkpoint and is \"x\" now");
+        expect_line(same_data ? &report.notices : &report.errors,
+                    "'data.train' was [\"data/a\"] in the checkpoint and is [\"y\"] now");
+        spec_report_release(&report);
+        spec_free(spec);
+    }
+    /* a checkpoint of a version without a key: as if the run had used the default */
+    json_object_del(stored, "zero_optimization.overlap_comm");
+    json_object_set_new(stored, "some.future_key", json_true());
+    struct run_spec *spec = load_good(BASE, NULL, 0);
+    resolve(spec);
+    struct spec_report report = {0};
+    assert_int_equal(spec_compare(spec, stored, false, false, &report), STATUS_OK);
+    assert_int_equal(report.notices.count, 0);
+    spec_report_release(&report);
+    spec_free(spec);
+    json_decref(stored);
+}
+
+/* A run may go on with sums in any order, and says so. */
+static void test_determinism_on_resume(void **state)
+{
+    (void)state;
+    const char *const sets[] = {"train.deterministic=false"};
+    struct run_spec *spec = load_good(BASE, NULL, 0), *changed = load_good(BASE, sets, 1);
+    struct spec_report report = {0};
+    json_t *stored = spec_to_json(spec);
+    assert_int_equal(spec_compare(changed, stored, true, true, &report), STATUS_OK);
+    assert_int_equal(report.notices.count, 1);
+    expect_line(&report.notices, "'train.deterministic'");
+    spec_report_release(&report);
+    json_decref(stored);
+    spec_free(spec);
+    spec_free(changed);
+}
+
+/* A checkpoint from before train.logits_dtype wrote its logits in fp32, which a run in half precision does no more. */
+static void test_logits_of_an_older_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sets[2];
+        bool changes;
+    } cases[] = {
+        {{"bf16.enabled=true", "train.logits_dtype=auto"}, true},
+        {{"fp16.enabled=true", "train.logits_dtype=auto"}, true},
+        {{"bf16.enabled=true", "train.logits_dtype=fp32"}, false},
+        {{"bf16.enabled=false", "train.logits_dtype=auto"}, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_good(BASE, cases[i].sets, 2);
+        resolve(spec);
+        json_t *stored = spec_to_json(spec);
+        json_object_del(stored, "train.logits_dtype");
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, true, true, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, cases[i].changes);
+        if (cases[i].changes)
+            expect_line(&report.notices, "'train.logits_dtype' was unset in the checkpoint and is \"auto\" now");
+        spec_report_release(&report);
+        json_decref(stored);
+        spec_free(spec);
+    }
+}
+
+/* data.document_mask follows from the data, or from the run that is resumed, where it is not given. */
+static void test_document_mask(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set;
+        bool masks;
+        enum spec_document_mask value;
+    } cases[] = {
+        {"data.shuffle=true", true, SPEC_DOCUMENT_MASK_ON},
+        {"data.shuffle=true", false, SPEC_DOCUMENT_MASK_OFF},
+        {"data.packing=first_fit", true, SPEC_DOCUMENT_MASK_ON},
+        {"data.packing=false", true, SPEC_DOCUMENT_MASK_OFF},
+        {"data.document_mask=auto", true, SPEC_DOCUMENT_MASK_ON},
+        {"data.document_mask=false", true, SPEC_DOCUMENT_MASK_OFF},
+        {"data.document_mask=true", false, SPEC_DOCUMENT_MASK_ON},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_good(BASE, &cases[i].set, 1);
+        const bool given = spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO;
+        spec_resolve_document_mask(spec, cases[i].masks);
+        assert_int_equal(spec->data.document_mask, cases[i].value);
+        assert_int_equal(spec_document_mask_was_auto(spec), !given);
+        spec_resolve_document_mask(spec, !cases[i].masks); /* once */
+        assert_int_equal(spec->data.document_mask, cases[i].value);
+        char *text = yaml_of(spec, true);
+        assert_non_null(strstr(text, given ? "\n  document_mask: "
+                                     : cases[i].value == SPEC_DOCUMENT_MASK_ON
+                                         ? "\n  # document_mask: true # derived\n"
+                                         : "\n  # document_mask: false # derived\n"));
+        free(text);
+        spec_free(spec);
+    }
+    const char *packed = "data.document_mask=true";
+    struct run_spec *before = load_good(BASE, &packed, 1);
+    resolve(before);
+    json_t *stored = spec_to_json(before);
+    for (int i = 0; i < 3; i++) { /* true, false, and a checkpoint from before there was the key */
+        struct run_spec *spec = load_good(BASE, NULL, 0);
+        resolve(spec);
+        spec_resolve_resumed(spec, stored);
+        assert_int_equal(spec->data.document_mask, i == 0 ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF);
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, true, true, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, 0);
+        spec_free(spec);
+        if (i == 0)
+            json_object_set_new(stored, "data.document_mask", json_false());
+        else
+            json_object_del(stored, "data.document_mask");
+    }
+    json_decref(stored);
+    spec_free(before);
+}
+
+/* The YAML and the JSON of a mixture read back to the same sources; what a resumed run has to have again. */
+static void test_mixture(void **state)
+{
+    (void)state;
+    static const char *const mixtures[] = {"data.train=[{path: a, weight: 2}, {weight: 0.5, path: 'b/*.bin'}]",
+                                           "data.train=[{path: a, epochs: 2.5}]"};
+    for (int i = 0; i < 2; i++) {
+        struct run_spec *spec = load_good(BASE, &mixtures[i], 1);
+        assert_int_equal(spec->data.train.count, 2 - i);
+        assert_int_equal(spec->data.amount, i ? SPEC_AMOUNT_EPOCHS : SPEC_AMOUNT_WEIGHT);
+        assert_string_equal(spec->data.train.items[0], "a");
+        assert_true(spec->data.amounts[0] == (i ? 2.5 : 2));
+        if (i == 0)
+            assert_string_equal(spec->data.train.items[1], "b/*.bin");
+        if (i == 0)
+            assert_true(spec->data.amounts[1] == 0.5);
+        resolve(spec);
+        char *text = yaml_of(spec, false);
+        struct run_spec *again = load_good(text, NULL, 0);
+        resolve(again);
+        json_t *before = spec_to_json(spec), *after = spec_to_json(again);
+        assert_true(json_equal(json_object_get(before, "data.train"), json_object_get(after, "data.train")));
+        assert_true(json_is_object(json_array_get(json_object_get(after, "data.train"), 0)));
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(again, before, true, false, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, 0);
+        spec_free(again);
+
+        const char *other = i ? "data.train=[{path: a, epochs: 2}]" : "data.train=[a, 'b/*.bin']";
+        again = load_good(BASE, &other, 1);
+        assert_int_equal(again->data.amount, i ? SPEC_AMOUNT_EPOCHS : SPEC_AMOUNT_NONE);
+        resolve(again);
+        assert_int_equal(spec_compare(again, before, true, false, &report), STATUS_USAGE);
+        expect_line(&report.errors, i ? "'data.train' was [{\"path\":\"a\",\"epochs\":2.5}] in the checkpoint and is "
+                                        "[{\"path\":\"a\",\"epochs\":2.0}] now: that would change the run"
+                                      : "and is [\"a\",\"b/*.bin\"] now: that would change the run");
+        spec_report_release(&report);
+        spec_free(again);
+        spec_free(spec);
+        json_decref(before);
+        json_decref(after);
+        free(text);
+    }
+}
+
+static void test_help(void **state)
+{
+    (void)state;
+    for (int markdown = 0; markdown < 2; markdown++) {
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+        assert_non_null(out);
+        spec_print_help(out, markdown);
+        fclose(out);
+        for (int i = 0; i < spec_num_keys; i++)
+            if (spec_keys[i].type != KEY_SECTION)
+                assert_non_null(strstr(text, spec_keys[i].path));
+        assert_true((strstr(text, "`grad_norm`") != NULL) == (markdown == 1));
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_usual_spec),
+        cmocka_unit_test(test_home_folder),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_deepspeed_schedule),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_determinism_on_resume),
+        cmocka_unit_test(test_logits_of_an_older_run),
+        cmocka_unit_test(test_document_mask),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_two_names),
+        cmocka_unit_test(test_model_mapping),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_deepspeed_file),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_twice),
+        cmocka_unit_test(test_batch_of_a_resumed_run),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_former_steps),
+        cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_effective_yaml),
+        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_help),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
