@@ -32,7 +32,7 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -f
 # A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/engine/gpu_test_record.h).
 LDFLAGS_ALL = -Wl,--build-id
 # STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
-LIBRARIES = yaml jansson zstd xxhash sodium uring
+LIBRARIES = yaml jansson zstd xxhash sodium uring pcre2-8 utf8proc
 LDLIBS_ALL = $(if $(filter 1,$(STATIC_LIBRARIES)),$(LIBRARIES:%=-l:lib%.a),$(LIBRARIES:%=-l%)) -ldl -lpthread -lm $(LDLIBS)
 
 # Instrumented builds also have the fault hooks (ZTRAIN_FAULTS).
@@ -129,12 +129,12 @@ define find_headers
 	@command -v $(firstword $(CC)) >/dev/null || \
 		{ echo "make: there is no C compiler '$(firstword $(CC))'; hint: scripts/install-deps.sh installs what is needed" >&2; exit 1; }
 	@missing=; for h in $(1); do \
-		echo "#include <$$h>" | $(CC) $(CFLAGS) -E -x c - >/dev/null 2>&1 || missing="$$missing $$h"; done; \
+		echo "#include <$$h>" | $(CC) $(CFLAGS) -DPCRE2_CODE_UNIT_WIDTH=8 -E -x c - >/dev/null 2>&1 || missing="$$missing $$h"; done; \
 		[ -z "$$missing" ] || { echo "make: headers are missing:$$missing; hint: $(strip scripts/install-deps.sh $(2)) installs them" >&2; exit 1; }
 	@touch $@
 endef
 $(BUILD)/headers: Makefile
-	$(call find_headers,yaml.h jansson.h zstd.h xxhash.h sodium.h liburing.h)
+	$(call find_headers,yaml.h jansson.h zstd.h xxhash.h sodium.h liburing.h pcre2.h utf8proc.h)
 $(BUILD)/headers-tests: $(BUILD)/headers
 	$(call find_headers,cmocka.h,--test)
 # What objects are compiled with. Another compiler, device or flag in the same BUILD compiles all of them anew: a program made of

@@ -1,6 +1,7 @@
 /* libraries.c: the versions that the libraries report at run time, next to the versions of the headers that ztrain was
  * built with, and the files that the dynamic linker has found. oneDNN is not among them: the CPU device opens it by
  * itself and reports it (struct device, detail). */
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "cmd/libraries.h"
 
 #include "core/printable.h"
@@ -10,9 +11,11 @@
 #include <liburing.h>
 #include <limits.h>
 #include <link.h>
+#include <pcre2.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 #include <yaml.h>
 #include <zstd.h>
@@ -64,6 +67,20 @@ static const char *version_of_uring(char *text, size_t size)
     return text;
 }
 
+static const char *version_of_pcre2(char *text, size_t size)
+{
+    char version[64]; /* "10.42 2022-12-11" */
+    pcre2_config(PCRE2_CONFIG_VERSION, version);
+    snprintf(text, size, "%.*s", (int)strcspn(version, " "), version);
+    return text;
+}
+
+static const char *version_of_utf8proc(char *text, size_t size)
+{
+    snprintf(text, size, "%s", utf8proc_version());
+    return text;
+}
+
 #define NUMBER_TEXT_(n) #n
 #define NUMBER_TEXT(n) NUMBER_TEXT_(n)
 
@@ -80,6 +97,11 @@ static const struct library_row {
      version_of_xxhash},
     {"libsodium", "libsodium", SODIUM_VERSION_STRING, version_of_sodium},
     {"liburing", "liburing", NULL, version_of_uring},
+    {"PCRE2", "libpcre2-8", NUMBER_TEXT(PCRE2_MAJOR) "." NUMBER_TEXT(PCRE2_MINOR), version_of_pcre2},
+    {"utf8proc", "libutf8proc",
+     NUMBER_TEXT(UTF8PROC_VERSION_MAJOR) "." NUMBER_TEXT(UTF8PROC_VERSION_MINOR) "." NUMBER_TEXT(
+         UTF8PROC_VERSION_PATCH),
+     version_of_utf8proc},
 };
 
 struct path_search {

@@ -31,7 +31,8 @@ for argument in "$@"; do
     esac
 done
 
-packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev libsodium-dev liburing-dev python3)
+packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev libsodium-dev liburing-dev libpcre2-dev
+    libutf8proc-dev python3)
 [ $test_packages = 0 ] || packages+=(libcmocka-dev python3-pytest)
 [ $check_packages = 0 ] || packages+=(clang libomp-dev clang-format shellcheck cppcheck python3-pyflakes python3-venv)
 [ $fresh_packages = 0 ] || packages+=(debootstrap git)
@@ -40,16 +41,19 @@ packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-de
 if ! command -v apt-get >/dev/null; then
     program='#include <jansson.h>
 #include <liburing.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <sodium.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 #include <yaml.h>
 #include <zstd.h>
 int main(void) { return 0; }'
-    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash -lsodium -luring 2>/dev/null; then
+    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash -lsodium -luring -lpcre2-8 -lutf8proc 2>/dev/null; then
         exit 0
     fi
     echo "install-deps.sh: no apt-get here; hint: install gcc, make, Python 3, and the headers of libyaml, jansson," \
-        "zstd, xxHash, libsodium and liburing (and cmocka, pytest for the tests), then run make" >&2
+        "zstd, xxHash, libsodium, liburing, PCRE2 and utf8proc (and cmocka, pytest for the tests), then run make" >&2
     exit 1
 fi
 

@@ -2,7 +2,7 @@
 
 #include "core/memory.h"
 #include "core/text/byte_level.h"
-#include "core/text/nfc.h"
+#include "core/text/unicode.h"
 #include "core/text/tokenizer_parts.h"
 #include "core/text/utf8.h"
 
@@ -43,7 +43,7 @@ static enum status encode_part(struct encoder *encoder, const char *text, size_t
     const struct tokenizer *tokenizer = encoder->tokenizer;
     if (tokenizer->nfc) {
         encoder->normal.count = 0;
-        nfc_add(text, bytes, &encoder->normal);
+        unicode_nfc(text, bytes, &encoder->normal);
         text = encoder->normal.bytes;
         bytes = encoder->normal.count;
     }

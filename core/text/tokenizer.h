@@ -4,7 +4,7 @@
  * `tokenizers`, token for token. What it is made of, in the order of an encoding:
  *
  *   added tokens    <|endoftext|> and its like are found in the text first (added_tokens.h)
- *   normalizer      none, or NFC (nfc.h)
+ *   normalizer      none, or NFC (unicode.h)
  *   pre-tokenizer   ByteLevel, Split by a regular expression, Digits, and sequences of them, which cut the text into
  *                   words (pre_tokenizer.h, pattern.h)
  *   model           BPE over the bytes of a word (bpe.h)

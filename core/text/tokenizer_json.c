@@ -2,7 +2,7 @@
 
 #include "core/memory.h"
 #include "core/printable.h"
-#include "core/text/nfc.h"
+#include "core/text/unicode.h"
 #include "core/text/utf8.h"
 
 #include <stdarg.h>
@@ -219,7 +219,7 @@ static enum status read_added(const struct tokenizer_source *source, const json_
     token.content = memory_text(content);
     struct text normal = {0};
     if (token.normalized && out->nfc)
-        nfc_add(content, strlen(content), &normal);
+        unicode_nfc(content, strlen(content), &normal);
     token.pattern = normal.bytes ? normal.bytes : memory_text(content);
     token.length = strlen(token.pattern);
     added_tokens_add(&out->added, token);

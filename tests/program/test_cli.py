@@ -34,7 +34,7 @@ def test_version(folder):
     for arguments in (["version"], ["--version"]):
         text = folder.ztrain(*arguments).out
         assert text.startswith("ztrain") and version in text.splitlines()[0]
-        for library in ("libyaml", "jansson", "zstd", "xxHash", "libsodium", "liburing"):
+        for library in ("libyaml", "jansson", "zstd", "xxHash", "libsodium", "liburing", "PCRE2", "utf8proc"):
             assert library in text
 
 

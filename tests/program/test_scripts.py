@@ -131,7 +131,7 @@ def test_pages_that_name_what_is_not_there(pages, file, text, message):
 
 # --- make and install-deps.sh -----------------------------------------------------------------------------------------
 
-HEADERS = ("yaml.h", "jansson.h", "zstd.h", "xxhash.h", "sodium.h", "liburing.h")
+HEADERS = ("yaml.h", "jansson.h", "zstd.h", "xxhash.h", "sodium.h", "liburing.h", "pcre2.h", "utf8proc.h")
 
 
 OUTSIDE_MAKE = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
