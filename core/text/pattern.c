@@ -6,6 +6,7 @@
 #include "core/text/unicode.h"
 #include "core/text/utf8.h"
 
+#include <ctype.h>
 #include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +17,12 @@
  * length of the expression bounds the memory of a match. */
 enum { STEPS = 10000000, STEPS_PER_BYTE = 64, MAX_BYTES = 8192, MAX_DEPTH = 64, MAX_REPEAT = 1000 };
 
-/* What the members of a class are in PCRE2: White_Space, and all else. */
-#define SPACES \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define NO_SPACES                                                                                                      \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}" \
-    "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
+/* White_Space and all else, as members of a class. */
+static const char spaces[] =
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+static const char no_spaces[] =
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"
+    "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
 
 struct pattern {
     pcre2_general_context *memory;
@@ -38,7 +39,7 @@ struct translator {
     struct text out;
     struct group groups[MAX_DEPTH + 1]; /* groups[depth]: where `at` is */
     int depth;
-    enum { NOTHING, CHARACTER, GROUP, LOOK, QUANTIFIED } before; /* what a quantifier would follow */
+    enum { NOTHING, CHARACTER, SET, GROUP, LOOK, QUANTIFIED } before; /* what was read last */
     struct error *err;
 };
 
@@ -56,234 +57,184 @@ static enum status broken(const struct translator *t, const char *what)
     return STATUS_DATA;
 }
 
-/* ---- characters ---------------------------------------------------------- */
-
 static void emit(struct translator *t, const char *text)
 {
     text_add(&t->out, text, strlen(text));
 }
 
-static void put_point(struct translator *t, uint32_t point)
+static void copy(struct translator *t, size_t bytes)
 {
-    char text[16];
-    snprintf(text, sizeof text, "\\x{%x}", (unsigned)point);
+    text_add(&t->out, t->at, bytes);
+    t->at += bytes;
+}
+
+/* ---- characters and sets ------------------------------------------------- */
+
+/* The characters of these categories, as members of a class. */
+static void emit_categories(struct translator *t, const char *name)
+{
+    char text[64];
+    snprintf(text, sizeof text, "\\p{%s}", name);
     emit(t, text);
-}
-
-static bool is_letter(uint32_t point)
-{
-    return (point >= 'a' && point <= 'z') || (point >= 'A' && point <= 'Z');
-}
-
-/* A member of a class: a code point; in (?i:…) also the other case, and the two characters that fold to ASCII letters.
- */
-static enum status put_member(struct translator *t, uint32_t point)
-{
-    put_point(t, point);
-    if (!t->groups[t->depth].fold)
-        return STATUS_OK;
-    if (point >= 128)
-        return not_known(t, "(?i:…) around a character outside ASCII");
-    if (is_letter(point))
-        put_point(t, point ^ 32);
-    if ((point | 32) == 's')
-        put_point(t, 0x17f); /* long s */
-    if ((point | 32) == 'k')
-        put_point(t, 0x212a); /* the sign of Kelvin */
-    return STATUS_OK;
-}
-
-static uint32_t take_point(struct translator *t)
-{
-    int length;
-    uint32_t point = utf8_at(t->at, &length);
-    t->at += length;
-    return point;
-}
-
-static enum status take_hexadecimal(struct translator *t, int digits, bool braced, uint32_t *point)
-{
-    char *end, text[9] = {0};
-    if (braced)
-        t->at++;
-    const int found = (int)strspn(t->at, "0123456789abcdefABCDEF"), count = found < digits ? found : digits;
-    memcpy(text, t->at, (size_t)count);
-    *point = (uint32_t)strtoul(text, &end, 16);
-    t->at += count;
-    if (count == 0 || (braced && *t->at++ != '}') || (!braced && count < digits) || *point > 0x10ffff)
-        return broken(t, "a character's number");
-    return STATUS_OK;
-}
-
-/* A character written with a backslash; `at` is behind it. */
-static enum status take_escaped(struct translator *t, uint32_t *point)
-{
-    static const char names[] = "rntfvae", points[] = "\r\n\t\f\v\a\033";
-    char what[] = {'\\', *t->at, 0};
-    *point = take_point(t);
-    const char *name = *point < 128 ? strchr(names, (int)*point) : NULL;
-    if (name)
-        *point = (unsigned char)points[name - names];
-    else if (*point == 'x')
-        return *t->at == '{' ? take_hexadecimal(t, 8, true, point) : take_hexadecimal(t, 2, false, point);
-    else if (*point == 'u')
-        return take_hexadecimal(t, 4, false, point);
-    else if (is_letter(*point) || (*point >= '0' && *point <= '9'))
-        return not_known(t, what);
-    return STATUS_OK;
-}
-
-/* ---- sets ---------------------------------------------------------------- */
-
-/* The characters of these categories, as the members of a class. `name` is PCRE2's. */
-static void put_categories(struct translator *t, const char *name, bool negated)
-{
-    char text[16];
-    snprintf(text, sizeof text, "\\%c{%s}", negated ? 'P' : 'p', name);
-    emit(t, text);
-    for (int i = 0; i < unicode_newer_count && !negated; i++) {
-        if (strncmp(unicode_newer[i].category, name, strlen(name)) != 0)
-            continue;
-        put_point(t, unicode_newer[i].first);
-        emit(t, "-");
-        put_point(t, unicode_newer[i].last);
+    for (int i = 0; i < unicode_newer_count; i++) {
+        const struct unicode_run *run = &unicode_newer[i];
+        snprintf(text, sizeof text, "\\x{%x}-\\x{%x}", (unsigned)run->first, (unsigned)run->last);
+        if (strncmp(run->category, name, strlen(name)) == 0)
+            emit(t, text);
     }
 }
 
-/* \p{Name}, \p{^Name}, \P{Name}; `at` is behind the p. */
+/* \p{Name}, \p{^Name}, \P{Name}. */
 static enum status take_property(struct translator *t, char name[32], bool *negated)
 {
     char what[64];
-    if (*t->at++ != '{')
+    if (*t->at != '{')
         return broken(t, "\\p without {…}");
+    t->at++;
     if (*t->at == '^') {
         *negated = !*negated;
         t->at++;
     }
-    const size_t length = strcspn(t->at, "}"), shown = length < 31 ? length : 31;
-    snprintf(name, 32, "%.*s", (int)shown, t->at);
+    const size_t length = strcspn(t->at, "}");
+    snprintf(name, 32, "%.*s", length < 31 ? (int)length : 31, t->at);
     snprintf(what, sizeof what, "\\p{%s}", name);
     if (!t->at[length])
         return broken(t, "\\p{ without }");
     t->at += length + 1;
-    return unicode_is_category(name) ? STATUS_OK : not_known(t, what);
+    if (!unicode_is_category(name) || (t->groups[t->depth].fold && name[1] && strchr("ult", name[1])))
+        return not_known(t, what);
+    return STATUS_OK;
 }
 
-/* A set that is written with a backslash, and with `alone` not inside a class; *set: whether there is one. `at` is
- * behind the backslash. */
-static enum status put_set(struct translator *t, bool alone, bool *set)
+/* A backslash and the letter of a set; `alone`: not in a class. */
+static enum status put_set(struct translator *t, bool alone)
 {
-    const char kind = *t->at;
+    const char kind = t->at[1];
     char name[32] = "Nd";
     bool negated = kind == 'P' || kind == 'S' || kind == 'D';
-    if (!kind)
-        return broken(t, "a backslash at its end");
-    *set = strchr("pPsSdD", kind) != NULL;
-    if (!*set)
-        return STATUS_OK;
-    t->at++;
+    t->at += 2;
     if (kind == 'p' || kind == 'P')
         TRY(take_property(t, name, &negated));
     if (alone)
         emit(t, negated ? "[^" : "[");
-    if (kind == 's' || kind == 'S')
-        emit(t, negated && !alone ? NO_SPACES : SPACES);
-    else
-        put_categories(t, name, negated && !alone);
+    if (kind == 's' || kind == 'S') {
+        emit(t, negated && !alone ? no_spaces : spaces);
+    } else if (negated && !alone) {
+        emit(t, "\\P{");
+        emit(t, name);
+        emit(t, "}");
+    } else {
+        emit_categories(t, name);
+    }
     if (alone)
         emit(t, "]");
     return STATUS_OK;
 }
 
-/* The end of a range that began with `first`; `at` is behind the hyphen. */
-static enum status put_range(struct translator *t, uint32_t first)
+static bool is_set(const char *at)
 {
-    uint32_t last;
-    if (!*t->at)
-        return broken(t, "[ without ]");
-    if (*t->at == '\\' && t->at[1] && strchr("pPsSdD", t->at[1]))
-        return broken(t, "a range of characters");
-    if (*t->at == '\\' && *++t->at)
-        TRY(take_escaped(t, &last));
-    else
-        last = take_point(t);
-    if (last < first)
-        return broken(t, "a range of characters");
-    if (t->groups[t->depth].fold)
-        return not_known(t, "a range of characters in (?i:…)");
-    put_point(t, first);
-    emit(t, "-");
-    put_point(t, last);
+    return at[0] == '\\' && at[1] && strchr("pPsSdD", at[1]);
+}
+
+/* \x41, \x{41}, \u0041. */
+static enum status put_number(struct translator *t)
+{
+    const bool braced = t->at[1] == 'x' && t->at[2] == '{';
+    const size_t wanted = t->at[1] == 'u' ? 4 : 2;
+    t->at += braced ? 3 : 2;
+    const size_t digits = strspn(t->at, "0123456789abcdefABCDEF");
+    if (braced ? digits == 0 || t->at[digits] != '}' : digits < wanted)
+        return broken(t, "a character's number");
+    emit(t, "\\x{");
+    copy(t, braced ? digits : wanted);
+    emit(t, "}");
+    t->at += braced;
     return STATUS_OK;
 }
 
-static enum status put_class_member(struct translator *t)
+/* A character with a backslash. */
+static enum status put_escape(struct translator *t)
 {
-    uint32_t point;
-    bool set = false;
-    if (*t->at == '[')
-        return not_known(t, t->at[1] == ':' ? "[:…:]" : "a class in a class");
-    if (t->at[0] == '&' && t->at[1] == '&')
-        return not_known(t, "&&");
-    if (*t->at == '\\') {
-        t->at++;
-        TRY(put_set(t, false, &set));
-        if (set)
-            return STATUS_OK;
-        TRY(take_escaped(t, &point));
-    } else {
-        point = take_point(t);
-    }
-    if (t->at[0] != '-' || t->at[1] == ']')
-        return put_member(t, point);
-    t->at++;
-    return put_range(t, point);
+    const char what[] = {'\\', t->at[1], 0};
+    if (!t->at[1])
+        return broken(t, "a backslash at its end");
+    if (strchr("xu", t->at[1]))
+        return put_number(t);
+    if (isalnum((unsigned char)t->at[1]) && !strchr("rntfvae", t->at[1]))
+        return not_known(t, what);
+    if (t->at[1] == 'v')
+        emit(t, "\v"); /* which is a set for PCRE2 */
+    else
+        text_add(&t->out, t->at, 2);
+    t->at += 2;
+    return STATUS_OK;
+}
+
+/* A character of the expression, which stands for itself or has a backslash, or a part of it. */
+static enum status put_character(struct translator *t)
+{
+    t->before = CHARACTER;
+    if (t->groups[t->depth].fold && ((*t->at & 0x80) || (*t->at == '\\' && t->at[1] && strchr("xu", t->at[1]))))
+        return not_known(t, "(?i:…) around a character outside ASCII, or by its number");
+    if (*t->at == '\\')
+        return put_escape(t);
+    copy(t, 1);
+    return STATUS_OK;
 }
 
 static enum status put_class(struct translator *t)
 {
-    t->at++;
-    emit(t, *t->at == '^' ? "[^" : "[");
-    if (*t->at == '^')
-        t->at++;
+    copy(t, t->at[1] == '^' ? 2 : 1);
     if (*t->at == ']')
         return not_known(t, "] as the first character of a class");
-    while (*t->at && *t->at != ']')
-        TRY(put_class_member(t));
-    emit(t, "]");
-    return *t->at++ ? STATUS_OK : broken(t, "[ without ]");
+    t->before = NOTHING;
+    while (*t->at && *t->at != ']') {
+        if (*t->at == '[')
+            return not_known(t, t->at[1] == ':' ? "[:…:]" : "a class in a class");
+        if (t->at[0] == '&' && t->at[1] == '&')
+            return not_known(t, "&&");
+        if (*t->at == '-' && t->before == CHARACTER && t->at[1] != ']') {
+            if (t->groups[t->depth].fold)
+                return not_known(t, "a range of characters in (?i:…)");
+            if (is_set(t->at + 1))
+                return broken(t, "a range of characters");
+            t->before = NOTHING;
+            copy(t, 1);
+            continue;
+        }
+        if (*t->at == '-')
+            emit(t, "\\"); /* it stands for itself */
+        if (is_set(t->at)) {
+            TRY(put_set(t, false));
+            t->before = SET;
+        } else {
+            TRY(put_character(t));
+        }
+    }
+    t->before = CHARACTER;
+    if (!*t->at)
+        return broken(t, "[ without ]");
+    copy(t, 1);
+    return STATUS_OK;
 }
 
 /* A single character, or a set of them. */
 static enum status put_single(struct translator *t)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
-    uint32_t point;
-    bool set = false;
     /* under (?i:…) Oniguruma also takes one character for two letters: ß for ss, and the ligatures */
     for (size_t i = 0; t->groups[t->depth].fold && i < COUNT_OF(pairs); i++)
-        if ((t->at[0] | 32) == pairs[i][0] && (t->at[1] | 32) == pairs[i][1])
+        if (strncasecmp(t->at, pairs[i], 2) == 0)
             return not_known(t, "(?i:…) around letters that have a ligature");
-    t->before = CHARACTER;
     if (*t->at == '[')
         return put_class(t);
-    if (*t->at == '.') {
-        t->at++;
-        emit(t, "[^\\x{a}]");
-        return STATUS_OK;
-    }
-    if (*t->at == '\\') {
-        t->at++;
-        TRY(put_set(t, true, &set));
-        if (set)
-            return STATUS_OK;
-        TRY(take_escaped(t, &point));
-    } else {
-        point = take_point(t);
-    }
-    emit(t, "[");
-    TRY(put_member(t, point));
-    emit(t, "]");
+    if (!is_set(t->at) && *t->at != '.')
+        return put_character(t);
+    t->before = CHARACTER;
+    if (is_set(t->at))
+        return put_set(t, true);
+    emit(t, "[^\\n]");
+    t->at++;
     return STATUS_OK;
 }
 
@@ -292,23 +243,15 @@ static enum status put_single(struct translator *t)
 /* {n}, {n,}, {n,m}. */
 static enum status put_braces(struct translator *t)
 {
-    int min, max, length = 0;
-    if (sscanf(t->at, "{%4d%n", &min, &length) != 1 || t->at[1] < '0' || t->at[1] > '9')
+    static const char digits[] = "0123456789";
+    const char *c = t->at + 1;
+    const size_t first = strspn(c, digits), more = c[first] == ',' ? 1 + strspn(c + first + 1, digits) : 0;
+    if (first == 0 || c[first + more] != '}')
         return not_known(t, "{ that is no quantifier");
-    max = min;
-    const char *c = t->at + length;
-    if (*c == ',') {
-        length = 0;
-        const bool bounded = c[1] >= '0' && c[1] <= '9' && sscanf(++c, "%4d%n", &max, &length) == 1;
-        max = bounded ? max : MAX_REPEAT;
-        c += bounded ? length : 1;
-    }
-    if (min > MAX_REPEAT || max > MAX_REPEAT || max < min)
+    const long min = strtol(c, NULL, 10), most = more > 1 ? strtol(c + first + 1, NULL, 10) : min;
+    if (most > MAX_REPEAT || most < min)
         return not_known(t, "a quantifier of these numbers");
-    if (*c++ != '}')
-        return not_known(t, "{ that is no quantifier");
-    text_add(&t->out, t->at, (size_t)(c - t->at));
-    t->at = c;
+    copy(t, first + more + 2);
     return STATUS_OK;
 }
 
@@ -325,30 +268,27 @@ static enum status put_quantifier(struct translator *t)
     if (kind == '{')
         TRY(put_braces(t));
     else
-        text_add(&t->out, t->at++, 1);
+        copy(t, 1);
     if (*t->at == '?')
         return not_known(t, "a lazy quantifier");
     if (*t->at == '+' && kind != '{')
-        text_add(&t->out, t->at++, 1);
+        copy(t, 1);
     return STATUS_OK;
 }
 
 static enum status open_group(struct translator *t)
 {
-    struct group group = {.fold = t->groups[t->depth].fold};
-    const char *begins = "(?:";
+    static const char *const kinds[] = {"(?:", "(?i:", "(?=", "(?!"};
+    const char what[] = {'(', '?', t->at[1] == '?' && t->at[2] > ' ' && t->at[2] < 127 ? t->at[2] : ' ', 0};
+    size_t kind = 0;
     if (t->depth == MAX_DEPTH)
         return not_known(t, "too many groups in groups");
-    if (*++t->at == '?') {
-        char what[] = {'(', *t->at, t->at[1] > ' ' && t->at[1] < 127 ? t->at[1] : ' ', 0};
-        group.fold |= strncmp(t->at, "?i:", 3) == 0;
-        group.look = t->at[1] == '=' || t->at[1] == '!';
-        if (!group.look && t->at[1] != ':' && strncmp(t->at, "?i:", 3) != 0)
+    while (t->at[1] == '?' && strncmp(t->at, kinds[kind], strlen(kinds[kind])) != 0)
+        if (++kind == COUNT_OF(kinds))
             return not_known(t, what);
-        begins = t->at[1] == '=' ? "(?=" : t->at[1] == '!' ? "(?!" : begins;
-        t->at += t->at[1] == 'i' ? 3 : 2;
-    }
-    emit(t, begins);
+    const struct group group = {.fold = kind == 1 || t->groups[t->depth].fold, .look = kind > 1};
+    emit(t, kinds[kind]); /* a group (…) need not be remembered */
+    t->at += t->at[1] == '?' ? strlen(kinds[kind]) : 1;
     t->groups[++t->depth] = group;
     t->before = NOTHING;
     return STATUS_OK;
@@ -363,10 +303,10 @@ static enum status translate(struct translator *t)
             if (t->depth == 0)
                 return broken(t, ") without (");
             t->before = t->groups[t->depth--].look ? LOOK : GROUP;
-            text_add(&t->out, t->at++, 1);
+            copy(t, 1);
         } else if (*t->at == '|') {
             t->before = NOTHING;
-            text_add(&t->out, t->at++, 1);
+            copy(t, 1);
         } else if (*t->at == '^' || *t->at == '$') {
             return not_known(t, "an anchor");
         } else if (strchr("?*+", *t->at) || (*t->at == '{' && t->before != NOTHING)) {
@@ -402,14 +342,13 @@ static enum status compile(const struct translator *t, struct pattern *pattern)
         return error_set(t->err, STATUS_USAGE, "this PCRE2 has Unicode %s; hint: version 10.39 or later has Unicode 14",
                          text);
     pcre2_compile_context *context = pcre2_compile_context_create(pattern->memory);
-    pattern->code =
-        pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count, PCRE2_UTF | PCRE2_ANCHORED, &fault, &at, context);
+    pattern->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_DOTALL,
+                                  &fault, &at, context);
     pcre2_compile_context_free(context);
     if (pattern->code)
         return STATUS_OK;
     pcre2_get_error_message(fault, (PCRE2_UCHAR *)text, sizeof text);
-    return error_set(t->err, STATUS_USAGE, "PCRE2 does not take the regular expression (%s): '%.200s'", text,
-                     t->expression);
+    return fault == PCRE2_ERROR_PATTERN_TOO_LARGE ? not_known(t, "too many parts") : broken(t, text);
 }
 
 enum status pattern_compile(const char *expression, struct pattern **out, struct error *err)
@@ -422,7 +361,7 @@ enum status pattern_compile(const char *expression, struct pattern **out, struct
         return not_known(&t, "more than 8192 bytes");
     struct pattern *pattern = memory_zeroed(1, sizeof *pattern);
     pattern->memory = pcre2_general_context_create(take_memory, give_memory, NULL);
-    emit(&t, "(?s).*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
+    emit(&t, ".*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
     enum status status = translate(&t);
     emit(&t, ")");
     if (status == STATUS_OK)

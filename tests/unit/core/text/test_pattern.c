@@ -65,6 +65,10 @@ static void matches(void **state)
         {"\\s+(?!\\S)|\\s", "a  b ", "a[ ][ ]b[ ]"},
         {"(?i:'LL|'s|k)", "'ll'S'\u017f\u212aK", "['ll]['S]['\u017f][\u212a][K]"},
         {"(?i:[ab])c", "AcbcaC", "[Ac][bc]aC"},
+        {"(?i:(a|[^b]\\s))\\v", "A\vB a b\v", "[A\v]B a b\v"},
+        {"(?i:\\p{L}{2})a", "aAaA", "[aAa]A"},
+        {"{a}|#[-&a]", "{a}#&#-#", "[{a}][#&][#-]#"},
+        {"[a-c-][\\s-][\\^]", "-\u3000^c-^", "[-\u3000^][c-^]"},
         {"[a-cx]+", "abcdx", "[abc]d[x]"},
         {"[^a-c\\n]+", "abd\u00e9\nc", "ab[d\u00e9]\nc"},
         {"[\\-\\]a-]+", "-]ab", "[-]a]b"},
@@ -115,17 +119,21 @@ static void what_is_not_known_is_refused_by_its_name(void **state)
         {"(?i:\u00e9)", STATUS_USAGE, "outside ASCII"},
         {"(?i:[a-z])", STATUS_USAGE, "a range of characters in (?i:"},
         {"(?i:first)", STATUS_USAGE, "a ligature"},
+        {"(?i:\\x{e9})", STATUS_USAGE, "by its number"},
+        {"(?i:[\\p{Lu}])", STATUS_USAGE, "\\p{Lu}"},
+        {"(*ACCEPT)", STATUS_DATA, "without a character"},
+        {"\\Qa\\E", STATUS_USAGE, "\\Q"},
         {"(a", STATUS_DATA, "( without )"},
         {"a)", STATUS_DATA, ") without ("},
         {"[a", STATUS_DATA, "[ without ]"},
         {"[a-", STATUS_DATA, "[ without ]"},
-        {"[b-a]", STATUS_DATA, "a range"},
+        {"[b-a]", STATUS_DATA, "range out of order"},
         {"[a-\\s]", STATUS_DATA, "a range"},
         {"*a", STATUS_DATA, "without a character"},
         {"\\", STATUS_DATA, "backslash"},
         {"\\p", STATUS_DATA, "\\p without"},
         {"\\p{L", STATUS_DATA, "without }"},
-        {"\\x{110000}", STATUS_DATA, "number"},
+        {"\\x{110000}", STATUS_DATA, "too large"},
         {"\\u12", STATUS_DATA, "number"},
         {"\xff", STATUS_DATA, "not UTF-8"},
     };
@@ -153,7 +161,7 @@ static void large_expressions_are_refused(void **state)
         const char *piece;
         int times;
         const char *part;
-    } rows[] = {{"(", 70, "too many groups"}, {"a", 9000, "more than 8192 bytes"}, {"\\p{L}", 1600, "too large"}};
+    } rows[] = {{"(", 70, "too many groups"}, {"a", 9000, "more than 8192 bytes"}, {"\\p{L}", 1600, "too many parts"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char expression[10000];
         struct pattern *pattern = NULL;
