@@ -17,32 +17,30 @@ struct added_token {
     bool normalized;
 };
 
-/* {0} is empty. */
+/* {0} is empty. Everything is owned. */
 struct added_tokens {
-    struct added_token *items; /* own (room), in the order of the file */
+    struct added_token *items; /* in the order of the file */
     size_t count, room;
-    /* For each set (0: as it came, 1: normalized) the items by their bytes, equal ones in order: those that begin with
-     * byte b are order[set][first[set][b]] … order[set][first[set][b + 1] - 1]. */
-    size_t *order[2];
-    size_t first[2][257];
-    size_t *by_id; /* own (count) the items by id */
+    struct text_table by_content, by_id; /* indices of items */
+    /* Two tries: nodes by the one before them and a byte; the roots are the numbers of the sets (0: as it came, 1:
+     * normalized). */
+    struct text_table edges;
+    struct token_list ends; /* by node: the index of the first token that ends there, or -1 */
 };
 
 /* Appends a token; the list owns content and pattern. */
 void added_tokens_add(struct added_tokens *tokens, struct added_token token);
 
-/* Sorts the tokens. Called once, after the last one was added. */
-void added_tokens_index(struct added_tokens *tokens);
-
 void added_tokens_release(struct added_tokens *tokens);
 
-/* The token of an id; NULL: there is none. After added_tokens_index(). */
+/* The token of an id, of a content; NULL: there is none. */
 const struct added_token *added_tokens_by_id(const struct added_tokens *tokens, int32_t id);
+const struct added_token *added_tokens_by_content(const struct added_tokens *tokens, const char *content);
 
-/* A part of a text: a token, or the text between two of them (token NULL). */
+/* A part of a text: [start, end) up to a token, which may be empty, or to the end (token NULL). */
 struct added_part {
-    const struct added_token *token;
     size_t start, end;
+    const struct added_token *token;
 };
 
 /* The walk over a text's parts: {.text, .count, .set, .no_special} is its beginning. */
@@ -50,12 +48,10 @@ struct added_walk {
     const char *text; /* UTF-8 */
     size_t count;
     int set;
-    bool no_special;                   /* special tokens are text */
-    size_t at;                         /* where the search goes on */
-    size_t done;                       /* parts up to here were given */
-    const struct added_token *pending; /* found, after the text before it was given */
-    size_t pending_start, pending_end;
+    bool no_special; /* special tokens are text */
+    size_t at;       /* where the search goes on */
+    size_t done;     /* parts up to here were given */
 };
 
-/* The next part; false: there is none. Parts of text are never empty. */
+/* The next part; false: there is none. */
 bool added_tokens_next(const struct added_tokens *tokens, struct added_walk *walk, struct added_part *part);

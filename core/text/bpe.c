@@ -1,139 +1,119 @@
 #include "core/text/bpe.h"
 
 #include "core/memory.h"
-#include "core/text/byte_level.h"
 #include "core/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
-enum { FIRST_SLOTS = 1024 };
+/* ---- bytes as characters ------------------------------------------------- */
 
-/* ---- the tables ---------------------------------------------------------- */
-
-/* The slot of a text, or the free one where it would be. */
-static size_t find_entry(const struct bpe *bpe, const char *text, size_t bytes)
+/* Printable ASCII and Latin-1, without the space and the soft hyphen. */
+static bool stands_for_itself(uint32_t byte)
 {
-    size_t mask = bpe->entry_slots - 1, slot = XXH3_64bits(text, bytes) & mask;
-    for (;; slot = (slot + 1) & mask) {
-        const struct bpe_entry *entry = &bpe->entries[slot];
-        if (entry->id < 0 || (entry->bytes == bytes && memcmp(bpe->texts.bytes + entry->at, text, bytes) == 0))
-            return slot;
+    return (byte > ' ' && byte < 127) || (byte > 160 && byte < 256 && byte != 173);
+}
+
+static void add_mapped(struct text *out, const char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char byte = (unsigned char)bytes[i];
+        uint32_t point = 256;
+        for (uint32_t before = 0; before < byte; before++)
+            point += !stands_for_itself(before);
+        char text[UTF8_MAX];
+        text_add(out, text, (size_t)utf8_put(stands_for_itself(byte) ? byte : point, text));
     }
 }
 
-static void grow_entries(struct bpe *bpe)
+/* The byte of a character; -1: it stands for none. */
+static int byte_of(uint32_t point)
 {
-    struct bpe_entry *old = bpe->entries;
-    size_t old_slots = bpe->entry_slots;
-    bpe->entry_slots = old_slots ? 2 * old_slots : FIRST_SLOTS;
-    bpe->entries = memory_alloc(bpe->entry_slots * sizeof *bpe->entries);
-    for (size_t i = 0; i < bpe->entry_slots; i++)
-        bpe->entries[i].id = -1;
-    for (size_t i = 0; i < old_slots; i++)
-        if (old[i].id >= 0)
-            bpe->entries[find_entry(bpe, bpe->texts.bytes + old[i].at, old[i].bytes)] = old[i];
-    free(old);
+    if (stands_for_itself(point))
+        return (int)point;
+    uint32_t substitute = 256;
+    for (int byte = 0; byte < 256; byte++)
+        if (!stands_for_itself((uint32_t)byte) && substitute++ == point)
+            return byte;
+    return -1;
 }
 
-bool bpe_add_token(struct bpe *bpe, const char *text, size_t bytes, int32_t id)
+void bpe_add_bytes(struct text *out, const char *text, size_t bytes)
 {
-    ASSERT(id >= 0 && id <= BPE_MAX_ID && bytes <= UINT32_MAX);
-    if (2 * (bpe->entry_count + 1) > bpe->entry_slots)
-        grow_entries(bpe);
-    size_t slot = find_entry(bpe, text, bytes);
-    if (bpe->entries[slot].id >= 0)
-        return false;
-    bpe->entries[slot] = (struct bpe_entry){.at = bpe->texts.count, .bytes = (uint32_t)bytes, .id = id};
-    text_add(&bpe->texts, text, bytes);
-    bpe->entry_count++;
+    const size_t before = out->count;
+    for (size_t at = 0; at < bytes;) {
+        int length;
+        const int byte = byte_of(utf8_at(text + at, &length));
+        if (byte < 0) {
+            out->count = before;
+            text_add(out, text, bytes);
+            return;
+        }
+        text_add(out, &(char){(char)byte}, 1);
+        at += (size_t)length;
+    }
+}
+
+/* ---- the tables ---------------------------------------------------------- */
+
+void bpe_add_token(struct bpe *bpe, const char *text, size_t bytes, int32_t id)
+{
+    ASSERT(id >= 0 && id <= BPE_MAX_ID);
+    text_table_add(&bpe->tokens, text, bytes)->value = id;
     if (id >= bpe->size)
         bpe->size = id + 1;
-    return true;
 }
 
 bool bpe_index(struct bpe *bpe, int32_t *twice)
 {
-    free(bpe->by_id);
+    struct text mapped = {0};
     bpe->by_id = memory_zeroed((size_t)bpe->size + 1, sizeof *bpe->by_id);
-    for (size_t i = 0; i < bpe->entry_slots; i++) {
-        int32_t id = bpe->entries[i].id;
-        if (id >= 0 && bpe->by_id[id]) {
-            *twice = id;
+    for (size_t i = 0; i < bpe->tokens.slots; i++) {
+        const struct text_entry *entry = &bpe->tokens.entries[i];
+        if (entry->value < 0)
+            continue;
+        *twice = entry->value;
+        if (bpe->by_id[entry->value])
             return false;
-        }
-        if (id >= 0)
-            bpe->by_id[id] = i + 1;
+        bpe->by_id[entry->value] = entry;
     }
     for (int byte = 0; byte < 256; byte++) {
-        char text[UTF8_MAX];
-        int bytes = utf8_put(byte_level_point((unsigned char)byte), text);
-        bpe->byte_ids[byte] = bpe_find(bpe, text, (size_t)bytes);
+        mapped.count = 0;
+        add_mapped(&mapped, &(char){(char)byte}, 1);
+        bpe->byte_ids[byte] = text_table_find(&bpe->tokens, mapped.bytes, mapped.count);
     }
+    text_release(&mapped);
     return true;
-}
-
-int32_t bpe_find(const struct bpe *bpe, const char *text, size_t bytes)
-{
-    return bpe->entry_slots ? bpe->entries[find_entry(bpe, text, bytes)].id : -1;
 }
 
 const char *bpe_token(const struct bpe *bpe, int32_t id, size_t *bytes)
 {
     if (id < 0 || id >= bpe->size || !bpe->by_id[id])
         return NULL;
-    const struct bpe_entry *entry = &bpe->entries[bpe->by_id[id] - 1];
-    *bytes = entry->bytes;
-    return bpe->texts.bytes ? bpe->texts.bytes + entry->at : "";
+    *bytes = bpe->by_id[id]->bytes;
+    return bpe->tokens.texts.bytes + bpe->by_id[id]->at;
 }
 
-static size_t merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
+void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t result)
 {
-    int32_t pair[2] = {left, right};
-    size_t mask = bpe->merge_slots - 1, slot = XXH3_64bits(pair, sizeof pair) & mask;
-    while (bpe->merges[slot].left >= 0 && (bpe->merges[slot].left != left || bpe->merges[slot].right != right))
-        slot = (slot + 1) & mask;
-    return slot;
+    const int32_t pair[] = {left, right};
+    ASSERT(left >= 0 && right >= 0 && result >= 0 && bpe->results.count < INT32_MAX);
+    text_table_add(&bpe->ranks, pair, sizeof pair)->value = (int32_t)bpe->results.count;
+    token_list_add(&bpe->results, result);
 }
 
-static const struct bpe_merge *find_merge(const struct bpe *bpe, int32_t left, int32_t right)
+static int32_t rank_of(const struct bpe *bpe, int32_t left, int32_t right)
 {
-    const struct bpe_merge *merge = bpe->merge_slots ? &bpe->merges[merge_slot(bpe, left, right)] : NULL;
-    return merge && merge->left >= 0 ? merge : NULL;
-}
-
-static void grow_merges(struct bpe *bpe)
-{
-    struct bpe_merge *old = bpe->merges;
-    size_t old_slots = bpe->merge_slots;
-    bpe->merge_slots = old_slots ? 2 * old_slots : FIRST_SLOTS;
-    bpe->merges = memory_alloc(bpe->merge_slots * sizeof *bpe->merges);
-    for (size_t i = 0; i < bpe->merge_slots; i++)
-        bpe->merges[i].left = -1;
-    for (size_t i = 0; i < old_slots; i++)
-        if (old[i].left >= 0)
-            bpe->merges[merge_slot(bpe, old[i].left, old[i].right)] = old[i];
-    free(old);
-}
-
-void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t result)
-{
-    ASSERT(left >= 0 && right >= 0 && result >= 0);
-    if (2 * (bpe->merge_count + 1) > bpe->merge_slots)
-        grow_merges(bpe);
-    size_t slot = merge_slot(bpe, left, right);
-    if (bpe->merges[slot].left < 0)
-        bpe->merge_count++;
-    bpe->merges[slot] = (struct bpe_merge){.left = left, .right = right, .rank = rank, .result = result};
+    const int32_t pair[] = {left, right};
+    return text_table_find(&bpe->ranks, pair, sizeof pair);
 }
 
 void bpe_release(struct bpe *bpe)
 {
-    text_release(&bpe->texts);
-    free(bpe->entries);
+    text_table_release(&bpe->tokens);
+    text_table_release(&bpe->ranks);
+    token_list_release(&bpe->results);
     free(bpe->by_id);
-    free(bpe->merges);
     *bpe = (struct bpe){0};
 }
 
@@ -148,7 +128,7 @@ enum { NO_SYMBOL = UINT32_MAX };
 
 /* A merge that was possible when it was found: of the symbol at `place` and the one after it. */
 struct bpe_candidate {
-    int32_t rank, result;
+    int32_t rank;
     uint32_t place;
 };
 
@@ -198,10 +178,9 @@ static void offer(const struct bpe *bpe, struct bpe_room *room, size_t *count, u
     if (place == NO_SYMBOL || room->symbols[place].after == NO_SYMBOL)
         return;
     const struct bpe_symbol *symbol = &room->symbols[place];
-    const struct bpe_merge *merge = find_merge(bpe, symbol->id, room->symbols[symbol->after].id);
-    if (merge)
-        heap_push(room->heap, count,
-                  (struct bpe_candidate){.rank = merge->rank, .result = merge->result, .place = place});
+    const int32_t rank = rank_of(bpe, symbol->id, room->symbols[symbol->after].id);
+    if (rank >= 0)
+        heap_push(room->heap, count, (struct bpe_candidate){.rank = rank, .place = place});
 }
 
 static void merge_symbols(const struct bpe *bpe, struct bpe_room *room, size_t symbols)
@@ -215,10 +194,10 @@ static void merge_symbols(const struct bpe *bpe, struct bpe_room *room, size_t s
         if (symbol->id < 0 || symbol->after == NO_SYMBOL)
             continue;
         struct bpe_symbol *right = &room->symbols[symbol->after];
-        const struct bpe_merge *merge = find_merge(bpe, symbol->id, right->id);
-        if (!merge || merge->result != best.result) /* another merge has changed one of the two */
+        const int32_t result = bpe->results.ids[best.rank], rank = rank_of(bpe, symbol->id, right->id);
+        if (rank < 0 || bpe->results.ids[rank] != result) /* another merge has changed one of the two */
             continue;
-        symbol->id = best.result;
+        symbol->id = result;
         right->id = -1;
         symbol->after = right->after;
         if (symbol->after != NO_SYMBOL)
@@ -253,8 +232,8 @@ static bool whole_word(const struct bpe *bpe, const char *word, size_t bytes, st
                        struct token_list *out)
 {
     room->mapped.count = 0;
-    byte_level_map(word, bytes, &room->mapped);
-    int32_t id = bpe_find(bpe, room->mapped.bytes, room->mapped.count);
+    add_mapped(&room->mapped, word, bytes);
+    int32_t id = text_table_find(&bpe->tokens, room->mapped.bytes, room->mapped.count);
     if (id >= 0)
         token_list_add(out, id);
     return id >= 0;

@@ -1,8 +1,5 @@
 #include "core/text/pre_tokenizer.h"
 
-#include "core/text/unicode.h"
-#include "core/text/utf8.h"
-
 void pre_tokenizer_release(struct pre_tokenizer *cutter)
 {
     for (int i = 0; i < cutter->count; i++)
@@ -44,23 +41,6 @@ static enum status cut_by_pattern(struct way way, const struct cut *cut, const c
     }
 }
 
-static enum status cut_digits(struct way way, const struct cut *cut, const char *text, size_t bytes)
-{
-    size_t done = 0;
-    bool before = false;
-    for (size_t at = 0; at < bytes;) {
-        int length;
-        bool digit = unicode_is_number(utf8_at(text + at, &length));
-        if (at > done && (digit != before || (digit && cut->each_digit))) {
-            TRY(next_step(way, text + done, at - done));
-            done = at;
-        }
-        before = digit;
-        at += (size_t)length;
-    }
-    return next_step(way, text + done, bytes - done);
-}
-
 static enum status prefix_space(struct way way, const char *text, size_t bytes)
 {
     if (text[0] == ' ')
@@ -80,12 +60,7 @@ static enum status run_step(struct way way, const char *text, size_t bytes)
         return STATUS_OK;
     }
     const struct cut *cut = &way.cutter->cuts[way.step];
-    switch (cut->kind) {
-    case CUT_BY_PATTERN: return cut_by_pattern(way, cut, text, bytes);
-    case CUT_DIGITS: return cut_digits(way, cut, text, bytes);
-    case CUT_PREFIX: return prefix_space(way, text, bytes);
-    }
-    BUG("a step of kind %d", (int)cut->kind);
+    return cut->pattern ? cut_by_pattern(way, cut, text, bytes) : prefix_space(way, text, bytes);
 }
 
 enum status pre_tokenizer_run(const struct pre_tokenizer *cutter, const char *text, size_t bytes, word_taker *take,

@@ -6,17 +6,12 @@
 
 enum { CUT_STEPS = 8 };
 
-enum cut_kind {
-    CUT_BY_PATTERN, /* Split, and ByteLevel's own expression: matches and the text between them are words */
-    CUT_DIGITS,     /* Digits */
-    CUT_PREFIX,     /* ByteLevel's add_prefix_space: a space before a word that has none */
-};
+/* Split, Digits, and ByteLevel's own expression: matches and the text between them are words. Without a pattern it is
+ * ByteLevel's add_prefix_space: a space before a word that has none. */
 struct cut {
-    enum cut_kind kind;
-    struct pattern *pattern; /* own, or NULL */
+    struct pattern *pattern; /* own */
     bool drop_matches;       /* behavior Removed: matches are left out, or with `invert` the text between them */
     bool drop_others;
-    bool each_digit;
 };
 
 /* The steps, one after the other; each cuts what the one before it has left. */

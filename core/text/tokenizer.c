@@ -1,9 +1,8 @@
 #include "core/text/tokenizer.h"
 
 #include "core/memory.h"
-#include "core/text/byte_level.h"
+#include "core/text/tokenizer_json.h"
 #include "core/text/unicode.h"
-#include "core/text/tokenizer_parts.h"
 #include "core/text/utf8.h"
 
 #include <stdlib.h>
@@ -37,45 +36,30 @@ static void take_word(void *context, const char *word, size_t bytes)
     bpe_encode(&encoder->tokenizer->bpe, word, bytes, &encoder->room, encoder->out);
 }
 
-/* A part without tokens of the first set: it is normalized, and then has those of the second. */
-static enum status encode_part(struct encoder *encoder, const char *text, size_t bytes)
+/* A text without tokens of the sets before `set`; what lies between those of set 0 is normalized, and then has those of
+ * set 1. */
+static enum status encode_text(struct encoder *encoder, const char *text, size_t bytes, int set)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
-    if (tokenizer->nfc) {
-        encoder->normal.count = 0;
-        unicode_nfc(text, bytes, &encoder->normal);
-        text = encoder->normal.bytes;
-        bytes = encoder->normal.count;
-    }
-    struct added_walk walk = {.text = text, .count = bytes, .set = 1, .no_special = tokenizer->splits_special};
+    struct added_walk walk = {.text = text, .count = bytes, .set = set, .no_special = tokenizer->splits_special};
     struct added_part part;
     while (added_tokens_next(&tokenizer->added, &walk, &part)) {
+        const char *between = text + part.start;
+        size_t length = part.end - part.start;
+        if (length && set == 0 && tokenizer->nfc) {
+            encoder->normal.count = 0;
+            unicode_nfc(between, length, &encoder->normal);
+            between = encoder->normal.bytes;
+            length = encoder->normal.count;
+        }
+        if (set == 0 && length)
+            TRY(encode_text(encoder, between, length, 1));
+        else if (length)
+            TRY(pre_tokenizer_run(&tokenizer->cutter, between, length, take_word, encoder, encoder->err));
         if (part.token)
             token_list_add(encoder->out, part.token->id);
-        else
-            TRY(pre_tokenizer_run(&tokenizer->cutter, text + part.start, part.end - part.start, take_word, encoder,
-                                  encoder->err));
     }
     return STATUS_OK;
-}
-
-static enum status encode_text(struct encoder *encoder, const char *text, size_t bytes)
-{
-    struct added_walk walk = {.text = text, .count = bytes, .no_special = encoder->tokenizer->splits_special};
-    struct added_part part;
-    while (added_tokens_next(&encoder->tokenizer->added, &walk, &part)) {
-        if (part.token)
-            token_list_add(encoder->out, part.token->id);
-        else
-            TRY(encode_part(encoder, text + part.start, part.end - part.start));
-    }
-    return STATUS_OK;
-}
-
-static void add_all(struct token_list *out, const struct token_list *ids)
-{
-    for (size_t i = 0; i < ids->count; i++)
-        token_list_add(out, ids->ids[i]);
 }
 
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes, bool add_special,
@@ -89,10 +73,10 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
         return error_set(err, STATUS_USAGE, "the text has %zu bytes, which is more than 4 GiB", bytes);
     struct encoder encoder = {.tokenizer = tokenizer, .out = out, .err = err};
     if (add_special)
-        add_all(out, &tokenizer->before);
-    enum status status = encode_text(&encoder, text, bytes);
+        token_list_append(out, &tokenizer->before);
+    enum status status = encode_text(&encoder, text, bytes, 0);
     if (add_special)
-        add_all(out, &tokenizer->after);
+        token_list_append(out, &tokenizer->after);
     bpe_room_release(&encoder.room);
     text_release(&encoder.normal);
     return status;
@@ -130,7 +114,7 @@ void text_stream_push(struct text_stream *stream, const struct tokenizer *tokeni
     const char *token = added ? added->pattern : bpe_token(&tokenizer->bpe, id, &length);
     if (!token || (added && added->special && skip_special))
         return;
-    byte_level_unmap(token, added ? added->length : length, &bytes);
+    bpe_add_bytes(&bytes, token, added ? added->length : length);
     for (size_t i = 0; i < bytes.count; i++)
         take_byte(stream, (unsigned char)bytes.bytes[i], out);
     text_release(&bytes);
@@ -165,10 +149,8 @@ int32_t tokenizer_size(const struct tokenizer *tokenizer)
 
 int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content)
 {
-    for (size_t i = 0; i < tokenizer->added.count; i++)
-        if (strcmp(tokenizer->added.items[i].content, content) == 0)
-            return tokenizer->added.items[i].id;
-    return bpe_find(&tokenizer->bpe, content, strlen(content));
+    const struct added_token *added = added_tokens_by_content(&tokenizer->added, content);
+    return added ? added->id : text_table_find(&tokenizer->bpe.tokens, content, strlen(content));
 }
 
 int32_t tokenizer_bos(const struct tokenizer *tokenizer)

@@ -9,33 +9,6 @@
 
 enum { MAX_FILE = 256 << 20 };
 
-static enum status read_parts(const struct tokenizer_source *source, const json_t *json, struct tokenizer *out)
-{
-    if (!json_is_object(json))
-        return tokenizer_damaged(source, "it is no JSON object");
-    TRY(tokenizer_read_model(source, json_object_get(json, "model"), &out->bpe));
-    TRY(tokenizer_read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
-    TRY(tokenizer_read_cuts(source, json_object_get(json, "pre_tokenizer"), &out->cutter));
-    TRY(tokenizer_read_decoder(source, json_object_get(json, "decoder")));
-    TRY(tokenizer_read_added(source, json_object_get(json, "added_tokens"), out));
-    return tokenizer_read_processor(source, json_object_get(json, "post_processor"), out);
-}
-
-enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err)
-{
-    struct tokenizer_source source = {.where = where, .err = err};
-    struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
-    tokenizer->bos = tokenizer->eos = -1;
-    enum status status = read_parts(&source, json, tokenizer);
-    if (status == STATUS_OK)
-        *out = tokenizer;
-    else
-        tokenizer_free(tokenizer);
-    return status;
-}
-
-/* ---- files --------------------------------------------------------------- */
-
 static enum status open_json(const char *path, const struct tokenizer_config *config, struct tokenizer **out,
                              struct error *err)
 {

@@ -14,6 +14,9 @@
 static const char GPT2_EXPRESSION[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* What Digits cuts by: a number of any kind, in the version of Unicode that Rust's library has (17). */
+#define DIGIT "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
+
 /* ---- messages and members ------------------------------------------------ */
 
 enum status tokenizer_refuse(const struct tokenizer_source *source, const char *what, const char *name)
@@ -43,7 +46,7 @@ enum status tokenizer_flag(const struct tokenizer_source *source, const json_t *
     return STATUS_OK;
 }
 
-const char *tokenizer_type(const json_t *component)
+static const char *type_of(const json_t *component)
 {
     const char *type = json_string_value(json_object_get(component, "type"));
     return type ? type : "?";
@@ -56,29 +59,22 @@ static bool is_absent(const json_t *value)
 
 static bool has_type(const json_t *component, const char *type)
 {
-    return strcmp(tokenizer_type(component), type) == 0;
+    return strcmp(type_of(component), type) == 0;
 }
 
 /* ---- normalizer, pre-tokenizer, decoder ---------------------------------- */
 
-enum status tokenizer_read_normalizer(const struct tokenizer_source *source, const json_t *normalizer, bool *nfc)
+static enum status read_normalizer(const struct tokenizer_source *source, const json_t *normalizer, bool *nfc)
 {
-    if (is_absent(normalizer))
-        return STATUS_OK;
-    if (has_type(normalizer, "NFC")) {
-        *nfc = true;
-        return STATUS_OK;
-    }
-    if (!has_type(normalizer, "Sequence"))
-        return tokenizer_refuse(source, "normalizer", tokenizer_type(normalizer));
     const json_t *members = json_object_get(normalizer, "normalizers"), *member;
     size_t i;
-    json_array_foreach((json_t *)members, i, member)
-    {
-        if (!has_type(member, "NFC"))
-            return tokenizer_refuse(source, "normalizer", tokenizer_type(member));
+    if (is_absent(normalizer))
+        return STATUS_OK;
+    if (!has_type(normalizer, "Sequence")) {
         *nfc = true;
+        return has_type(normalizer, "NFC") ? STATUS_OK : tokenizer_refuse(source, "normalizer", type_of(normalizer));
     }
+    json_array_foreach((json_t *)members, i, member) TRY(read_normalizer(source, member, nfc));
     return STATUS_OK;
 }
 
@@ -98,7 +94,6 @@ static enum status add_pattern(const struct tokenizer_source *source, const char
     enum status status = pattern_compile(expression, &cut.pattern, source->err);
     if (status != STATUS_OK)
         return error_prefix(source->err, "'%s'", source->where);
-    cut.kind = CUT_BY_PATTERN;
     return add_cut(source, cutter, cut);
 }
 
@@ -126,17 +121,23 @@ static enum status read_byte_level(const struct tokenizer_source *source, const 
     TRY(tokenizer_flag(source, component, "add_prefix_space", true, &prefix));
     TRY(tokenizer_flag(source, component, "use_regex", true, &expression));
     if (prefix)
-        TRY(add_cut(source, cutter, (struct cut){.kind = CUT_PREFIX}));
+        TRY(add_cut(source, cutter, (struct cut){0}));
     return expression ? add_pattern(source, GPT2_EXPRESSION, (struct cut){0}, cutter) : STATUS_OK;
 }
 
-/* A component other than a Sequence; *mapped: ByteLevel, after which words are no text any more, has come. */
-static enum status read_cut(const struct tokenizer_source *source, const json_t *component, bool *mapped,
-                            struct pre_tokenizer *cutter)
+/* *mapped: ByteLevel, after which words are no text any more, has come. */
+static enum status read_cuts(const struct tokenizer_source *source, const json_t *component, bool *mapped,
+                             struct pre_tokenizer *cutter)
 {
+    const json_t *members = json_object_get(component, "pretokenizers"), *member;
+    size_t i;
     bool each;
+    if (has_type(component, "Sequence")) {
+        json_array_foreach((json_t *)members, i, member) TRY(read_cuts(source, member, mapped, cutter));
+        return STATUS_OK;
+    }
     if (*mapped)
-        return tokenizer_refuse(source, "pre-tokenizer after ByteLevel", tokenizer_type(component));
+        return tokenizer_refuse(source, "pre-tokenizer after ByteLevel", type_of(component));
     if (has_type(component, "ByteLevel")) {
         *mapped = true;
         return read_byte_level(source, component, cutter);
@@ -144,49 +145,38 @@ static enum status read_cut(const struct tokenizer_source *source, const json_t 
     if (has_type(component, "Split"))
         return read_split(source, component, cutter);
     if (!has_type(component, "Digits"))
-        return tokenizer_refuse(source, "pre-tokenizer", tokenizer_type(component));
+        return tokenizer_refuse(source, "pre-tokenizer", type_of(component));
     TRY(tokenizer_flag(source, component, "individual_digits", false, &each));
-    return add_cut(source, cutter, (struct cut){.kind = CUT_DIGITS, .each_digit = each});
+    return add_pattern(source, each ? DIGIT : DIGIT "+", (struct cut){0}, cutter);
 }
 
-enum status tokenizer_read_cuts(const struct tokenizer_source *source, const json_t *component,
-                                struct pre_tokenizer *cutter)
+static enum status read_pre_tokenizer(const struct tokenizer_source *source, const json_t *component,
+                                      struct pre_tokenizer *cutter)
 {
     bool mapped = false;
     if (is_absent(component))
         return tokenizer_refuse(source, "pre-tokenizer", "null");
-    if (has_type(component, "Sequence")) {
-        const json_t *members = json_object_get(component, "pretokenizers"), *member;
-        size_t i;
-        json_array_foreach((json_t *)members, i, member) TRY(read_cut(source, member, &mapped, cutter));
-    } else {
-        TRY(read_cut(source, component, &mapped, cutter));
-    }
-    return mapped ? STATUS_OK : tokenizer_refuse(source, "pre-tokenizer without ByteLevel", tokenizer_type(component));
+    TRY(read_cuts(source, component, &mapped, cutter));
+    return mapped ? STATUS_OK : tokenizer_refuse(source, "pre-tokenizer without ByteLevel", type_of(component));
 }
 
-enum status tokenizer_read_decoder(const struct tokenizer_source *source, const json_t *decoder)
+static enum status read_decoder(const struct tokenizer_source *source, const json_t *decoder)
 {
-    if (is_absent(decoder))
-        return tokenizer_refuse(source, "decoder", "null");
-    return has_type(decoder, "ByteLevel") ? STATUS_OK : tokenizer_refuse(source, "decoder", tokenizer_type(decoder));
+    if (has_type(decoder, "ByteLevel"))
+        return STATUS_OK;
+    return tokenizer_refuse(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
 }
 
 /* ---- added tokens -------------------------------------------------------- */
 
-/* What the added tokens were given so far. */
-struct added_ids {
-    struct bpe seen; /* a table of their contents */
-    int32_t next;    /* of a token that is not in the vocabulary */
-};
-
-/* The id that `tokenizers` gives to a token: the vocabulary's, or the next one. It ignores the file's. */
-static enum status check_id(const struct tokenizer_source *source, const struct bpe *vocabulary, const char *content,
-                            json_int_t id, struct added_ids *ids)
+/* Checks the id against the one that `tokenizers` gives to a token, which ignores the file's: the vocabulary's, or the
+ * next one. */
+static enum status check_id(const struct tokenizer_source *source, const struct tokenizer *tokenizer,
+                            const char *content, json_int_t id, int32_t *next)
 {
-    const size_t bytes = strlen(content);
-    const int32_t known = bpe_find(vocabulary, content, bytes), expected = known >= 0 ? known : ids->next;
-    if (bpe_find(&ids->seen, content, bytes) >= 0)
+    const int32_t known = text_table_find(&tokenizer->bpe.tokens, content, strlen(content));
+    const int32_t expected = known >= 0 ? known : *next;
+    if (added_tokens_by_content(&tokenizer->added, content))
         return tokenizer_damaged(source, "the added token '%.100s' is there twice", content);
     if (id != expected)
         return tokenizer_damaged(source, "the added token '%.100s' has the id %lld, but %s %d", content, (long long)id,
@@ -194,22 +184,22 @@ static enum status check_id(const struct tokenizer_source *source, const struct 
     if (expected > BPE_MAX_ID)
         return tokenizer_damaged(source, "the added token '%.100s' has the id %d, and the largest is %d", content,
                                  expected, BPE_MAX_ID);
-    bpe_add_token(&ids->seen, content, bytes, expected);
-    ids->next = expected >= ids->next ? expected + 1 : ids->next;
+    *next = expected >= *next ? expected + 1 : *next;
     return STATUS_OK;
 }
 
-static enum status read_added(const struct tokenizer_source *source, const json_t *item, struct added_ids *ids,
+static enum status read_added(const struct tokenizer_source *source, const json_t *item, int32_t *next,
                               struct tokenizer *out)
 {
     const char *content = json_string_value(json_object_get(item, "content"));
     const json_t *id = json_object_get(item, "id");
     struct added_token token = {0};
+    struct text normal = {0};
     if (!content || !json_is_integer(id))
         return tokenizer_damaged(source, "an added token without 'content' or 'id'");
     if (!content[0])
         return STATUS_OK; /* matches nowhere */
-    TRY(check_id(source, &out->bpe, content, json_integer_value(id), ids));
+    TRY(check_id(source, out, content, json_integer_value(id), next));
     TRY(tokenizer_flag(source, item, "special", false, &token.special));
     TRY(tokenizer_flag(source, item, "single_word", false, &token.single_word));
     TRY(tokenizer_flag(source, item, "lstrip", false, &token.lstrip));
@@ -217,7 +207,6 @@ static enum status read_added(const struct tokenizer_source *source, const json_
     TRY(tokenizer_flag(source, item, "normalized", !token.special, &token.normalized));
     token.id = (int32_t)json_integer_value(id);
     token.content = memory_text(content);
-    struct text normal = {0};
     if (token.normalized && out->nfc)
         unicode_nfc(content, strlen(content), &normal);
     token.pattern = normal.bytes ? normal.bytes : memory_text(content);
@@ -226,17 +215,14 @@ static enum status read_added(const struct tokenizer_source *source, const json_
     return STATUS_OK;
 }
 
-enum status tokenizer_read_added(const struct tokenizer_source *source, const json_t *added, struct tokenizer *out)
+static enum status read_all_added(const struct tokenizer_source *source, const json_t *added, struct tokenizer *out)
 {
+    int32_t next = (int32_t)out->bpe.tokens.count;
+    const json_t *item;
+    size_t i;
     if (!is_absent(added) && !json_is_array(added))
         return tokenizer_damaged(source, "'added_tokens' is no list");
-    struct added_ids ids = {.next = (int32_t)out->bpe.entry_count};
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < json_array_size(added) && status == STATUS_OK; i++)
-        status = read_added(source, json_array_get(added, i), &ids, out);
-    bpe_release(&ids.seen);
-    TRY(status);
-    added_tokens_index(&out->added);
+    json_array_foreach((json_t *)added, i, item) TRY(read_added(source, item, &next, out));
     return STATUS_OK;
 }
 
@@ -261,69 +247,71 @@ static enum status add_special(const struct tokenizer_source *source, const json
     return STATUS_OK;
 }
 
-/* What comes before and after the text, Sequence A. */
-static enum status read_template(const struct tokenizer_source *source, const json_t *template,
-                                 struct token_list *before, struct token_list *after)
+/* What a template puts before and after the text, Sequence A, with what the processors before it have put there. */
+static enum status read_template(const struct tokenizer_source *source, const json_t *template, struct tokenizer *out)
 {
     const json_t *pieces = json_object_get(template, "single"), *piece;
+    struct token_list before = out->before;
+    enum status status = STATUS_OK;
     size_t i;
     int texts = 0;
+    out->before = (struct token_list){0};
     json_array_foreach((json_t *)pieces, i, piece)
     {
         const json_t *special = json_object_get(piece, "SpecialToken");
         const char *text = json_string_value(json_object_get(json_object_get(piece, "Sequence"), "id"));
         if (special)
-            TRY(add_special(source, template, special, texts ? after : before));
+            TRY_END(add_special(source, template, special, texts ? &out->after : &out->before));
         else if (text && strcmp(text, "A") == 0)
             texts++;
         else
-            return tokenizer_damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A");
+            TRY_END(tokenizer_damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A"));
     }
-    return texts == 1 ? STATUS_OK : tokenizer_damaged(source, "the template has the text %d times", texts);
-}
-
-static void append_ids(struct token_list *out, const struct token_list *ids)
-{
-    for (size_t i = 0; i < ids->count; i++)
-        token_list_add(out, ids->ids[i]);
-}
-
-/* A template around what the processors before it have put around the text. */
-static enum status wrap(const struct tokenizer_source *source, const json_t *template, struct tokenizer *out)
-{
-    struct token_list before = {0}, after = {0};
-    enum status status = read_template(source, template, &before, &after);
-    if (status == STATUS_OK) {
-        append_ids(&before, &out->before);
-        append_ids(&out->after, &after);
-        token_list_release(&out->before);
-        out->before = before;
-        before = (struct token_list){0};
-    }
+    if (texts != 1)
+        status = tokenizer_damaged(source, "the template has the text %d times", texts);
+    token_list_append(&out->before, &before);
+end:
     token_list_release(&before);
-    token_list_release(&after);
     return status;
 }
 
-static enum status read_one_processor(const struct tokenizer_source *source, const json_t *processor,
-                                      struct tokenizer *out)
+static enum status read_processor(const struct tokenizer_source *source, const json_t *processor, struct tokenizer *out)
 {
-    if (has_type(processor, "ByteLevel")) /* trims offsets, which are not kept */
-        return STATUS_OK;
-    if (has_type(processor, "TemplateProcessing"))
-        return wrap(source, processor, out);
-    return tokenizer_refuse(source, "post-processor", tokenizer_type(processor));
-}
-
-enum status tokenizer_read_processor(const struct tokenizer_source *source, const json_t *processor,
-                                     struct tokenizer *out)
-{
-    if (is_absent(processor))
-        return STATUS_OK;
-    if (!has_type(processor, "Sequence"))
-        return read_one_processor(source, processor, out);
     const json_t *members = json_object_get(processor, "processors"), *member;
     size_t i;
-    json_array_foreach((json_t *)members, i, member) TRY(read_one_processor(source, member, out));
+    if (is_absent(processor) || has_type(processor, "ByteLevel")) /* trims offsets, which are not kept */
+        return STATUS_OK;
+    if (has_type(processor, "TemplateProcessing"))
+        return read_template(source, processor, out);
+    if (!has_type(processor, "Sequence"))
+        return tokenizer_refuse(source, "post-processor", type_of(processor));
+    json_array_foreach((json_t *)members, i, member) TRY(read_processor(source, member, out));
     return STATUS_OK;
+}
+
+/* ---- all of it ----------------------------------------------------------- */
+
+static enum status read_parts(const struct tokenizer_source *source, const json_t *json, struct tokenizer *out)
+{
+    if (!json_is_object(json))
+        return tokenizer_damaged(source, "it is no JSON object");
+    TRY(tokenizer_read_model(source, json_object_get(json, "model"), &out->bpe));
+    TRY(read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
+    TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), &out->cutter));
+    TRY(read_decoder(source, json_object_get(json, "decoder")));
+    TRY(read_all_added(source, json_object_get(json, "added_tokens"), out));
+    return read_processor(source, json_object_get(json, "post_processor"), out);
+}
+
+enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err)
+{
+    struct tokenizer_source source = {.where = where, .err = err};
+    struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
+    tokenizer->bos = tokenizer->eos = -1;
+    enum status status = read_parts(&source, json, tokenizer);
+    if (status == STATUS_OK)
+        *out = tokenizer;
+    else
+        tokenizer_free(tokenizer);
+    return status;
 }

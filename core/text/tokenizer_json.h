@@ -1,15 +1,33 @@
-/* tokenizer_json.h: the parts of a tokenizer.json, each read by a function of its own (tokenizer_file.c calls them). */
+/* tokenizer_json.h: what a tokenizer is made of, read from a tokenizer.json; tokenizer.c uses it. */
 #pragma once
 
-#include "core/text/tokenizer_parts.h"
+#include "core/text/added_tokens.h"
+#include "core/text/bpe.h"
+#include "core/text/pre_tokenizer.h"
 
-/* What is read, and where messages go. */
+#include <jansson.h>
+
+struct tokenizer {
+    struct added_tokens added;
+    bool nfc; /* the normalizer; false: none */
+    struct pre_tokenizer cutter;
+    struct bpe bpe;
+    struct token_list before, after; /* what the post-processor puts around a text */
+    int32_t bos, eos;                /* -1: not known */
+    bool splits_special;             /* special tokens are not looked for in a text */
+};
+
+/* Makes a tokenizer of the contents of a tokenizer.json. `where` names the file in messages. */
+enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err);
+
+/* ---- between tokenizer_json.c and tokenizer_model.c ---------------------- */
+
 struct tokenizer_source {
     const char *where; /* the file */
     struct error *err;
 };
 
-/* "'FILE': the WHAT is a NAME, which …": STATUS_USAGE. */
+/* "'FILE' has the WHAT NAME, and …": STATUS_USAGE. */
 enum status tokenizer_refuse(const struct tokenizer_source *source, const char *what, const char *name);
 
 /* STATUS_DATA with a message about the file. */
@@ -20,15 +38,4 @@ __attribute__((format(printf, 2, 3))) enum status tokenizer_damaged(const struct
 enum status tokenizer_flag(const struct tokenizer_source *source, const json_t *object, const char *key, bool absent,
                            bool *out);
 
-/* The "type" of a component, "?" without one. */
-const char *tokenizer_type(const json_t *component);
-
-/* The parts. Absent components are NULL or JSON's null. */
 enum status tokenizer_read_model(const struct tokenizer_source *source, const json_t *model, struct bpe *bpe);
-enum status tokenizer_read_normalizer(const struct tokenizer_source *source, const json_t *normalizer, bool *nfc);
-enum status tokenizer_read_cuts(const struct tokenizer_source *source, const json_t *component,
-                                struct pre_tokenizer *cutter);
-enum status tokenizer_read_added(const struct tokenizer_source *source, const json_t *added, struct tokenizer *out);
-enum status tokenizer_read_processor(const struct tokenizer_source *source, const json_t *processor,
-                                     struct tokenizer *out);
-enum status tokenizer_read_decoder(const struct tokenizer_source *source, const json_t *decoder);

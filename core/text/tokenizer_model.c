@@ -77,13 +77,14 @@ static enum status read_merge(const struct tokenizer_source *source, const json_
     whole->count = 0;
     text_add(whole, parts[0], bytes[0]);
     text_add(whole, parts[1], bytes[1]);
-    int32_t left = bpe_find(bpe, parts[0], bytes[0]), right = bpe_find(bpe, parts[1], bytes[1]);
-    int32_t result = bpe_find(bpe, whole->bytes, whole->count);
+    int32_t left = text_table_find(&bpe->tokens, parts[0], bytes[0]),
+            right = text_table_find(&bpe->tokens, parts[1], bytes[1]);
+    int32_t result = text_table_find(&bpe->tokens, whole->bytes, whole->count);
     if (left < 0 || right < 0)
         return missing_token(source, rank, parts[left < 0 ? 0 : 1], bytes[left < 0 ? 0 : 1]);
     if (result < 0)
         return missing_token(source, rank, whole->bytes, whole->count);
-    bpe_add_merge(bpe, left, right, rank, result);
+    bpe_add_merge(bpe, left, right, result);
     return STATUS_OK;
 }
 
@@ -121,7 +122,7 @@ enum status tokenizer_read_model(const struct tokenizer_source *source, const js
     TRY(read_vocabulary(source, json_object_get(model, "vocab"), bpe));
     TRY(read_merges(source, json_object_get(model, "merges"), bpe));
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    bpe->unknown = unknown ? bpe_find(bpe, unknown, strlen(unknown)) : -1;
+    bpe->unknown = unknown ? text_table_find(&bpe->tokens, unknown, strlen(unknown)) : -1;
     if (unknown && bpe->unknown < 0)
         return tokenizer_damaged(source, "the unknown token '%.100s' is not in the vocabulary", unknown);
     return STATUS_OK;

@@ -89,13 +89,6 @@ bool unicode_is_space(uint32_t point)
     return (point >= 9 && point <= 13) || point == 0x85 || category_of(point)[0] == 'Z';
 }
 
-bool unicode_is_number(uint32_t point)
-{
-    return (point >= 0x11de0 && point <= 0x11de9) ||
-           (point >= 0x16ff4 && point <= 0x16ff6) || /* Unicode 17, as Rust has it */
-           category_of(point)[0] == 'N';
-}
-
 bool unicode_is_word(uint32_t point)
 {
     const char *category = category_of(point);

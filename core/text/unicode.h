@@ -26,9 +26,6 @@ bool unicode_is_category(const char *name);
 /* The property White_Space: \s. */
 bool unicode_is_space(uint32_t point);
 
-/* A number of any kind: category N, in the version of Unicode that Rust's library has. */
-bool unicode_is_number(uint32_t point);
-
 /* Part of a word: \w, which is Alphabetic, marks, digits, connectors, joiners. */
 bool unicode_is_word(uint32_t point);
 

@@ -1,7 +1,7 @@
 /* Any bytes as a tokenizer.json, whose member "config" is the tokenizer_config.json, and after a NUL a text: refused,
  * or tokens whose text is UTF-8, and the same from the stream. */
 #include "core/text/tokenizer_config.h"
-#include "core/text/tokenizer_parts.h"
+#include "core/text/tokenizer_json.h"
 #include "core/text/utf8.h"
 
 #include <string.h>
