@@ -17,16 +17,22 @@ static const char GPT2_EXPRESSION[] =
 /* What Digits cuts by: a number of any kind, in the version of Unicode that Rust's library has (17). */
 #define DIGIT "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
 
+struct source {
+    const char *where; /* the file */
+    struct error *err;
+};
+
 /* ---- messages and members ------------------------------------------------ */
 
-enum status tokenizer_refuse(const struct tokenizer_source *source, const char *what, const char *name)
+static enum status refuse(const struct source *source, const char *what, const char *name)
 {
     return error_set(source->err, STATUS_USAGE,
                      "'%s' has the %s '%.100s', and only byte-level BPE as in GPT-2, Llama 3 and Qwen is read",
                      source->where, what, PRINTABLE(name));
 }
 
-enum status tokenizer_damaged(const struct tokenizer_source *source, const char *format, ...)
+/* STATUS_DATA with a message about the file. */
+__attribute__((format(printf, 2, 3))) static enum status damaged(const struct source *source, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -36,13 +42,13 @@ enum status tokenizer_damaged(const struct tokenizer_source *source, const char 
     return error_set(source->err, STATUS_DATA, "'%s' is no tokenizer: %s", source->where, PRINTABLE(text));
 }
 
-enum status tokenizer_flag(const struct tokenizer_source *source, const json_t *object, const char *key, bool absent,
-                           bool *out)
+/* A member that is true or false; absent or null: `absent`. */
+static enum status read_flag(const struct source *source, const json_t *object, const char *key, bool absent, bool *out)
 {
     const json_t *value = json_object_get(object, key);
     *out = json_is_boolean(value) ? json_is_true(value) : absent;
     if (value && !json_is_null(value) && !json_is_boolean(value))
-        return tokenizer_damaged(source, "'%s' is neither true nor false", key);
+        return damaged(source, "'%s' is neither true nor false", key);
     return STATUS_OK;
 }
 
@@ -62,9 +68,128 @@ static bool has_type(const json_t *component, const char *type)
     return strcmp(type_of(component), type) == 0;
 }
 
+/* ---- model --------------------------------------------------------------- */
+
+/* Members that change what BPE does, in ways that byte-level tokenizers do not use. */
+static enum status check_settings(const struct source *source, const json_t *model)
+{
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    bool fallback;
+    TRY(read_flag(source, model, "byte_fallback", false, &fallback));
+    if (fallback)
+        return refuse(source, "model's setting", "byte_fallback");
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (json_is_number(dropout) && json_number_value(dropout) != 0)
+        return refuse(source, "model's setting", "dropout");
+    for (size_t i = 0; i < COUNT_OF(affixes); i++) {
+        const char *affix = json_string_value(json_object_get(model, affixes[i]));
+        if (affix && affix[0])
+            return refuse(source, "model's setting", affixes[i]);
+    }
+    return STATUS_OK;
+}
+
+static enum status read_vocabulary(const struct source *source, const json_t *vocabulary, struct bpe *bpe)
+{
+    const char *text;
+    json_t *id;
+    int32_t twice;
+    if (!json_is_object(vocabulary))
+        return damaged(source, "the model has no 'vocab'");
+    json_object_foreach((json_t *)vocabulary, text, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > BPE_MAX_ID)
+            return damaged(source, "the id of '%.100s' is no integer of 0 … %d", text, BPE_MAX_ID);
+        bpe_add_token(bpe, text, strlen(text), (int32_t)json_integer_value(id));
+    }
+    return bpe_index(bpe, &twice) ? STATUS_OK : damaged(source, "two tokens have the id %d", twice);
+}
+
+/* Puts the parts of a merge, "a b" or ["a", "b"], one after the other into `whole`; *split: where the second begins. */
+static bool join_parts(const json_t *merge, struct text *whole, size_t *split)
+{
+    const char *first = json_string_value(merge), *second = first ? strchr(first, ' ') : NULL;
+    if (second) {
+        *split = (size_t)(second++ - first);
+        if (strchr(second, ' '))
+            return false;
+    } else {
+        first = json_string_value(json_array_get(merge, 0));
+        second = json_string_value(json_array_get(merge, 1));
+        if (!first || !second || json_array_size(merge) != 2)
+            return false;
+        *split = strlen(first);
+    }
+    whole->count = 0;
+    text_add(whole, first, *split);
+    text_add(whole, second, strlen(second));
+    return true;
+}
+
+/* `whole` is room for the text of the two parts together. */
+static enum status read_merge(const struct source *source, const json_t *merge, int32_t rank, struct text *whole,
+                              struct bpe *bpe)
+{
+    size_t split;
+    int32_t ids[3];
+    if (!join_parts(merge, whole, &split))
+        return damaged(source, "merge %d does not have two parts", rank);
+    const size_t places[3][2] = {{0, split}, {split, whole->count}, {0, whole->count}};
+    for (int i = 0; i < 3; i++) {
+        const char *text = whole->bytes + places[i][0];
+        const size_t bytes = places[i][1] - places[i][0];
+        ids[i] = text_table_find(&bpe->tokens, text, bytes);
+        if (ids[i] < 0)
+            return damaged(source, "merge %d needs the token '%.*s', which is not in the vocabulary", rank,
+                           bytes < 100 ? (int)bytes : 100, text);
+    }
+    bpe_add_merge(bpe, ids[0], ids[1], ids[2]);
+    return STATUS_OK;
+}
+
+static enum status read_merges(const struct source *source, const json_t *merges, struct bpe *bpe)
+{
+    const json_t *merge;
+    size_t i;
+    int32_t rank = 0;
+    struct text whole = {0};
+    enum status status = STATUS_OK;
+    if (!json_is_array(merges))
+        return damaged(source, "the model has no 'merges'");
+    json_array_foreach((json_t *)merges, i, merge)
+    {
+        const char *text = json_string_value(merge);
+        if (text && strncmp(text, "#version", strlen("#version")) == 0)
+            continue;
+        TRY_END(read_merge(source, merge, rank++, &whole, bpe));
+    }
+end:
+    text_release(&whole);
+    return status;
+}
+
+static enum status read_model(const struct source *source, const json_t *model, struct bpe *bpe)
+{
+    const char *type = json_string_value(json_object_get(model, "type"));
+    if (!json_is_object(model))
+        return damaged(source, "there is no 'model'");
+    if (type ? strcmp(type, "BPE") != 0 : !json_object_get(model, "merges")) /* old files do not name the type */
+        return refuse(source, "model", type ? type : "?");
+    TRY(check_settings(source, model));
+    TRY(read_flag(source, model, "ignore_merges", false, &bpe->ignore_merges));
+    TRY(read_flag(source, model, "fuse_unk", false, &bpe->fuse_unknown));
+    TRY(read_vocabulary(source, json_object_get(model, "vocab"), bpe));
+    TRY(read_merges(source, json_object_get(model, "merges"), bpe));
+    const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+    bpe->unknown = unknown ? text_table_find(&bpe->tokens, unknown, strlen(unknown)) : -1;
+    if (unknown && bpe->unknown < 0)
+        return damaged(source, "the unknown token '%.100s' is not in the vocabulary", unknown);
+    return STATUS_OK;
+}
+
 /* ---- normalizer, pre-tokenizer, decoder ---------------------------------- */
 
-static enum status read_normalizer(const struct tokenizer_source *source, const json_t *normalizer, bool *nfc)
+static enum status read_normalizer(const struct source *source, const json_t *normalizer, bool *nfc)
 {
     const json_t *members = json_object_get(normalizer, "normalizers"), *member;
     size_t i;
@@ -72,23 +197,23 @@ static enum status read_normalizer(const struct tokenizer_source *source, const 
         return STATUS_OK;
     if (!has_type(normalizer, "Sequence")) {
         *nfc = true;
-        return has_type(normalizer, "NFC") ? STATUS_OK : tokenizer_refuse(source, "normalizer", type_of(normalizer));
+        return has_type(normalizer, "NFC") ? STATUS_OK : refuse(source, "normalizer", type_of(normalizer));
     }
     json_array_foreach((json_t *)members, i, member) TRY(read_normalizer(source, member, nfc));
     return STATUS_OK;
 }
 
-static enum status add_cut(const struct tokenizer_source *source, struct pre_tokenizer *cutter, struct cut cut)
+static enum status add_cut(const struct source *source, struct pre_tokenizer *cutter, struct cut cut)
 {
     if (cutter->count == CUT_STEPS) {
         pattern_free(cut.pattern);
-        return tokenizer_refuse(source, "pre-tokenizer", "Sequence of more than 8");
+        return refuse(source, "pre-tokenizer", "Sequence of more than 8");
     }
     cutter->cuts[cutter->count++] = cut;
     return STATUS_OK;
 }
 
-static enum status add_pattern(const struct tokenizer_source *source, const char *expression, struct cut cut,
+static enum status add_pattern(const struct source *source, const char *expression, struct cut cut,
                                struct pre_tokenizer *cutter)
 {
     enum status status = pattern_compile(expression, &cut.pattern, source->err);
@@ -97,36 +222,35 @@ static enum status add_pattern(const struct tokenizer_source *source, const char
     return add_cut(source, cutter, cut);
 }
 
-static enum status read_split(const struct tokenizer_source *source, const json_t *split, struct pre_tokenizer *cutter)
+static enum status read_split(const struct source *source, const json_t *split, struct pre_tokenizer *cutter)
 {
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
     const char *expression = json_string_value(json_object_get(json_object_get(split, "pattern"), "Regex"));
     bool invert;
-    TRY(tokenizer_flag(source, split, "invert", false, &invert));
+    TRY(read_flag(source, split, "invert", false, &invert));
     if (!behavior)
-        return tokenizer_damaged(source, "a Split without a 'behavior'");
+        return damaged(source, "a Split without a 'behavior'");
     if (!expression)
-        return tokenizer_refuse(source, "pre-tokenizer", "Split without a Regex");
+        return refuse(source, "pre-tokenizer", "Split without a Regex");
     bool removed = strcmp(behavior, "Removed") == 0;
     if (!removed && strcmp(behavior, "Isolated") != 0)
-        return tokenizer_refuse(source, "behavior of a Split", behavior);
+        return refuse(source, "behavior of a Split", behavior);
     return add_pattern(source, expression,
                        (struct cut){.drop_matches = removed && !invert, .drop_others = removed && invert}, cutter);
 }
 
-static enum status read_byte_level(const struct tokenizer_source *source, const json_t *component,
-                                   struct pre_tokenizer *cutter)
+static enum status read_byte_level(const struct source *source, const json_t *component, struct pre_tokenizer *cutter)
 {
     bool prefix, expression;
-    TRY(tokenizer_flag(source, component, "add_prefix_space", true, &prefix));
-    TRY(tokenizer_flag(source, component, "use_regex", true, &expression));
+    TRY(read_flag(source, component, "add_prefix_space", true, &prefix));
+    TRY(read_flag(source, component, "use_regex", true, &expression));
     if (prefix)
         TRY(add_cut(source, cutter, (struct cut){0}));
     return expression ? add_pattern(source, GPT2_EXPRESSION, (struct cut){0}, cutter) : STATUS_OK;
 }
 
 /* *mapped: ByteLevel, after which words are no text any more, has come. */
-static enum status read_cuts(const struct tokenizer_source *source, const json_t *component, bool *mapped,
+static enum status read_cuts(const struct source *source, const json_t *component, bool *mapped,
                              struct pre_tokenizer *cutter)
 {
     const json_t *members = json_object_get(component, "pretokenizers"), *member;
@@ -137,7 +261,7 @@ static enum status read_cuts(const struct tokenizer_source *source, const json_t
         return STATUS_OK;
     }
     if (*mapped)
-        return tokenizer_refuse(source, "pre-tokenizer after ByteLevel", type_of(component));
+        return refuse(source, "pre-tokenizer after ByteLevel", type_of(component));
     if (has_type(component, "ByteLevel")) {
         *mapped = true;
         return read_byte_level(source, component, cutter);
@@ -145,66 +269,65 @@ static enum status read_cuts(const struct tokenizer_source *source, const json_t
     if (has_type(component, "Split"))
         return read_split(source, component, cutter);
     if (!has_type(component, "Digits"))
-        return tokenizer_refuse(source, "pre-tokenizer", type_of(component));
-    TRY(tokenizer_flag(source, component, "individual_digits", false, &each));
+        return refuse(source, "pre-tokenizer", type_of(component));
+    TRY(read_flag(source, component, "individual_digits", false, &each));
     return add_pattern(source, each ? DIGIT : DIGIT "+", (struct cut){0}, cutter);
 }
 
-static enum status read_pre_tokenizer(const struct tokenizer_source *source, const json_t *component,
+static enum status read_pre_tokenizer(const struct source *source, const json_t *component,
                                       struct pre_tokenizer *cutter)
 {
     bool mapped = false;
     if (is_absent(component))
-        return tokenizer_refuse(source, "pre-tokenizer", "null");
+        return refuse(source, "pre-tokenizer", "null");
     TRY(read_cuts(source, component, &mapped, cutter));
-    return mapped ? STATUS_OK : tokenizer_refuse(source, "pre-tokenizer without ByteLevel", type_of(component));
+    return mapped ? STATUS_OK : refuse(source, "pre-tokenizer without ByteLevel", type_of(component));
 }
 
-static enum status read_decoder(const struct tokenizer_source *source, const json_t *decoder)
+static enum status read_decoder(const struct source *source, const json_t *decoder)
 {
     if (has_type(decoder, "ByteLevel"))
         return STATUS_OK;
-    return tokenizer_refuse(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
+    return refuse(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
 }
 
 /* ---- added tokens -------------------------------------------------------- */
 
 /* Checks the id against the one that `tokenizers` gives to a token, which ignores the file's: the vocabulary's, or the
  * next one. */
-static enum status check_id(const struct tokenizer_source *source, const struct tokenizer *tokenizer,
-                            const char *content, json_int_t id, int32_t *next)
+static enum status check_id(const struct source *source, const struct tokenizer *tokenizer, const char *content,
+                            json_int_t id, int32_t *next)
 {
     const int32_t known = text_table_find(&tokenizer->bpe.tokens, content, strlen(content));
     const int32_t expected = known >= 0 ? known : *next;
     if (added_tokens_by_content(&tokenizer->added, content))
-        return tokenizer_damaged(source, "the added token '%.100s' is there twice", content);
+        return damaged(source, "the added token '%.100s' is there twice", content);
     if (id != expected)
-        return tokenizer_damaged(source, "the added token '%.100s' has the id %lld, but %s %d", content, (long long)id,
-                                 known >= 0 ? "in the vocabulary" : "the next id is", expected);
+        return damaged(source, "the added token '%.100s' has the id %lld, but %s %d", content, (long long)id,
+                       known >= 0 ? "in the vocabulary" : "the next id is", expected);
     if (expected > BPE_MAX_ID)
-        return tokenizer_damaged(source, "the added token '%.100s' has the id %d, and the largest is %d", content,
-                                 expected, BPE_MAX_ID);
+        return damaged(source, "the added token '%.100s' has the id %d, and the largest is %d", content, expected,
+                       BPE_MAX_ID);
     *next = expected >= *next ? expected + 1 : *next;
     return STATUS_OK;
 }
 
-static enum status read_added(const struct tokenizer_source *source, const json_t *item, int32_t *next,
-                              struct tokenizer *out)
+static enum status read_added(const struct source *source, const json_t *item, int32_t *next, struct tokenizer *out)
 {
     const char *content = json_string_value(json_object_get(item, "content"));
     const json_t *id = json_object_get(item, "id");
     struct added_token token = {0};
     struct text normal = {0};
     if (!content || !json_is_integer(id))
-        return tokenizer_damaged(source, "an added token without 'content' or 'id'");
+        return damaged(source, "an added token without 'content' or 'id'");
     if (!content[0])
         return STATUS_OK; /* matches nowhere */
     TRY(check_id(source, out, content, json_integer_value(id), next));
-    TRY(tokenizer_flag(source, item, "special", false, &token.special));
-    TRY(tokenizer_flag(source, item, "single_word", false, &token.single_word));
-    TRY(tokenizer_flag(source, item, "lstrip", false, &token.lstrip));
-    TRY(tokenizer_flag(source, item, "rstrip", false, &token.rstrip));
-    TRY(tokenizer_flag(source, item, "normalized", !token.special, &token.normalized));
+    TRY(read_flag(source, item, "special", false, &token.special));
+    TRY(read_flag(source, item, "single_word", false, &token.single_word));
+    TRY(read_flag(source, item, "lstrip", false, &token.lstrip));
+    TRY(read_flag(source, item, "rstrip", false, &token.rstrip));
+    TRY(read_flag(source, item, "normalized", !token.special, &token.normalized));
     token.id = (int32_t)json_integer_value(id);
     token.content = memory_text(content);
     if (token.normalized && out->nfc)
@@ -215,13 +338,13 @@ static enum status read_added(const struct tokenizer_source *source, const json_
     return STATUS_OK;
 }
 
-static enum status read_all_added(const struct tokenizer_source *source, const json_t *added, struct tokenizer *out)
+static enum status read_all_added(const struct source *source, const json_t *added, struct tokenizer *out)
 {
     int32_t next = (int32_t)out->bpe.tokens.count;
     const json_t *item;
     size_t i;
     if (!is_absent(added) && !json_is_array(added))
-        return tokenizer_damaged(source, "'added_tokens' is no list");
+        return damaged(source, "'added_tokens' is no list");
     json_array_foreach((json_t *)added, i, item) TRY(read_added(source, item, &next, out));
     return STATUS_OK;
 }
@@ -229,7 +352,7 @@ static enum status read_all_added(const struct tokenizer_source *source, const j
 /* ---- post-processor ------------------------------------------------------ */
 
 /* Appends the ids of a special token of a template. */
-static enum status add_special(const struct tokenizer_source *source, const json_t *template, const json_t *piece,
+static enum status add_special(const struct source *source, const json_t *template, const json_t *piece,
                                struct token_list *out)
 {
     const char *name = json_string_value(json_object_get(piece, "id"));
@@ -237,18 +360,18 @@ static enum status add_special(const struct tokenizer_source *source, const json
     const json_t *ids = json_object_get(token, "ids"), *id;
     size_t i;
     if (!json_is_array(ids))
-        return tokenizer_damaged(source, "the template's token '%.100s' has no ids", name ? name : "?");
+        return damaged(source, "the template's token '%.100s' has no ids", name ? name : "?");
     json_array_foreach((json_t *)ids, i, id)
     {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > BPE_MAX_ID)
-            return tokenizer_damaged(source, "an id of the template's token '%.100s'", name);
+            return damaged(source, "an id of the template's token '%.100s'", name);
         token_list_add(out, (int32_t)json_integer_value(id));
     }
     return STATUS_OK;
 }
 
 /* What a template puts before and after the text, Sequence A, with what the processors before it have put there. */
-static enum status read_template(const struct tokenizer_source *source, const json_t *template, struct tokenizer *out)
+static enum status read_template(const struct source *source, const json_t *template, struct tokenizer *out)
 {
     const json_t *pieces = json_object_get(template, "single"), *piece;
     struct token_list before = out->before;
@@ -265,17 +388,17 @@ static enum status read_template(const struct tokenizer_source *source, const js
         else if (text && strcmp(text, "A") == 0)
             texts++;
         else
-            TRY_END(tokenizer_damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A"));
+            TRY_END(damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A"));
     }
     if (texts != 1)
-        status = tokenizer_damaged(source, "the template has the text %d times", texts);
+        status = damaged(source, "the template has the text %d times", texts);
     token_list_append(&out->before, &before);
 end:
     token_list_release(&before);
     return status;
 }
 
-static enum status read_processor(const struct tokenizer_source *source, const json_t *processor, struct tokenizer *out)
+static enum status read_processor(const struct source *source, const json_t *processor, struct tokenizer *out)
 {
     const json_t *members = json_object_get(processor, "processors"), *member;
     size_t i;
@@ -284,18 +407,18 @@ static enum status read_processor(const struct tokenizer_source *source, const j
     if (has_type(processor, "TemplateProcessing"))
         return read_template(source, processor, out);
     if (!has_type(processor, "Sequence"))
-        return tokenizer_refuse(source, "post-processor", type_of(processor));
+        return refuse(source, "post-processor", type_of(processor));
     json_array_foreach((json_t *)members, i, member) TRY(read_processor(source, member, out));
     return STATUS_OK;
 }
 
 /* ---- all of it ----------------------------------------------------------- */
 
-static enum status read_parts(const struct tokenizer_source *source, const json_t *json, struct tokenizer *out)
+static enum status read_parts(const struct source *source, const json_t *json, struct tokenizer *out)
 {
     if (!json_is_object(json))
-        return tokenizer_damaged(source, "it is no JSON object");
-    TRY(tokenizer_read_model(source, json_object_get(json, "model"), &out->bpe));
+        return damaged(source, "it is no JSON object");
+    TRY(read_model(source, json_object_get(json, "model"), &out->bpe));
     TRY(read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
     TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), &out->cutter));
     TRY(read_decoder(source, json_object_get(json, "decoder")));
@@ -305,7 +428,7 @@ static enum status read_parts(const struct tokenizer_source *source, const json_
 
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err)
 {
-    struct tokenizer_source source = {.where = where, .err = err};
+    struct source source = {.where = where, .err = err};
     struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
     tokenizer->bos = tokenizer->eos = -1;
     enum status status = read_parts(&source, json, tokenizer);

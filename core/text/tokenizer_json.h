@@ -19,23 +19,3 @@ struct tokenizer {
 
 /* Makes a tokenizer of the contents of a tokenizer.json. `where` names the file in messages. */
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err);
-
-/* ---- between tokenizer_json.c and tokenizer_model.c ---------------------- */
-
-struct tokenizer_source {
-    const char *where; /* the file */
-    struct error *err;
-};
-
-/* "'FILE' has the WHAT NAME, and …": STATUS_USAGE. */
-enum status tokenizer_refuse(const struct tokenizer_source *source, const char *what, const char *name);
-
-/* STATUS_DATA with a message about the file. */
-__attribute__((format(printf, 2, 3))) enum status tokenizer_damaged(const struct tokenizer_source *source,
-                                                                    const char *format, ...);
-
-/* A member that is true or false; absent or null: `absent`. */
-enum status tokenizer_flag(const struct tokenizer_source *source, const json_t *object, const char *key, bool absent,
-                           bool *out);
-
-enum status tokenizer_read_model(const struct tokenizer_source *source, const json_t *model, struct bpe *bpe);
