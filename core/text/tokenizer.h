@@ -27,7 +27,7 @@
 struct tokenizer;
 
 /* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt, which the folder's class
- * completes. Further special tokens come from tokenizer_config.json (tokenizer_config.h).
+ * completes. Further special tokens come from tokenizer_config.json (tokenizer_folder.h).
  * STATUS_USAGE: there is no tokenizer that this reader knows (none at all; SentencePiece, WordPiece, Unigram; a
  * component that it does not have); STATUS_DATA: a file is damaged, or cannot be read. */
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);

@@ -1,6 +1,6 @@
 /* Any bytes as a tokenizer.json, whose member "config" is the tokenizer_config.json, and after a NUL a text: refused,
  * or tokens whose text is UTF-8, and the same from the stream. */
-#include "core/text/tokenizer_config.h"
+#include "core/text/tokenizer_folder.h"
 #include "core/text/tokenizer_json.h"
 #include "core/text/utf8.h"
 
@@ -37,8 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *json = json_loadb((const char *)data, length, JSON_REJECT_DUPLICATES, NULL);
     if (!json)
         return 0;
-    const struct tokenizer_config config = {.folder = ".", .values = json_object_get(json, "config")};
-    if (tokenizer_config_apply(&config, json, &err) == STATUS_OK &&
+    const struct tokenizer_folder folder = {.path = ".", .values = json_object_get(json, "config")};
+    if (tokenizer_folder_apply(&folder, json, &err) == STATUS_OK &&
         tokenizer_from_json(json, "tokenizer.json", &tokenizer, &err) == STATUS_OK) {
         check_text(tokenizer, end ? (const char *)end + 1 : "", end ? size - length - 1 : 0);
         tokenizer_free(tokenizer);
