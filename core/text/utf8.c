@@ -1,72 +1,48 @@
 #include "core/text/utf8.h"
 
-/* The length of a character by its first byte, 0 for a byte that begins none, and the bounds of its second byte. */
-static int character_length(unsigned char first, unsigned char *low, unsigned char *high)
+#include <stdbool.h>
+#include <string.h>
+#include <utf8proc.h>
+
+/* Whether more bytes can make a character of these: the least or the greatest that may follow do. */
+static bool begins_character(const unsigned char *bytes, size_t count)
 {
-    *low = 0x80, *high = 0xbf;
-    if (first < 0x80)
-        return 1;
-    if (first < 0xc2 || first > 0xf4)
-        return 0;
-    if (first == 0xe0)
-        *low = 0xa0; /* below are overlong forms */
-    else if (first == 0xed)
-        *high = 0x9f; /* surrogates */
-    else if (first == 0xf0)
-        *low = 0x90;
-    else if (first == 0xf4)
-        *high = 0x8f; /* above U+10FFFF */
-    return first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    static const int fills[] = {0x80, 0xbf};
+    for (int i = 0; i < 2; i++) {
+        unsigned char whole[UTF8_MAX];
+        utf8proc_int32_t point;
+        memset(whole, fills[i], sizeof whole);
+        memcpy(whole, bytes, count);
+        if (utf8proc_iterate(whole, sizeof whole, &point) > (utf8proc_ssize_t)count)
+            return true;
+    }
+    return false;
 }
 
 int utf8_next(const unsigned char *bytes, size_t count, uint32_t *point)
 {
-    unsigned char low, high;
-    if (count == 0)
-        return 0;
-    int length = character_length(bytes[0], &low, &high);
-    if (length <= 1) {
-        *point = bytes[0];
-        return length == 1 ? 1 : -1;
+    utf8proc_int32_t found;
+    const utf8proc_ssize_t length = utf8proc_iterate(bytes, (utf8proc_ssize_t)count, &found);
+    size_t part = 0;
+    if (length > 0) {
+        *point = (uint32_t)found;
+        return (int)length;
     }
-    uint32_t value = bytes[0] & (0x7fu >> length);
-    for (int i = 1; i < length; i++) {
-        if ((size_t)i >= count)
-            return 0;
-        if (bytes[i] < (i == 1 ? low : 0x80) || bytes[i] > (i == 1 ? high : 0xbf))
-            return -i;
-        value = value << 6 | (bytes[i] & 0x3f);
-    }
-    *point = value;
-    return length;
+    while (part < count && part + 1 < UTF8_MAX && begins_character(bytes, part + 1))
+        part++;
+    return part == count ? 0 : part ? -(int)part : -1;
 }
 
 int utf8_put(uint32_t point, char out[UTF8_MAX])
 {
-    if (point < 0x80) {
-        out[0] = (char)point;
-        return 1;
-    }
-    int length = point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-    for (int i = length - 1; i > 0; i--, point >>= 6)
-        out[i] = (char)(0x80 | (point & 0x3f));
-    out[0] = (char)((0xf00 >> length & 0xf0) | point);
-    return length;
+    return (int)utf8proc_encode_char((utf8proc_int32_t)point, (utf8proc_uint8_t *)out);
 }
 
 uint32_t utf8_at(const char *text, int *length)
 {
-    const unsigned char *bytes = (const unsigned char *)text;
-    if (bytes[0] < 0x80) {
-        *length = 1;
-        return bytes[0];
-    }
-    int count = bytes[0] < 0xe0 ? 2 : bytes[0] < 0xf0 ? 3 : 4;
-    uint32_t value = bytes[0] & (0x7fu >> count);
-    for (int i = 1; i < count; i++)
-        value = value << 6 | (bytes[i] & 0x3f);
-    *length = count;
-    return value;
+    utf8proc_int32_t point;
+    *length = (int)utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &point);
+    return (uint32_t)point;
 }
 
 size_t utf8_back(const char *text, size_t at)
