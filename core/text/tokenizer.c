@@ -13,7 +13,8 @@ void tokenizer_free(struct tokenizer *tokenizer)
     if (!tokenizer)
         return;
     added_tokens_release(&tokenizer->added);
-    pre_tokenizer_release(&tokenizer->cutter);
+    for (int i = 0; i < tokenizer->cut_count; i++)
+        pattern_free(tokenizer->cuts[i].pattern);
     bpe_release(&tokenizer->bpe);
     token_list_release(&tokenizer->before);
     token_list_release(&tokenizer->after);
@@ -30,10 +31,47 @@ struct encoder {
     struct error *err;
 };
 
-static void take_word(void *context, const char *word, size_t bytes)
+static enum status cut_text(struct encoder *encoder, int step, const char *text, size_t bytes);
+
+/* Matches and the text between them go to the next step. */
+static enum status cut_by_pattern(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
-    struct encoder *encoder = context;
-    bpe_encode(&encoder->tokenizer->bpe, word, bytes, &encoder->room, encoder->out);
+    const struct cut *cut = &encoder->tokenizer->cuts[step];
+    struct pattern_search search = {0};
+    size_t done = 0, start, end;
+    for (;;) {
+        TRY(pattern_next(cut->pattern, text, bytes, &search, &start, &end, encoder->err));
+        const bool last = start > bytes;
+        if (!cut->drop_others)
+            TRY(cut_text(encoder, step + 1, text + done, (last ? bytes : start) - done));
+        if (last)
+            return STATUS_OK;
+        if (!cut->drop_matches)
+            TRY(cut_text(encoder, step + 1, text + start, end - start));
+        done = end;
+    }
+}
+
+static enum status prefix_space(struct encoder *encoder, int step, const char *text, size_t bytes)
+{
+    struct text longer = {0};
+    if (text[0] != ' ')
+        text_add(&longer, " ", 1);
+    text_add(&longer, text, bytes);
+    const enum status status = cut_text(encoder, step + 1, longer.bytes, longer.count);
+    text_release(&longer);
+    return status;
+}
+
+/* Cuts a text into words, from step `step` of the pre-tokenizer on. */
+static enum status cut_text(struct encoder *encoder, int step, const char *text, size_t bytes)
+{
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    if (bytes && step < tokenizer->cut_count)
+        return tokenizer->cuts[step].pattern ? cut_by_pattern(encoder, step, text, bytes)
+                                             : prefix_space(encoder, step, text, bytes);
+    bpe_encode(&tokenizer->bpe, text, bytes, &encoder->room, encoder->out);
+    return STATUS_OK;
 }
 
 /* A text without tokens of the sets before `set`; what lies between those of set 0 is normalized, and then has those of
@@ -52,10 +90,7 @@ static enum status encode_text(struct encoder *encoder, const char *text, size_t
             between = encoder->normal.bytes;
             length = encoder->normal.count;
         }
-        if (set == 0 && length)
-            TRY(encode_text(encoder, between, length, 1));
-        else if (length)
-            TRY(pre_tokenizer_run(&tokenizer->cutter, between, length, take_word, encoder, encoder->err));
+        TRY(set == 0 ? encode_text(encoder, between, length, 1) : cut_text(encoder, 0, between, length));
         if (part.token)
             token_list_add(encoder->out, part.token->id);
     }

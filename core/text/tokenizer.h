@@ -6,7 +6,7 @@
  *   added tokens    <|endoftext|> and its like are found in the text first (added_tokens.h)
  *   normalizer      none, or NFC (unicode.h)
  *   pre-tokenizer   ByteLevel, Split by a regular expression, Digits, and sequences of them, which cut the text into
- *                   words (pre_tokenizer.h, pattern.h)
+ *                   words (pattern.h)
  *   model           BPE over the bytes of a word (bpe.h)
  *   post-processor  ByteLevel, TemplateProcessing (the first token of Llama 3), and sequences of them
  *   decoder         ByteLevel

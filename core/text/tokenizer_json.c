@@ -203,26 +203,26 @@ static enum status read_normalizer(const struct source *source, const json_t *no
     return STATUS_OK;
 }
 
-static enum status add_cut(const struct source *source, struct pre_tokenizer *cutter, struct cut cut)
+static enum status add_cut(const struct source *source, struct tokenizer *out, struct cut cut)
 {
-    if (cutter->count == CUT_STEPS) {
+    if (out->cut_count == CUT_STEPS) {
         pattern_free(cut.pattern);
         return refuse_part(source, "pre-tokenizer", "Sequence of more than 8");
     }
-    cutter->cuts[cutter->count++] = cut;
+    out->cuts[out->cut_count++] = cut;
     return STATUS_OK;
 }
 
 static enum status add_pattern(const struct source *source, const char *expression, struct cut cut,
-                               struct pre_tokenizer *cutter)
+                               struct tokenizer *out)
 {
     enum status status = pattern_compile(expression, &cut.pattern, source->err);
     if (status != STATUS_OK)
         return error_prefix(source->err, "'%s'", source->where);
-    return add_cut(source, cutter, cut);
+    return add_cut(source, out, cut);
 }
 
-static enum status read_split(const struct source *source, const json_t *split, struct pre_tokenizer *cutter)
+static enum status read_split(const struct source *source, const json_t *split, struct tokenizer *out)
 {
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
     const char *expression = json_string_value(json_object_get(json_object_get(split, "pattern"), "Regex"));
@@ -236,51 +236,49 @@ static enum status read_split(const struct source *source, const json_t *split, 
     if (!removed && strcmp(behavior, "Isolated") != 0)
         return refuse_part(source, "behavior of a Split", behavior);
     return add_pattern(source, expression,
-                       (struct cut){.drop_matches = removed && !invert, .drop_others = removed && invert}, cutter);
+                       (struct cut){.drop_matches = removed && !invert, .drop_others = removed && invert}, out);
 }
 
-static enum status read_byte_level(const struct source *source, const json_t *component, struct pre_tokenizer *cutter)
+static enum status read_byte_level(const struct source *source, const json_t *component, struct tokenizer *out)
 {
     bool prefix, expression;
     TRY(read_flag(source, component, "add_prefix_space", true, &prefix));
     TRY(read_flag(source, component, "use_regex", true, &expression));
     if (prefix)
-        TRY(add_cut(source, cutter, (struct cut){0}));
-    return expression ? add_pattern(source, GPT2_EXPRESSION, (struct cut){0}, cutter) : STATUS_OK;
+        TRY(add_cut(source, out, (struct cut){0}));
+    return expression ? add_pattern(source, GPT2_EXPRESSION, (struct cut){0}, out) : STATUS_OK;
 }
 
 /* *mapped: ByteLevel, after which words are no text any more, has come. */
-static enum status read_cuts(const struct source *source, const json_t *component, bool *mapped,
-                             struct pre_tokenizer *cutter)
+static enum status read_cuts(const struct source *source, const json_t *component, bool *mapped, struct tokenizer *out)
 {
     const json_t *members = json_object_get(component, "pretokenizers"), *member;
     size_t i;
     bool each;
     if (has_type(component, "Sequence")) {
-        json_array_foreach((json_t *)members, i, member) TRY(read_cuts(source, member, mapped, cutter));
+        json_array_foreach((json_t *)members, i, member) TRY(read_cuts(source, member, mapped, out));
         return STATUS_OK;
     }
     if (*mapped)
         return refuse_part(source, "pre-tokenizer after ByteLevel", type_of(component));
     if (has_type(component, "ByteLevel")) {
         *mapped = true;
-        return read_byte_level(source, component, cutter);
+        return read_byte_level(source, component, out);
     }
     if (has_type(component, "Split"))
-        return read_split(source, component, cutter);
+        return read_split(source, component, out);
     if (!has_type(component, "Digits"))
         return refuse_part(source, "pre-tokenizer", type_of(component));
     TRY(read_flag(source, component, "individual_digits", false, &each));
-    return add_pattern(source, each ? DIGIT : DIGIT "+", (struct cut){0}, cutter);
+    return add_pattern(source, each ? DIGIT : DIGIT "+", (struct cut){0}, out);
 }
 
-static enum status read_pre_tokenizer(const struct source *source, const json_t *component,
-                                      struct pre_tokenizer *cutter)
+static enum status read_pre_tokenizer(const struct source *source, const json_t *component, struct tokenizer *out)
 {
     bool mapped = false;
     if (is_absent(component))
         return refuse_part(source, "pre-tokenizer", "null");
-    TRY(read_cuts(source, component, &mapped, cutter));
+    TRY(read_cuts(source, component, &mapped, out));
     return mapped ? STATUS_OK : refuse_part(source, "pre-tokenizer without ByteLevel", type_of(component));
 }
 
@@ -420,7 +418,7 @@ static enum status read_parts(const struct source *source, const json_t *json, s
         return damaged(source, "it is no JSON object");
     TRY(read_model(source, json_object_get(json, "model"), &out->bpe));
     TRY(read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
-    TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), &out->cutter));
+    TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), out));
     TRY(read_decoder(source, json_object_get(json, "decoder")));
     TRY(read_all_added(source, json_object_get(json, "added_tokens"), out));
     return read_processor(source, json_object_get(json, "post_processor"), out);
