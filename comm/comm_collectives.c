@@ -3,9 +3,8 @@
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
 #include "comm/comm_log.h"
-#include "comm/comm_log_internal.h"
 #include "comm/comm_plan.h"
-#include "gpu/ops_profile.h"
+#include "gpu/spans.h"
 
 static void count_op(const struct data_op *op)
 {
@@ -19,18 +18,21 @@ static void count_op(const struct data_op *op)
     pthread_mutex_unlock(&comm->mutex);
 }
 
-/* Of a trace (gpu/ops_profile.h); bytes of all ranks' slices together. */
-static int trace_op(const struct data_op *op, struct stream *stream)
+/* The operation for the sinks of spans (gpu/spans.h); bytes of all ranks' slices together. */
+static struct span span_of(const struct data_op *op, struct stream *stream)
 {
     static const char *const names[2][COMM_PURPOSE_COUNT] = {
         {"all_gather", "all_gather parameters", "all_gather gradients", "all_gather updates", "all_gather reports"},
         {"reduce_scatter", "reduce_scatter parameters", "reduce_scatter gradients", "reduce_scatter updates",
          "reduce_scatter reports"}};
     const struct comm *comm = op->comm;
-    int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype)) * comm->world;
-    if (comm->world == 1)
-        return -1;
-    return ops_trace_begin(stream, names[op->kind == OP_REDUCE_SCATTER][comm->purpose], comm->unit, bytes);
+    const int reduces = op->kind == OP_REDUCE_SCATTER;
+    return (struct span){.kind = SPAN_COLLECTIVE,
+                         .what = reduces * COMM_PURPOSE_COUNT + comm->purpose,
+                         .unit = comm->unit,
+                         .name = names[reduces][comm->purpose],
+                         .bytes = (int64_t)(op->count * dtype_size(op->dtype)) * comm->world,
+                         .stream = stream};
 }
 
 static void data_op_submit(struct data_op *op, struct stream *stream)
@@ -44,15 +46,17 @@ static void data_op_submit(struct data_op *op, struct stream *stream)
     }
     op->unit = comm->unit;
     op->number = ++comm->submitted;
-    if (comm->world > 1)
+    struct span span = span_of(op, stream);
+    if (comm->world > 1) {
         count_op(op);
-    int number = comm_log_begin(comm->log, op, stream), traced = trace_op(op, stream);
+        span_begin(&span);
+    }
     if (comm->gpu)
         comm_device_submit(comm->gpu, op, stream);
     else
         comm_host_submit(op, stream);
-    ops_trace_end(stream, traced);
-    comm_log_end(comm->log, number);
+    if (comm->world > 1)
+        span_end(&span);
 }
 
 void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,

@@ -2,8 +2,9 @@
  * on all ranks. A rank keeps the seconds of operations that are over until all ranks have shared theirs. */
 #include "comm/comm_log.h"
 
-#include "comm/comm_log_internal.h"
-#include "gpu/spans.h"
+#include "comm/comm_internal.h"
+#include "core/memory.h"
+#include "gpu/span_recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,8 @@ struct share {
 struct comm_log {
     struct comm_log_config config;
     struct comm *comm;
-    struct spans *spans;
-    int64_t begun, over, shared; /* operations that were begun; are over here; all ranks have compared */
+    struct span_recorder *recorder; /* owned */
+    int64_t begun, over, shared;    /* operations that were begun; are over here; all ranks have compared */
     int64_t skipped;
     struct op_over *kept; /* (most): operation i is kept[i % most]; more are not recorded */
     int64_t most;
@@ -60,34 +61,32 @@ void comm_use(struct comm *comm, enum comm_purpose purpose, int unit)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static int row_of(const struct comm_log *log, enum op_kind kind, int purpose, int unit)
+/* what: span.what */
+static int row_of(const struct comm_log *log, int what, int unit)
 {
-    const int units = log->config.units + 1;
     ASSERT(unit >= -1 && unit < log->config.units);
-    return ((kind == OP_ALL_GATHER ? 0 : COMM_PURPOSE_COUNT) + purpose) * units + unit + 1;
+    return what * (log->config.units + 1) + unit + 1;
 }
 
 static void name_rows(struct comm_log *log)
 {
-    static const enum op_kind kinds[] = {OP_ALL_GATHER, OP_REDUCE_SCATTER};
-    for (size_t k = 0; k < COUNT_OF(kinds); k++)
-        for (int purpose = 0; purpose < COMM_PURPOSE_COUNT; purpose++)
-            for (int unit = -1; unit < log->config.units; unit++)
-                log->rows[row_of(log, kinds[k], purpose, unit)] =
-                    (struct comm_log_row){.collective = k ? "reduce_scatter" : "all_gather",
-                                          .purpose = (enum comm_purpose)purpose,
-                                          .unit = unit};
+    for (int what = 0; what < 2 * COMM_PURPOSE_COUNT; what++)
+        for (int unit = -1; unit < log->config.units; unit++)
+            log->rows[row_of(log, what, unit)] =
+                (struct comm_log_row){.collective = what < COMM_PURPOSE_COUNT ? "all_gather" : "reduce_scatter",
+                                      .purpose = (enum comm_purpose)(what % COMM_PURPOSE_COUNT),
+                                      .unit = unit};
 }
 
 /* ---- recording ----------------------------------------------------------- */
 
-/* A span that is over: its kind is the row. */
 static void take_span(void *context, const struct span *span)
 {
     struct comm_log *log = context;
-    const struct comm_log_row *row = &log->rows[span->kind];
+    const int number = row_of(log, span->what, span->unit);
+    const struct comm_log_row *row = &log->rows[number];
     log->kept[log->over++ % log->most] =
-        (struct op_over){.row = span->kind, .seconds = (float)span->seconds, .bytes = span->bytes};
+        (struct op_over){.row = number, .seconds = (float)span->seconds, .bytes = span->bytes};
     const struct comm_log_op op = {.collective = row->collective,
                                    .purpose = row->purpose,
                                    .unit = row->unit,
@@ -97,26 +96,18 @@ static void take_span(void *context, const struct span *span)
         log->config.each(log->config.context, &op);
 }
 
-int comm_log_begin(struct comm_log *log, const struct data_op *op, struct stream *stream)
+static bool wants_span(void *context, const struct span *span)
 {
-    if (!log || !(op->kind == OP_ALL_GATHER ? log->config.all_gather : log->config.reduce_scatter))
-        return -1;
+    struct comm_log *log = context;
+    if (span->kind != SPAN_COLLECTIVE ||
+        !(span->what < COMM_PURPOSE_COUNT ? log->config.all_gather : log->config.reduce_scatter))
+        return false;
     if (log->begun - log->shared == log->most) { /* at the same operation on all ranks */
         log->skipped++;
-        return -1;
+        return false;
     }
-    const struct comm *comm = log->comm;
-    struct span span = {.name = "", .kind = row_of(log, op->kind, comm->purpose, comm->unit), .unit = comm->unit};
-    span.bytes = (int64_t)(op->count * dtype_size(op->dtype)) * comm->world;
-    int number = spans_begin(log->spans, stream, &span);
-    log->begun += number >= 0;
-    return number;
-}
-
-void comm_log_end(struct comm_log *log, int number)
-{
-    if (log)
-        spans_end(log->spans, number);
+    log->begun++;
+    return true;
 }
 
 /* ---- life ---------------------------------------------------------------- */
@@ -127,25 +118,21 @@ enum status comm_log_start(struct comm *comm, struct device *device, const struc
     ASSERT(!comm->log && config->units > 0);
     if (comm->world == 1)
         return STATUS_OK;
-    struct comm_log *log = calloc(1, sizeof *log);
-    if (!log)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct comm_log *log = memory_zeroed(1, sizeof *log);
     comm->log = log;
     log->comm = comm;
     log->config = *config;
     log->num_rows = 2 * COMM_PURPOSE_COUNT * (config->units + 1);
     log->most = config->most ? config->most : KEPT;
-    log->kept = calloc((size_t)log->most, sizeof *log->kept);
-    log->shares = calloc((size_t)comm->world + 1, sizeof *log->shares);
-    log->ranks = calloc((size_t)comm->world, sizeof *log->ranks);
-    log->rows = calloc((size_t)log->num_rows, sizeof *log->rows);
-    log->read = calloc((size_t)log->num_rows, sizeof *log->read);
-    if (!log->kept || !log->shares || !log->ranks || !log->rows || !log->read) {
-        comm_log_stop(comm);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
+    log->kept = memory_zeroed((size_t)log->most, sizeof *log->kept);
+    log->shares = memory_zeroed((size_t)comm->world + 1, sizeof *log->shares);
+    log->ranks = memory_zeroed((size_t)comm->world, sizeof *log->ranks);
+    log->rows = memory_zeroed((size_t)log->num_rows, sizeof *log->rows);
+    log->read = memory_zeroed((size_t)log->num_rows, sizeof *log->read);
     name_rows(log);
-    enum status status = spans_new(device, IN_FLIGHT, take_span, log, &log->spans, err);
+    const struct span_recorder_config recorder = {
+        .capacity = IN_FLIGHT, .wants = wants_span, .deliver = take_span, .context = log};
+    enum status status = span_recorder_new(device, &recorder, &log->recorder, err);
     if (status != STATUS_OK)
         comm_log_stop(comm);
     return status;
@@ -156,7 +143,7 @@ void comm_log_stop(struct comm *comm)
     struct comm_log *log = comm ? comm->log : NULL;
     if (!log)
         return;
-    spans_free(log->spans);
+    span_recorder_free(log->recorder);
     free(log->kept);
     free(log->shares);
     free(log->ranks);
@@ -217,7 +204,7 @@ enum status comm_log_share(struct comm *comm, bool wait, struct error *err)
     struct comm_log *log = comm->log;
     bool more = log != NULL;
     if (log)
-        spans_collect(log->spans, wait);
+        span_recorder_collect(log->recorder, wait);
     while (more)
         TRY(share_some(log, &more, err));
     return STATUS_OK;

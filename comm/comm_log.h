@@ -2,9 +2,9 @@
  * for.
  *
  * Each rank times its own operations by events on their stream, from the moment it is ready for the operation to the
- * end (gpu/spans.h): over shared memory, TCP and NCCL alike. As an operation ends for all ranks at about the same time,
- * the rank that was ready last has the shortest time, and the difference to it is what another rank has waited.
- * comm_log_share() compares the times of the ranks, off the step's path. */
+ * end (gpu/span_recorder.h): over shared memory, TCP and NCCL alike. As an operation ends for all ranks at about the
+ * same time, the rank that was ready last has the shortest time, and the difference to it is what another rank has
+ * waited. comm_log_share() compares the times of the ranks, off the step's path. */
 #pragma once
 
 #include "comm/comm.h"

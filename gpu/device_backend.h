@@ -4,6 +4,7 @@
 
 #include "gpu/device.h"
 #include "gpu/ops.h"
+#include "gpu/spans.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,13 +50,11 @@ struct device_backend {
     void (*graph_free)(struct graph *graph);
 };
 
-struct ops_profiler;
-
 /* struct device's private_ points to a backend's struct that begins with this one; the backends' streams, events and
  * graphs begin with the structs below. */
 struct device_private {
     const struct device_backend *backend;
-    struct ops_profiler *profiler; /* owned by ops_profile.c; NULL while the profile is off */
+    struct span_sinks spans;
 };
 
 static inline const struct device_backend *device_backend_of(const struct device *device)

@@ -605,16 +605,6 @@ enum { OPS_SUMS_WORKSPACE = 16 << 10 };
 /* Writes a line for the log on how ops are computed where there are several ways; empty where there is only one. */
 void ops_describe(struct device *device, char *text, size_t size);
 
-/* Time and work of each op since the last reset, for benchmarks and the profile. Off by default. While it is on, every
- * op is timed between two stream_sync() calls, so that a run on a GPU is slower. */
-struct op_profile {
-    const char *name;
-    int64_t calls;
-    double seconds, flops, bytes;
-};
-void ops_profile_enable(struct device *device, bool on);
-int ops_profile_read(struct device *device, struct op_profile *out, int max); /* returns the entries filled; resets */
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,137 +1,179 @@
+/* spans.c: hands spans to the sinks, and wraps the op table while a sink takes ops. */
 #include "gpu/spans.h"
 
-#include <stdlib.h>
+#include "core/flight/flight.h"
+#include "gpu/device_backend.h"
+#include "gpu/op_cost.h"
 
-struct span_slot {
-    struct span span;
-    struct stream *stream;
-    struct event *begin, *end; /* owned */
-    bool ended;
-};
+#if ZTRAIN_CUDA && __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+#define HAS_NVTX 1
+#else
+#define HAS_NVTX 0
+#endif
 
-struct spans {
-    struct device *device;
-    void (*sink)(void *context, const struct span *span);
-    void *context;
-    struct event *base; /* owned */
-    struct event *zero; /* `base` or that of others; NULL: there is none */
-    int64_t head, tail; /* spans [head, tail) are undelivered; both only grow */
-    int capacity;
-    struct span_slot slots[];
-};
-
-static enum status make_events(struct spans *s, struct error *err)
+const char *phase_name(enum phase phase)
 {
-    TRY(event_new_timed(s->device, &s->base, err));
-    for (int i = 0; i < s->capacity; i++) {
-        TRY(event_new_timed(s->device, &s->slots[i].begin, err));
-        TRY(event_new_timed(s->device, &s->slots[i].end, err));
-    }
-    return STATUS_OK;
+    static const char *const words[] = {
+        [PHASE_OTHER] = "other",           [PHASE_FORWARD] = "forward",      [PHASE_HEAD] = "head",
+        [PHASE_BACKWARD] = "backward",     [PHASE_REDUCE] = "reduce",        [PHASE_OPTIMIZER] = "optimizer",
+        [PHASE_EVALUATION] = "evaluation", [PHASE_GENERATION] = "generation"};
+    _Static_assert(COUNT_OF(words) == PHASE_COUNT, "every phase has a name");
+    return words[phase];
 }
 
-enum status spans_new(struct device *device, int capacity, void (*sink)(void *context, const struct span *span),
-                      void *context, struct spans **spans, struct error *err)
-{
-    ASSERT(capacity > 0);
-    struct spans *s = *spans = calloc(1, sizeof *s + (size_t)capacity * sizeof s->slots[0]);
-    if (!s)
-        return error_set(err, STATUS_DEVICE, "cannot record spans: out of memory");
-    s->device = device;
-    s->sink = sink;
-    s->context = context;
-    s->capacity = capacity;
-    enum status status = make_events(s, err);
-    if (status != STATUS_OK) {
-        spans_free(s);
-        *spans = NULL;
-    }
-    return status;
-}
+/* ---- sinks that are always on -------------------------------------------- */
 
-void spans_free(struct spans *s)
+/* Phases without a counterpart in the flight recorder are FLIGHT_NONE. */
+static int64_t flight_span_begin(void *context, const struct span *span)
 {
-    if (!s)
-        return;
-    for (int i = 0; i < s->capacity; i++) {
-        event_free(s->slots[i].begin);
-        event_free(s->slots[i].end);
-    }
-    event_free(s->base);
-    free(s);
-}
-
-void spans_base(struct spans *s, struct stream *stream)
-{
-    ASSERT(s->head == s->tail);
-    stream_sync(stream);
-    event_record(s->base, stream);
-    event_sync(s->base);
-    s->zero = s->base;
-}
-
-void spans_base_as(struct spans *s, const struct spans *other)
-{
-    ASSERT(s->head == s->tail && other->zero);
-    s->zero = other->zero;
-}
-
-/* Delivers the oldest span if it is over. */
-static bool deliver_oldest(struct spans *s)
-{
-    struct span_slot *slot = &s->slots[s->head % s->capacity];
-    if (s->head == s->tail || !slot->ended || !event_elapsed(slot->begin, slot->end, &slot->span.seconds))
-        return false;
-    if (s->zero && (!event_elapsed(s->zero, slot->begin, &slot->span.start) ||
-                    !event_elapsed(s->zero, slot->end, &slot->span.end)))
-        return false;
-    s->head++;
-    s->sink(s->context, &slot->span);
-    return true;
-}
-
-int spans_begin(struct spans *s, struct stream *stream, const struct span *what)
-{
-    if (device_is_capturing(s->device))
+    static const enum flight_kind kinds[PHASE_COUNT] = {
+        [PHASE_FORWARD] = FLIGHT_FORWARD,   [PHASE_HEAD] = FLIGHT_HEAD,           [PHASE_BACKWARD] = FLIGHT_BACKWARD,
+        [PHASE_REDUCE] = FLIGHT_REDUCE,     [PHASE_OPTIMIZER] = FLIGHT_OPTIMIZER, [PHASE_EVALUATION] = FLIGHT_FORWARD,
+        [PHASE_GENERATION] = FLIGHT_FORWARD};
+    (void)context;
+    if (span->kind != SPAN_PHASE || kinds[span->what] == FLIGHT_NONE)
         return -1;
-    if (s->tail - s->head == s->capacity)
-        spans_collect(s, false);
-    if (s->tail - s->head == s->capacity) {
-        if (!s->slots[s->head % s->capacity].ended)
-            return -1;
-        event_sync(s->slots[s->head % s->capacity].end);
-        if (!deliver_oldest(s)) /* the device has failed */
-            s->head++;
-    }
-    int number = (int)(s->tail++ % s->capacity);
-    struct span_slot *slot = &s->slots[number];
-    slot->span = *what;
-    slot->span.stream = slot->stream = stream;
-    slot->span.start = slot->span.end = slot->span.seconds = 0;
-    slot->ended = false;
-    event_record(slot->begin, stream);
-    return number;
+    return (int64_t)flight_begin(kinds[span->what], span->unit, 0, -1);
 }
 
-void spans_end(struct spans *s, int number)
+static void flight_span_end(void *context, const struct span *span, int64_t mark)
 {
-    if (number < 0)
+    (void)context, (void)span;
+    flight_end((uint64_t)mark);
+}
+
+static int64_t nvtx_span_begin(void *context, const struct span *span)
+{
+    (void)context;
+    if (!HAS_NVTX || span->kind != SPAN_PHASE)
+        return -1;
+#if HAS_NVTX
+    char text[48];
+    snprintf(text, sizeof text, "%s unit %d", span->name, span->unit);
+    nvtxRangePushA(span->unit == UNIT_NONE ? span->name : text);
+#endif
+    return 0;
+}
+
+static void nvtx_span_end(void *context, const struct span *span, int64_t mark)
+{
+    (void)context, (void)span, (void)mark;
+#if HAS_NVTX
+    nvtxRangePop();
+#endif
+}
+
+static const struct span_sink always[SPAN_ALWAYS] = {{.begin = flight_span_begin, .end = flight_span_end},
+                                                     {.begin = nvtx_span_begin, .end = nvtx_span_end}};
+
+/* ---- spans --------------------------------------------------------------- */
+
+static struct span_sinks *sinks_of(const struct device *device)
+{
+    return &((struct device_private *)device->private_)->spans;
+}
+
+void span_begin(struct span *span)
+{
+    struct span_sinks *sinks = sinks_of(stream_device(span->stream));
+    span->outer = sinks->now.phase == PHASE_OTHER ? (struct span_place){PHASE_OTHER, UNIT_NONE} : sinks->now;
+    if (span->kind == SPAN_PHASE)
+        sinks->now = (struct span_place){(enum phase)span->what, span->unit};
+    if (span->kind == SPAN_OP)
+        span->unit = span->outer.unit;
+    for (int i = 0; i < SPAN_ALWAYS; i++)
+        span->marks[i] = always[i].begin(NULL, span);
+    for (int i = 0; i < SPAN_SINKS - SPAN_ALWAYS; i++)
+        span->marks[SPAN_ALWAYS + i] = i < sinks->count ? sinks->rows[i].sink->begin(sinks->rows[i].context, span) : -1;
+}
+
+void span_end(struct span *span)
+{
+    struct span_sinks *sinks = sinks_of(stream_device(span->stream));
+    if (span->kind == SPAN_PHASE)
+        sinks->now = span->outer;
+    for (int i = sinks->count - 1; i >= 0; i--)
+        if (span->marks[SPAN_ALWAYS + i] >= 0)
+            sinks->rows[i].sink->end(sinks->rows[i].context, span, span->marks[SPAN_ALWAYS + i]);
+    for (int i = SPAN_ALWAYS - 1; i >= 0; i--)
+        if (span->marks[i] >= 0)
+            always[i].end(NULL, span, span->marks[i]);
+}
+
+struct span phase_begin(struct stream *stream, enum phase phase, int unit)
+{
+    struct span span = {
+        .kind = SPAN_PHASE, .what = (int)phase, .unit = unit, .name = phase_name(phase), .stream = stream};
+    span_begin(&span);
+    return span;
+}
+
+/* ---- ops as spans -------------------------------------------------------- */
+
+#define OPS_INDEX(name) INDEX_##name,
+enum { OPS_LIST(OPS_INDEX) };
+
+#define OPS_SPANNED(op)                                                           \
+    static void spanned_##op(struct stream *stream, const struct op##_args *args) \
+    {                                                                             \
+        const struct op_cost cost = op_cost_##op(args);                           \
+        struct span span = {.kind = SPAN_OP,                                      \
+                            .what = INDEX_##op,                                   \
+                            .name = #op,                                          \
+                            .bytes = (int64_t)cost.bytes,                         \
+                            .flops = cost.flops,                                  \
+                            .stream = stream};                                    \
+        span_begin(&span);                                                        \
+        sinks_of(stream_device(stream))->plain->op(stream, args);                 \
+        span_end(&span);                                                          \
+    }
+OPS_LIST(OPS_SPANNED)
+
+#define OPS_SPANNED_MEMBER(op) .op = spanned_##op,
+static const struct op_table spanned = {OPS_LIST(OPS_SPANNED_MEMBER)};
+
+static void wrap_ops(struct device *device)
+{
+    struct span_sinks *sinks = sinks_of(device);
+    bool wanted = false;
+    for (int i = 0; i < sinks->count; i++)
+        wanted |= sinks->rows[i].sink->takes_ops;
+    if (wanted == (sinks->plain != NULL))
         return;
-    struct span_slot *slot = &s->slots[number];
-    ASSERT(!slot->ended);
-    event_record(slot->end, slot->stream);
-    slot->ended = true;
+    if (wanted)
+        sinks->plain = device->ops;
+    device->ops = wanted ? &spanned : sinks->plain;
+    if (!wanted)
+        sinks->plain = NULL;
 }
 
-void spans_collect(struct spans *s, bool wait)
+void span_sink_add(struct device *device, const struct span_sink *sink, void *context)
 {
-    while (s->head < s->tail) {
-        if (wait)
-            event_sync(s->slots[s->head % s->capacity].end);
-        if (deliver_oldest(s))
-            continue;
-        if (!wait)
-            return;
-        s->head++; /* the device has failed: the time is unknown */
-    }
+    struct span_sinks *sinks = sinks_of(device);
+    ASSERT(sinks->count < SPAN_SINKS - SPAN_ALWAYS);
+    sinks->rows[sinks->count].sink = sink;
+    sinks->rows[sinks->count++].context = context;
+    wrap_ops(device);
+}
+
+void span_sink_remove(struct device *device, const struct span_sink *sink, void *context)
+{
+    struct span_sinks *sinks = sinks_of(device);
+    int kept = 0;
+    for (int i = 0; i < sinks->count; i++)
+        if (sinks->rows[i].sink != sink || sinks->rows[i].context != context)
+            sinks->rows[kept++] = sinks->rows[i];
+    sinks->count = kept;
+    wrap_ops(device);
+}
+
+void *span_sink_context(const struct device *device, const struct span_sink *sink)
+{
+    const struct span_sinks *sinks = sinks_of(device);
+    for (int i = 0; i < sinks->count; i++)
+        if (sinks->rows[i].sink == sink)
+            return sinks->rows[i].context;
+    return NULL;
 }

@@ -1,44 +1,101 @@
-/* spans.h: from when to when pieces of work ran on a device's streams, measured without waiting for the device.
+/* spans.h: one event for each piece of work: an op, a phase of the step, a collective, from its begin to its end.
  *
- *     spans_begin(stream) · work is enqueued on the stream · spans_end()   two timed events around the work
- *     spans_collect()                                                      later: spans that are over go to the sink
+ *     struct span span = {.kind = …, .stream = stream, …};
+ *     span_begin(&span);   … work is enqueued on the stream …   span_end(&span);
  *
- * Spans are delivered in the order in which they began, so one that is not over holds back those that began after it:
- * spans that enclose others need a recorder of their own. During a capture nothing is recorded. One thread. */
+ * Every sink takes of it what it records:
+ *
+ *     flight recorder  phases, by the host's clock (core/flight/flight.h); always
+ *     NVTX             phases, as ranges of the calling thread, which Nsight Systems shows above its kernels; always
+ *     profile          ops, each timed by itself, by phase and unit (ops_profile.h)
+ *     recorders        what they want, timed on the device without waiting for it (span_recorder.h): the times of a
+ *                      step's phases, --trace, comms_logger
+ *
+ * A span costs a few nanoseconds while only the first two are on; ops are spans only while a sink wants them. Spans of
+ * a stream nest. One that is not ended after an error does no harm. One thread for a device. */
 #pragma once
 
 #include "gpu/device.h"
 
-struct span {
-    const char *name; /* borrowed, as are other pointers; it must live until the span is delivered */
-    int kind;         /* the caller's */
-    int32_t unit;     /* of the model; -1: none */
-    int64_t bytes;
-    double flops;
-    const struct stream *stream;
-    double start, end, seconds; /* set on delivery; start and end: since spans_base() */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct op_table;
+
+enum span_kind { SPAN_OP, SPAN_PHASE, SPAN_COLLECTIVE };
+
+enum phase {
+    PHASE_OTHER, /* outside of all phases */
+    PHASE_FORWARD,
+    PHASE_HEAD, /* forward and backward, which are phases in it */
+    PHASE_BACKWARD,
+    PHASE_REDUCE,
+    PHASE_OPTIMIZER,
+    PHASE_EVALUATION,
+    PHASE_GENERATION,
+    PHASE_COUNT
+};
+const char *phase_name(enum phase phase);
+
+enum {
+    UNIT_NONE = -1,  /* of a phase: it is the whole phase */
+    SPAN_SINKS = 8,  /* at most, for a device */
+    SPAN_ALWAYS = 2, /* of them are the flight recorder and NVTX */
 };
 
-struct spans;
+/* A phase of a step, and in it a unit of the model, or UNIT_NONE. */
+struct span_place {
+    enum phase phase;
+    int unit;
+};
 
-/* Room for `capacity` spans that are not delivered yet. The caller frees *spans with spans_free(). sink(context, span)
- * is called by spans_collect() and, when there is no room, by spans_begin(). STATUS_DEVICE: out of memory. */
-enum status spans_new(struct device *device, int capacity, void (*sink)(void *context, const struct span *span),
-                      void *context, struct spans **spans, struct error *err);
-void spans_free(struct spans *spans); /* undelivered spans are dropped; may be NULL */
+struct span {
+    enum span_kind kind;
+    int what;         /* an op: its place in OPS_LIST; a phase: enum phase; a collective: the caller's number */
+    int unit;         /* of the model, or UNIT_NONE; an op's is that of its phase */
+    const char *name; /* "norm_fwd", "forward", "all_gather parameters"; static */
+    int64_t bytes;    /* 0: unknown */
+    double flops;
+    struct stream *stream;
+    double start, end, seconds; /* set when a recorder delivers it */
+    struct span_place outer;    /* set by span_begin(): the phase in which it lies */
+    int64_t marks[SPAN_SINKS];  /* of the sinks, from begin to end */
+};
 
-/* Makes the point that `stream` has reached the zero of `start`, after it has waited for the stream. Before it, `start`
- * and `end` are 0 in every span. Nothing may be undelivered. */
-void spans_base(struct spans *spans, struct stream *stream);
+void span_begin(struct span *span);
+void span_end(struct span *span);
 
-/* The zero of `start` becomes that of `other`, which has one and is freed later. */
-void spans_base_as(struct spans *spans, const struct spans *other);
+/* Begins a phase of the step, or a unit in it. */
+struct span phase_begin(struct stream *stream, enum phase phase, int unit);
 
-/* Begins a span, of which name, kind, unit, bytes and flops are copied; returns its number for spans_end(), or -1
- * during a capture. Where there is no room, it waits until the oldest span is over, and returns -1 if that has not even
- * been ended. */
-int spans_begin(struct spans *spans, struct stream *stream, const struct span *what);
-void spans_end(struct spans *spans, int number); /* -1: nothing */
+/* ---- sinks --------------------------------------------------------------- */
 
-/* Delivers the spans that are over; wait: all of them, when they are over. Every span must have been ended then. */
-void spans_collect(struct spans *spans, bool wait);
+struct span_sink {
+    bool takes_ops; /* while a device has such a sink, its ops are spans */
+    /* Returns what end() gets; -1: end() is not called. */
+    int64_t (*begin)(void *context, const struct span *span);
+    void (*end)(void *context, const struct span *span, int64_t mark);
+};
+
+/* A device's sinks begin in the order in which they were added, and end in the other one. No span is open. */
+void span_sink_add(struct device *device, const struct span_sink *sink, void *context);
+void span_sink_remove(struct device *device, const struct span_sink *sink, void *context);
+
+/* The context of the device's first such sink; NULL: it has none. */
+void *span_sink_context(const struct device *device, const struct span_sink *sink);
+
+/* A device's table of sinks (struct device_private), zeroed at first. */
+struct span_sinks {
+    struct {
+        const struct span_sink *sink;
+        void *context; /* borrowed */
+    } rows[SPAN_SINKS - SPAN_ALWAYS];
+    int count;
+    struct span_place now;        /* the innermost open phase */
+    const struct op_table *plain; /* device->ops while ops are no spans; NULL: they are none */
+};
+
+#ifdef __cplusplus
+}
+#endif

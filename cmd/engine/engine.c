@@ -12,7 +12,9 @@
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
+#include "gpu/ops_profile.h"
 #include "gpu/peaks.h"
+#include "gpu/phase_times.h"
 #include "gpu/simulate/device_plan.h"
 
 #include <inttypes.h>
@@ -166,6 +168,7 @@ static enum status open_device(struct engine *t, int threads, struct error *err)
     }
     TRY(engine_agree(t, status, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    TRY(phase_times_new(t->device, &t->phase_times, err));
     TRY(engine_agree(t, choose_sm_target(t->spec, t->device, t->world, t->comm, t->boot, &ctas, err), err));
     if (t->comm)
         TRY(engine_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
@@ -535,6 +538,7 @@ void engine_release(struct engine *t)
     if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
         comm_detach_device(t->comm);
     engine_memory_free(t);
+    phase_times_free(t->phase_times);
     if (t->device)
         device_close(t->device);
     train_sources_release(&t->sources);

@@ -40,6 +40,7 @@ struct engine {
     struct tensor_table table;
     struct shard_layout layout;
     struct device *device;
+    struct phase_times *phase_times; /* of the steps; owned */
     struct stream *compute;
     struct zero *zero;
     struct activation_store *activations; /* NULL unless cpu_checkpointing */

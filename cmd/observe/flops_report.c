@@ -118,29 +118,33 @@ void flops_report_run(struct run *run)
 
 static void add_work(struct work *sum, const struct module_profile *part)
 {
-    sum->seconds += part->seconds;
-    sum->flops += part->flops;
+    sum->seconds += part->work.seconds;
+    sum->flops += part->work.flops;
 }
 
 /* The ops of a range belong to a unit, to its kind, and to the model. */
 static void add_part(struct step_profile *p, const struct module_profile *part)
 {
     const int units = p->run->engine.table.num_units;
-    struct module *of_unit = part->unit >= 0 ? &p->units[part->unit] : NULL;
-    struct module *of_kind = !of_unit ? NULL : &p->kinds[part->unit == 0 ? 0 : part->unit < units - 1 ? 1 : 2];
+    struct module *of_unit = part->place.unit >= 0 ? &p->units[part->place.unit] : NULL;
+    struct module *of_kind = !of_unit ? NULL
+                                      : &p->kinds[part->place.unit == 0          ? 0
+                                                  : part->place.unit < units - 1 ? 1
+                                                                                 : 2];
     struct module *all[] = {&p->model, of_kind, of_unit};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         if (!all[i])
             continue;
-        if (part->range == TRACE_FORWARD)
+        if (part->place.phase == PHASE_FORWARD)
             add_work(&all[i]->forward, part);
-        else if (part->range == TRACE_BACKWARD)
+        else if (part->place.phase == PHASE_BACKWARD)
             add_work(&all[i]->backward, part);
-        else if (part->range == TRACE_OPTIMIZER)
+        else if (part->place.phase == PHASE_OPTIMIZER)
             add_work(&all[i]->optimizer, part);
     }
-    if (part->range != TRACE_FORWARD && part->range != TRACE_BACKWARD && part->range != TRACE_OPTIMIZER)
-        p->other += part->seconds;
+    if (part->place.phase != PHASE_FORWARD && part->place.phase != PHASE_BACKWARD &&
+        part->place.phase != PHASE_OPTIMIZER)
+        p->other += part->work.seconds;
 }
 
 static int64_t unit_parameters(const struct tensor_table *table, int unit)

@@ -18,7 +18,7 @@
 #include "cmd/run/trace_file.h"
 #include "core/metrics/metrics.h"
 #include "gpu/cpu/cpu_kernels.h"
-#include "gpu/ops.h"
+#include "gpu/ops_profile.h"
 
 #include <jansson.h>
 #include <stdbool.h>

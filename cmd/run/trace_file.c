@@ -5,7 +5,7 @@
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "gpu/ops_profile.h"
+#include "gpu/span_recorder.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, NAME = 32, STEPS = 3, FIRST_GROWTH = 1024 };
+enum { SPANS_AHEAD = 2048 /* that are not over yet */ };
 
 /* A piece of work, as ranks send it. */
 struct trace_record {
@@ -38,6 +39,8 @@ struct trace_file {
     int64_t first, last; /* steps */
     bool on, done;
     struct engine *engine;
+    struct event *base;                  /* owned; where times of spans count from */
+    struct span_recorder *work, *phases; /* owned; of ops and collectives, of phases */
     double zero, late;            /* seconds_now() at the start for all ranks; how much later this rank's spans began */
     struct trace_record *records; /* owned */
     int64_t count, room, dropped;
@@ -70,12 +73,21 @@ struct trace_file *trace_file_new(const char *path, const char *steps, int64_t d
     return t;
 }
 
+static void stop_recording(struct trace_file *t)
+{
+    span_recorder_free(t->work);
+    span_recorder_free(t->phases);
+    event_free(t->base);
+    t->work = t->phases = NULL;
+    t->base = NULL;
+}
+
 void trace_file_free(struct trace_file *t)
 {
-    if (t && t->on)
-        ops_trace_disable(t->engine->device);
-    if (t)
-        free(t->records);
+    if (!t)
+        return;
+    stop_recording(t);
+    free(t->records);
     free(t);
 }
 
@@ -127,7 +139,7 @@ static void take_span(void *context, const struct span *span)
     record->bytes = span->bytes;
     record->flops = span->flops;
     record->unit = span->unit;
-    record->kind = span->kind;
+    record->kind = (int32_t)span->kind;
     record->row = span->stream == t->engine->compute             ? ROW_COMPUTE
                   : span->stream == zero_stream(t->engine->zero) ? ROW_COMMUNICATION
                                                                  : ROW_OTHER;
@@ -143,7 +155,7 @@ void trace_file_host(struct trace_file *t, const char *name, double start, int64
     record->end = nanoseconds(seconds_now() - t->zero);
     record->unit = -1;
     record->step = step;
-    record->kind = TRACE_WORK;
+    record->kind = SPAN_COLLECTIVE;
     record->row = ROW_HOST;
     snprintf(record->name, sizeof record->name, "%s", name);
 }
@@ -164,17 +176,53 @@ static enum status common_start(const struct engine *t, double *start, struct er
     return status;
 }
 
+static bool is_work(void *context, const struct span *span)
+{
+    (void)context;
+    return span->kind != SPAN_PHASE;
+}
+
+static bool is_phase(void *context, const struct span *span)
+{
+    (void)context;
+    return span->kind == SPAN_PHASE;
+}
+
+/* Times count from the point that the streams have reached now. */
+static enum status start_recording(struct trace_file *t, struct error *err)
+{
+    struct device *device = t->engine->device;
+    struct stream *compute = t->engine->compute;
+    TRY(event_new_timed(device, &t->base, err));
+    struct span_recorder_config config = {.capacity = SPANS_AHEAD,
+                                          .takes_ops = true,
+                                          .wants = is_work,
+                                          .deliver = take_span,
+                                          .context = t,
+                                          .zero = t->base};
+    TRY(span_recorder_new(device, &config, &t->work, err));
+    config.takes_ops = false;
+    config.wants = is_phase;
+    TRY(span_recorder_new(device, &config, &t->phases, err));
+    stream_sync(compute);
+    event_record(t->base, compute);
+    event_sync(t->base);
+    return STATUS_OK;
+}
+
 enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct error *err)
 {
     struct error why;
     TRY(common_start(engine, &t->zero, err));
     t->engine = engine;
     stream_sync(zero_stream(engine->zero));
-    t->on = ops_trace_enable(engine->device, engine->compute, take_span, t, &why) == STATUS_OK;
+    t->on = start_recording(t, &why) == STATUS_OK;
     t->done = !t->on;
     t->late = seconds_now() - t->zero;
-    if (!t->on)
+    if (!t->on) {
+        stop_recording(t);
         log_warn("--trace: nothing is recorded: %s", why.text);
+    }
     return STATUS_OK;
 }
 
@@ -183,7 +231,7 @@ enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct
 static void write_name(FILE *out, const struct trace_record *r, const struct tensor_table *table)
 {
     const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
-    if (r->kind == TRACE_RANGE && unit)
+    if (r->kind == SPAN_PHASE && unit)
         fprintf(out, "\"%s %s\"", r->name, unit);
     else if (r->step > 0)
         fprintf(out, "\"%s %" PRId64 "\"", r->name, r->step);
@@ -193,7 +241,7 @@ static void write_name(FILE *out, const struct trace_record *r, const struct ten
 
 static void write_record(FILE *out, int rank, const struct trace_record *r, const struct tensor_table *table)
 {
-    static const char *const kinds[] = {[TRACE_OP] = "op", [TRACE_RANGE] = "phase", [TRACE_WORK] = "collective"};
+    static const char *const kinds[] = {[SPAN_OP] = "op", [SPAN_PHASE] = "phase", [SPAN_COLLECTIVE] = "collective"};
     const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
     const int64_t length = r->end > r->start ? r->end - r->start : 0;
     fprintf(out,
@@ -285,7 +333,9 @@ enum status trace_file_end(struct trace_file *t, struct error *err)
         return STATUS_OK;
     const struct engine *engine = t->engine;
     int64_t dropped = 0;
-    ops_trace_disable(engine->device);
+    span_recorder_collect(t->work, true);
+    span_recorder_collect(t->phases, true);
+    stop_recording(t);
     t->on = false;
     t->done = true;
     FILE *out = engine->rank == 0 ? memory_fopen(t->path, "we") : NULL;

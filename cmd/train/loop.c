@@ -27,6 +27,7 @@
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "gpu/phase_times.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -62,8 +63,12 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
     pending->tokens = step->last.step_tokens;
     note_sources(run, &step->last, pending);
     m->seconds.data = step->data_seconds;
-    transformer_times(t->transformer, &m->seconds.forward, &m->seconds.backward);
-    zero_times(t->zero, &m->seconds.reduce, &m->seconds.optimizer);
+    double phases[PHASE_COUNT];
+    phase_times_read(t->phase_times, phases);
+    m->seconds.forward = phases[PHASE_FORWARD];
+    m->seconds.backward = phases[PHASE_BACKWARD];
+    m->seconds.reduce = phases[PHASE_REDUCE];
+    m->seconds.optimizer = phases[PHASE_OPTIMIZER];
     if (step->launched) /* these are the last parts of earlier steps: a graph's parts are not timed */
         m->seconds.forward = m->seconds.backward = m->seconds.reduce = m->seconds.optimizer = NAN;
     m->seconds.checkpoint = run->checkpoint_seconds;

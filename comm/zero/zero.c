@@ -82,7 +82,6 @@ static enum status make_events(struct zero *z, struct error *err)
     TRY(event_new(z->device, &z->drained, err));
     for (int i = 0; i < ZERO_STEPS; i++)
         TRY(event_new(z->device, &z->done[i], err));
-    TRY(stopwatch_new(z->device, &z->stopwatch, err));
     void *records;
     TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
     z->records = records;
@@ -187,7 +186,6 @@ void zero_free(struct zero *z)
     free_event(z->drained);
     for (int i = 0; i < ZERO_STEPS; i++)
         free_event(z->done[i]);
-    stopwatch_free(z->stopwatch);
     if (z->host_slice && !z->host_slice_planned)
         device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
     if (z->records)

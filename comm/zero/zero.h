@@ -178,10 +178,6 @@ enum status zero_end_step(struct zero *zero, struct stream *compute, struct erro
  * Collective. */
 enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
 
-/* Seconds of the compute stream at the ends of steps since the last call, as far as the device has come (stopwatch.h):
- * waiting for reductions and reports; norm and update. Steps that were launched as a graph do not count. */
-void zero_times(struct zero *zero, double *reduce, double *optimizer);
-
 /* Bytes that this rank gathers and reduces by theory in one step of micro_batches, as comm_stats counts them: (N-1)/N
  * of the gathered data, padding included. The counts of comm_stats must equal it. In every stage the ranks' reports (a
  * double for each unit and one for the loss) are gathered as well.

@@ -10,7 +10,6 @@
 #include "comm/comm_log.h"
 #include "comm/zero/slice_file.h"
 #include "comm/zero/zero.h"
-#include "gpu/stopwatch.h"
 
 /* Units share places: at stage 3 for gathered parameters, at stages 2 and 3 for gradients before their reduction. See
  * zero_place(). */
@@ -169,7 +168,6 @@ struct zero {
     struct event *done[ZERO_STEPS];
     int64_t begun, ended, collected; /* steps of this process */
     bool positioned;                 /* zero_set_position() was called */
-    struct stopwatch *stopwatch;     /* owned; NULL in a plan */
     struct zero_offload offload;
     struct zero_muon muon;
 

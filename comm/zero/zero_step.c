@@ -12,12 +12,9 @@
  * contributed it: every rank searches its own gradients, and the ranks exchange the results. */
 #include "comm/zero/zero_internal.h"
 #include "core/memory.h"
-#include "gpu/trace.h"
+#include "gpu/spans.h"
 
 #include <stdlib.h>
-
-/* The lanes of the stopwatch. */
-enum { LANE_REDUCE, LANE_OPTIMIZER };
 
 /* The position of a rank's first non-finite value. */
 struct bad_place {
@@ -160,7 +157,7 @@ static void update_all(struct zero *z, struct stream *compute)
     zero_offload_begin_update(z, compute);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
         const bool muon = z->muon.on && u > 0 && u < zero_head(z);
-        trace_begin(compute, TRACE_OPTIMIZER, u);
+        struct span span = phase_begin(compute, PHASE_OPTIMIZER, u);
         if (muon && (u - 1) % z->world == 0)
             zero_muon_begin(z, u, compute);
         if (muon)
@@ -171,7 +168,7 @@ static void update_all(struct zero *z, struct stream *compute)
             update_unit(z, u, compute);
         if (gathers)
             gather_updated(z, u, compute);
-        trace_end(compute);
+        span_end(&span);
     }
     event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.d2h : compute);
 }
@@ -199,18 +196,15 @@ static void look_for_nonfinite(struct zero *z, struct stream *compute)
 enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stream *compute, struct error *err)
 {
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
-    stopwatch_mark(z->stopwatch, compute, STOPWATCH_NO_LANE);
-    trace_begin(compute, TRACE_REDUCE, TRACE_WHOLE);
+    struct span span = phase_begin(compute, PHASE_REDUCE, UNIT_NONE);
     report_sums(z, loss_sum, compute);
-    trace_end(compute);
-    stopwatch_mark(z->stopwatch, compute, LANE_REDUCE);
-    trace_begin(compute, TRACE_OPTIMIZER, TRACE_WHOLE);
+    span_end(&span);
+    span = phase_begin(compute, PHASE_OPTIMIZER, UNIT_NONE);
     decide_step(z, compute);
     update_all(z, compute);
     zero_places_clear(z);
     look_for_nonfinite(z, compute);
-    trace_end(compute);
-    stopwatch_mark(z->stopwatch, compute, LANE_OPTIMIZER);
+    span_end(&span);
     return comm_status(z->comm, err);
 }
 
@@ -225,12 +219,6 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
     TRY(comm_status(z->comm, err)); /* first: a failed job may have made the device fail */
     TRY(zero_disk_status(z, err));
     return device_check(z->device, err);
-}
-
-void zero_times(struct zero *z, double *reduce, double *optimizer)
-{
-    *reduce = stopwatch_read(z->stopwatch, LANE_REDUCE);
-    *optimizer = stopwatch_read(z->stopwatch, LANE_OPTIMIZER);
 }
 
 /* ---- collecting a step --------------------------------------------------- */

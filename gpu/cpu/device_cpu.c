@@ -19,6 +19,7 @@
 #include "gpu/cpu/device_cpu_state.h"
 #include "gpu/cpu/gemm_onednn.h"
 #include "gpu/cpu/ops_cpu.h"
+#include "gpu/ops_profile.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -12,6 +12,7 @@
 #include "gpu/cuda/device_cuda_stream.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/ops_cuda.h"
+#include "gpu/ops_profile.h"
 #include "gpu/peaks.h"
 
 #include <stdio.h>

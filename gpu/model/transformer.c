@@ -12,7 +12,6 @@
 #include "gpu/model/transformer_block.h"
 #include "gpu/model/transformer_embedding.h"
 #include "gpu/model/transformer_head.h"
-#include "gpu/trace.h"
 
 #include <stdlib.h>
 
@@ -163,8 +162,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     find_tensors(t);
     find_summed_biases(t);
     pad_vocabulary(t);
-    if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK ||
-        (config->graphs_by_block && block_graphs_new(t->L, &t->graphs, err) != STATUS_OK)) {
+    if (config->graphs_by_block && block_graphs_new(t->L, &t->graphs, err) != STATUS_OK) {
         transformer_free(t);
         return STATUS_DEVICE;
     }
@@ -177,7 +175,6 @@ void transformer_free(struct transformer *t)
     if (!t)
         return;
     block_graphs_free(t->graphs);
-    stopwatch_free(t->stopwatch);
     free(t->blocks);
     free(t->inputs);
     free(t);
@@ -187,12 +184,6 @@ void transformer_replay(struct transformer *t, bool on)
 {
     ASSERT(t->graphs || !on);
     t->replays = on;
-}
-
-void transformer_times(struct transformer *t, double *forward, double *backward)
-{
-    *forward = stopwatch_read(t->stopwatch, LANE_FORWARD);
-    *backward = stopwatch_read(t->stopwatch, LANE_BACKWARD);
 }
 
 void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream)
@@ -241,28 +232,29 @@ static void pass_start(struct pass *pass, const struct batch *batch)
 /* The part that training and evaluation share: up to res2 and delta of the last block. */
 static enum status body_forward(const struct pass *pass, enum param_pass kind)
 {
-    enum trace_range range = pass->training ? TRACE_FORWARD : TRACE_EVALUATION;
-    trace_begin(pass->stream, range, 0);
+    const enum phase phase = pass->training ? PHASE_FORWARD : PHASE_EVALUATION;
+    struct span span = phase_begin(pass->stream, phase, 0);
     TRY(embedding_forward(pass, kind));
-    trace_end(pass->stream);
+    span_end(&span);
     for (int64_t block = 0; block < pass->transformer->L; block++) {
-        trace_begin(pass->stream, range, (int)block + 1);
+        span = phase_begin(pass->stream, phase, (int)block + 1);
         TRY(block_forward(pass, block, kind));
-        trace_end(pass->stream);
+        span_end(&span);
     }
     return STATUS_OK;
 }
 
 static enum status body_backward(const struct pass *pass)
 {
+    struct span span;
     for (int64_t block = pass->transformer->L - 1; block >= 0; block--) {
-        trace_begin(pass->stream, TRACE_BACKWARD, (int)block + 1);
+        span = phase_begin(pass->stream, PHASE_BACKWARD, (int)block + 1);
         TRY(block_backward(pass, block));
-        trace_end(pass->stream);
+        span_end(&span);
     }
-    trace_begin(pass->stream, TRACE_BACKWARD, 0);
+    span = phase_begin(pass->stream, PHASE_BACKWARD, 0);
     TRY(embedding_backward(pass));
-    trace_end(pass->stream);
+    span_end(&span);
     return STATUS_OK;
 }
 
@@ -278,20 +270,17 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                         .training = true,
                         .factor = factor ? *factor : (struct loss_factor){.value = 1},
                         .loss_sum = loss_sum};
-    stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
-    trace_begin(stream, TRACE_FORWARD, TRACE_WHOLE);
+    struct span span = phase_begin(stream, PHASE_FORWARD, UNIT_NONE);
     pass_start(&pass, batch);
     ASSERT(!transformer_drops(t) || pass.batch.numbers || pass.M == 0 || !batch->tokens); /* a plan has no data */
     TRY(body_forward(&pass, PASS_FORWARD));
-    trace_end(stream);
-    stopwatch_mark(t->stopwatch, stream, LANE_FORWARD);
-    trace_begin(stream, TRACE_HEAD, TRACE_WHOLE);
+    span_end(&span);
+    span = phase_begin(stream, PHASE_HEAD, UNIT_NONE);
     TRY(head_train(&pass));
-    trace_end(stream);
-    trace_begin(stream, TRACE_BACKWARD, TRACE_WHOLE);
+    span_end(&span);
+    span = phase_begin(stream, PHASE_BACKWARD, UNIT_NONE);
     TRY(body_backward(&pass));
-    trace_end(stream);
-    stopwatch_mark(t->stopwatch, stream, LANE_BACKWARD);
+    span_end(&span);
     return STATUS_OK;
 }
 
@@ -305,13 +294,13 @@ enum status transformer_evaluate(struct transformer *t, const struct batch *batc
                         .loss_sum = loss_sum,
                         .host_targets = batch->targets,
                         .host_logits = logits};
-    trace_begin(stream, TRACE_EVALUATION, TRACE_WHOLE);
+    struct span whole = phase_begin(stream, PHASE_EVALUATION, UNIT_NONE);
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));
-    trace_begin(stream, TRACE_EVALUATION, (int)t->L + 1);
+    struct span head = phase_begin(stream, PHASE_EVALUATION, (int)t->L + 1);
     TRY(head_evaluate(&pass));
-    trace_end(stream);
-    trace_end(stream);
+    span_end(&head);
+    span_end(&whole);
     return STATUS_OK;
 }
 
@@ -320,10 +309,10 @@ enum status transformer_continue(struct transformer *t, const struct batch *batc
                                  struct error *err)
 {
     struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .cache = cache};
-    trace_begin(pass.stream, TRACE_GENERATION, TRACE_WHOLE);
+    struct span span = phase_begin(pass.stream, PHASE_GENERATION, UNIT_NONE);
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));
     TRY(head_next(&pass, logits));
-    trace_end(pass.stream);
+    span_end(&span);
     return STATUS_OK;
 }

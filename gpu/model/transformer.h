@@ -105,10 +105,6 @@ enum status transformer_continue(struct transformer *transformer, const struct b
                                  const struct kv_cache *cache, const struct param_verbs *verbs, struct stream *stream,
                                  void *logits, struct error *err);
 
-/* The seconds that forward and backward took on the device since the last call, including the time they waited for the
- * verbs. On a GPU, work that is not finished counts in a later call. */
-void transformer_times(struct transformer *transformer, double *forward, double *backward);
-
 /* FLOPs per token in training, forward and backward, as in the formula of MFU: 6 · matmul parameters + 6 · layers · H ·
  * D · T (causal; twice that if attention looks both ways). The head counts as a matmul even if it is tied; the
  * embedding does not. A pooler and the head after it count once for the seq_length tokens of a sample. */

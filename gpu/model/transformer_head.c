@@ -16,7 +16,6 @@
 #include "gpu/model/transformer_head.h"
 
 #include "gpu/model/transformer_layers.h"
-#include "gpu/trace.h"
 
 /* The units that the head uses: `norm` holds the final norm; `matrix` points to the unit that holds the head's
  * matrix. */
@@ -228,30 +227,29 @@ enum status head_train(const struct pass *pass)
     struct transformer *t = pass->transformer;
     struct head_units units;
     const int head = (int)t->L + 1;
+    struct span span = phase_begin(pass->stream, PHASE_FORWARD, head);
     TRY(head_acquire(pass, &units, PASS_BACKWARD));
     TRY(unit_grads(pass, &units.norm));
     if (units.matrix != &units.norm)
         TRY(unit_grads(pass, units.matrix));
-    trace_begin(pass->stream, TRACE_FORWARD, head);
     if (pass->M > 0)
         final_norm_forward(pass, &units.norm);
-    trace_end(pass->stream);
+    span_end(&span);
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
         int64_t rows = chunk_rows(pass, first);
-        trace_begin(pass->stream, TRACE_FORWARD, head);
+        span = phase_begin(pass->stream, PHASE_FORWARD, head);
         const void *x = chunk_forward(pass, units.matrix, first, rows, true);
-        trace_end(pass->stream);
-        stopwatch_mark(t->stopwatch, pass->stream, LANE_FORWARD);
-        trace_begin(pass->stream, TRACE_BACKWARD, head);
+        span_end(&span);
+        span = phase_begin(pass->stream, PHASE_BACKWARD, head);
         chunk_backward(pass, units.matrix, first, rows, x);
-        trace_end(pass->stream);
-        stopwatch_mark(t->stopwatch, pass->stream, LANE_BACKWARD);
+        span_end(&span);
     }
-    trace_begin(pass->stream, TRACE_BACKWARD, head);
+    span = phase_begin(pass->stream, PHASE_BACKWARD, head);
     if (pass->M > 0 && !t->post_norm)
         norm_backward(pass, &units.norm, final_norm(t), t->dres, t->final_norm, NULL,
                       (struct row_sums){.to = t->dres_sums});
-    trace_end(pass->stream);
     head_release(pass, &units);
-    return unit_ready(pass, &units.norm);
+    TRY(unit_ready(pass, &units.norm));
+    span_end(&span);
+    return STATUS_OK;
 }

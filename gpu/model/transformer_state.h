@@ -17,7 +17,7 @@
 #pragma once
 
 #include "gpu/model/transformer.h"
-#include "gpu/stopwatch.h"
+#include "gpu/spans.h"
 
 /* The matrices. q, k and v form one, and so do gate and up (fused groups of the tensor table). */
 enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_POOLER /* or N = 0 */, LINEAR_COUNT };
@@ -30,9 +30,6 @@ struct linear_shape {
 
 /* Elements: rows of logits start at a cache line, and at a tile of a GPU's products: see pad_vocabulary(). */
 enum { VOCABULARY_ALIGN = 128 };
-
-/* The lanes of the stopwatch. */
-enum { LANE_FORWARD, LANE_BACKWARD };
 
 /* The activations that the backward of a block reads. All point into the arena; blocks share those that are computed
  * again. */
@@ -71,7 +68,7 @@ struct input {
 
 struct transformer {
     struct transformer_config config;
-    struct device *device; /* borrowed; device->ops may change between steps (ops_profile.c) */
+    struct device *device; /* borrowed; device->ops may change between steps (gpu/spans.h) */
     enum dtype dtype;
     int64_t C, F, H, KV, D, V, L, W;
     int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
@@ -111,7 +108,6 @@ struct transformer {
     struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena */
     int num_inputs;
 
-    struct stopwatch *stopwatch; /* owned */
     struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
     bool replays;                /* transformer_replay() */
 };

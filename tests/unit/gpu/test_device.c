@@ -1,7 +1,8 @@
 /* test_device.c: memory, streams and events of the CPU device, the arena, and the op profile. */
 #include "gpu/arena.h"
 #include "gpu/open/device_open.h"
-#include "gpu/ops.h"
+#include "gpu/ops_profile.h"
+#include "gpu/span_recorder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -355,6 +356,62 @@ static void profile_counts_calls_and_bytes(void **state)
     stream_free(stream);
 }
 
+/* ---- spans --------------------------------------------------------------- */
+
+struct seen_spans {
+    int asked, delivered;
+    struct span last;
+};
+
+static bool takes_forward_and_ops(void *context, const struct span *span)
+{
+    struct seen_spans *seen = context;
+    seen->asked++;
+    return span->kind == SPAN_OP || span->what == PHASE_FORWARD;
+}
+
+static void take_delivered(void *context, const struct span *span)
+{
+    struct seen_spans *seen = context;
+    seen->delivered++;
+    seen->last = *span;
+}
+
+/* Phases nest, an op belongs to the innermost one, and where there is no room a span is left out. */
+static void spans_reach_a_recorder(void **state)
+{
+    (void)state;
+    _Alignas(64) float x[4] = {1, 2, 3, 4}, y[4];
+    struct seen_spans seen = {0};
+    struct span_recorder *recorder;
+    struct error err;
+    struct stream *stream = new_stream(STREAM_COMPUTE);
+    const struct add_args add = {DTYPE_F32, 4, y, x, x};
+    const struct op_table *plain = device->ops;
+    const struct span_recorder_config config = {
+        .capacity = 2, .takes_ops = true, .wants = takes_forward_and_ops, .deliver = take_delivered, .context = &seen};
+    assert_int_equal(span_recorder_new(device, &config, &recorder, &err), STATUS_OK);
+    struct span whole = phase_begin(stream, PHASE_BACKWARD, UNIT_NONE), unit = phase_begin(stream, PHASE_FORWARD, 3);
+    device->ops->add(stream, &add);
+    span_recorder_collect(recorder, false); /* the phase began first and is not over */
+    assert_int_equal(seen.delivered, 0);
+    device->ops->add(stream, &add); /* no room */
+    span_end(&unit);
+    span_end(&whole);
+    span_recorder_collect(recorder, true);
+    assert_int_equal(seen.asked, 3);
+    assert_int_equal(seen.delivered, 2);
+    assert_string_equal(seen.last.name, "add");
+    assert_int_equal(seen.last.unit, 3);
+    assert_true(seen.last.outer.phase == PHASE_FORWARD && seen.last.bytes == 48);
+    device->ops->add(stream, &add);
+    span_recorder_collect(recorder, true);
+    assert_true(seen.last.outer.phase == PHASE_OTHER && seen.last.unit == UNIT_NONE);
+    span_recorder_free(recorder);
+    assert_ptr_equal(device->ops, plain);
+    stream_free(stream);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +429,7 @@ int main(void)
         cmocka_unit_test(copies_run_in_stream_order),
         cmocka_unit_test(workspace_is_lent),
         cmocka_unit_test(profile_counts_calls_and_bytes),
+        cmocka_unit_test(spans_reach_a_recorder),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -6,6 +6,7 @@
 #include "gpu/model/transformer.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
+#include "gpu/phase_times.h"
 #include "tests/unit/fixtures/golden_case.h"
 
 #include <math.h>
@@ -737,16 +738,17 @@ static void expect_modules(const struct fixture *f, const struct op_profile *ops
     }
     for (int i = 0; i < num_parts; i++) {
         const struct module_profile *part = &parts[i];
-        assert_true(part->range == TRACE_FORWARD || part->range == TRACE_BACKWARD);
-        assert_true(part->unit >= 0 && part->unit < units);
-        seen[part->range == TRACE_BACKWARD][part->unit] = true;
-        calls -= part->calls;
-        flops -= part->flops;
-        seconds -= part->seconds;
+        const struct span_place place = part->place;
+        assert_true(place.phase == PHASE_FORWARD || place.phase == PHASE_BACKWARD);
+        assert_true(place.unit >= 0 && place.unit < units);
+        seen[place.phase == PHASE_BACKWARD][place.unit] = true;
+        calls -= part->work.calls;
+        flops -= part->work.flops;
+        seconds -= part->work.seconds;
         for (int j = 0; j < i; j++) /* blocks are alike */
-            if (parts[j].range == part->range && parts[j].unit > 0 && part->unit > parts[j].unit &&
-                part->unit < units - 1)
-                assert_true(parts[j].flops == part->flops && parts[j].calls == part->calls);
+            if (parts[j].place.phase == place.phase && parts[j].place.unit > 0 && place.unit > parts[j].place.unit &&
+                place.unit < units - 1)
+                assert_true(parts[j].work.flops == part->work.flops && parts[j].work.calls == part->work.calls);
     }
     for (int u = 0; u < units; u++)
         assert_true(seen[0][u] && seen[1][u]);
@@ -754,20 +756,25 @@ static void expect_modules(const struct fixture *f, const struct op_profile *ops
     assert_int_equal(ops_profile_modules(f->device, &parts), 0); /* reading resets */
 }
 
-/* The stopwatch runs, and the profile counts the ops. */
+/* The phases are timed, and the profile counts the ops. */
 static void test_times(void **state)
 {
     (void)state;
     struct fixture f;
     struct variant v = {.dtype = DTYPE_F32, .micro_seqs = 4};
-    double forward, backward;
+    double seconds[PHASE_COUNT];
+    struct phase_times *times;
+    struct error err;
     fixture_init(&f, &GOLDEN[0]);
     fixture_start(&f, &v);
+    assert_int_equal(phase_times_new(f.device, &times, &err), STATUS_OK);
     train_step(&f, &v);
-    transformer_times(f.transformer, &forward, &backward);
-    assert_true(forward > 0 && backward > 0 && forward + backward < 60);
-    transformer_times(f.transformer, &forward, &backward);
-    assert_true(forward == 0 && backward == 0);
+    phase_times_read(times, seconds);
+    assert_true(seconds[PHASE_FORWARD] > 0 && seconds[PHASE_BACKWARD] > 0 && seconds[PHASE_FORWARD] < 60);
+    assert_true(seconds[PHASE_HEAD] == 0); /* its passes count as forward and backward */
+    phase_times_read(times, seconds);
+    assert_true(seconds[PHASE_FORWARD] == 0 && seconds[PHASE_BACKWARD] == 0);
+    phase_times_free(times);
 
     struct op_profile profile[OPS_COUNT];
     ops_profile_enable(f.device, true);
