@@ -10,7 +10,7 @@
 #include "cmd/plan_speed.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <errno.h>
 #include <inttypes.h>

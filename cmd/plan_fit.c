@@ -1,7 +1,7 @@
 /* plan_fit.c: `ztrain plan --fit`.
  *
  *   every setting (memory_tunables.h)  ->  built on paper: its bytes  ->  the two largest micro-batches that fit with
- * the same tunables  ->  walked through (plan_walk.h): its time  ->  by time
+ * the same tunables  ->  walked through (simulated_run.h): its time  ->  by time
  *
  * The time of a setting with offload counts as a little longer, as its estimate is less certain (doubt). Among settings
  * that then take about the same time the one with the fewest changes to the run spec is the best, and one that rounds

@@ -2,7 +2,7 @@
  * need not be here. Estimated, not measured. */
 #pragma once
 
-#include "cmd/engine/plan_walk.h"
+#include "cmd/engine/simulated_run.h"
 
 struct fit_question {
     struct machine_question machine;

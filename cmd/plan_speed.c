@@ -1,4 +1,4 @@
-/* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (plan_walk.h) in which it
+/* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (simulated_run.h) in which it
  * is assumed away. */
 #include "cmd/plan_speed.h"
 

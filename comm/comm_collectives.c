@@ -3,7 +3,7 @@
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
 #include "comm/comm_log.h"
-#include "comm/comm_plan.h"
+#include "comm/comm_simulated.h"
 #include "gpu/spans.h"
 
 static void count_op(const struct data_op *op)

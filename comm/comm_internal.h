@@ -33,7 +33,7 @@ struct comm {
     struct net *net;         /* NULL: one node */
     struct agent *agent;     /* NULL: one node, or not its first rank */
     struct comm_device *gpu; /* NULL: data operations work on the host's memory */
-    struct comm_plan *plan;  /* NULL: the ranks exist (comm_plan.h) */
+    struct comm_plan *plan;  /* NULL: the ranks exist (comm_simulated.h) */
     struct comm_log *log;    /* owned; NULL: operations are not recorded (comm_log.h) */
     int purpose, unit;       /* of the operations that are submitted next: comm_use() */
     bool reduce_within_node;

@@ -61,7 +61,7 @@ ROOMS = {
 DOORS = {
     "gpu/cuda": {
         "gpu/open/device_open.c": ["device_cuda_open.h"],
-        "gpu/simulate/device_plan.c": ["cuda_workspace.h"],
+        "gpu/simulate/simulated_device.c": ["cuda_workspace.h"],
         "gpu/simulate/gemm_estimate.c": ["cuda_workspace.h"],
         "gpu/simulate/op_estimate.c": ["cuda_workspace.h"],
         "comm/comm_nccl.c": ["device_cuda.h", "device_cuda_stream.h", "cuda_libraries.h"],
@@ -69,7 +69,7 @@ DOORS = {
         "cmd/doctor.c": ["cuda_library_info.h", "nvml.h"],
         "cmd/engine/machine_record.c": ["cuda_library_info.h"],
         "cmd/engine/memory_free.c": ["nvml.h"],
-        "cmd/engine/engine_memory.h": ["cuda_reserve.h"],
+        "cmd/engine/memory_plan.h": ["cuda_reserve.h"],
     },
     "gpu/cpu": {
         "gpu/open/device_open.c": ["device_cpu.h", "ops_cpu.h"],

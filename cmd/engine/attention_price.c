@@ -1,6 +1,6 @@
 #include "cmd/engine/attention_price.h"
 
-#include "cmd/engine/plan_walk.h"
+#include "cmd/engine/simulated_run.h"
 #include "core/log.h"
 #include "gpu/device_avoid.h"
 

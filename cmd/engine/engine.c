@@ -4,7 +4,7 @@
 #include "cmd/engine/choose_kernels.h"
 #include "cmd/engine/choose_sm_target.h"
 #include "cmd/engine/engine_labels.h"
-#include "cmd/engine/engine_memory.h"
+#include "cmd/engine/memory_plan.h"
 #include "comm/agree.h"
 #include "core/data/cut_count.h"
 #include "core/log.h"
@@ -15,7 +15,7 @@
 #include "gpu/ops_profile.h"
 #include "gpu/peaks.h"
 #include "gpu/phase_times.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <inttypes.h>
 #include <xxhash.h>

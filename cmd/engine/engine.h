@@ -3,12 +3,12 @@
  *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights
  *
  * The same construction serves training, evaluation and planning; a plan stops before memory is allocated
- * (engine_memory.h). */
+ * (memory_plan.h). */
 #pragma once
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose_graphs.h"
-#include "cmd/engine/engine_memory.h"
+#include "cmd/engine/memory_plan.h"
 #include "cmd/engine/engine_samples.h"
 #include "cmd/engine/train_sources.h"
 #include "comm/comm.h"
@@ -31,7 +31,7 @@ struct engine {
     const struct bootstrap *boot;             /* set before engine_build, borrowed; NULL while planning */
     const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels.h; may be NULL */
     struct device *planned;                   /* set before engine_build, owned then: a plan of speed; may be NULL */
-    struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_plan.h) */
+    struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_simulated.h) */
     int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
     bool quiet;                               /* set before engine_build: notices about the model are not printed */
     bool profile;                             /* set before engine_build: ops are timed (ops_profile_read) */

@@ -3,7 +3,7 @@
 #include "cmd/engine/memory_tunables.h"
 #include "core/machine.h"
 #include "core/size_text.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* test_cuda_reserve.c: what a GPU's memory holds outside of a plan, against figures computed by hand. */
 #include "gpu/cuda/cuda_reserve.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 
 #include "gpu/device_backend.h"
 #include "gpu/model/transformer.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "cmd/engine/engine_memory.h"
+#include "cmd/engine/memory_plan.h"
 
 #include "cmd/engine/engine.h"
 #include "core/log.h"

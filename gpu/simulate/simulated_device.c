@@ -1,11 +1,11 @@
-/* device_plan.c: the backend of a GPU that need not exist.
+/* simulated_device.c: the backend of a GPU that need not exist.
  *
  * The head's logits take a share of its memory. Attention is planned with ztrain's kernels: the workspace of cuDNN's
  * plans is known only on the GPU itself.
  *
  * The host enqueues an event's record before it makes a stream wait for it, so one pass in the order of calls advances
  * all clocks correctly. */
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include "core/memory.h"
 #include "gpu/cuda/cuda_workspace.h"

@@ -1,7 +1,7 @@
-/* test_device_plan.c: the GPU of plans, which need not exist: the workspace of its ops against figures computed by
+/* test_simulated_device.c: the GPU of plans, which need not exist: the workspace of its ops against figures computed by
  * hand. */
 #include "gpu/cuda/cuda_workspace.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <math.h>
 #include <setjmp.h>

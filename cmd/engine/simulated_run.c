@@ -1,9 +1,9 @@
-/* plan_walk.c: see plan_walk.h.
+/* simulated_run.c: see simulated_run.h.
  *
  * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
- * (gpu/simulate/device_plan.h), with ranks that exist on paper (comm/comm_plan.h). A later step is measured, because
+ * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/comm_simulated.h). A later step is measured, because
  * the first has no work left over from a step before. */
-#include "cmd/engine/plan_walk.h"
+#include "cmd/engine/simulated_run.h"
 
 #include "core/log.h"
 #include "core/size_text.h"

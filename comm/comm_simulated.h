@@ -1,5 +1,5 @@
-/* comm_plan.h: ranks that exist on paper, for plans of speed: data operations take time on a planned device
- * (gpu/simulate/device_plan.h) and do nothing; control operations are not made. */
+/* comm_simulated.h: ranks that exist on paper, for plans of speed: data operations take time on a planned device
+ * (gpu/simulate/simulated_device.h) and do nothing; control operations are not made. */
 #pragma once
 
 #include "comm/comm.h"

@@ -1,4 +1,4 @@
-/* engine_memory.h: a rank's memory: its plan, its allocation, its print and its end.
+/* memory_plan.h: a rank's memory: its plan, its allocation, its print and its end.
  *
  * Everything that a step uses is laid out in three arenas by one function (lay_out), which runs dry for the plan, and
  * again in memory of exactly the planned size; nothing is allocated inside a step. */

@@ -1,10 +1,10 @@
-/* plan_walk.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes. Estimated,
+/* simulated_run.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes. Estimated,
  * not measured. */
 #pragma once
 
 #include "cmd/engine/engine.h"
-#include "comm/comm_plan.h"
-#include "gpu/simulate/device_plan.h"
+#include "comm/comm_simulated.h"
+#include "gpu/simulate/simulated_device.h"
 
 struct machine_question {
     int world;

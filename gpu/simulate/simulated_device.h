@@ -1,4 +1,4 @@
-/* device_plan.h: a GPU that need not exist, for plans, in every build. It runs nothing. Its properties are assumed,
+/* simulated_device.h: a GPU that need not exist, for plans, in every build. It runs nothing. Its properties are assumed,
  * which its name states.
  *
  * For a memory plan it answers how much workspace the ops need. For a plan of speed it counts: what a step enqueues is

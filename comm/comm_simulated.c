@@ -1,7 +1,7 @@
-#include "comm/comm_plan.h"
+#include "comm/comm_simulated.h"
 
 #include "comm/comm_internal.h"
-#include "gpu/simulate/device_plan.h"
+#include "gpu/simulate/simulated_device.h"
 
 #include <math.h>
 #include <stdlib.h>
