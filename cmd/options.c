@@ -240,7 +240,7 @@ static void print_options(FILE *out, bool plan)
 void options_help_plan(FILE *out)
 {
 #define ASSUMPTION_LINE(name, word, text) {word, text},
-    static const char *const assumptions[][2] = {PLAN_ASSUMPTIONS(ASSUMPTION_LINE)};
+    static const char *const assumptions[][2] = {ASSUMPTIONS(ASSUMPTION_LINE)};
 #undef ASSUMPTION_LINE
     fputs(
         "ztrain plan --config run.yaml [--world N] [--device h100] [--memory 24GiB]\n"
@@ -257,8 +257,8 @@ void options_help_plan(FILE *out)
     for (size_t i = 0; i < COUNT_OF(assumptions); i++)
         fprintf(out, "  %-20s  %s\n", assumptions[i][0], assumptions[i][1]);
     fputs("\nrates that --assume sets, e.g. host-link=50GB (per second), for offload:\n", out);
-    for (int i = 0; i < PLAN_RATE_COUNT; i++)
-        fprintf(out, "  %-20s  %s\n", plan_rate_words[i], plan_rate_meanings[i]);
+    for (int i = 0; i < ASSUMED_RATE_COUNT; i++)
+        fprintf(out, "  %-20s  %s\n", assumed_rate_words[i], assumed_rate_meanings[i]);
 }
 
 void options_help(FILE *out)

@@ -142,7 +142,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
         check_weights(&engine, &refused);
     if (refused.code == STATUS_OK)
         check_tokenizer(spec, &refused);
-    engine_memory_print(&engine);
+    memory_plan_print(&engine);
     TRY_END(print_policies(&engine, err));
     TRY_END(check_printed(err));
     TRY_END(zero_check_folders(engine.zero, err));
@@ -171,7 +171,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     TRY_END(options_load_spec(&options, false, &spec, err));
     engine.node_ranks = options.local_gpus;
     if (options.device || spec->train.device == SPEC_DEVICE_CUDA)
-        engine.node_ranks = planned_node_ranks(options.local_gpus, world);
+        engine.node_ranks = simulated_node_ranks(options.local_gpus, world);
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
     TRY_END(spec_resolve_batch(spec, world, source, err));
     const struct machine_question machine = {.world = world,
@@ -188,12 +188,12 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     } else {
         TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         if (options.device)
-            TRY_END(device_plan_open(options.device, &engine.planned, err));
+            TRY_END(simulated_device_open(options.device, &engine.planned, err));
         TRY_END(
             engine_build(&engine, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
         print_batch(spec, world, "planned");
         print_mixture(spec);
-        engine_memory_print(&engine);
+        memory_plan_print(&engine);
         TRY_END(print_policies(&engine, err));
     }
     TRY_END(check_printed(err));

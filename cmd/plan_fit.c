@@ -35,7 +35,7 @@ struct fit_candidate {
 
 struct fit_plan {
     const struct run_spec *spec; /* without train.memory_limit */
-    struct planned_machine machine;
+    struct simulated_machine machine;
     int64_t device_limit, node_limit; /* bytes; node_limit 0: none */
     struct memory_setting given;
     int64_t samples;               /* of a step on each rank */
@@ -52,23 +52,23 @@ struct fit_plan {
 static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c, bool timed, struct error *err)
 {
     struct run_spec copy;
-    struct plan_walk walk;
-    struct plan_times times;
+    struct simulated_run walk;
+    struct simulated_times times;
     enum status status;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
-    TRY_END(plan_walk_build(&walk, &p->machine, &copy, true, err));
+    TRY_END(simulated_run_build(&walk, &p->machine, &copy, true, err));
     c->device = memory_plan_device_bytes(&walk.engine.plan);
     c->node = memory_plan_node_bytes(&walk.engine);
     if (p->node_limit && c->node > (size_t)p->node_limit)
         c->node -= memory_plan_node_spare(&walk.engine);
     c->disk = (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(walk.engine.zero);
     if (timed) {
-        TRY_END(plan_walk_step(&walk, 0, &p->machine.link, &times, err));
+        TRY_END(simulated_run_step(&walk, 0, &p->machine.link, &times, err));
         c->seconds = times.seconds;
-        c->mfu = plan_walk_mfu(&walk, times.seconds);
+        c->mfu = simulated_run_mfu(&walk, times.seconds);
     }
 end:
-    plan_walk_release(&walk);
+    simulated_run_release(&walk);
     return status;
 }
 
@@ -198,7 +198,7 @@ static const double gib_bytes = (double)(1 << 30);
 
 static void print_fit_head(const struct fit_plan *p)
 {
-    const struct planned_machine *m = &p->machine;
+    const struct simulated_machine *m = &p->machine;
     char node[SIZE_TEXT_MAX];
     printf("fit plan, estimated and not measured: %s, assumed, %d rank%s, %s, train_batch_size %" PRId64 "\n",
            m->gpu.name, m->world, m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
@@ -206,7 +206,7 @@ static void print_fit_head(const struct fit_plan *p)
            m->link.per_node, m->link.per_node == 1 ? "" : "s",
            p->node_limit ? size_round(p->node_limit, node) : "as much as it takes");
     if (p->uses_disk)
-        plan_print_disk(m);
+        simulated_machine_print_disk(m);
 }
 
 static void print_row(const struct fit_plan *p, const struct fit_candidate *c, const char *mark)
@@ -386,7 +386,7 @@ enum status plan_fit(const struct fit_question *question, const struct run_spec 
     struct fit_plan p = {.spec = &unlimited};
     enum status status;
     unlimited.train.memory_limit = 0;
-    TRY(planned_machine_find(&question->machine, &p.machine, err));
+    TRY(simulated_machine_find(&question->machine, &p.machine, err));
     TRY(find_limit(&p, question, spec, err));
     TRY(plan_size("node-memory", question->node_memory, &p.node_limit, err));
     memory_setting_of(&unlimited, &p.given);

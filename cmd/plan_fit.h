@@ -12,6 +12,6 @@ struct fit_question {
 
 /* Searches the settings of cmd/engine/memory_tunables.h and the micro-batch at the spec's train_batch_size, and prints
  * the fastest that fits, the lines of the run spec for it, and the runners-up. The spec's batch sizes are resolved.
- * STATUS_USAGE: see planned_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the
+ * STATUS_USAGE: see simulated_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the
  * smallest need. */
 enum status plan_fit(const struct fit_question *question, const struct run_spec *spec, struct error *err);

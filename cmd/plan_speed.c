@@ -1,5 +1,5 @@
-/* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (simulated_run.h) in which it
- * is assumed away. */
+/* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (simulated_run.h) in which
+ * it is assumed away. */
 #include "cmd/plan_speed.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 /* ---- printing ------------------------------------------------------------ */
 
-static void print_head(const struct plan_walk *p)
+static void print_head(const struct simulated_run *p)
 {
     const struct run_spec *spec = p->engine.spec;
     printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->engine.device->name,
@@ -22,13 +22,13 @@ static void print_head(const struct plan_walk *p)
         printf(", recomputed in backward (%s)", recompute_name(spec->recompute));
     putchar('\n');
     if (plan_uses_disk(spec))
-        plan_print_disk(p->machine);
-    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++)
-        if (plan_assumes(&p->machine->settings, (enum plan_assumption)i))
-            printf("assumed: %s (without: %s)\n", plan_assumption_words[i], plan_assumption_overheads[i]);
+        simulated_machine_print_disk(p->machine);
+    for (int i = 0; i < ASSUMPTION_COUNT; i++)
+        if (simulation_assumes(&p->machine->settings, (enum assumption)i))
+            printf("assumed: %s (without: %s)\n", assumption_words[i], assumption_overheads[i]);
 }
 
-static void print_enqueued(enum graph_mode graphs, const struct plan_times *times)
+static void print_enqueued(enum graph_mode graphs, const struct simulated_times *times)
 {
     if (graphs == GRAPHS_BY_STEP)
         printf("  %-24s %12s %12d (CUDA graphs by step)\n", "launches by the host", "", 1);
@@ -37,16 +37,16 @@ static void print_enqueued(enum graph_mode graphs, const struct plan_times *time
                graphs == GRAPHS_BY_BLOCK ? "CUDA graphs by block" : "no CUDA graphs");
 }
 
-static void print_kinds(const struct plan_walk *p, const struct plan_times *times)
+static void print_kinds(const struct simulated_run *p, const struct simulated_times *times)
 {
     double ceiling = 0;
     int64_t launches = 0;
     printf("\n  %-24s %12s %12s %7s\n", "a step, ms", "at ceiling", "expected", "share");
-    for (int k = 0; k < PLAN_KIND_COUNT; k++) {
+    for (int k = 0; k < TIME_KIND_COUNT; k++) {
         ceiling += times->kinds[k].ceiling;
         launches += times->kinds[k].launches;
         if (times->kinds[k].expected > 0)
-            printf("  %-24s %12.3f %12.3f %5.1f %%\n", plan_kind_names[k], 1e3 * times->kinds[k].ceiling,
+            printf("  %-24s %12.3f %12.3f %5.1f %%\n", time_kind_names[k], 1e3 * times->kinds[k].ceiling,
                    1e3 * times->kinds[k].expected, 100 * times->kinds[k].expected / times->seconds);
     }
     printf("  %-24s %12.3f %12.3f\n", "total", 1e3 * ceiling, 1e3 * times->seconds);
@@ -54,33 +54,34 @@ static void print_kinds(const struct plan_walk *p, const struct plan_times *time
     print_enqueued(p->engine.graphs, times);
     if (times->disk > 0)
         printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
-    printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", plan_walk_mfu(p, ceiling), plan_walk_mfu(p, times->seconds));
-    printf("  %-24s %12.0f %12.0f\n", "tokens/s", plan_walk_tokens(p) / ceiling, plan_walk_tokens(p) / times->seconds);
+    printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", simulated_run_mfu(p, ceiling), simulated_run_mfu(p, times->seconds));
+    printf("  %-24s %12.0f %12.0f\n", "tokens/s", simulated_run_tokens(p) / ceiling,
+           simulated_run_tokens(p) / times->seconds);
 }
 
 /* Prints the time of the same step over other links of the kind that limits it. */
-static enum status print_links(struct plan_walk *p, struct error *err)
+static enum status print_links(struct simulated_run *p, struct error *err)
 {
     enum { OTHERS = 4 };
     static const double inside[OTHERS] = {900e9, 450e9, 300e9, 64e9}; /* NVLink 5, 4, 3; PCIe 5 */
     static const double networks[OTHERS] = {800e9 / 8, 400e9 / 8, 200e9 / 8, 100e9 / 8};
     const bool network = p->engine.world > p->machine->link.per_node;
     struct comm_link link = p->machine->link;
-    const double planned = *planned_machine_limit(p->machine, &link);
+    const double planned = *simulated_machine_limit(p->machine, &link);
     if (p->engine.world == 1)
         return STATUS_OK;
     printf("\n  %-24s %12s %12s %12s %7s\n", network ? "network card of each GPU" : "link between GPUs", "busy, ms",
            "exposed, ms", "step, ms", "MFU");
     for (int i = -1; i < OTHERS; i++) {
-        struct plan_times times;
+        struct simulated_times times;
         double rate = i < 0 ? planned : network ? networks[i] : inside[i];
         if (i >= 0 && rate == planned)
             continue;
-        *planned_machine_limit(p->machine, &link) = rate;
-        TRY(plan_walk_step(p, 0, &link, &times, err));
+        *simulated_machine_limit(p->machine, &link) = rate;
+        TRY(simulated_run_step(p, 0, &link, &times, err));
         printf("  %5.0f %-18s %12.3f %12.3f %12.3f %5.1f %%\n", network ? rate * 8e-9 : rate * 1e-9,
-               network ? "Gbit/s" : "GB/s", 1e3 * times.communication, 1e3 * times.kinds[PLAN_EXPOSED].expected,
-               1e3 * times.seconds, plan_walk_mfu(p, times.seconds));
+               network ? "Gbit/s" : "GB/s", 1e3 * times.communication, 1e3 * times.kinds[TIME_EXPOSED].expected,
+               1e3 * times.seconds, simulated_run_mfu(p, times.seconds));
     }
     return STATUS_OK;
 }
@@ -95,26 +96,26 @@ struct policy_cost {
     double seconds;
 };
 
-static enum status policy_cost(const struct plan_walk *p, enum recompute policy, struct policy_cost *cost,
+static enum status policy_cost(const struct simulated_run *p, enum recompute policy, struct policy_cost *cost,
                                struct error *err)
 {
-    struct plan_walk other = {.machine = NULL};
+    struct simulated_run other = {.machine = NULL};
     struct run_spec *spec = p->engine.spec;
     const enum recompute given = spec->recompute;
-    struct plan_times times;
+    struct simulated_times times;
     enum status status;
     spec->recompute = policy;
-    TRY_END(plan_walk_build(&other, p->machine, spec, true, err));
-    TRY_END(plan_walk_step(&other, 0, &p->machine->link, &times, err));
+    TRY_END(simulated_run_build(&other, p->machine, spec, true, err));
+    TRY_END(simulated_run_step(&other, 0, &p->machine->link, &times, err));
     cost->activations = other.engine.plan.local.by_kind[MEM_ACTIVATIONS];
     cost->seconds = times.seconds;
 end:
     spec->recompute = given;
-    plan_walk_release(&other);
+    simulated_run_release(&other);
     return status;
 }
 
-static void print_policies(const struct plan_walk *p, const struct policy_cost *costs)
+static void print_policies(const struct simulated_run *p, const struct policy_cost *costs)
 {
     const struct policy_cost *none = &costs[RECOMPUTE_NONE];
     const double mib = 1048576;
@@ -123,7 +124,8 @@ static void print_policies(const struct plan_walk *p, const struct policy_cost *
     for (int i = 0; i < RECOMPUTE_COUNT; i++)
         printf("  %-24s %12.1f %12.1f %12.3f %12.3f %5.1f %%\n", recompute_name((enum recompute)i),
                (double)costs[i].activations / mib, ((double)none->activations - (double)costs[i].activations) / mib,
-               1e3 * costs[i].seconds, 1e3 * (costs[i].seconds - none->seconds), plan_walk_mfu(p, costs[i].seconds));
+               1e3 * costs[i].seconds, 1e3 * (costs[i].seconds - none->seconds),
+               simulated_run_mfu(p, costs[i].seconds));
 }
 
 /* ---- overheads ----------------------------------------------------------- */
@@ -140,20 +142,20 @@ static int by_size(const void *a, const void *b)
 }
 
 /* kept: the cost of the step that keeps all activations. */
-static enum status print_overheads(struct plan_walk *p, double seconds, const struct policy_cost *kept,
+static enum status print_overheads(struct simulated_run *p, double seconds, const struct policy_cost *kept,
                                    struct error *err)
 {
     const double shown = 0.05;
-    struct overhead overheads[PLAN_ASSUMPTION_COUNT + 1];
-    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++) {
-        struct plan_times times;
-        TRY(plan_walk_step(p, 1u << i, &p->machine->link, &times, err));
-        overheads[i] = (struct overhead){plan_assumption_overheads[i], "--assume", plan_assumption_words[i],
-                                         plan_walk_mfu(p, times.seconds) - plan_walk_mfu(p, seconds)};
+    struct overhead overheads[ASSUMPTION_COUNT + 1];
+    for (int i = 0; i < ASSUMPTION_COUNT; i++) {
+        struct simulated_times times;
+        TRY(simulated_run_step(p, 1u << i, &p->machine->link, &times, err));
+        overheads[i] = (struct overhead){assumption_overheads[i], "--assume", assumption_words[i],
+                                         simulated_run_mfu(p, times.seconds) - simulated_run_mfu(p, seconds)};
     }
-    const double points = plan_walk_mfu(p, kept->seconds) - plan_walk_mfu(p, seconds);
-    overheads[PLAN_ASSUMPTION_COUNT] = (struct overhead){"activations that are computed again in backward", "--set",
-                                                         "activation_checkpointing.policy=none", points};
+    const double points = simulated_run_mfu(p, kept->seconds) - simulated_run_mfu(p, seconds);
+    overheads[ASSUMPTION_COUNT] = (struct overhead){"activations that are computed again in backward", "--set",
+                                                    "activation_checkpointing.policy=none", points};
     qsort(overheads, COUNT_OF(overheads), sizeof *overheads, by_size);
     printf("\n  overheads, in points of MFU, each removed alone\n");
     for (size_t i = 0; i < COUNT_OF(overheads) && overheads[i].points >= shown; i++)
@@ -164,14 +166,14 @@ static enum status print_overheads(struct plan_walk *p, double seconds, const st
 
 enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err)
 {
-    struct planned_machine machine;
-    struct plan_walk p = {.machine = NULL};
+    struct simulated_machine machine;
+    struct simulated_run p = {.machine = NULL};
     struct policy_cost costs[RECOMPUTE_COUNT];
-    struct plan_times times;
+    struct simulated_times times;
     enum status status;
-    TRY(planned_machine_find(question, &machine, err));
-    TRY_END(plan_walk_build(&p, &machine, spec, false, err));
-    TRY_END(plan_walk_step(&p, 0, &machine.link, &times, err));
+    TRY(simulated_machine_find(question, &machine, err));
+    TRY_END(simulated_run_build(&p, &machine, spec, false, err));
+    TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));
     print_head(&p);
     print_kinds(&p, &times);
     for (int i = 0; i < RECOMPUTE_COUNT; i++)
@@ -185,6 +187,6 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
             (double)memory_plan_device_bytes(&p.engine.plan) / (1 << 30),
             (double)p.engine.plan.reserve.total / (1 << 30), machine.gpu.name, machine.gpu.memory_gib);
 end:
-    plan_walk_release(&p);
+    simulated_run_release(&p);
     return status;
 }

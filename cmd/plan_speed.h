@@ -3,5 +3,5 @@
 
 #include "cmd/engine/simulated_run.h"
 
-/* Prints the plan of a spec whose batch sizes are resolved. STATUS_USAGE: see planned_machine_find(). */
+/* Prints the plan of a spec whose batch sizes are resolved. STATUS_USAGE: see simulated_machine_find(). */
 enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err);

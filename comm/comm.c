@@ -26,6 +26,8 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->rank = bootstrap->rank;
     c->world = bootstrap->world;
     c->own_fd = -1;
+    c->submit = comm_host_submit;
+    c->takes_pieces = true;
     c->reduce_within_node = config->reduce_within_node;
     c->stuck = config->stuck;
     c->stuck_context = config->stuck_context;
@@ -58,8 +60,8 @@ void comm_close(struct comm *comm)
 {
     if (!comm)
         return;
-    heartbeat_thread_stop();
     if (comm->control) {
+        heartbeat_thread_stop();
         if (comm->world > 1 && control_status(comm->control, NULL) == STATUS_OK)
             comm_barrier(comm, NULL);
         control_leave(comm->control);
@@ -91,6 +93,8 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     if (device->kind == DEVICE_CPU || comm->world == 1)
         return STATUS_OK;
     TRY(comm_device_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
+    comm->submit = comm_device_submit;
+    comm->takes_pieces = comm_device_takes_pieces(comm->gpu);
     return comm_device_check(comm, comm->gpu, device, err);
 }
 
@@ -98,6 +102,8 @@ void comm_detach_device(struct comm *comm)
 {
     comm_device_free(comm->gpu);
     comm->gpu = NULL;
+    comm->submit = comm_host_submit;
+    comm->takes_pieces = true;
 }
 
 bool comm_can_capture(const struct comm *comm)
@@ -107,7 +113,7 @@ bool comm_can_capture(const struct comm *comm)
 
 bool comm_takes_pieces(const struct comm *comm)
 {
-    return !comm->plan && (!comm->gpu || comm_device_takes_pieces(comm->gpu));
+    return comm->takes_pieces;
 }
 
 void comm_launch(struct comm *comm, struct graph *graph)

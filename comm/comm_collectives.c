@@ -1,9 +1,7 @@
-/* comm_collectives.c: the public data operations. Each is counted and handed to its transport: the GPU's
- * (comm_device.c) where one is attached, else the host's (comm_host.c). */
-#include "comm/comm_device.h"
+/* comm_collectives.c: the public data operations. Each is counted and handed to its transport: the host's
+ * (comm_host.c), that of a GPU that is attached (comm_device.c), or a simulation's (comm_simulated.c). */
 #include "comm/comm_internal.h"
 #include "comm/comm_log.h"
-#include "comm/comm_simulated.h"
 #include "gpu/spans.h"
 
 static void count_op(const struct data_op *op)
@@ -40,10 +38,6 @@ static void data_op_submit(struct data_op *op, struct stream *stream)
     struct comm *comm = op->comm;
     if (op->count == 0)
         return;
-    if (comm->plan) {
-        comm_plan_submit(op, stream);
-        return;
-    }
     op->unit = comm->unit;
     op->number = ++comm->submitted;
     struct span span = span_of(op, stream);
@@ -51,10 +45,7 @@ static void data_op_submit(struct data_op *op, struct stream *stream)
         count_op(op);
         span_begin(&span);
     }
-    if (comm->gpu)
-        comm_device_submit(comm->gpu, op, stream);
-    else
-        comm_host_submit(op, stream);
+    comm->submit(op, stream);
     if (comm->world > 1)
         span_end(&span);
 }

@@ -152,8 +152,9 @@ static void reduce_piece(struct comm_device *gpu, const struct data_op *op, size
     stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
 
-void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream)
+void comm_device_submit(const struct data_op *op, struct stream *stream)
 {
+    struct comm_device *gpu = op->comm->gpu;
     ASSERT(stream_device(stream) == gpu->device);
     if (gpu->nccl) {
         flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */

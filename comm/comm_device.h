@@ -22,4 +22,4 @@ bool comm_device_takes_pieces(const struct comm_device *gpu);
 void comm_device_launch(struct comm_device *gpu, struct graph *graph);
 
 /* Puts the operation into the stream's order. */
-void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream);
+void comm_device_submit(const struct data_op *op, struct stream *stream);

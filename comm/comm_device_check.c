@@ -60,7 +60,7 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
                                .stride = count};
     stream_copy(c->stream, c->send, c->host, gathers ? slice : all);
     stream_sync(c->stream);
-    comm_device_submit(c->gpu, &op, c->stream);
+    comm_device_submit(&op, c->stream);
     stream_sync(c->stream);
     TRY(comm_status(c->comm, err));
     stream_copy(c->stream, c->host, c->recv, gathers ? all : slice);

@@ -5,6 +5,7 @@
  *     comm_collectives.c          the public data operations, handed to their transport
  *     comm_log.c                  the time and bytes of data operations, compared between ranks
  *     comm_device.c, comm_nccl.c  transports between GPUs: staged through host memory, NCCL
+ *     comm_simulated.c            transport of a simulation: takes time on a clock
  *     comm_host.c                 transport within a node: reads the neighbours' memory
  *     comm_network.c              transport between nodes: TCP
  *     comm_share.c                shared segments
@@ -26,14 +27,18 @@
 
 enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health */ };
 
+struct data_op;
+
 struct comm {
     int rank, world;
+    /* the transport of data operations: puts one into the stream's order */
+    void (*submit)(const struct data_op *op, struct stream *stream);
+    bool takes_pieces; /* it moves pieces of slices */
     struct topology topology;
     struct control *control;
     struct net *net;         /* NULL: one node */
     struct agent *agent;     /* NULL: one node, or not its first rank */
     struct comm_device *gpu; /* NULL: data operations work on the host's memory */
-    struct comm_plan *plan;  /* NULL: the ranks exist (comm_simulated.h) */
     struct comm_log *log;    /* owned; NULL: operations are not recorded (comm_log.h) */
     int purpose, unit;       /* of the operations that are submitted next: comm_use() */
     bool reduce_within_node;

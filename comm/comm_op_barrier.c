@@ -5,7 +5,7 @@
 
 enum status comm_status(struct comm *comm, struct error *err)
 {
-    return comm->control ? control_status(comm->control, err) : STATUS_OK; /* a plan has none */
+    return comm->control ? control_status(comm->control, err) : STATUS_OK; /* without a control plane nothing fails */
 }
 
 void comm_abort(struct comm *comm, const struct error *err)

@@ -1,5 +1,5 @@
-/* comm_simulated.h: ranks that exist on paper, for plans of speed: data operations take time on a planned device
- * (gpu/simulate/simulated_device.h) and do nothing; control operations are not made. */
+/* comm_simulated.h: the communicator of a simulation, whose other ranks need not exist: data operations take time on a
+ * simulated device (gpu/simulate/simulated_device.h) and do nothing; control operations must not be called. */
 #pragma once
 
 #include "comm/comm.h"
@@ -12,12 +12,7 @@ struct comm_link {
     int per_node;   /* ranks of a node */
 };
 
-/* Rank 0 of `world`; comm_plan_free() frees it. */
-enum status comm_plan_new(int world, const struct comm_link *link, struct comm **comm, struct error *err);
-void comm_plan_free(struct comm *comm);
+/* Rank 0 of `world`; comm_close() frees it. */
+struct comm *comm_simulated_open(int world, const struct comm_link *link);
 
-void comm_plan_set_link(struct comm *comm, const struct comm_link *link);
-
-/* Puts the operation into the stream's order: a part of comm_all_gather() and comm_reduce_scatter(). */
-struct data_op;
-void comm_plan_submit(const struct data_op *op, struct stream *stream);
+void comm_simulated_set_link(struct comm *comm, const struct comm_link *link);

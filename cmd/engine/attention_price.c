@@ -11,20 +11,20 @@ static enum status walk_both(const struct engine *t, const char *gpu, double *wi
 {
     const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
     struct run_spec copy = *t->spec;
-    struct planned_machine machine;
-    struct plan_times times;
-    struct plan_walk walk;
+    struct simulated_machine machine;
+    struct simulated_times times;
+    struct simulated_run walk;
     enum status status;
-    TRY(planned_machine_find(&question, &machine, err));
-    TRY_END(plan_walk_build(&walk, &machine, &copy, true, err));
-    machine.settings.attention = PLAN_ATTENTION_CUDNN;
-    TRY_END(plan_walk_step(&walk, 0, &machine.link, &times, err));
+    TRY(simulated_machine_find(&question, &machine, err));
+    TRY_END(simulated_run_build(&walk, &machine, &copy, true, err));
+    machine.settings.attention = ATTENTION_CUDNN;
+    TRY_END(simulated_run_step(&walk, 0, &machine.link, &times, err));
     *with = times.seconds;
-    machine.settings.attention = PLAN_ATTENTION_OWN;
-    TRY_END(plan_walk_step(&walk, 0, &machine.link, &times, err));
+    machine.settings.attention = ATTENTION_OWN;
+    TRY_END(simulated_run_step(&walk, 0, &machine.link, &times, err));
     *without = times.seconds;
 end:
-    plan_walk_release(&walk);
+    simulated_run_release(&walk);
     return status;
 }
 

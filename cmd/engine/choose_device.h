@@ -11,7 +11,7 @@ struct device_choice {
     enum device_kind kind;
     int index;      /* the GPU's number for device_open() */
     bool may_share; /* several ranks may use one GPU (ZTRAIN_SHARE_GPUS=1) */
-    bool to_plan;   /* a plan for a GPU on a machine without one: device_plan_open() */
+    bool to_plan;   /* a plan for a GPU on a machine without one: simulated_device_open() */
 };
 
 /* Collective, unless comm and boot are NULL (a plan, which needs no GPU). With train.device: cuda it fails with

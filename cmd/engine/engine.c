@@ -157,7 +157,7 @@ static enum status open_device(struct engine *t, int threads, struct error *err)
         return STATUS_OK;
     TRY(engine_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
-        return device_plan_open(NULL, &t->device, err);
+        return simulated_device_open(NULL, &t->device, err);
     struct cpu_kernels kernels;
     enum status status;
     if (choice.kind == DEVICE_CPU) {
@@ -299,11 +299,11 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .aio = spec->aio,
     };
     if (t->planned_comm)
-        zero.aio.paper = device_plan_disk(t->planned);
+        zero.disk = simulated_device_disk(t->planned);
     TRY(zero_new(&zero, t->device, t->planned ? t->planned_comm : comm, &t->zero, err));
 
     TRY(build_transformer(t, err));
-    return engine_memory_plan(t, err);
+    return memory_plan_make(t, err);
 }
 
 enum status engine_activation_bytes(const struct engine *t, enum recompute policy, size_t *bytes, struct error *err)
@@ -537,7 +537,7 @@ void engine_release(struct engine *t)
         stream_free(t->compute);
     if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
         comm_detach_device(t->comm);
-    engine_memory_free(t);
+    memory_plan_free(t);
     phase_times_free(t->phase_times);
     if (t->device)
         device_close(t->device);

@@ -38,7 +38,7 @@ static enum status measure(const struct engine *t, struct run_spec *spec, size_t
     struct engine other = {.quiet = true, .planned = t->device, .node_ranks = t->node_ranks};
     enum status status;
     if (!borrowed) {
-        TRY(device_plan_open(NULL, &other.planned, err));
+        TRY(simulated_device_open(NULL, &other.planned, err));
         other.planned->memory_bytes = t->device->memory_bytes;
     }
     TRY_END(engine_build(&other, spec, t->rank, t->world, NULL, 1, err));

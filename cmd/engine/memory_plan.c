@@ -112,7 +112,7 @@ static enum status refuse_snapshot(const struct engine *t, const char *obstacle,
     return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
 }
 
-enum status engine_memory_plan(struct engine *t, struct error *err)
+enum status memory_plan_make(struct engine *t, struct error *err)
 {
     const enum spec_decoupled decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
@@ -180,13 +180,13 @@ static enum status allocate_host(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status engine_memory_prepare(const struct engine *t, struct error *err)
+enum status engine_prepare_ops(const struct engine *t, struct error *err)
 {
     return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
                                err);
 }
 
-enum status engine_memory_allocate(struct engine *t, struct error *err)
+enum status memory_plan_allocate(struct engine *t, struct error *err)
 {
     struct arena local, shared, host;
     arena_init_dry(&shared); /* a rank alone shares nothing */
@@ -210,7 +210,7 @@ enum status engine_memory_allocate(struct engine *t, struct error *err)
     return transformer_start(t->transformer, t->compute, err);
 }
 
-void engine_memory_free(struct engine *t)
+void memory_plan_free(struct engine *t)
 {
     if (t->memory)
         device_free(t->device, t->memory, t->plan.local.used);
@@ -326,7 +326,7 @@ static void print_precision(const struct run_spec *spec, int world)
         log_info("  gradients are reduced in %s (communication_data_type)", dtype_name(spec->communication_data_type));
 }
 
-void engine_memory_print(const struct engine *t)
+void memory_plan_print(const struct engine *t)
 {
     size_t total = t->plan.local.used + t->plan.shared.used;
     log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,

@@ -41,18 +41,18 @@ uint64_t memory_plan_node_limit(const struct engine *engine);
 /* Fills engine->plan; the device, ZeRO and the transformer exist. engine_build() calls it. Decides whether there is a
  * snapshot for checkpoints in the background (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there
  * has to be one, and it does not fit. */
-enum status engine_memory_plan(struct engine *engine, struct error *err);
+enum status memory_plan_make(struct engine *engine, struct error *err);
 
 /* Lets the device load libraries and choose kernels for the step (ops_prepare()), which takes memory of its own: before
- * engine_memory_allocate(), and not in a plan. */
-enum status engine_memory_prepare(const struct engine *engine, struct error *err);
+ * memory_plan_allocate(), and not in a plan. */
+enum status engine_prepare_ops(const struct engine *engine, struct error *err);
 
-/* Allocates the plan's memory, which engine_memory_free() frees, and lays everything out in it. Collective, if the
+/* Allocates the plan's memory, which memory_plan_free() frees, and lays everything out in it. Collective, if the
  * plan has a shared segment: the communicator owns that. */
-enum status engine_memory_allocate(struct engine *engine, struct error *err);
+enum status memory_plan_allocate(struct engine *engine, struct error *err);
 
 /* Frees what was allocated, also after a failure; engine_release() calls it when nothing uses the memory any more. */
-void engine_memory_free(struct engine *engine);
+void memory_plan_free(struct engine *engine);
 
 /* Logs the plan, a line for each kind: "parameters 497.8 MB …". */
-void engine_memory_print(const struct engine *engine);
+void memory_plan_print(const struct engine *engine);

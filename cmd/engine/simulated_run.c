@@ -1,8 +1,8 @@
 /* simulated_run.c: see simulated_run.h.
  *
  * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
- * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/comm_simulated.h). A later step is measured, because
- * the first has no work left over from a step before. */
+ * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/comm_simulated.h). A later step is measured,
+ * because the first has no work left over from a step before. */
 #include "cmd/engine/simulated_run.h"
 
 #include "core/log.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-double *planned_machine_limit(const struct planned_machine *machine, struct comm_link *link)
+double *simulated_machine_limit(const struct simulated_machine *machine, struct comm_link *link)
 {
     return machine->world > link->per_node ? &link->network : &link->inside;
 }
@@ -59,31 +59,31 @@ static void add_known(char *known, size_t size, const char *word)
 static enum status unknown_assumption(const char *word, struct error *err)
 {
     char known[512] = "";
-    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++)
-        add_known(known, sizeof known, plan_assumption_words[i]);
-    for (int i = 0; i < PLAN_RATE_COUNT; i++)
-        add_known(known, sizeof known, plan_rate_words[i]);
+    for (int i = 0; i < ASSUMPTION_COUNT; i++)
+        add_known(known, sizeof known, assumption_words[i]);
+    for (int i = 0; i < ASSUMED_RATE_COUNT; i++)
+        add_known(known, sizeof known, assumed_rate_words[i]);
     error_set(err, STATUS_USAGE, "--assume: '%s' is not known", word);
     return error_hint(err, "one of %s", known);
 }
 
 /* Takes one word: of an overhead that is assumed away, or RATE=400GB. */
-static enum status take_assumption(char *word, struct plan_settings *settings, struct error *err)
+static enum status take_assumption(char *word, struct simulation_settings *settings, struct error *err)
 {
-    double *const rates[PLAN_RATE_COUNT] = {&settings->host_link, &settings->host_memory, &settings->disk_read,
-                                            &settings->disk_write};
+    double *const rates[ASSUMED_RATE_COUNT] = {&settings->host_link, &settings->host_memory, &settings->disk_read,
+                                               &settings->disk_write};
     char *value = strchr(word, '=');
-    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++) {
-        if (strcmp(plan_assumption_words[i], word) == 0) {
+    for (int i = 0; i < ASSUMPTION_COUNT; i++) {
+        if (strcmp(assumption_words[i], word) == 0) {
             settings->assumptions |= 1u << i;
             return STATUS_OK;
         }
     }
     if (value)
         *value++ = 0;
-    for (int i = 0; i < PLAN_RATE_COUNT; i++) {
+    for (int i = 0; i < ASSUMED_RATE_COUNT; i++) {
         char what[80];
-        if (strcmp(plan_rate_words[i], word) != 0)
+        if (strcmp(assumed_rate_words[i], word) != 0)
             continue;
         snprintf(what, sizeof what, "%s=", word);
         return parse_rate("assume", what, value ? value : "", rates[i], err);
@@ -93,7 +93,7 @@ static enum status take_assumption(char *word, struct plan_settings *settings, s
     return unknown_assumption(word, err);
 }
 
-static enum status parse_assumptions(const char *words, struct plan_settings *settings, struct error *err)
+static enum status parse_assumptions(const char *words, struct simulation_settings *settings, struct error *err)
 {
     while (*words) {
         char word[64];
@@ -114,18 +114,18 @@ static const double usual_network = 400e9 / 8;
  * reads and writes reach about 480. Its ranks share it, and the threads of one rank reach about one socket's. */
 static const double node_memory = 480e9, socket_memory = 200e9;
 
-int planned_node_ranks(int per_node, int world)
+int simulated_node_ranks(int per_node, int world)
 {
     const int most = per_node ? per_node : NODE_RANKS;
     return most < world ? most : world;
 }
 
-enum status planned_machine_find(const struct machine_question *question, struct planned_machine *machine,
-                                 struct error *err)
+enum status simulated_machine_find(const struct machine_question *question, struct simulated_machine *machine,
+                                   struct error *err)
 {
     struct comm_link *link = &machine->link;
     bool tf32;
-    *machine = (struct planned_machine){.world = question->world};
+    *machine = (struct simulated_machine){.world = question->world};
     TRY(gpu_catalog_find(question->device ? question->device : gpu_catalog_usual, &machine->gpu, err));
     machine->settings.gpu = &machine->gpu;
     TRY(device_cuda_wants_tf32(&tf32, err));
@@ -133,45 +133,45 @@ enum status planned_machine_find(const struct machine_question *question, struct
     if (question->assume)
         TRY(parse_assumptions(question->assume, &machine->settings, err));
     *link = (struct comm_link){.inside = machine->gpu.link, .network = usual_network, .per_node = question->per_node};
-    link->per_node = planned_node_ranks(question->per_node, question->world);
+    link->per_node = simulated_node_ranks(question->per_node, question->world);
     if (question->world % link->per_node != 0)
         return error_set(err, STATUS_USAGE, "--world %d is not a multiple of the %d ranks of a node", question->world,
                          link->per_node);
     machine->settings.node_ranks = link->per_node;
     if (machine->settings.host_memory == 0)
         machine->settings.host_memory = fmin(node_memory / link->per_node, socket_memory);
-    return question->link ? parse_rate("link", "", question->link, planned_machine_limit(machine, link), err)
+    return question->link ? parse_rate("link", "", question->link, simulated_machine_limit(machine, link), err)
                           : STATUS_OK;
 }
 
 /* ---- the run ------------------------------------------------------------- */
 
-void plan_walk_release(struct plan_walk *w)
+void simulated_run_release(struct simulated_run *w)
 {
     engine_release(&w->engine);
-    comm_plan_free(w->comm);
+    comm_close(w->comm);
 }
 
-enum status plan_walk_build(struct plan_walk *w, const struct planned_machine *machine, struct run_spec *spec,
-                            bool quiet, struct error *err)
+enum status simulated_run_build(struct simulated_run *w, const struct simulated_machine *machine, struct run_spec *spec,
+                                bool quiet, struct error *err)
 {
     struct engine *t = &w->engine;
-    *w = (struct plan_walk){.machine = machine, .engine.quiet = quiet};
+    *w = (struct simulated_run){.machine = machine, .engine.quiet = quiet};
     if (spec->data.packing != SPEC_PACKING_CUT && !quiet)
         log_info("data.packing is not true: the plan is for micro-batches of full length");
-    TRY(comm_plan_new(machine->world, &machine->link, &w->comm, err));
-    TRY(device_plan_open_timed(&machine->settings, &t->planned, err));
+    w->comm = comm_simulated_open(machine->world, &machine->link);
+    t->planned = simulated_device_open_timed(&machine->settings);
     t->planned_comm = w->comm;
     t->node_ranks = machine->link.per_node;
     return engine_build(t, spec, 0, machine->world, NULL, 1, err);
 }
 
 /* Gives the run addresses, before its first step. */
-static enum status start_walk(struct plan_walk *w, struct error *err)
+static enum status start_walk(struct simulated_run *w, struct error *err)
 {
     if (w->started)
         return STATUS_OK;
-    TRY(engine_memory_allocate(&w->engine, err));
+    TRY(memory_plan_allocate(&w->engine, err));
     zero_set_position(w->engine.zero, 0, &(struct loss_scaler){.scale = 1}, w->engine.compute);
     transformer_replay(w->engine.transformer, w->engine.graphs == GRAPHS_BY_BLOCK);
     w->started = true;
@@ -180,7 +180,7 @@ static enum status start_walk(struct plan_walk *w, struct error *err)
 
 /* ---- walking through a step ---------------------------------------------- */
 
-static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct error *err)
+static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)
 {
     struct engine *t = &w->engine;
     const struct step_schedule schedule = {.base = w->steps};
@@ -209,30 +209,30 @@ static enum status walk_step(struct plan_walk *w, int64_t micro_batches, struct 
 
 /* Walks through steps of this many micro-batches; the times are those of the last one, which pays for the work left
  * over from steps before: with a disk also for writes that those before have left. */
-static enum status walk_steady_step(struct plan_walk *w, int64_t micro_batches, struct plan_times *times,
+static enum status walk_steady_step(struct simulated_run *w, int64_t micro_batches, struct simulated_times *times,
                                     struct error *err)
 {
     const int before = plan_uses_disk(w->engine.spec) ? 3 : 1;
     for (int i = 0; i < before; i++)
         TRY(walk_step(w, micro_batches, err));
-    device_plan_reset(w->engine.device);
+    simulated_device_reset(w->engine.device);
     TRY(walk_step(w, micro_batches, err));
-    device_plan_times(w->engine.device, times);
+    simulated_device_times(w->engine.device, times);
     return STATUS_OK;
 }
 
 /* The micro-batches between first and last are alike, so a long step is extrapolated from two shorter ones. */
-static enum status walk_long_step(struct plan_walk *w, struct plan_times *times, struct error *err)
+static enum status walk_long_step(struct simulated_run *w, struct simulated_times *times, struct error *err)
 {
     enum { SHORT = 16, LONG = 32 };
     const int64_t micro_batches = w->engine.spec->gradient_accumulation_steps;
-    struct plan_times few;
+    struct simulated_times few;
     if (micro_batches <= LONG)
         return walk_steady_step(w, micro_batches, times, err);
     const double more = (double)(micro_batches - LONG) / (LONG - SHORT);
     TRY(walk_steady_step(w, SHORT, &few, err));
     TRY(walk_steady_step(w, LONG, times, err));
-    for (int k = 0; k < PLAN_KIND_COUNT; k++) {
+    for (int k = 0; k < TIME_KIND_COUNT; k++) {
         times->kinds[k].ceiling += more * (times->kinds[k].ceiling - few.kinds[k].ceiling);
         times->kinds[k].expected += more * (times->kinds[k].expected - few.kinds[k].expected);
         times->kinds[k].launches += llround(more * (double)(times->kinds[k].launches - few.kinds[k].launches));
@@ -244,17 +244,17 @@ static enum status walk_long_step(struct plan_walk *w, struct plan_times *times,
     return STATUS_OK;
 }
 
-enum status plan_walk_step(struct plan_walk *w, unsigned assumptions, const struct comm_link *link,
-                           struct plan_times *times, struct error *err)
+enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, const struct comm_link *link,
+                               struct simulated_times *times, struct error *err)
 {
-    struct plan_settings settings = w->machine->settings;
+    struct simulation_settings settings = w->machine->settings;
     struct comm_link used = *link;
     settings.assumptions |= assumptions;
-    if (plan_assumes(&settings, ASSUME_NO_COMMUNICATION))
+    if (simulation_assumes(&settings, ASSUME_NO_COMMUNICATION))
         used.inside = INFINITY;
     TRY(start_walk(w, err));
-    device_plan_set(w->engine.device, &settings);
-    comm_plan_set_link(w->comm, &used);
+    simulated_device_set(w->engine.device, &settings);
+    comm_simulated_set_link(w->comm, &used);
     return walk_long_step(w, times, err);
 }
 
@@ -263,26 +263,27 @@ bool plan_uses_disk(const struct run_spec *spec)
     return spec->zero.offload_optimizer.device == OFFLOAD_NVME || spec->zero.offload_param.device == OFFLOAD_NVME;
 }
 
-void plan_print_disk(const struct planned_machine *machine)
+void simulated_machine_print_disk(const struct simulated_machine *machine)
 {
-    const struct plan_settings *s = &machine->settings;
+    const struct simulation_settings *s = &machine->settings;
     const int ranks = machine->link.per_node;
     const char *source = s->disk_read > 0 || s->disk_write > 0
                              ? ""
                              : " (the data sheet of a usual SSD on PCIe 4; --assume disk-read, disk-write)";
     printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks,
-           ranks == 1 ? "" : "s", 1e-9 * ranks * plan_disk_read(s), 1e-9 * ranks * plan_disk_write(s), source);
+           ranks == 1 ? "" : "s", 1e-9 * ranks * simulated_disk_read(s), 1e-9 * ranks * simulated_disk_write(s),
+           source);
 }
 
-double plan_walk_tokens(const struct plan_walk *w)
+double simulated_run_tokens(const struct simulated_run *w)
 {
     const struct run_spec *spec = w->engine.spec;
     return (double)spec->train_batch_size * (double)spec->data.seq_length;
 }
 
-double plan_walk_mfu(const struct plan_walk *w, double seconds)
+double simulated_run_mfu(const struct simulated_run *w, double seconds)
 {
     const struct engine *t = &w->engine;
     double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
-    return 100 * peaks_mfu(flops, plan_walk_tokens(w) / seconds, t->world, t->device->peak_flops[t->spec->dtype]);
+    return 100 * peaks_mfu(flops, simulated_run_tokens(w) / seconds, t->world, t->device->peak_flops[t->spec->dtype]);
 }

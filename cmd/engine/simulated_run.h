@@ -1,5 +1,5 @@
-/* simulated_run.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes. Estimated,
- * not measured. */
+/* simulated_run.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes.
+ * Estimated, not measured. */
 #pragma once
 
 #include "cmd/engine/engine.h"
@@ -15,33 +15,33 @@ struct machine_question {
 };
 
 /* The GPUs, their links, and the assumptions about them. */
-struct planned_machine {
+struct simulated_machine {
     int world;
     struct gpu_model gpu;
-    struct plan_settings settings; /* its GPU is `gpu`: the struct must not be moved */
+    struct simulation_settings settings; /* its GPU is `gpu`: the struct must not be moved */
     struct comm_link link;
 };
 
 /* The ranks of a node with GPUs; per_node: as given, 0: not. */
-int planned_node_ranks(int per_node, int world);
+int simulated_node_ranks(int per_node, int world);
 
 /* STATUS_USAGE: a device, rate or word that is not known. */
-enum status planned_machine_find(const struct machine_question *question, struct planned_machine *machine,
-                                 struct error *err);
+enum status simulated_machine_find(const struct machine_question *question, struct simulated_machine *machine,
+                                   struct error *err);
 
 /* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
 enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);
 
 /* The link that limits a step: the network if there are several nodes, else the link inside the node. */
-double *planned_machine_limit(const struct planned_machine *machine, struct comm_link *link);
+double *simulated_machine_limit(const struct simulated_machine *machine, struct comm_link *link);
 
 /* Whether a run offloads to NVMe, and the line about the disk that such a plan assumes. */
 bool plan_uses_disk(const struct run_spec *spec);
-void plan_print_disk(const struct planned_machine *machine);
+void simulated_machine_print_disk(const struct simulated_machine *machine);
 
 /* A run that exists on paper. */
-struct plan_walk {
-    const struct planned_machine *machine; /* borrowed */
+struct simulated_run {
+    const struct simulated_machine *machine; /* borrowed */
     struct engine engine;
     struct comm *comm;
     bool started;  /* its memory is laid out */
@@ -50,14 +50,14 @@ struct plan_walk {
 
 /* Builds the run of a spec whose batch sizes are resolved, with its memory plan; the spec is borrowed. quiet: without
  * notices. A walk that is all zeros, or whose building failed, can be released as well. */
-enum status plan_walk_build(struct plan_walk *walk, const struct planned_machine *machine, struct run_spec *spec,
-                            bool quiet, struct error *err);
-void plan_walk_release(struct plan_walk *walk);
+enum status simulated_run_build(struct simulated_run *walk, const struct simulated_machine *machine,
+                                struct run_spec *spec, bool quiet, struct error *err);
+void simulated_run_release(struct simulated_run *walk);
 
 /* The times of a step over `link`, under these assumptions in addition to the machine's. */
-enum status plan_walk_step(struct plan_walk *walk, unsigned assumptions, const struct comm_link *link,
-                           struct plan_times *times, struct error *err);
+enum status simulated_run_step(struct simulated_run *walk, unsigned assumptions, const struct comm_link *link,
+                               struct simulated_times *times, struct error *err);
 
 /* Tokens of a step over all ranks, and the MFU, in percent, of a step that takes this many seconds. */
-double plan_walk_tokens(const struct plan_walk *walk);
-double plan_walk_mfu(const struct plan_walk *walk, double seconds);
+double simulated_run_tokens(const struct simulated_run *walk);
+double simulated_run_mfu(const struct simulated_run *walk, double seconds);

@@ -172,7 +172,7 @@ static void log_start(const struct run *run)
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
     log_autos(spec);
     warn_of_threads(run);
-    engine_memory_print(t);
+    memory_plan_print(t);
 }
 
 /* Records the machine that this run computes with, and logs its differences from the checkpoint's. The ranks must be
@@ -288,7 +288,7 @@ static enum status choose_first(struct run *run, const struct checkpoint *checkp
 {
     struct device *device = run->engine.device;
     char *taken = run_kernels_take(device, &run->place, checkpoint);
-    enum status status = engine_memory_prepare(&run->engine, err);
+    enum status status = engine_prepare_ops(&run->engine, err);
     if (status == STATUS_OK)
         run->kernel_choices = run_kernels_join(device, taken);
     else
@@ -308,7 +308,7 @@ static enum status choose_kernels(struct run *run, const struct checkpoint *chec
     if (status != STATUS_OK)
         *err = failure;
     if (!is_first)
-        status = engine_memory_prepare(&run->engine, err);
+        status = engine_prepare_ops(&run->engine, err);
     return run_agree(run, status, err);
 }
 
@@ -333,7 +333,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(choose_kernels(run, checkpoint, err));
     attention_price_warn(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
-    TRY(engine_memory_allocate(t, err));
+    TRY(memory_plan_allocate(t, err));
     TRY(describe_machine(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(engine_weights_spread(t, err));

@@ -9,11 +9,10 @@
  * record_file.h decides whether to read. */
 #include "comm/zero/slice_file.h"
 
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/round_up.h"
-#include "core/size_text.h"
 #include "core/storage/record_file.h"
+#include "core/storage/scratch_folder.h"
 
 #include <stdlib.h>
 
@@ -33,9 +32,7 @@ struct slice_file {
     int walkers;    /* buffers of walks */
     int count;      /* of all buffers */
     size_t buffer_bytes;
-    struct scratch_folder *folder; /* NULL in a plan, as the two below */
-    struct async_io *io;
-    struct record_file *disk;
+    struct record_file *disk; /* NULL until slice_file_open() */
     /* streams; all of it is used when work is enqueued */
     int num_readers, each_writer; /* buffers for reading, and of each writer */
     struct reader *readers;
@@ -115,42 +112,29 @@ static void count_buffers(struct slice_file *file)
         file->readers[i].record = NO_RECORD;
 }
 
-static enum status open_file(struct slice_file *file, struct error *err)
+struct slice_file *slice_file_new(const struct slice_file_config *config)
 {
-    const struct slice_file_config *config = &file->config;
-    char size[SIZE_TEXT_MAX];
-    TRY(async_io_new(&config->io, &file->io, err));
-    if (!config->io.paper)
-        TRY(scratch_folder_new(config->folder, config->rank, &file->folder, err));
-    TRY(record_file_new(file->folder, file->io, config->name, file->bytes, file->records, file->count, &file->disk,
-                        err));
-    if (config->io.paper)
-        return STATUS_OK;
-    log_info("%s: %s in '%s', %s", config->name, size_round(slice_file_bytes(file), size),
-             scratch_folder_path(file->folder), async_io_engine(file->io));
-    if (!record_file_is_direct(file->disk))
-        log_info("notice: the file system of '%s' refuses direct I/O, so %s pass through the page cache",
-                 config->folder, config->name);
-    return STATUS_OK;
-}
-
-enum status slice_file_new(const struct slice_file_config *config, struct slice_file **out, struct error *err)
-{
-    enum status status;
     ASSERT(config->first < config->end && config->end <= config->layout->num_units);
     ASSERT(config->parts <= SLICE_FILE_PARTS && config->piece > 0 && config->piece % SLICE_FILE_ALIGN == 0);
-    *out = NULL;
     struct slice_file *file = memory_zeroed(1, sizeof *file);
     file->config = *config;
     count_records(file);
     count_buffers(file);
-    if (!config->planned)
-        TRY_GOTO(open_file(file, err));
-    *out = file;
+    return file;
+}
+
+enum status slice_file_open(struct slice_file *file, const struct disk *disk, struct error *err)
+{
+    const struct slice_file_config *config = &file->config;
+    const struct disk_file_config place = {.name = config->name,
+                                           .folder = config->folder,
+                                           .rank = config->rank,
+                                           .bytes = slice_file_bytes(file),
+                                           .io = config->io};
+    struct disk_file *opened;
+    TRY(disk->open(disk, &place, &opened, err));
+    file->disk = record_file_new(opened, file->bytes, file->records, file->count);
     return STATUS_OK;
-fail:
-    slice_file_free(file);
-    return status;
 }
 
 void slice_file_free(struct slice_file *file)
@@ -158,8 +142,6 @@ void slice_file_free(struct slice_file *file)
     if (!file)
         return;
     record_file_free(file->disk);
-    async_io_free(file->io);
-    scratch_folder_free(file->folder);
     free(file->readers);
     free(file->first);
     free(file->bytes);
@@ -267,13 +249,7 @@ static void enqueue_work(struct slice_file *file, int record, int buffer, void (
                          struct stream *stream)
 {
     const struct record_work work = {file->disk, record, buffer};
-    if (file->disk)
-        stream_submit(stream, function, &work, sizeof work);
-}
-
-static void *address_of(const struct slice_file *file, int buffer)
-{
-    return file->disk ? record_file_buffer(file->disk, buffer) : NULL;
+    stream_submit(stream, function, &work, sizeof work);
 }
 
 /* The buffer in which the record was read last, or else the one of the oldest read, which gets the record. */
@@ -322,9 +298,8 @@ void slice_file_h2d(struct slice_file *file, int unit, void *memory, struct stre
         const struct reader *reader = reader_of(file, record_of(file, unit, at));
         const int buffer = reader_buffer(file, reader);
         enqueue_work(file, reader->record, buffer, run_use, stream);
-        if (file->disk)
-            stream_copy_in_order(stream, (char *)memory + (size_t)at * size, address_of(file, buffer),
-                                 (size_t)piece_count(file, unit, at) * size);
+        stream_copy_in_order(stream, (char *)memory + (size_t)at * size, record_file_buffer(file->disk, buffer),
+                             (size_t)piece_count(file, unit, at) * size);
         enqueue_loads(file, unit, at + ahead, 1, stream);
     }
 }
@@ -336,7 +311,7 @@ void *slice_file_begin_write(struct slice_file *file, int unit, int64_t at, int 
     const int buffer = file->walkers + file->num_readers + writer * file->each_writer + turn;
     file->writing[writer] = buffer;
     enqueue_work(file, record_of(file, unit, at), buffer, run_claim, stream);
-    return address_of(file, buffer);
+    return record_file_buffer(file->disk, buffer);
 }
 
 void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int writer, struct stream *stream)
@@ -350,9 +325,8 @@ void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *m
     const size_t size = dtype_size(file->config.dtype[0]);
     for (int64_t at = 0; at < slice; at += piece) {
         void *address = slice_file_begin_write(file, unit, at, writer, stream);
-        if (file->disk)
-            stream_copy(stream, address, (const char *)memory + (size_t)at * size,
-                        (size_t)piece_count(file, unit, at) * size);
+        stream_copy(stream, address, (const char *)memory + (size_t)at * size,
+                    (size_t)piece_count(file, unit, at) * size);
         slice_file_end_write(file, unit, at, writer, stream);
     }
 }

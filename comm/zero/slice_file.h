@@ -18,7 +18,7 @@
 #pragma once
 
 #include "core/model/shard.h"
-#include "core/storage/async_io.h"
+#include "core/storage/disk.h"
 #include "gpu/arena.h"
 #include "gpu/device.h"
 
@@ -30,7 +30,6 @@ struct slice_file_config {
     const char *name;   /* of the file, and of its slices in the log */
     const char *folder; /* nvme_path */
     int rank;
-    bool planned;                      /* no file is made: the functions below only count */
     const struct shard_layout *layout; /* borrowed */
     int first, end;                    /* units in the file: first up to end - 1 */
     int parts;                         /* own slices in a record */
@@ -46,12 +45,15 @@ struct slice_file_config {
 /* The elements of a piece for a wanted number: a multiple of SLICE_FILE_ALIGN. */
 int64_t slice_file_piece(int64_t wanted);
 
-/* Makes a folder and the file in it, with all space reserved. STATUS_DEVICE: the disk is full, or fails. */
-enum status slice_file_new(const struct slice_file_config *config, struct slice_file **file, struct error *err);
+/* Counts pieces and buffers; that suffices for slice_file_layout(), slice_file_bytes() and slice_file_check_folder().
+ */
+struct slice_file *slice_file_new(const struct slice_file_config *config);
+/* Makes the file on the disk, with all space reserved. STATUS_DEVICE: the disk is full, or fails. */
+enum status slice_file_open(struct slice_file *file, const struct disk *disk, struct error *err);
 /* The streams that use it must be idle; may be NULL. */
 void slice_file_free(struct slice_file *file);
 
-/* Whether the folder of the file exists; a plan, which makes none, has not asked. */
+/* Whether the folder of the file exists. */
 enum status slice_file_check_folder(const struct slice_file *file, struct error *err);
 
 /* Takes the buffers; first dry, then real. */

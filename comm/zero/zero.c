@@ -110,6 +110,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     if (!z)
         return error_set(err, STATUS_DEVICE, "out of memory");
     z->config = *config;
+    z->config.disk = config->disk ? config->disk : &local_disk;
     z->device = device;
     z->comm = comm;
     z->world = config->layout->world;

@@ -34,6 +34,7 @@
 #include "core/model/shard.h"
 #include "core/model/state_slices.h"
 #include "core/model/tensor_table.h"
+#include "core/storage/disk.h"
 #include "core/training/offload_settings.h"
 #include "core/training/optimizer_settings.h"
 #include "gpu/arena.h"
@@ -65,6 +66,7 @@ struct zero_config {
     int64_t
         sub_group_size; /* elements that an offloaded optimizer updates at a time, at most SUB_GROUP_MAX; 0: those */
     struct aio_settings aio; /* of what is offloaded to nvme */
+    const struct disk *disk; /* borrowed; of it; NULL: local_disk */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
@@ -72,16 +74,17 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
 void zero_free(struct zero *zero);
 
 /* Takes buffers from the rank's arena, from its shared segment (comm_share), and from its host memory
- * (device_alloc_host); first dry, then real. For a plan without running ranks comm may be NULL in zero_new(); the world
- * is then the layout's. The shared segment holds the buffers that peers read: gradients before their reduction, and
- * parameters from stage 1 on; nothing with world 1. The host memory holds what is offloaded; nothing without offload.
+ * (device_alloc_host); first dry, then real. For a dry layout comm may be NULL in zero_new(): without streams and
+ * files, in the layout's world. The shared segment holds the buffers that peers read: gradients before their reduction,
+ * and parameters from stage 1 on; nothing with world 1. The host memory holds what is offloaded; nothing without
+ * offload.
  */
 void zero_layout(struct zero *zero, struct arena *local, struct arena *shared, struct arena *host);
 
 /* Bytes of the rank's files below nvme_path. */
 int64_t zero_disk_bytes(const struct zero *zero);
 
-/* Whether the nvme_path of each file exists, which a plan has not looked at. STATUS_DEVICE: one does not. */
+/* Whether the nvme_path of each file exists. STATUS_DEVICE: one does not. */
 enum status zero_check_folders(const struct zero *zero, struct error *err);
 
 const struct param_verbs *zero_verbs(struct zero *zero);

@@ -45,14 +45,13 @@ int zero_offload_first(const struct zero_config *config)
 enum { GRAD_WALK_BUFFERS = 3, GRAD_STREAM_BUFFERS = 4 };
 
 /* The files of master, m and v, and of gradients, which `down` writes, and `up` and `host` read. */
-static enum status open_files(struct zero *z, struct error *err)
+static void describe_files(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.offload_optimizer;
     struct slice_file_config config = {
         .name = "optimizer",
         .folder = settings->nvme_path,
         .rank = z->rank,
-        .planned = !z->comm || !z->device->host_ops,
         .layout = z->config.layout,
         .first = z->offload.first_unit,
         .end = z->units,
@@ -64,14 +63,14 @@ static enum status open_files(struct zero *z, struct error *err)
         .read_ahead = settings->pipeline_read,
         .write_behind = settings->pipeline_write};
     STATIC_ASSERT(STATE_MASTER == 0 && (int)STATE_KIND_COUNT == (int)SLICE_FILE_PARTS, "parts are kinds of state");
-    TRY(slice_file_new(&config, &z->offload.disk, err));
+    z->offload.disk = slice_file_new(&config);
     config.name = "gradients";
     config.parts = 1;
     config.dtype[0] = z->config.grad_dtype;
     config.walk_buffers = GRAD_WALK_BUFFERS;
     config.stream_buffers = GRAD_STREAM_BUFFERS;
     config.writers = 1;
-    return slice_file_new(&config, &z->offload.grads_disk, err);
+    z->offload.grads_disk = slice_file_new(&config);
 }
 
 enum status zero_offload_open(struct zero *z, struct error *err)
@@ -82,9 +81,13 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     const int64_t wanted = z->config.sub_group_size;
     o->piece = slice_file_piece(wanted > 0 && wanted < SUB_GROUP_MAX ? wanted : SUB_GROUP_MAX);
     if (z->config.offload_optimizer.device == OFFLOAD_NVME)
-        TRY(open_files(z, err));
+        describe_files(z);
     if (!z->comm)
         return STATUS_OK;
+    if (o->disk) {
+        TRY(slice_file_open(o->disk, z->config.disk, err));
+        TRY(slice_file_open(o->grads_disk, z->config.disk, err));
+    }
     enum stream_kind host = z->device->kind == DEVICE_CPU ? STREAM_COMPUTE : STREAM_COMM;
     TRY(stream_new(z->device, STREAM_COMM, &o->d2h, err));
     TRY(stream_new(z->device, STREAM_COMM, &o->h2d, err));
@@ -416,15 +419,12 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
     }
 }
 
-/* Computes parameters from master weights; a plan of speed counts the copy as the op. */
+/* Computes parameters from master weights. */
 static void cast_on_host(const struct zero *z, int64_t count, const void *master, void *param)
 {
     struct cast_args cast = {
         .dst_dtype = z->config.dtype, .src_dtype = z->config.master_dtype, .n = count, .dst = param, .src = master};
-    if (zero_one_copy(z) && !z->config.aio.paper)
-        memcpy(param, master, (size_t)count * dtype_size(z->config.dtype));
-    else
-        z->device->host_ops->cast(NULL, &cast);
+    z->device->host_ops->cast(NULL, &cast);
 }
 
 static bool ends_record(const struct zero *z, struct host_piece piece)

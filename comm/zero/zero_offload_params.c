@@ -37,14 +37,13 @@ static int units_in_host_memory(const struct zero *z)
     return unit;
 }
 
-static enum status open_disk(struct zero *z, struct error *err)
+static struct slice_file *describe_file(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.offload_param;
     z->offloaded_params.piece = slice_file_piece(settings->buffer_size);
     struct slice_file_config config = {.name = "parameters",
                                        .folder = settings->nvme_path,
                                        .rank = z->rank,
-                                       .planned = !z->comm || !z->device->host_ops,
                                        .layout = z->config.layout,
                                        .first = z->offloaded_params.resident,
                                        .end = z->units,
@@ -54,7 +53,7 @@ static enum status open_disk(struct zero *z, struct error *err)
                                        .io = z->config.aio,
                                        .stream_buffers = (int)settings->buffer_count,
                                        .writers = (z->offload.first_unit > 0) + (z->offload.first_unit < z->units)};
-    return slice_file_new(&config, &z->offloaded_params.disk, err);
+    return slice_file_new(&config);
 }
 
 enum status zero_offload_params_init(struct zero *z, struct error *err)
@@ -65,12 +64,14 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
     ASSERT(z->config.stage == 3);
     offload->resident = units_in_host_memory(z);
     if (offload->resident < z->units)
-        TRY(open_disk(z, err));
+        offload->disk = describe_file(z);
     offload->settled = calloc((size_t)z->units, sizeof *offload->settled);
     if (!offload->settled)
         return error_set(err, STATUS_DEVICE, "out of memory");
     if (!z->comm)
         return STATUS_OK;
+    if (offload->disk)
+        TRY(slice_file_open(offload->disk, z->config.disk, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->h2d, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
     for (int u = 0; u < z->units; u++)

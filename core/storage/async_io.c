@@ -20,7 +20,6 @@ struct async_io {
     struct io_queue queue;
     struct uring_engine *uring;
     struct thread_engine *threads;
-    const struct paper_disk *paper; /* NULL: a real disk */
     char engine[160];
 };
 
@@ -50,9 +49,7 @@ enum status async_io_new(const struct aio_settings *settings, struct async_io **
     *out = NULL;
     struct async_io *io = memory_zeroed(1, sizeof *io);
     io_queue_init(&io->queue, round_up(settings->block_size, ASYNC_IO_ALIGN));
-    io->paper = settings->paper;
-    if (!io->paper)
-        TRY_GOTO(start_engine(io, (int)settings->queue_depth, err));
+    TRY_GOTO(start_engine(io, (int)settings->queue_depth, err));
     *out = io;
     return STATUS_OK;
 fail:
@@ -79,11 +76,6 @@ const char *async_io_engine(const struct async_io *io)
 void async_io_submit(struct async_io *io, struct io_request *request, const struct io_transfer *transfer)
 {
     ASSERT(transfer->bytes > 0 && transfer->offset >= 0);
-    if (io->paper) {
-        request->active = true;
-        request->done_at = io->paper->submit(io->paper->owner, transfer->write, transfer->bytes);
-        return;
-    }
     io_queue_add(&io->queue, request, transfer);
 }
 
@@ -100,12 +92,6 @@ enum status async_io_wait(struct async_io *io, struct io_request *request, struc
 {
     struct io_queue *queue = &io->queue;
     struct slow_call slow;
-    if (io->paper) {
-        if (request->active)
-            io->paper->wait(io->paper->owner, request->done_at);
-        request->active = false;
-        return STATUS_OK;
-    }
     pthread_mutex_lock(&queue->mutex);
     const bool active = request->active;
     const struct io_transfer transfer = request->transfer;

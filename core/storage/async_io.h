@@ -13,8 +13,6 @@
  * A transfer that ends early is continued, as POSIX allows it to end early anywhere. A file that ends before the range
  * is an error. On files opened with O_DIRECT memory, offset and length are multiples of ASYNC_IO_ALIGN.
  *
- * With aio_settings.paper there is no engine: a transfer moves nothing, and both calls go to that disk.
- *
  * Any thread may submit and wait; nothing is allocated after async_io_new(). A rank that waits counts as alive for up
  * to comm.io_timeout_seconds, as in any slow call (core/heartbeat.h). */
 #pragma once
@@ -45,7 +43,7 @@ struct io_request {
     int64_t issued, pending; /* bytes that the engine has taken; bytes that are not done */
     int code;                /* the errno of the failure at the lowest offset; 0: none */
     int64_t failed_at;       /* offset in the file */
-    double done_at;          /* on a disk on paper */
+    double done_at;          /* on the clock of a simulated disk */
     struct io_request *next;
 };
 

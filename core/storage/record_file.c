@@ -17,11 +17,10 @@ struct record_buffer {
 };
 
 struct record_file {
-    struct async_io *io; /* borrowed */
-    struct scratch_file scratch;
-    int records, count; /* count: of buffers */
-    int64_t *bytes;     /* (records): of each, rounded up to ASYNC_IO_ALIGN */
-    int64_t *offset;    /* (records) */
+    struct disk_file *disk; /* owned */
+    int records, count;     /* count: of buffers */
+    int64_t *bytes;         /* (records): of each, rounded up to ASYNC_IO_ALIGN */
+    int64_t *offset;        /* (records) */
     size_t buffer_bytes;
     struct record_buffer *buffers;
     pthread_mutex_t mutex; /* of the buffers' record, and of failure */
@@ -45,35 +44,25 @@ size_t record_file_buffer_bytes(const int64_t *bytes, int records)
     return (size_t)round_up(largest, ASYNC_IO_ALIGN);
 }
 
-enum status record_file_new(const struct scratch_folder *folder, struct async_io *io, const char *name,
-                            const int64_t *bytes, int records, int buffers, struct record_file **out, struct error *err)
+struct record_file *record_file_new(struct disk_file *disk, const int64_t *bytes, int records, int buffers)
 {
-    enum status status;
     ASSERT(records > 0 && buffers > 0);
-    *out = NULL;
     struct record_file *file = memory_zeroed(1, sizeof *file);
     pthread_mutex_init(&file->mutex, NULL);
-    file->io = io;
+    file->disk = disk;
     file->records = records;
     file->count = buffers;
     file->buffer_bytes = record_file_buffer_bytes(bytes, records);
     file->bytes = memory_zeroed((size_t)records, sizeof *file->bytes);
     file->offset = memory_zeroed((size_t)records, sizeof *file->offset);
     file->buffers = memory_zeroed((size_t)buffers, sizeof *file->buffers);
-    file->scratch.fd = -1;
     for (int i = 0; i < records; i++) {
         file->bytes[i] = round_up(bytes[i], ASYNC_IO_ALIGN);
         file->offset[i] = i ? file->offset[i - 1] + file->bytes[i - 1] : 0;
     }
     for (int i = 0; i < buffers; i++)
         file->buffers[i].record = NO_RECORD;
-    if (folder)
-        TRY_GOTO(scratch_file_new(folder, name, record_file_bytes(bytes, records), &file->scratch, err));
-    *out = file;
-    return STATUS_OK;
-fail:
-    record_file_free(file);
-    return status;
+    return file;
 }
 
 void record_file_free(struct record_file *file)
@@ -81,8 +70,8 @@ void record_file_free(struct record_file *file)
     if (!file)
         return;
     for (int i = 0; i < file->count; i++)
-        async_io_wait(file->io, &file->buffers[i].request, NULL);
-    scratch_file_release(&file->scratch);
+        file->disk->wait(file->disk, &file->buffers[i].request, NULL);
+    file->disk->close(file->disk);
     pthread_mutex_destroy(&file->mutex);
     free(file->bytes);
     free(file->offset);
@@ -95,11 +84,6 @@ void record_file_set_memory(struct record_file *file, void *memory)
     ASSERT((uintptr_t)memory % ASYNC_IO_ALIGN == 0);
     for (int i = 0; i < file->count; i++)
         file->buffers[i].memory = (char *)memory + (size_t)i * file->buffer_bytes;
-}
-
-bool record_file_is_direct(const struct record_file *file)
-{
-    return file->scratch.direct;
 }
 
 void *record_file_buffer(const struct record_file *file, int buffer)
@@ -123,21 +107,17 @@ static void keep_failure(struct record_file *file, struct error *err)
 static void finish(struct record_file *file, struct record_buffer *buffer)
 {
     struct error err;
-    if (async_io_wait(file->io, &buffer->request, &err) != STATUS_OK)
+    if (file->disk->wait(file->disk, &buffer->request, &err) != STATUS_OK)
         keep_failure(file, &err);
 }
 
 static void start(struct record_file *file, struct record_buffer *buffer, int record, bool write)
 {
     ASSERT(file->bytes[record] > 0);
-    const struct io_transfer transfer = {.write = write,
-                                         .fd = file->scratch.fd,
-                                         .path = file->scratch.path,
-                                         .data = buffer->memory,
-                                         .bytes = file->bytes[record],
-                                         .offset = file->offset[record]};
+    const struct io_transfer transfer = {
+        .write = write, .data = buffer->memory, .bytes = file->bytes[record], .offset = file->offset[record]};
     atomic_fetch_add(write ? &file->written : &file->read, file->bytes[record]);
-    async_io_submit(file->io, &buffer->request, &transfer);
+    file->disk->submit(file->disk, &buffer->request, &transfer);
 }
 
 static struct record_buffer *buffer_at(struct record_file *file, int record, int buffer)
@@ -211,15 +191,11 @@ static enum status transfer_part(struct record_file *file, bool write, int recor
     ASSERT(((uintptr_t)memory | (uint64_t)offset | (uint64_t)bytes) % ASYNC_IO_ALIGN == 0);
     TRY(record_file_flush(file, err));
     struct io_request request = {0};
-    const struct io_transfer transfer = {.write = write,
-                                         .fd = file->scratch.fd,
-                                         .path = file->scratch.path,
-                                         .data = memory,
-                                         .bytes = bytes,
-                                         .offset = file->offset[record] + offset};
+    const struct io_transfer transfer = {
+        .write = write, .data = memory, .bytes = bytes, .offset = file->offset[record] + offset};
     atomic_fetch_add(write ? &file->written : &file->read, bytes);
-    async_io_submit(file->io, &request, &transfer);
-    if (async_io_wait(file->io, &request, err) != STATUS_OK)
+    file->disk->submit(file->disk, &request, &transfer);
+    if (file->disk->wait(file->disk, &request, err) != STATUS_OK)
         keep_failure(file, err);
     return record_file_status(file, err);
 }

@@ -20,8 +20,7 @@
  * Several threads may use the file at a time, each with buffers of its own. */
 #pragma once
 
-#include "core/storage/async_io.h"
-#include "core/storage/scratch_folder.h"
+#include "core/storage/disk.h"
 
 #include <stddef.h>
 
@@ -31,17 +30,13 @@ struct record_file;
 int64_t record_file_bytes(const int64_t *bytes, int records);
 size_t record_file_buffer_bytes(const int64_t *bytes, int records);
 
-/* Makes the file, with its space reserved. bytes: (records), copied; a record of 0 bytes is never used. The folder and
- * io outlive the file. folder NULL: no file is made, as io is that of a disk on paper. */
-enum status record_file_new(const struct scratch_folder *folder, struct async_io *io, const char *name,
-                            const int64_t *bytes, int records, int buffers, struct record_file **file,
-                            struct error *err);
+/* Takes over a file of record_file_bytes(). bytes: (records), copied; a record of 0 bytes is never used. */
+struct record_file *record_file_new(struct disk_file *disk, const int64_t *bytes, int records, int buffers);
 /* Waits for all transfers and closes the file; may be NULL. */
 void record_file_free(struct record_file *file);
 
 /* memory: buffers × record_file_buffer_bytes(), aligned to ASYNC_IO_ALIGN, of the caller. */
 void record_file_set_memory(struct record_file *file, void *memory);
-bool record_file_is_direct(const struct record_file *file);
 
 void record_file_load(struct record_file *file, int record, int buffer);
 void *record_file_use(struct record_file *file, int record, int buffer);

@@ -17,20 +17,11 @@ struct offload_settings {
     bool pipeline_read, pipeline_write; /* optimizer */
 };
 
-/* A disk that exists on paper: its transfers move nothing and take time on the clock of whoever submits them and waits.
- */
-struct paper_disk {
-    void *owner;
-    double (*submit)(void *owner, bool write, int64_t bytes); /* returns the time at which the transfer is done */
-    void (*wait)(void *owner, double done);                   /* the caller continues at that time at the earliest */
-};
-
 /* The most elements that the optimizer updates at a time where they pass through buffers. */
 enum { SUB_GROUP_MAX = 1 << 21 };
 
 /* Asynchronous I/O on the disk of nvme_path (core/storage/async_io.h). */
 struct aio_settings {
-    int64_t block_size;             /* bytes of a transfer, at least 1; rounded up to ASYNC_IO_ALIGN */
-    int64_t queue_depth;            /* transfers in flight, 1 … ASYNC_IO_DEPTH_MAX */
-    const struct paper_disk *paper; /* of a plan of speed, borrowed; else NULL */
+    int64_t block_size;  /* bytes of a transfer, at least 1; rounded up to ASYNC_IO_ALIGN */
+    int64_t queue_depth; /* transfers in flight, 1 … ASYNC_IO_DEPTH_MAX */
 };

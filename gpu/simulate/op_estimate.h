@@ -10,7 +10,7 @@
 #include "gpu/simulate/gpu_catalog.h"
 
 /* Where the time of a step goes. */
-#define PLAN_KINDS(X)                           \
+#define TIME_KINDS(X)                           \
     X(GEMM_FORWARD, "GEMM forward")             \
     X(GEMM_DGRAD, "GEMM dgrad")                 \
     X(GEMM_WGRAD, "GEMM wgrad")                 \
@@ -29,7 +29,7 @@
 
 /* What a plan may assume about the step: the word that --assume takes, and the overhead that the assumption removes;
  * its gain is the cost of today's behaviour. */
-#define PLAN_ASSUMPTIONS(X)                                                                \
+#define ASSUMPTIONS(X)                                                                     \
     X(FAST_PRODUCTS, "fast-products", "matrix products below the ceiling")                 \
     X(FAST_ATTENTION, "fast-attention", "attention kernels below the ceiling")             \
     X(UNORDERED_ATTENTION, "unordered-attention", "attention's backward in a fixed order") \
@@ -43,49 +43,49 @@
     X(NO_GAPS, "no-gaps", "gaps between launches")                                         \
     X(NO_COMMUNICATION, "no-communication", "communication that computation does not hide")
 
-#define PLAN_KIND_CONSTANT(name, text) PLAN_##name,
-enum plan_kind { PLAN_KINDS(PLAN_KIND_CONSTANT) PLAN_KIND_COUNT };
-#define PLAN_ASSUMPTION_CONSTANT(name, word, text) ASSUME_##name,
-enum plan_assumption { PLAN_ASSUMPTIONS(PLAN_ASSUMPTION_CONSTANT) PLAN_ASSUMPTION_COUNT };
+#define TIME_KIND_CONSTANT(name, text) TIME_##name,
+enum time_kind { TIME_KINDS(TIME_KIND_CONSTANT) TIME_KIND_COUNT };
+#define ASSUMPTION_CONSTANT(name, word, text) ASSUME_##name,
+enum assumption { ASSUMPTIONS(ASSUMPTION_CONSTANT) ASSUMPTION_COUNT };
 
-extern const char *const plan_kind_names[PLAN_KIND_COUNT];
-extern const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT];     /* "bf16-logits" */
-extern const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT]; /* "fp32 logits" */
+extern const char *const time_kind_names[TIME_KIND_COUNT];
+extern const char *const assumption_words[ASSUMPTION_COUNT];     /* "bf16-logits" */
+extern const char *const assumption_overheads[ASSUMPTION_COUNT]; /* "fp32 logits" */
 
 /* What computes attention: what would compute it on that GPU, ztrain's kernels, or cuDNN whatever the op is, in 16
  * bits. */
-enum plan_attention { PLAN_ATTENTION_USUAL, PLAN_ATTENTION_OWN, PLAN_ATTENTION_CUDNN };
+enum simulated_attention { ATTENTION_USUAL, ATTENTION_OWN, ATTENTION_CUDNN };
 
-/* A GPU and the assumptions about the step: bit 1 << enum plan_assumption. */
-struct plan_settings {
+/* A GPU and the assumptions about the step: bit 1 << enum assumption. */
+struct simulation_settings {
     const struct gpu_model *gpu;
     unsigned assumptions;
     double host_link;             /* bytes/s between GPU and host, each way; 0: usual */
     double host_memory;           /* bytes/s that the host reads and writes for one rank; 0: usual */
     double disk_read, disk_write; /* bytes/s of the disk of a node, which its ranks share; 0: usual */
     int node_ranks;               /* that share it; 0: one */
-    enum plan_attention attention;
+    enum simulated_attention attention;
 };
 
 /* The rates that --assume sets by their words: "host-link=50GB". */
-enum { PLAN_RATE_COUNT = 4 };
-extern const char *const plan_rate_words[PLAN_RATE_COUNT];
-extern const char *const plan_rate_meanings[PLAN_RATE_COUNT];
+enum { ASSUMED_RATE_COUNT = 4 };
+extern const char *const assumed_rate_words[ASSUMED_RATE_COUNT];
+extern const char *const assumed_rate_meanings[ASSUMED_RATE_COUNT];
 
 /* The rates for one rank, set or usual (op_estimate.c has the sources of the usual ones). */
-double plan_host_link(const struct plan_settings *settings);
-double plan_host_memory(const struct plan_settings *settings);
-double plan_disk_read(const struct plan_settings *settings);
-double plan_disk_write(const struct plan_settings *settings);
+double simulated_host_link(const struct simulation_settings *settings);
+double simulated_host_memory(const struct simulation_settings *settings);
+double simulated_disk_read(const struct simulation_settings *settings);
+double simulated_disk_write(const struct simulation_settings *settings);
 
-static inline bool plan_assumes(const struct plan_settings *settings, enum plan_assumption assumption)
+static inline bool simulation_assumes(const struct simulation_settings *settings, enum assumption assumption)
 {
     return (settings->assumptions >> assumption & 1) != 0;
 }
 
 /* Parts of an op: a kind's time at the ceiling and expected, in seconds, and the kernels that it launches. */
 struct op_part {
-    enum plan_kind kind;
+    enum time_kind kind;
     double ceiling, expected;
     int launches;
 };
@@ -99,7 +99,7 @@ struct op_estimate {
 
 /* struct op_estimate op_estimate_<op>(settings, args), for every op. */
 #define OP_ESTIMATE_DECLARE(op) \
-    struct op_estimate op_estimate_##op(const struct plan_settings *settings, const struct op##_args *args);
+    struct op_estimate op_estimate_##op(const struct simulation_settings *settings, const struct op##_args *args);
 OPS_LIST(OP_ESTIMATE_DECLARE)
 #undef OP_ESTIMATE_DECLARE
 
@@ -108,4 +108,4 @@ OPS_LIST(OP_ESTIMATE_DECLARE)
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
 
 /* Seconds between the end of a kernel and the start of the next. */
-double launch_gap_estimate(const struct plan_settings *settings);
+double launch_gap_estimate(const struct simulation_settings *settings);

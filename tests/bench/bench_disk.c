@@ -15,6 +15,7 @@
 
 #include "core/clock.h"
 #include "core/storage/record_file.h"
+#include "core/storage/scratch_folder.h"
 
 enum { WAYS = 3, ROUNDS_MAX = 99 };
 static const char *const ways[WAYS] = {"dd", "io_uring", "threads"};
@@ -42,11 +43,10 @@ static void run_dd(const char *folder, bool write, double *took)
     *took = seconds_now() - begin;
 }
 
-static void run_engine(struct async_io *io, struct record_file *file, bool write, double *took)
+static void run_engine(struct record_file *file, bool write, double *took)
 {
     struct error err;
     double begin = seconds_now();
-    (void)io;
     if (write) {
         record_file_claim(file, 0, 0);
         record_file_store(file, 0, 0);
@@ -69,7 +69,6 @@ int main(int argc, char **argv)
 {
     struct error err;
     struct scratch_folder *folder;
-    struct async_io *io[WAYS] = {0};
     struct record_file *file[WAYS] = {0};
     int rounds = argc > 3 ? atoi(argv[3]) : 5;
     bytes = (argc > 2 ? atoll(argv[2]) : 1024) << 20;
@@ -87,12 +86,15 @@ int main(int argc, char **argv)
         die(&err);
     for (int w = 1; w < WAYS; w++) {
         setenv("ZTRAIN_AIO", ways[w], 1);
-        if (async_io_new(&settings, &io[w], &err) != STATUS_OK ||
-            record_file_new(folder, io[w], ways[w], records, 2, 1, &file[w], &err) != STATUS_OK)
+        const struct disk_file_config config = {
+            .name = ways[w], .folder = argv[1], .bytes = record_file_bytes(records, 2), .io = settings};
+        struct disk_file *disk_file;
+        if (local_disk.open(&local_disk, &config, &disk_file, &err) != STATUS_OK)
             die(&err);
+        file[w] = record_file_new(disk_file, records, 2, 1);
         record_file_set_memory(file[w], memory);
         double warm;
-        run_engine(io[w], file[w], true, &warm); /* the first write of reserved space is slower */
+        run_engine(file[w], true, &warm); /* the first write of reserved space is slower */
     }
     double warm;
     run_dd(scratch_folder_path(folder), true, &warm);
@@ -103,11 +105,11 @@ int main(int argc, char **argv)
                 if (w == 0)
                     run_dd(scratch_folder_path(folder), write, &seconds[w][write][r]);
                 else
-                    run_engine(io[w], file[w], write, &seconds[w][write][r]);
+                    run_engine(file[w], write, &seconds[w][write][r]);
             }
     bool enough = true;
-    printf("%" PRId64 " MiB, blocks of %d KiB, %d in flight, direct %s; median of %d rounds\n", bytes >> 20, block_kib,
-           depth, record_file_is_direct(file[1]) ? "yes" : "no", rounds);
+    printf("%" PRId64 " MiB, blocks of %d KiB, %d in flight; median of %d rounds\n", bytes >> 20, block_kib, depth,
+           rounds);
     for (int w = 0; w < WAYS; w++) {
         double speed[2], ratio[2];
         for (int write = 0; write < 2; write++) {
@@ -119,10 +121,8 @@ int main(int argc, char **argv)
         printf("%-9s  write %6.2f GB/s (%3.0f %% of dd)  read %6.2f GB/s (%3.0f %% of dd)\n", ways[w], speed[1],
                100 * ratio[1], speed[0], 100 * ratio[0]);
     }
-    for (int w = 1; w < WAYS; w++) {
+    for (int w = 1; w < WAYS; w++)
         record_file_free(file[w]);
-        async_io_free(io[w]);
-    }
     scratch_folder_free(folder);
     free(memory);
     return enough ? 0 : 1;

@@ -16,7 +16,7 @@ static struct device *open_gpu(void) /* an H100, assumed */
 {
     struct error err;
     struct device *device;
-    assert_int_equal(device_plan_open(NULL, &device, &err), STATUS_OK);
+    assert_int_equal(simulated_device_open(NULL, &device, &err), STATUS_OK);
     return device;
 }
 

@@ -16,7 +16,7 @@ static void a_plan_knows_the_workspace(void **state)
     (void)state;
     struct error err;
     struct device *device;
-    assert_int_equal(device_plan_open(NULL, &device, &err), STATUS_OK);
+    assert_int_equal(simulated_device_open(NULL, &device, &err), STATUS_OK);
     assert_int_equal(device->kind, DEVICE_CUDA);
     struct op_limits limits = {.max_tokens = 1000, .C = 64, .D = 16, .H = 4, .max_linear_n = 100};
     /* cublasLt's 256 MiB, and the column sums of 16 ranges of 64 rows */
@@ -36,7 +36,7 @@ static void small_gpus_have_a_small_workspace(void **state)
     struct error err;
     struct device *device;
     const struct op_limits limits = {.max_tokens = 1000, .C = 64, .D = 16, .H = 4, .max_linear_n = 100};
-    assert_int_equal(device_plan_open("rtx4090", &device, &err), STATUS_OK);
+    assert_int_equal(simulated_device_open("rtx4090", &device, &err), STATUS_OK);
     assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 16 * 100 * 4 + 256);
     device_close(device);
     assert_int_equal(cuda_gemm_workspace((size_t)42297786368), 64 << 20);
@@ -46,11 +46,9 @@ static void small_gpus_have_a_small_workspace(void **state)
 static struct device *open_h100(struct gpu_model *gpu)
 {
     struct error err;
-    struct device *device;
-    struct plan_settings settings = {.gpu = gpu};
+    struct simulation_settings settings = {.gpu = gpu};
     assert_int_equal(gpu_catalog_find("h100", gpu, &err), STATUS_OK);
-    assert_int_equal(device_plan_open_timed(&settings, &device, &err), STATUS_OK);
-    return device;
+    return simulated_device_open_timed(&settings);
 }
 
 static void column_sums_have_ranges_for_a_whole_gpu(void **state)
@@ -79,7 +77,7 @@ static void a_stream_that_waits_is_set_forward(void **state)
     const double collective = 1e-3;
     struct error err;
     struct gpu_model gpu;
-    struct plan_times times;
+    struct simulated_times times;
     struct device *device = open_h100(&gpu);
     struct stream *compute, *comm;
     struct event *computed, *reduced;
@@ -92,20 +90,20 @@ static void a_stream_that_waits_is_set_forward(void **state)
     device->ops->sumsq(compute, &args);
     event_record(computed, compute);
     stream_wait(comm, computed);
-    device_plan_communicate(comm, collective);
+    simulated_device_communicate(comm, collective);
     event_record(reduced, comm);
     device->ops->sumsq(compute, &args); /* hides the collective for as long as it takes */
     stream_wait(compute, reduced);
     stream_wait(compute, reduced); /* waiting once is enough */
-    device_plan_times(device, &times);
-    double op = times.kinds[PLAN_OPTIMIZER].expected / 2 + times.kinds[PLAN_GAPS].expected / 2;
+    simulated_device_times(device, &times);
+    double op = times.kinds[TIME_OPTIMIZER].expected / 2 + times.kinds[TIME_GAPS].expected / 2;
     assert_true(op > 0.3e-3 && op < collective);
-    assert_true(fabs(times.kinds[PLAN_EXPOSED].expected - (collective - op)) < 1e-12);
+    assert_true(fabs(times.kinds[TIME_EXPOSED].expected - (collective - op)) < 1e-12);
     assert_true(fabs(times.seconds - (op + collective)) < 1e-12);
     assert_true(times.communication == collective);
 
-    device_plan_reset(device);
-    device_plan_times(device, &times);
+    simulated_device_reset(device);
+    simulated_device_times(device, &times);
     assert_true(times.seconds == 0);
     event_free(computed);
     event_free(reduced);
@@ -139,14 +137,14 @@ static void copies_and_the_host_take_time(void **state)
     const size_t large = (size_t)1 << 35;
     struct error err;
     struct gpu_model gpu;
-    struct plan_times times;
+    struct simulated_times times;
     struct device *device = open_h100(&gpu);
-    struct plan_settings settings = {.gpu = &gpu, .host_link = 50e9, .host_memory = 300e9};
+    struct simulation_settings settings = {.gpu = &gpu, .host_link = 50e9, .host_memory = 300e9};
     struct stream *compute, *down, *host;
     struct event *lowered, *updated;
     void *on_device, *on_host;
     double seen = 1;
-    device_plan_set(device, &settings);
+    simulated_device_set(device, &settings);
     assert_int_equal(device_alloc(device, large, &on_device, &err), STATUS_OK);
     assert_int_equal(device_alloc_host(device, large, &on_host, &err), STATUS_OK);
     assert_int_equal(stream_new(device, STREAM_COMPUTE, &compute, &err), STATUS_OK);
@@ -163,16 +161,16 @@ static void copies_and_the_host_take_time(void **state)
     stream_submit(host, run_host_work, &work, sizeof work); /* 30 bytes each: 10 ms, after 20 us */
     event_record(updated, host);
     stream_wait(compute, updated);
-    device_plan_times(device, &times);
+    simulated_device_times(device, &times);
     assert_true(seen == 0);
-    assert_true(fabs(times.kinds[PLAN_EXPOSED].expected - 18.03e-3) < 1e-9);
-    assert_true(times.kinds[PLAN_OPTIMIZER].expected == 0);
+    assert_true(fabs(times.kinds[TIME_EXPOSED].expected - 18.03e-3) < 1e-9);
+    assert_true(times.kinds[TIME_OPTIMIZER].expected == 0);
     assert_true(fabs(times.seconds - 18.03e-3) < 1e-9);
 
     stream_copy(down, on_device, on_device, (size_t)1 << 30); /* on the device: read and written */
     event_record(lowered, down);
     stream_wait(compute, lowered);
-    device_plan_times(device, &times);
+    simulated_device_times(device, &times);
     double copied = 2 * (double)(1 << 30) / gpu.bytes;
     assert_true(fabs(times.seconds - fmax(18.03e-3, 8.01e-3 + copied)) < 1e-9);
     event_free(lowered);
@@ -185,9 +183,11 @@ static void copies_and_the_host_take_time(void **state)
     device_close(device);
 }
 
-/* The work of two host functions with a disk of their device: a write of `bytes`, and a read that is waited for. */
+/* The work of two host functions with a file of their device's disk: a write of `bytes`, and a read that is waited
+ * for. */
 struct disk_work {
-    const struct paper_disk *disk;
+    struct disk_file *file;
+    struct io_request *request;
     int64_t bytes;
     bool write;
 };
@@ -195,9 +195,11 @@ struct disk_work {
 static void run_disk_work(void *argument)
 {
     const struct disk_work *work = argument;
-    double done = work->disk->submit(work->disk->owner, work->write, work->bytes);
+    const struct io_transfer transfer = {.write = work->write, .bytes = work->bytes};
+    struct error err;
+    work->file->submit(work->file, work->request, &transfer);
     if (!work->write)
-        work->disk->wait(work->disk->owner, done);
+        assert_int_equal(work->file->wait(work->file, work->request, &err), STATUS_OK);
 }
 
 /* host ─ write, nothing waits ─ read: after the write ─ record ─┐
@@ -208,25 +210,32 @@ static void a_disk_does_one_transfer_after_the_other(void **state)
     const int64_t bytes = 1 << 30;
     struct error err;
     struct gpu_model gpu;
-    struct plan_times times;
+    struct simulated_times times;
     struct device *device = open_h100(&gpu);
-    struct plan_settings settings = {.gpu = &gpu, .disk_read = 4e9, .disk_write = 2e9, .node_ranks = 2};
+    struct simulation_settings settings = {.gpu = &gpu, .disk_read = 4e9, .disk_write = 2e9, .node_ranks = 2};
     struct stream *compute, *host;
     struct event *loaded;
-    device_plan_set(device, &settings);
+    simulated_device_set(device, &settings);
     assert_int_equal(stream_new(device, STREAM_COMPUTE, &compute, &err), STATUS_OK);
     assert_int_equal(stream_new(device, STREAM_COMM, &host, &err), STATUS_OK);
     assert_int_equal(event_new(device, &loaded, &err), STATUS_OK);
-    struct disk_work work = {.disk = device_plan_disk(device), .bytes = bytes, .write = true};
+    const struct disk *disk = simulated_device_disk(device);
+    const struct disk_file_config config = {.name = "a file that is not made", .folder = "/nowhere", .bytes = bytes};
+    struct io_request requests[2] = {{.active = false}};
+    struct disk_file *file;
+    assert_int_equal(disk->open(disk, &config, &file, &err), STATUS_OK);
+    struct disk_work work = {.file = file, .request = &requests[0], .bytes = bytes, .write = true};
     stream_submit(host, run_disk_work, &work, sizeof work);
     work.write = false;
+    work.request = &requests[1];
     stream_submit(host, run_disk_work, &work, sizeof work);
     event_record(loaded, host);
     stream_wait(compute, loaded);
-    device_plan_times(device, &times);
+    simulated_device_times(device, &times);
     const double busy = (double)bytes / 1e9 + (double)bytes / 2e9;
     assert_true(fabs(times.disk - busy) < 1e-9);
     assert_true(fabs(times.seconds - busy) < 1e-4); /* and the start of a host function */
+    file->close(file);
     event_free(loaded);
     stream_free(compute);
     stream_free(host);
