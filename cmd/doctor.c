@@ -1,5 +1,6 @@
 /* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, and what `device: auto` would take. Lines of
  * "name  value" under headings. It changes nothing, and reports as unknown what it cannot find out. */
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/doctor_line.h"
 #include "cmd/gpu_ceilings.h"
@@ -229,28 +230,22 @@ static void report_gpu(void)
     }
 }
 
-static void print_help(void)
-{
-    puts(
-        "usage: ztrain doctor [--gpu-test]\n\n"
-        "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
-        "  --gpu-test   compares every op of the first visible GPU with the CPU's on small shapes, and a step that is\n"
-        "               launched as a CUDA graph with the same step op by op; exit code 5 if one is wrong, also where\n"
-        "               runs do without what is wrong");
-}
+static const char USAGE[] =
+    "usage: ztrain doctor [--gpu-test]\n\n"
+    "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
+    "  --gpu-test   compares every op of the first visible GPU with the CPU's on small shapes, and a step that is\n"
+    "               launched as a CUDA graph with the same step op by op; exit code 5 if one is wrong, also where\n"
+    "               runs do without what is wrong\n";
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
-    const int test = argc > 1 && !strcmp(argv[1], "--gpu-test");
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            print_help();
-            return STATUS_OK;
-        }
-    }
-    if (argc > 1 + test)
-        return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes --gpu-test or nothing",
-                         argv[1 + test]);
+    static const struct option_row options[] = {{.name = "gpu-test"}};
+    static const struct command_line line = {
+        .command = "doctor", .usage = USAGE, .options = options, .count = COUNT_OF(options)};
+    bool test = false, helped;
+    TRY(command_line_parse(&line, argc, argv, &test, &helped, err));
+    if (helped)
+        return STATUS_OK;
     if (test)
         return gpu_test_report(err);
     char host[256] = "unknown";

@@ -1,17 +1,16 @@
 /* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]` writes a checkpoint as a Hugging
  * Face folder. */
 #include "ckpt/huggingface/huggingface.h"
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/export_folder.h"
 #include "cmd/run/run_state.h"
-#include "cmd/unknown_word.h"
 #include "core/log.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-static const char *const OPTIONS[] = {"out", "dtype", "best", "force", "help"};
 static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]\n"
                             "\n"
                             "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
@@ -30,61 +29,21 @@ static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dt
 
 struct arguments {
     const char *dir, *out, *dtype;
-    bool best, force, help;
+    bool best, force;
 };
 
-/* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i to its last word. *matched:
- * argv[*i] is that option. */
-static const char *option_value(const char *name, int argc, char **argv, int *i, bool *matched)
-{
-    size_t n = strlen(name);
-    *matched = strncmp(argv[*i], name, n) == 0 && (argv[*i][n] == '\0' || argv[*i][n] == '=');
-    if (!*matched)
-        return NULL;
-    if (argv[*i][n] == '=')
-        return argv[*i] + n + 1;
-    return *i + 1 < argc ? argv[++*i] : NULL;
-}
-
-static enum status parse(int argc, char **argv, struct arguments *arguments, struct error *err)
-{
-    const struct {
-        const char *name;
-        const char **value;
-    } options[] = {{"--out", &arguments->out}, {"--dtype", &arguments->dtype}};
-    for (int i = 1; i < argc; i++) {
-        bool matched = false;
-        for (size_t k = 0; k < COUNT_OF(options) && !matched; k++) {
-            const char *value = option_value(options[k].name, argc, argv, &i, &matched);
-            if (!matched)
-                continue;
-            if (!value || !*value)
-                return error_set(err, STATUS_USAGE, "option %s needs a value; hint: ztrain export --help",
-                                 options[k].name);
-            *options[k].value = value;
-        }
-        if (matched)
-            continue;
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            arguments->help = true;
-            return STATUS_OK;
-        }
-        if (strcmp(argv[i], "--best") == 0 || strcmp(argv[i], "--force") == 0) {
-            *(argv[i][2] == 'b' ? &arguments->best : &arguments->force) = true;
-            continue;
-        }
-        if (argv[i][0] == '-')
-            return unknown_option("export", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
-        if (arguments->dir)
-            return error_set(err, STATUS_USAGE, "one folder expected, '%s' is a second one; hint: ztrain export --help",
-                             argv[i]);
-        arguments->dir = argv[i];
-    }
-    if (!arguments->dir || !arguments->out)
-        return error_set(err, STATUS_USAGE, "%s is missing; hint: ztrain export DIR --out HFDIR",
-                         arguments->dir ? "--out HFDIR" : "the checkpoint or run folder");
-    return STATUS_OK;
-}
+static const struct option_row options[] = {
+    {.name = "out", .value = "HFDIR", .offset = offsetof(struct arguments, out)},
+    {.name = "dtype", .value = "TYPE", .offset = offsetof(struct arguments, dtype)},
+    {.name = "best", .offset = offsetof(struct arguments, best)},
+    {.name = "force", .offset = offsetof(struct arguments, force)},
+};
+static const struct command_line command_line = {.command = "export",
+                                                 .usage = USAGE,
+                                                 .word = "checkpoint or run folder",
+                                                 .example = "ztrain export DIR --out HFDIR",
+                                                 .options = options,
+                                                 .count = COUNT_OF(options)};
 
 /* --out names a folder; a name with the ending of a file was meant for another program's format. */
 static enum status check_out(const char *out, struct error *err)
@@ -159,11 +118,12 @@ static enum status export_once(const struct arguments *arguments, const enum dty
 enum status cmd_export(int argc, char **argv, struct error *err)
 {
     struct arguments arguments = {0};
-    TRY(parse(argc, argv, &arguments, err));
-    if (arguments.help) {
-        fputs(USAGE, stdout);
+    bool helped;
+    TRY(command_line_parse(&command_line, argc, argv, &arguments, &helped, err));
+    if (helped)
         return STATUS_OK;
-    }
+    if (!arguments.out)
+        return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
     TRY(check_out(arguments.out, err));
     const enum dtype choices[] = {DTYPE_F32, DTYPE_BF16};
     const enum dtype *chosen = NULL;

@@ -6,8 +6,8 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/unknown_word.h"
 #include "core/memory.h"
 #include "core/printable.h"
 
@@ -19,7 +19,6 @@
 
 enum { CHUNK = 1 << 20 };
 
-static const char *const OPTIONS[] = {"tensors", "help"};
 static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "\n"
                             "Prints what a checkpoint holds, and which checkpoints of a run were moved aside.\n"
@@ -278,28 +277,24 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
 
 enum status cmd_inspect(int argc, char **argv, struct error *err)
 {
-    const char *dir = NULL;
-    bool tensors = false;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(USAGE, stdout);
-            return STATUS_OK;
-        }
-        if (!strcmp(argv[i], "--tensors"))
-            tensors = true;
-        else if (argv[i][0] == '-')
-            return unknown_option("inspect", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
-        else if (dir)
-            return error_set(err, STATUS_USAGE, "one folder at a time: '%s' and '%s'; hint: ztrain inspect --help", dir,
-                             argv[i]);
-        else
-            dir = argv[i];
-    }
-    if (!dir)
-        return error_set(err, STATUS_USAGE, "no folder was named; hint: ztrain inspect DIR [--tensors]");
+    struct arguments {
+        const char *dir;
+        bool tensors;
+    } arguments = {NULL, false};
+    static const struct option_row options[] = {{.name = "tensors", .offset = offsetof(struct arguments, tensors)}};
+    static const struct command_line line = {.command = "inspect",
+                                             .usage = USAGE,
+                                             .word = "folder",
+                                             .example = "ztrain inspect DIR [--tensors]",
+                                             .options = options,
+                                             .count = COUNT_OF(options)};
+    bool helped;
+    TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
+    if (helped)
+        return STATUS_OK;
     bool again = true;
     enum status status = STATUS_OK;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
-        status = inspect_once(dir, tensors, &again, err);
+        status = inspect_once(arguments.dir, arguments.tensors, &again, err);
     return status;
 }

@@ -1,8 +1,8 @@
 #include "cmd/options.h"
 
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/supervise/supervise.h"
-#include "cmd/unknown_word.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/simulate/op_estimate.h"
@@ -13,65 +13,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum option_kind { OPTION_FLAG, OPTION_STRING, OPTION_COUNT, OPTION_LIST };
-enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN };
+enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN }; /* IN_PLAN: training refuses it with a separate message */
 
-static const struct option_row {
-    const char *name, *value; /* value: its name in --help; NULL: takes none */
-    enum option_kind kind;
-    enum option_scope scope; /* IN_PLAN: training refuses it with a separate message */
-    size_t offset;
-    const char *help;
-} option_table[] = {
-    {"config", "FILE", OPTION_STRING, IN_BOTH, offsetof(struct options, config),
+static const struct option_row option_table[] = {
+    {"config", "FILE", offsetof(struct options, config), OPTION_MAYBE_EMPTY, IN_BOTH,
      "the run spec (YAML); --help-spec lists its keys"},
-    {"local-gpus", "N", OPTION_COUNT, IN_BOTH, offsetof(struct options, local_gpus),
+    {"local-gpus", "N", offsetof(struct options, local_gpus), OPTION_COUNT, IN_BOTH,
      "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores)"},
-    {"resume", "DIR", OPTION_STRING, IN_TRAINING, offsetof(struct options, resume),
+    {"resume", "DIR", offsetof(struct options, resume), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "continue from a checkpoint, or from the newest valid one of a run folder; auto: from the newest of this run's "
-     "own "
-     "folder, or from the beginning if it holds none"},
-    {"max-restarts", "K", OPTION_COUNT, IN_TRAINING, offsetof(struct options, max_restarts),
+     "own folder, or from the beginning if it holds none"},
+    {"max-restarts", "K", offsetof(struct options, max_restarts), OPTION_COUNT, IN_TRAINING,
      "with --local-gpus: start the ranks again, up to K times, when one was killed or its device failed, unless the "
-     "last "
-     "restart has gained no checkpoint"},
-    {"set", "KEY=VALUE", OPTION_LIST, IN_BOTH, offsetof(struct options, set),
+     "last restart has gained no checkpoint"},
+    {"set", "KEY=VALUE", offsetof(struct options, set), OPTION_LIST, IN_BOTH,
      "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
-    {"deepspeed", "FILE", OPTION_STRING, IN_BOTH, offsetof(struct options, deepspeed),
+    {"deepspeed", "FILE", offsetof(struct options, deepspeed), OPTION_MAYBE_EMPTY, IN_BOTH,
      "take DeepSpeed's keys from its JSON file"},
-    {"dry-run", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, dry_run),
+    {"dry-run", NULL, offsetof(struct options, dry_run), OPTION_USUAL, IN_TRAINING,
      "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
-    {"profile", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, profile),
+    {"profile", NULL, offsetof(struct options, profile), OPTION_USUAL, IN_TRAINING,
      "print time, FLOP/s and bytes/s of all steps by operation, before the last checkpoint"},
-    {"trace", "FILE", OPTION_STRING, IN_TRAINING, offsetof(struct options, trace),
+    {"trace", "FILE", offsetof(struct options, trace), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "write a few steps in Chrome's trace format (Perfetto, chrome://tracing)"},
-    {"trace-steps", "A-B", OPTION_STRING, IN_TRAINING, offsetof(struct options, trace_steps),
+    {"trace-steps", "A-B", offsetof(struct options, trace_steps), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "with --trace: the steps; default: the third to the fifth of this process"},
-    {"world", "N", OPTION_COUNT, IN_PLAN, offsetof(struct options, world), "with plan: the number of ranks"},
-    {"speed", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, speed),
+    {"world", "N", offsetof(struct options, world), OPTION_COUNT, IN_PLAN, "with plan: the number of ranks"},
+    {"speed", NULL, offsetof(struct options, speed), OPTION_USUAL, IN_PLAN,
      "with plan: estimate the time of a step on a GPU that need not be here"},
-    {"fit", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, fit),
+    {"fit", NULL, offsetof(struct options, fit), OPTION_USUAL, IN_PLAN,
      "with plan: search the settings with which the run fits into the memory of such GPUs, the fastest first"},
-    {"device", "NAME", OPTION_STRING, IN_PLAN, offsetof(struct options, device),
+    {"device", "NAME", offsetof(struct options, device), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan: the GPU: h100 (the default), h100-pcie, h100-nvl, gh200, h200, a100, a100-40gb, a100-pcie, "
      "a100-pcie-40gb, a10, a40, b200, l4, l40, l40s, rtx3090, rtx3090ti, rtx4090, rtx5090, rtx-a6000, rtx6000-ada"},
-    {"link", "RATE", OPTION_STRING, IN_PLAN, offsetof(struct options, link),
+    {"link", "RATE", offsetof(struct options, link), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --speed or --fit: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), "
-     "else "
-     "inside the node (450GB)"},
-    {"assume", "WORDS", OPTION_STRING, IN_PLAN, offsetof(struct options, assume),
+     "else inside the node (450GB)"},
+    {"assume", "WORDS", offsetof(struct options, assume), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --speed or --fit: a step without these overheads, e.g. bf16-logits,fused-bias (ztrain plan --help "
      "lists them)"},
-    {"memory", "SIZE", OPTION_STRING, IN_PLAN, offsetof(struct options, memory),
+    {"memory", "SIZE", offsetof(struct options, memory), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan and plan --fit: the memory that a rank may take of its device, e.g. 24GiB; default: "
      "train.memory_limit, else what the GPU has"},
-    {"node-memory", "SIZE", OPTION_STRING, IN_PLAN, offsetof(struct options, node_memory),
+    {"node-memory", "SIZE", offsetof(struct options, node_memory), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --fit: the host memory of each node, e.g. 2TiB; default: as much as it takes"},
-    {"help", NULL, OPTION_FLAG, IN_BOTH, offsetof(struct options, help), "print this text"},
-    {"help-spec", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, help_spec),
+    {"help", NULL, offsetof(struct options, help), OPTION_USUAL, IN_BOTH, "print this text"},
+    {"help-spec", NULL, offsetof(struct options, help_spec), OPTION_USUAL, IN_TRAINING,
      "print every key of the run spec"},
-    {"markdown", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, markdown), "with --help-spec: as Markdown"},
-    {"version", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, version),
+    {"markdown", NULL, offsetof(struct options, markdown), OPTION_USUAL, IN_TRAINING, "with --help-spec: as Markdown"},
+    {"version", NULL, offsetof(struct options, version), OPTION_USUAL, IN_TRAINING,
      "print the versions of ztrain and of the libraries in use"},
 };
 
@@ -96,16 +86,16 @@ static enum status set_count(const struct option_row *row, const char *value, in
 static enum status set_value(const struct option_row *row, const char *value, struct options *options,
                              struct error *err)
 {
-    char *field = (char *)options + row->offset;
+    void *field = (char *)options + row->offset;
     switch (row->kind) {
-    case OPTION_FLAG: *(bool *)field = true; break;
-    case OPTION_STRING: *(const char **)field = value; break;
+    case OPTION_USUAL: *(bool *)field = true; break;
+    case OPTION_MAYBE_EMPTY: *(const char **)field = value; break;
     case OPTION_LIST:
         if (options->num_set == OPTIONS_MAX_SET)
             return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
         options->set[options->num_set++] = value;
         break;
-    case OPTION_COUNT: return set_count(row, value, (int *)field, err);
+    case OPTION_COUNT: return set_count(row, value, field, err);
     }
     return STATUS_OK;
 }
@@ -120,12 +110,8 @@ static enum status refuse_word(const char *word, int i, struct error *err)
         error_set(err, STATUS_USAGE, "unknown option '%s'", word);
         return error_hint(err, "keys of the run spec are set by --set KEY=VALUE");
     }
-    if (word[0] == '-') {
-        const char *names[COUNT_OF(option_table)];
-        for (size_t k = 0; k < COUNT_OF(option_table); k++)
-            names[k] = option_table[k].name;
-        return unknown_option("", word, names, COUNT_OF(names), err);
-    }
+    if (word[0] == '-')
+        return option_unknown("", word, option_table, COUNT_OF(option_table), err);
     const char *nearest = nearest_name(word, commands, COUNT_OF(commands));
     error_set(err, STATUS_USAGE, "unknown argument '%s'", word);
     if (nearest == commands[0])
@@ -179,27 +165,13 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
             options->help = true;
             continue;
         }
-        const struct option_row *row = NULL;
-        const char *value = NULL;
-        if (!strncmp(word, "--", 2)) {
-            size_t length = strcspn(word + 2, "=");
-            if (word[2 + length])
-                value = word + 2 + length + 1;
-            for (size_t k = 0; k < COUNT_OF(option_table) && !row; k++)
-                if (strlen(option_table[k].name) == length && !strncmp(option_table[k].name, word + 2, length))
-                    row = &option_table[k];
-        }
+        const char *value;
+        const struct option_row *row = option_find(option_table, COUNT_OF(option_table), word, &value);
         if (!row)
             return refuse_word(word, i, err);
         if (options->plan && row->scope == IN_TRAINING)
             return error_set(err, STATUS_USAGE, "--%s is not an option of plan", row->name);
-        if (row->kind == OPTION_FLAG && value)
-            return error_set(err, STATUS_USAGE, "--%s takes no value", row->name);
-        if (row->kind != OPTION_FLAG && !value) {
-            if (i + 1 == argc)
-                return error_set(err, STATUS_USAGE, "--%s needs a value: --%s %s", row->name, row->name, row->value);
-            value = argv[++i];
-        }
+        TRY(option_take_value(row, argc, argv, &i, &value, err));
         TRY(set_value(row, value, options, err));
     }
     return check_together(options, err);

@@ -24,7 +24,7 @@ static void print_head(const struct simulated_run *p)
     if (plan_uses_disk(spec))
         simulated_machine_print_disk(p->machine);
     for (int i = 0; i < ASSUMPTION_COUNT; i++)
-        if (simulation_assumes(&p->machine->settings, (enum assumption)i))
+        if (gpu_assumes(&p->machine->settings, (enum assumption)i))
             printf("assumed: %s (without: %s)\n", assumption_words[i], assumption_overheads[i]);
 }
 

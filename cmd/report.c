@@ -1,9 +1,9 @@
 /* report.c: `ztrain report RUN…` shows the curves of runs: as a summary in the terminal, or as a page for a browser. It
  * reads run folders and changes nothing in them. */
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/report/report_page.h"
 #include "cmd/report/report_terminal.h"
-#include "cmd/unknown_word.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/io.h"
@@ -27,7 +27,6 @@ enum { REPORT_RUNS = 32 };
 /* Seconds: for which a disk that refuses a page is tried again, as a run tries a checkpoint; between two attempts. */
 static const double patience = 30, first_pause = 0.2, longest_pause = 5;
 
-static const char *const OPTIONS[] = {"out", "watch", "interval", "help"};
 static const char USAGE[] =
     "usage: ztrain report RUN… [--out FILE [--watch] [--interval SECONDS]]\n"
     "\n"
@@ -51,21 +50,8 @@ struct report_options {
     int count;
     const char *out, *interval;
     double seconds; /* between two pages */
-    bool help, watch;
+    bool watch;
 };
-
-/* Whether argv[*i] is NAME VALUE or NAME=VALUE; *value: NULL if it is missing. Moves *i to the value. */
-static bool takes(const char *name, int argc, char **argv, int *i, const char **value)
-{
-    const size_t length = strlen(name);
-    if (strncmp(argv[*i], name, length) != 0 || (argv[*i][length] && argv[*i][length] != '='))
-        return false;
-    if (argv[*i][length])
-        *value = argv[*i] + length + 1;
-    else
-        *value = *i + 1 < argc ? argv[++*i] : NULL;
-    return true;
-}
 
 static enum status check_watch(struct report_options *options, struct error *err)
 {
@@ -80,30 +66,24 @@ static enum status check_watch(struct report_options *options, struct error *err
     return STATUS_OK;
 }
 
-static enum status parse(int argc, char **argv, struct report_options *options, struct error *err)
+static enum status parse(int argc, char **argv, struct report_options *options, bool *helped, struct error *err)
 {
+    static const struct option_row rows[] = {
+        {.name = "out", .value = "FILE", .offset = offsetof(struct report_options, out)},
+        {.name = "interval", .value = "SECONDS", .offset = offsetof(struct report_options, interval)},
+        {.name = "watch", .offset = offsetof(struct report_options, watch)}};
+    static const struct command_line line = {.command = "report",
+                                             .usage = USAGE,
+                                             .word = "run",
+                                             .words = REPORT_RUNS,
+                                             .example = "ztrain report runs/NAME",
+                                             .options = rows,
+                                             .count = COUNT_OF(rows)};
     *options = (struct report_options){.count = 0};
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
-            options->help = true;
-        else if (takes("--out", argc, argv, &i, &options->out)) {
-            if (!options->out || !*options->out)
-                return error_set(err, STATUS_USAGE, "--out needs a value: --out FILE");
-        } else if (!strcmp(argv[i], "--watch"))
-            options->watch = true;
-        else if (takes("--interval", argc, argv, &i, &options->interval)) {
-            if (!options->interval)
-                return error_set(err, STATUS_USAGE, "--interval needs a value: --interval SECONDS");
-        } else if (argv[i][0] == '-')
-            return unknown_option("report", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
-        else if (options->count == REPORT_RUNS)
-            return error_set(err, STATUS_USAGE, "more than %d runs in one report", REPORT_RUNS);
-        else
-            options->runs[options->count++] = argv[i];
-    }
-    if (!options->count && !options->help)
-        return error_set(err, STATUS_USAGE, "no run was named; hint: ztrain report runs/NAME");
-    return options->help ? STATUS_OK : check_watch(options, err);
+    TRY(command_line_parse(&line, argc, argv, options, helped, err));
+    while (options->count < REPORT_RUNS && options->runs[options->count])
+        options->count++;
+    return *helped ? STATUS_OK : check_watch(options, err);
 }
 
 /* ---- watching ------------------------------------------------------------ */
@@ -298,11 +278,10 @@ static enum status show_runs(const struct report_options *options, struct watche
 enum status cmd_report(int argc, char **argv, struct error *err)
 {
     struct report_options options;
-    TRY(parse(argc, argv, &options, err));
-    if (options.help) {
-        fputs(USAGE, stdout);
+    bool helped;
+    TRY(parse(argc, argv, &options, &helped, err));
+    if (helped)
         return STATUS_OK;
-    }
     struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
     int opened = 0;
     enum status status = check_out(options.out, err);

@@ -1,8 +1,8 @@
 /* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model. */
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/sample_model.h"
 #include "cmd/sample_output.h"
-#include "cmd/unknown_word.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/model/sampler.h"
@@ -38,14 +38,34 @@ static const char USAGE[] =
     "the\n"
     "                       CPU, and on a GPU the dtype of its config.json)\n";
 
-static const char *const OPTIONS[] = {"prompt", "prompt-tokens", "max-tokens", "temperature", "top-k", "top-p",
-                                      "seed",   "device",        "dtype",      "best",        "help"};
-
 struct arguments {
     const char *dir;
     const char *prompt, *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed, *device, *dtype; /* or NULL */
-    bool best, help;
+    bool best;
 };
+
+#define TEXT_OPTION(name_, field, value_)                                           \
+    {                                                                               \
+        .name = name_, .value = value_, .offset = offsetof(struct arguments, field) \
+    }
+static const struct option_row options[] = {
+    {.name = "prompt", .value = "TEXT", .offset = offsetof(struct arguments, prompt), .kind = OPTION_MAYBE_EMPTY},
+    TEXT_OPTION("prompt-tokens", prompt_tokens, "IDS"),
+    TEXT_OPTION("max-tokens", max_tokens, "N"),
+    TEXT_OPTION("temperature", temperature, "X"),
+    TEXT_OPTION("top-k", top_k, "K"),
+    TEXT_OPTION("top-p", top_p, "P"),
+    TEXT_OPTION("seed", seed, "S"),
+    TEXT_OPTION("device", device, "NAME"),
+    TEXT_OPTION("dtype", dtype, "TYPE"),
+    {.name = "best", .offset = offsetof(struct arguments, best)},
+};
+static const struct command_line command_line = {.command = "sample",
+                                                 .usage = USAGE,
+                                                 .word = "folder",
+                                                 .example = "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3",
+                                                 .options = options,
+                                                 .count = COUNT_OF(options)};
 
 /* A prompt and how to continue it. */
 struct task {
@@ -57,55 +77,10 @@ struct task {
 
 /* ---- the command line ---------------------------------------------------- */
 
-/* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i to its last word. *matched:
- * argv[*i] is that option. */
-static const char *value_of_option(const char *name, int argc, char **argv, int *i, bool *matched)
+static enum status check_prompts(const struct arguments *a, struct error *err)
 {
-    size_t n = strlen(name);
-    *matched = strncmp(argv[*i], "--", 2) == 0 && strncmp(argv[*i] + 2, name, n) == 0 &&
-               (argv[*i][n + 2] == '\0' || argv[*i][n + 2] == '=');
-    if (!*matched)
-        return NULL;
-    if (argv[*i][n + 2] == '=')
-        return argv[*i] + n + 3;
-    return *i + 1 < argc ? argv[++*i] : NULL;
-}
-
-static enum status parse_words(int argc, char **argv, struct arguments *a, struct error *err)
-{
-    const char **const values[] = {&a->prompt, &a->prompt_tokens, &a->max_tokens, &a->temperature, &a->top_k,
-                                   &a->top_p,  &a->seed,          &a->device,     &a->dtype};
-    for (int i = 1; i < argc; i++) {
-        bool matched = false;
-        for (size_t k = 0; k < COUNT_OF(values) && !matched; k++) {
-            const char *value = value_of_option(OPTIONS[k], argc, argv, &i, &matched);
-            if (matched && (!value || (!*value && values[k] != &a->prompt)))
-                return error_set(err, STATUS_USAGE, "option --%s needs a value; hint: ztrain sample --help",
-                                 OPTIONS[k]);
-            if (matched)
-                *values[k] = value;
-        }
-        if (matched)
-            continue;
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            a->help = true;
-            return STATUS_OK;
-        }
-        if (!strcmp(argv[i], "--best")) {
-            a->best = true;
-            continue;
-        }
-        if (argv[i][0] == '-')
-            return unknown_option("sample", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
-        if (a->dir)
-            return error_set(err, STATUS_USAGE, "one folder expected, '%s' is a second one; hint: ztrain sample --help",
-                             PRINTABLE(argv[i]));
-        a->dir = argv[i];
-    }
-    if (!a->dir || (!a->prompt && !a->prompt_tokens))
-        return error_set(err, STATUS_USAGE,
-                         "%s is missing; hint: ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3",
-                         a->dir ? "the prompt" : "the folder of the model");
+    if (!a->prompt && !a->prompt_tokens)
+        return error_set(err, STATUS_USAGE, "the prompt is missing; hint: %s", command_line.example);
     if (a->prompt && a->prompt_tokens)
         return error_set(err, STATUS_USAGE, "--prompt and --prompt-tokens are two prompts; hint: one of the two");
     return STATUS_OK;
@@ -328,11 +303,11 @@ enum status cmd_sample(int argc, char **argv, struct error *err)
     struct arguments arguments = {0};
     struct sample_model model = {0};
     struct task task = {0};
-    TRY(parse_words(argc, argv, &arguments, err));
-    if (arguments.help) {
-        fputs(USAGE, stdout);
+    bool helped;
+    TRY(command_line_parse(&command_line, argc, argv, &arguments, &helped, err));
+    if (helped)
         return STATUS_OK;
-    }
+    TRY(check_prompts(&arguments, err));
     const enum status status = sample(&model, &arguments, &task, err);
     token_list_release(&task.prompt);
     tokenizer_free(task.tokenizer);

@@ -2,8 +2,8 @@
  * checksums. */
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/unknown_word.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char *const OPTIONS[] = {"help"};
 static const char USAGE[] =
     "usage: ztrain verify DIR\n"
     "\n"
@@ -132,21 +131,13 @@ static enum status verify_all(const char *dir, struct error *err)
 
 enum status cmd_verify(int argc, char **argv, struct error *err)
 {
+    static const struct command_line line = {
+        .command = "verify", .usage = USAGE, .word = "folder", .example = "ztrain verify DIR"};
     const char *dir = NULL;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(USAGE, stdout);
-            return STATUS_OK;
-        }
-        if (argv[i][0] == '-')
-            return unknown_option("verify", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
-        if (dir)
-            return error_set(err, STATUS_USAGE, "one folder at a time: '%s' and '%s'; hint: ztrain verify --help", dir,
-                             argv[i]);
-        dir = argv[i];
-    }
-    if (!dir)
-        return error_set(err, STATUS_USAGE, "no folder was named; hint: ztrain verify DIR");
+    bool helped;
+    TRY(command_line_parse(&line, argc, argv, &dir, &helped, err));
+    if (helped)
+        return STATUS_OK;
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));

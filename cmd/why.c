@@ -1,7 +1,7 @@
 /* why.c: `ztrain why RUN` reads the flight records of a run's ranks, and names the rank that died, stood still or
  * diverged, with what it did last. It changes nothing, and works while the run lasts. */
+#include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/unknown_word.h"
 #include "core/clock.h"
 #include "core/flight/flight_ended.h"
 #include "core/flight/flight_verdict.h"
@@ -25,7 +25,6 @@ enum { MOST_ROWS = 64, LAST_ENTRIES = 40, PLACE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
 #define FIELDS_6 " %*s %*s %*s %*s %*s %*s"
 
-static const char *const OPTIONS[] = {"start", "rank", "help"};
 static const char USAGE[] =
     "usage: ztrain why RUN [--start NAME] [--rank R]\n"
     "\n"
@@ -39,7 +38,7 @@ static const char USAGE[] =
     "  --rank R        also print what this rank recorded last\n";
 
 struct question {
-    const char *run, *start;
+    const char *run, *start, *rank_text;
     long rank; /* -1: none */
 };
 
@@ -461,44 +460,28 @@ static enum status answer(const struct question *question, struct flight_records
     return tell_records(all, question->rank, err);
 }
 
-/* Takes the option at argv[*i], with its value. */
-static enum status take_option(char **argv, int argc, int *i, struct question *question, struct error *err)
-{
-    const char *option = argv[*i];
-    const bool start = !strcmp(option, "--start"), rank = !strcmp(option, "--rank");
-    if (!start && !rank)
-        return unknown_option("why", option, OPTIONS, COUNT_OF(OPTIONS), err);
-    if (*i + 1 == argc)
-        return error_set(err, STATUS_USAGE, "%s needs a value; hint: ztrain why --help", option);
-    const char *value = argv[++*i];
-    char *end;
-    if (start) {
-        question->start = value;
-        return STATUS_OK;
-    }
-    question->rank = strtol(value, &end, 10);
-    return *value && !*end && question->rank >= 0 ? STATUS_OK
-                                                  : error_set(err, STATUS_USAGE, "--rank '%s': expected a rank", value);
-}
-
 enum status cmd_why(int argc, char **argv, struct error *err)
 {
+    static const struct option_row options[] = {
+        {.name = "start", .value = "NAME", .offset = offsetof(struct question, start)},
+        {.name = "rank", .value = "R", .offset = offsetof(struct question, rank_text)}};
+    static const struct command_line line = {.command = "why",
+                                             .usage = USAGE,
+                                             .word = "run",
+                                             .example = "ztrain why RUN",
+                                             .options = options,
+                                             .count = COUNT_OF(options)};
     struct question question = {.rank = -1};
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(USAGE, stdout);
-            return STATUS_OK;
-        }
-        if (argv[i][0] == '-')
-            TRY(take_option(argv, argc, &i, &question, err));
-        else if (question.run)
-            return error_set(err, STATUS_USAGE, "one run at a time: '%s' and '%s'; hint: ztrain why --help",
-                             question.run, argv[i]);
-        else
-            question.run = argv[i];
+    bool helped;
+    char *end;
+    TRY(command_line_parse(&line, argc, argv, &question, &helped, err));
+    if (helped)
+        return STATUS_OK;
+    if (question.rank_text) {
+        question.rank = strtol(question.rank_text, &end, 10);
+        if (*end || question.rank < 0)
+            return error_set(err, STATUS_USAGE, "--rank '%s': expected a rank", question.rank_text);
     }
-    if (!question.run)
-        return error_set(err, STATUS_USAGE, "no run was named; hint: ztrain why RUN");
     struct flight_records all = {.count = 0};
     enum status status = answer(&question, &all, err);
     records_release(&all);

@@ -8,8 +8,8 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose_graphs.h"
-#include "cmd/engine/memory_plan.h"
 #include "cmd/engine/engine_samples.h"
+#include "cmd/engine/memory_plan.h"
 #include "cmd/engine/train_sources.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"

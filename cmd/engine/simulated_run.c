@@ -68,7 +68,7 @@ static enum status unknown_assumption(const char *word, struct error *err)
 }
 
 /* Takes one word: of an overhead that is assumed away, or RATE=400GB. */
-static enum status take_assumption(char *word, struct simulation_settings *settings, struct error *err)
+static enum status take_assumption(char *word, struct assumed_gpu *settings, struct error *err)
 {
     double *const rates[ASSUMED_RATE_COUNT] = {&settings->host_link, &settings->host_memory, &settings->disk_read,
                                                &settings->disk_write};
@@ -93,7 +93,7 @@ static enum status take_assumption(char *word, struct simulation_settings *setti
     return unknown_assumption(word, err);
 }
 
-static enum status parse_assumptions(const char *words, struct simulation_settings *settings, struct error *err)
+static enum status parse_assumptions(const char *words, struct assumed_gpu *settings, struct error *err)
 {
     while (*words) {
         char word[64];
@@ -247,10 +247,10 @@ static enum status walk_long_step(struct simulated_run *w, struct simulated_time
 enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, const struct comm_link *link,
                                struct simulated_times *times, struct error *err)
 {
-    struct simulation_settings settings = w->machine->settings;
+    struct assumed_gpu settings = w->machine->settings;
     struct comm_link used = *link;
     settings.assumptions |= assumptions;
-    if (simulation_assumes(&settings, ASSUME_NO_COMMUNICATION))
+    if (gpu_assumes(&settings, ASSUME_NO_COMMUNICATION))
         used.inside = INFINITY;
     TRY(start_walk(w, err));
     simulated_device_set(w->engine.device, &settings);
@@ -265,7 +265,7 @@ bool plan_uses_disk(const struct run_spec *spec)
 
 void simulated_machine_print_disk(const struct simulated_machine *machine)
 {
-    const struct simulation_settings *s = &machine->settings;
+    const struct assumed_gpu *s = &machine->settings;
     const int ranks = machine->link.per_node;
     const char *source = s->disk_read > 0 || s->disk_write > 0
                              ? ""

@@ -18,7 +18,7 @@ struct machine_question {
 struct simulated_machine {
     int world;
     struct gpu_model gpu;
-    struct simulation_settings settings; /* its GPU is `gpu`: the struct must not be moved */
+    struct assumed_gpu settings; /* its GPU is `gpu`: the struct must not be moved */
     struct comm_link link;
 };
 

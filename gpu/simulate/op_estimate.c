@@ -66,7 +66,7 @@ static double size_in_bytes(enum dtype dtype)
     return (double)dtype_size(dtype);
 }
 
-static double at_ceiling(const struct simulation_settings *s, enum dtype dtype, struct op_cost work)
+static double at_ceiling(const struct assumed_gpu *s, enum dtype dtype, struct op_cost work)
 {
     double flops = work.flops / (ceiling_flops * s->gpu->flops[dtype]);
     return fmax(flops, work.bytes / (ceiling_bytes * s->gpu->bytes));
@@ -78,11 +78,11 @@ static struct op_estimate one_part(enum time_kind kind, double ceiling, double e
 }
 
 /* An op that moves bytes; `again`: bytes that it moves a second time. */
-static struct op_estimate memory_bound(const struct simulation_settings *s, enum time_kind kind, struct op_cost work,
+static struct op_estimate memory_bound(const struct assumed_gpu *s, enum time_kind kind, struct op_cost work,
                                        double again, double share, int launches)
 {
     double bandwidth = s->gpu->bytes;
-    if (simulation_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
+    if (gpu_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
         share = fast_bytes;
     return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth),
                     launches);
@@ -91,38 +91,38 @@ static struct op_estimate memory_bound(const struct simulation_settings *s, enum
 /* ---- matrix products ----------------------------------------------------- */
 
 /* `extra`: seconds of the epilogue. */
-static struct op_estimate product(const struct simulation_settings *s, enum time_kind kind, enum dtype dtype,
+static struct op_estimate product(const struct assumed_gpu *s, enum time_kind kind, enum dtype dtype,
                                   struct op_cost work, double gemm, double extra)
 {
     double ceiling = at_ceiling(s, dtype, work);
-    bool fast = simulation_assumes(s, ASSUME_FAST_PRODUCTS);
+    bool fast = gpu_assumes(s, ASSUME_FAST_PRODUCTS);
     return one_part(kind, ceiling, fast ? ceiling : gemm + extra, 1);
 }
 
 /* Seconds of the GELU of erf, which no epilogue has: a kernel that moves a matrix of so many bytes three times. */
-static double gelu_pass(const struct simulation_settings *s, double bytes)
+static double gelu_pass(const struct assumed_gpu *s, double bytes)
 {
     return 3 * bytes / (share_pointwise * s->gpu->bytes);
 }
 
 /* Seconds of an epilogue that reads matrices and writes others next to the product's own. */
-static double epilogue_seconds(const struct simulation_settings *s, double read, double written)
+static double epilogue_seconds(const struct assumed_gpu *s, double read, double written)
 {
     return (read / 0.6 + written * 0.6) / s->gpu->bytes;
 }
 
 /* SwiGLU as a kernel of its own. */
-static void add_gate(const struct simulation_settings *s, struct op_estimate *estimate, struct op_cost work)
+static void add_gate(const struct assumed_gpu *s, struct op_estimate *estimate, struct op_cost work)
 {
     estimate->parts[estimate->count++] = memory_bound(s, TIME_SWIGLU, work, 0, share_pointwise, 1).parts[0];
 }
 
 /* A bias gradient that is a pass of its own over a matrix (M, N): partial sums, then their sums. */
-static void add_column_sums(const struct simulation_settings *s, struct op_estimate *estimate, enum dtype dtype,
-                            int64_t M, int64_t N)
+static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
+                            int64_t N)
 {
     const struct op_cost sums = {0, (double)M * (double)N * size_in_bytes(dtype)};
-    if (!simulation_assumes(s, ASSUME_FUSED_BIAS))
+    if (!gpu_assumes(s, ASSUME_FUSED_BIAS))
         estimate->parts[estimate->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
 }
 
@@ -132,17 +132,17 @@ static enum time_kind kind_of_product(int64_t row_distance, enum time_kind other
     return row_distance ? TIME_HEAD : otherwise;
 }
 
-struct op_estimate op_estimate_linear_fwd(const struct simulation_settings *s, const struct linear_fwd_args *a)
+struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const struct linear_fwd_args *a)
 {
     struct linear_fwd_args args = *a;
-    if (simulation_assumes(s, ASSUME_BF16_LOGITS))
+    if (gpu_assumes(s, ASSUME_BF16_LOGITS))
         args.y_dtype = a->dtype;
-    const bool fused = a->gated && simulation_assumes(s, ASSUME_FUSED_SWIGLU);
+    const bool fused = a->gated && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
     double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, size_in_bytes(args.y_dtype));
     double matrix = (double)a->M * (double)a->N * size_in_bytes(a->dtype), aux = a->gelu ? matrix : 0;
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
-    if (simulation_assumes(s, ASSUME_FUSED_GELU))
+    if (gpu_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
     if (fused)
         extra = epilogue_seconds(s, matrix / 2, matrix / 2);
@@ -155,14 +155,13 @@ struct op_estimate op_estimate_linear_fwd(const struct simulation_settings *s, c
     return estimate;
 }
 
-struct op_estimate op_estimate_linear_bwd_input(const struct simulation_settings *s,
-                                                const struct linear_bwd_input_args *a)
+struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, const struct linear_bwd_input_args *a)
 {
     double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
-    const bool fused = a->gate_up && simulation_assumes(s, ASSUME_FUSED_SWIGLU);
+    const bool fused = a->gate_up && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, aux, 0);
-    if (simulation_assumes(s, ASSUME_FUSED_GELU))
+    if (gpu_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
     if (fused)
         extra = epilogue_seconds(s, 2 * matrix, matrix);
@@ -178,18 +177,16 @@ struct op_estimate op_estimate_linear_bwd_input(const struct simulation_settings
     return estimate;
 }
 
-struct op_estimate op_estimate_linear_bwd_weight(const struct simulation_settings *s,
-                                                 const struct linear_bwd_weight_args *a)
+struct op_estimate op_estimate_linear_bwd_weight(const struct assumed_gpu *s, const struct linear_bwd_weight_args *a)
 {
-    bool narrow = simulation_assumes(s, ASSUME_BF16_GRADIENTS);
+    bool narrow = gpu_assumes(s, ASSUME_BF16_GRADIENTS);
     double size = size_in_bytes(narrow ? a->dtype : a->dw_dtype);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate =
         product(s, kind_of_product(a->ld_dy, TIME_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
     if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
-    if (a->dbias &&
-        simulation_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
+    if (a->dbias && gpu_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
         estimate.parts[0].launches +=
             (a->accumulate_dbias ? 1 : 0) + (a->null_count ? 1 : 0); /* and null ones cleared */
     return estimate;
@@ -216,8 +213,7 @@ enum { cudnn_backward = 3, own_backward = 2 };
 
 /* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for. `ragged_backward`: of
  * sequences of unequal length in a fixed order, which cuDNN has for Hopper alone. */
-static bool takes_own_kernels(const struct simulation_settings *s, const struct attention_fwd_args *a,
-                              bool ragged_backward)
+static bool takes_own_kernels(const struct assumed_gpu *s, const struct attention_fwd_args *a, bool ragged_backward)
 {
     if (s->attention != ATTENTION_USUAL)
         return s->attention == ATTENTION_OWN;
@@ -225,7 +221,7 @@ static bool takes_own_kernels(const struct simulation_settings *s, const struct 
            (ragged_backward && !s->gpu->hopper);
 }
 
-static double attention_flops(const struct simulation_settings *s, const struct attention_rate *rate, enum dtype dtype,
+static double attention_flops(const struct assumed_gpu *s, const struct attention_rate *rate, enum dtype dtype,
                               int64_t D, int32_t T, bool own)
 {
     if (s->attention == ATTENTION_CUDNN && dtype == DTYPE_F32)
@@ -239,14 +235,14 @@ static double attention_flops(const struct simulation_settings *s, const struct 
 static const double own_instructions = 18, kept_instructions = 14; /* for a weight */
 static const double own_products = 8.0 / 7;                        /* of backward, to those without dropout */
 
-static double instruction_seconds(const struct simulation_settings *s, double instructions)
+static double instruction_seconds(const struct assumed_gpu *s, double instructions)
 {
     const double lanes = 128, clock = 1.7e9;
     return instructions / (lanes * clock * s->gpu->sms);
 }
 
 /* A kernel that writes which weights are kept, in tiles of 256 queries and keys, and the reads of these by cuDNN. */
-static double kept_seconds(const struct simulation_settings *s, const struct attention_fwd_args *a, double weights)
+static double kept_seconds(const struct assumed_gpu *s, const struct attention_fwd_args *a, double weights)
 {
     const double tile = 256, T = a->max_seq, bandwidth = share_pointwise * s->gpu->bytes, size = 2;
     const double keys = a->bidirectional ? T : fmin(T, (T + tile) / 2), written = (double)(a->M * a->H) * keys;
@@ -255,10 +251,10 @@ static double kept_seconds(const struct simulation_settings *s, const struct att
 }
 
 /* `weights`: those of visible keys; `passes`: times that ztrain's kernels need the numbers. */
-static double dropout_seconds(const struct simulation_settings *s, const struct attention_fwd_args *a, double weights,
+static double dropout_seconds(const struct assumed_gpu *s, const struct attention_fwd_args *a, double weights,
                               int passes, bool own)
 {
-    if (!a->dropout.threshold || simulation_assumes(s, ASSUME_FAST_ATTENTION))
+    if (!a->dropout.threshold || gpu_assumes(s, ASSUME_FAST_ATTENTION))
         return 0;
     return own ? instruction_seconds(s, own_instructions * passes * weights) : kept_seconds(s, a, weights);
 }
@@ -268,19 +264,19 @@ static int dropout_launches(const struct attention_fwd_args *a)
     return a->dropout.threshold ? 1 : 0;
 }
 
-struct op_estimate op_estimate_attention_fwd(const struct simulation_settings *s, const struct attention_fwd_args *a)
+struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const struct attention_fwd_args *a)
 {
     struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
     const bool own = takes_own_kernels(s, a, false);
     double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, own);
-    if (simulation_assumes(s, ASSUME_FAST_ATTENTION))
+    if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = 0;
     expected += dropout_seconds(s, a, work.flops / (4 * (double)a->D), 1, own);
     return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : dropout_launches(a)));
 }
 
-struct op_estimate op_estimate_attention_bwd(const struct simulation_settings *s, const struct attention_bwd_args *a)
+struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const struct attention_bwd_args *a)
 {
     struct op_cost work = op_cost_attention_bwd(a);
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
@@ -290,9 +286,9 @@ struct op_estimate op_estimate_attention_bwd(const struct simulation_settings *s
     if (own && a->dropout.threshold)
         expected *= own_products;
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
-    if (simulation_assumes(s, ASSUME_FAST_ATTENTION))
+    if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
-    if (!own && !a->unordered && !simulation_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
+    if (!own && !a->unordered && !gpu_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
         if (a->max_seq <= ORDERED_BY_WORKSPACE) {
             ceiling += workspace / (ceiling_bytes * bandwidth);
             expected += workspace / (share_workspace * bandwidth);
@@ -307,8 +303,7 @@ struct op_estimate op_estimate_attention_bwd(const struct simulation_settings *s
 
 /* One block of threads for each query and head reads the cache, so that a short sequence of few heads leaves
  * multiprocessors idle; keys and values that several heads share come from the L2 cache the second time. */
-struct op_estimate op_estimate_attention_decode(const struct simulation_settings *s,
-                                                const struct attention_decode_args *a)
+struct op_estimate op_estimate_attention_decode(const struct assumed_gpu *s, const struct attention_decode_args *a)
 {
     const double blocks = (double)(a->M * a->H), sms = (double)s->gpu->sms;
     const double busy = a->q && blocks > 0 && blocks < sms ? blocks / sms : 1;
@@ -318,10 +313,10 @@ struct op_estimate op_estimate_attention_decode(const struct simulation_settings
 
 /* ---- ops that move bytes ------------------------------------------------- */
 
-#define MEMORY_BOUND(op, kind, share, launches)                                                         \
-    struct op_estimate op_estimate_##op(const struct simulation_settings *s, const struct op##_args *a) \
-    {                                                                                                   \
-        return memory_bound(s, kind, op_cost_##op(a), 0, share, launches);                              \
+#define MEMORY_BOUND(op, kind, share, launches)                                                 \
+    struct op_estimate op_estimate_##op(const struct assumed_gpu *s, const struct op##_args *a) \
+    {                                                                                           \
+        return memory_bound(s, kind, op_cost_##op(a), 0, share, launches);                      \
     }
 MEMORY_BOUND(embedding_fwd, TIME_EMBEDDING, share_embedding, 1)
 MEMORY_BOUND(norm_fwd, TIME_NORMS, share_norm_fwd, 1)
@@ -348,7 +343,7 @@ static int embedding_launches(const float *table, int64_t keys, bool accumulates
     return 3 * digits + 2 + !accumulates;
 }
 
-struct op_estimate op_estimate_embedding_bwd(const struct simulation_settings *s, const struct embedding_bwd_args *a)
+struct op_estimate op_estimate_embedding_bwd(const struct assumed_gpu *s, const struct embedding_bwd_args *a)
 {
     const int launches = embedding_launches(a->dwte, a->V, a->accumulate_wte) +
                          embedding_launches(a->dwpe, a->P, a->accumulate_wpe) +
@@ -356,13 +351,13 @@ struct op_estimate op_estimate_embedding_bwd(const struct simulation_settings *s
     return memory_bound(s, TIME_EMBEDDING, op_cost_embedding_bwd(a), 0, share_embedding, launches);
 }
 
-#define OPTIMIZER(op, launches)                                                                         \
-    struct op_estimate op_estimate_##op(const struct simulation_settings *s, const struct op##_args *a) \
-    {                                                                                                   \
-        struct op_estimate none = {.count = 0};                                                         \
-        if (simulation_assumes(s, ASSUME_NO_OPTIMIZER))                                                 \
-            return none;                                                                                \
-        return memory_bound(s, TIME_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);          \
+#define OPTIMIZER(op, launches)                                                                 \
+    struct op_estimate op_estimate_##op(const struct assumed_gpu *s, const struct op##_args *a) \
+    {                                                                                           \
+        struct op_estimate none = {.count = 0};                                                 \
+        if (gpu_assumes(s, ASSUME_NO_OPTIMIZER))                                                \
+            return none;                                                                        \
+        return memory_bound(s, TIME_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);  \
     }
 OPTIMIZER(cast, 1)
 OPTIMIZER(sumsq, 2)
@@ -374,23 +369,23 @@ OPTIMIZER(muon_momentum, 1)
 OPTIMIZER(muon_update, 1)
 
 /* Parameters' gradients change their dtype; the model's own sums and multiples have one. */
-struct op_estimate op_estimate_accumulate(const struct simulation_settings *s, const struct accumulate_args *a)
+struct op_estimate op_estimate_accumulate(const struct assumed_gpu *s, const struct accumulate_args *a)
 {
     const struct op_estimate none = {.count = 0};
     const bool of_model = a->dst_dtype == a->src_dtype;
-    if (!of_model && simulation_assumes(s, ASSUME_NO_OPTIMIZER))
+    if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER))
         return none;
     return memory_bound(s, of_model ? TIME_NORMS : TIME_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
 }
 
 /* Three products with fp32 results a step, and the kernels that round these: 14 bytes an element of the n x n matrices,
  * 8 of the n x k one. */
-struct op_estimate op_estimate_orthogonalize(const struct simulation_settings *s, const struct orthogonalize_args *a)
+struct op_estimate op_estimate_orthogonalize(const struct assumed_gpu *s, const struct orthogonalize_args *a)
 {
     const bool tall = a->rows > a->cols;
     const int64_t n = tall ? a->cols : a->rows, k = tall ? a->rows : a->cols;
     struct op_estimate none = {.count = 0};
-    if (simulation_assumes(s, ASSUME_NO_OPTIMIZER))
+    if (gpu_assumes(s, ASSUME_NO_OPTIMIZER))
         return none;
     const double ceiling = at_ceiling(s, DTYPE_BF16, op_cost_orthogonalize(a));
     const double products = gemm_estimate(s->gpu, DTYPE_BF16, n, n, k, sizeof(float)) +
@@ -411,10 +406,10 @@ static double logits_read_again(const struct gpu_model *gpu, double row)
     return rest * blocks * gpu->sms > gpu->l2_mib * 1048576 / 2 ? rest : 0;
 }
 
-struct op_estimate op_estimate_cross_entropy(const struct simulation_settings *s, const struct cross_entropy_args *a)
+struct op_estimate op_estimate_cross_entropy(const struct assumed_gpu *s, const struct cross_entropy_args *a)
 {
     struct cross_entropy_args args = *a;
-    if (simulation_assumes(s, ASSUME_BF16_LOGITS))
+    if (gpu_assumes(s, ASSUME_BF16_LOGITS))
         args.logits_dtype = a->dtype;
     const double row = (double)a->V * size_in_bytes(args.logits_dtype);
     const double again = a->dlogits ? logits_read_again(s->gpu, row) * (double)a->M : 0;
@@ -422,13 +417,13 @@ struct op_estimate op_estimate_cross_entropy(const struct simulation_settings *s
 }
 
 /* Pinned copies reach 55 of PCIe 5 x 16's 64 GB/s on H100 hosts (NVIDIA's nvbandwidth). */
-double simulated_host_link(const struct simulation_settings *settings)
+double simulated_host_link(const struct assumed_gpu *settings)
 {
     const double share = 0.85;
     return settings->host_link > 0 ? settings->host_link : share * settings->gpu->host_link;
 }
 
-double simulated_host_memory(const struct simulation_settings *settings)
+double simulated_host_memory(const struct assumed_gpu *settings)
 {
     const double usual = 60e9;
     return settings->host_memory > 0 ? settings->host_memory : usual;
@@ -436,22 +431,22 @@ double simulated_host_memory(const struct simulation_settings *settings)
 
 /* Samsung announced the PM9A3 (U.2, PCIe 4 x 4), a usual data-centre SSD, with up to 6,500 MB/s read and 3,500 MB/s
  * written in sequence (Open Compute Summit, May 2020). */
-static double disk_rate(const struct simulation_settings *settings, double set, double usual)
+static double disk_rate(const struct assumed_gpu *settings, double set, double usual)
 {
     return (set > 0 ? set : usual) / (settings->node_ranks > 0 ? settings->node_ranks : 1);
 }
 
-double simulated_disk_read(const struct simulation_settings *settings)
+double simulated_disk_read(const struct assumed_gpu *settings)
 {
     return disk_rate(settings, settings->disk_read, 6.5e9);
 }
 
-double simulated_disk_write(const struct simulation_settings *settings)
+double simulated_disk_write(const struct assumed_gpu *settings)
 {
     return disk_rate(settings, settings->disk_write, 3.5e9);
 }
 
-double launch_gap_estimate(const struct simulation_settings *settings)
+double launch_gap_estimate(const struct assumed_gpu *settings)
 {
-    return simulation_assumes(settings, ASSUME_NO_GAPS) ? 0 : gap_seconds;
+    return gpu_assumes(settings, ASSUME_NO_GAPS) ? 0 : gap_seconds;
 }

@@ -57,7 +57,7 @@ extern const char *const assumption_overheads[ASSUMPTION_COUNT]; /* "fp32 logits
 enum simulated_attention { ATTENTION_USUAL, ATTENTION_OWN, ATTENTION_CUDNN };
 
 /* A GPU and the assumptions about the step: bit 1 << enum assumption. */
-struct simulation_settings {
+struct assumed_gpu {
     const struct gpu_model *gpu;
     unsigned assumptions;
     double host_link;             /* bytes/s between GPU and host, each way; 0: usual */
@@ -73,12 +73,12 @@ extern const char *const assumed_rate_words[ASSUMED_RATE_COUNT];
 extern const char *const assumed_rate_meanings[ASSUMED_RATE_COUNT];
 
 /* The rates for one rank, set or usual (op_estimate.c has the sources of the usual ones). */
-double simulated_host_link(const struct simulation_settings *settings);
-double simulated_host_memory(const struct simulation_settings *settings);
-double simulated_disk_read(const struct simulation_settings *settings);
-double simulated_disk_write(const struct simulation_settings *settings);
+double simulated_host_link(const struct assumed_gpu *settings);
+double simulated_host_memory(const struct assumed_gpu *settings);
+double simulated_disk_read(const struct assumed_gpu *settings);
+double simulated_disk_write(const struct assumed_gpu *settings);
 
-static inline bool simulation_assumes(const struct simulation_settings *settings, enum assumption assumption)
+static inline bool gpu_assumes(const struct assumed_gpu *settings, enum assumption assumption)
 {
     return (settings->assumptions >> assumption & 1) != 0;
 }
@@ -99,7 +99,7 @@ struct op_estimate {
 
 /* struct op_estimate op_estimate_<op>(settings, args), for every op. */
 #define OP_ESTIMATE_DECLARE(op) \
-    struct op_estimate op_estimate_##op(const struct simulation_settings *settings, const struct op##_args *args);
+    struct op_estimate op_estimate_##op(const struct assumed_gpu *settings, const struct op##_args *args);
 OPS_LIST(OP_ESTIMATE_DECLARE)
 #undef OP_ESTIMATE_DECLARE
 
@@ -108,4 +108,4 @@ OPS_LIST(OP_ESTIMATE_DECLARE)
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
 
 /* Seconds between the end of a kernel and the start of the next. */
-double launch_gap_estimate(const struct simulation_settings *settings);
+double launch_gap_estimate(const struct assumed_gpu *settings);

@@ -26,7 +26,7 @@ static const uintptr_t no_memory = (uintptr_t)1 << 60;
 struct simulated_device {
     struct device_private private_; /* first: see device_backend.h */
     struct device device;
-    struct simulation_settings settings; /* gpu NULL: a memory plan */
+    struct assumed_gpu settings; /* gpu NULL: a memory plan */
     struct simulated_times times;
     struct disk disk;
     double disk_clock;                             /* when the disk has done what was submitted so far */
@@ -95,12 +95,12 @@ static void run_estimate(struct stream *stream, const struct op_estimate *estima
     }
 }
 
-#define SIMULATED_OP(op)                                                                             \
-    static void simulated_##op(struct stream *stream, const struct op##_args *args)                  \
-    {                                                                                                \
-        const struct simulation_settings *settings = &simulated_device_of(stream->device)->settings; \
-        struct op_estimate estimate = op_estimate_##op(settings, args);                              \
-        run_estimate(stream, &estimate);                                                             \
+#define SIMULATED_OP(op)                                                                     \
+    static void simulated_##op(struct stream *stream, const struct op##_args *args)          \
+    {                                                                                        \
+        const struct assumed_gpu *settings = &simulated_device_of(stream->device)->settings; \
+        struct op_estimate estimate = op_estimate_##op(settings, args);                      \
+        run_estimate(stream, &estimate);                                                     \
     }
 OPS_LIST(SIMULATED_OP)
 
@@ -193,7 +193,7 @@ static const double copy_start = 10e-6, host_function_start = 20e-6;
 
 static void simulated_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-    const struct simulation_settings *settings = &simulated_device_of(stream->device)->settings;
+    const struct assumed_gpu *settings = &simulated_device_of(stream->device)->settings;
     struct simulated_stream *s = (struct simulated_stream *)stream;
     const bool to_device = (uintptr_t)dst >= no_memory, from_device = (uintptr_t)src >= no_memory;
     simulated_small_work(stream);
@@ -249,7 +249,7 @@ struct simulated_file {
 static void simulated_transfer(struct disk_file *file, struct io_request *request, const struct io_transfer *transfer)
 {
     struct simulated_device *d = ((struct simulated_file *)file)->device;
-    const struct simulation_settings *s = &d->settings;
+    const struct assumed_gpu *s = &d->settings;
     const double rate = transfer->write ? simulated_disk_write(s) : simulated_disk_read(s);
     const double seconds = (double)transfer->bytes / rate;
     ASSERT(host_stream && s->gpu);
@@ -400,7 +400,7 @@ void simulated_device_reset(struct device *device)
     simulated_device_of(device)->times = (struct simulated_times){0};
 }
 
-void simulated_device_set(struct device *device, const struct simulation_settings *settings)
+void simulated_device_set(struct device *device, const struct assumed_gpu *settings)
 {
     ASSERT(settings->gpu == simulated_device_of(device)->settings.gpu);
     simulated_device_of(device)->settings = *settings;
@@ -437,7 +437,7 @@ static const struct device_backend simulated_backend = {
     .graph_free = simulated_graph_free,
 };
 
-static struct device *open_simulated(const struct simulation_settings *settings, const struct gpu_model *gpu)
+static struct device *open_simulated(const struct assumed_gpu *settings, const struct gpu_model *gpu)
 {
     struct simulated_device *d = memory_zeroed(1, sizeof *d);
     d->private_.backend = &simulated_backend;
@@ -456,14 +456,14 @@ static struct device *open_simulated(const struct simulation_settings *settings,
 
 enum status simulated_device_open(const char *option, struct device **device, struct error *err)
 {
-    const struct simulation_settings none = {.gpu = NULL};
+    const struct assumed_gpu none = {.gpu = NULL};
     struct gpu_model gpu;
     TRY(gpu_catalog_find(option ? option : gpu_catalog_usual, &gpu, err));
     *device = open_simulated(&none, &gpu);
     return STATUS_OK;
 }
 
-struct device *simulated_device_open_timed(const struct simulation_settings *settings)
+struct device *simulated_device_open_timed(const struct assumed_gpu *settings)
 {
     const struct gpu_model *gpu = settings->gpu;
     struct device *device = open_simulated(settings, gpu);

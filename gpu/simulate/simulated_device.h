@@ -16,7 +16,7 @@
 enum status simulated_device_open(const char *option, struct device **device, struct error *err);
 
 /* The GPU of `settings`, which are copied, with clocks. */
-struct device *simulated_device_open_timed(const struct simulation_settings *settings);
+struct device *simulated_device_open_timed(const struct assumed_gpu *settings);
 
 /* Time of the compute stream since simulated_device_reset(), in seconds, by kind. */
 struct simulated_times {
@@ -36,7 +36,7 @@ void simulated_device_reset(struct device *device);
 const struct disk *simulated_device_disk(struct device *device);
 
 /* From now on ops take the time that they have with these settings; its GPU stays. */
-void simulated_device_set(struct device *device, const struct simulation_settings *settings);
+void simulated_device_set(struct device *device, const struct assumed_gpu *settings);
 
 /* Adds the time of a collective, which is not an op, to the communication stream. */
 void simulated_device_communicate(struct stream *stream, double seconds);

@@ -15,7 +15,7 @@ static enum status checkpoint_open_and_meanwhile(const char *dir, bool full, str
 }
 
 #define checkpoint_open checkpoint_open_and_meanwhile
-#include "cmd/unknown_word.c"
+#include "cmd/command_line.c"
 #include "cmd/verify.c"
 #undef checkpoint_open
 

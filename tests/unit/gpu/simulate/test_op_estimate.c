@@ -19,7 +19,7 @@
 #include "tests/unit/fixtures/gemm_times.h"
 
 static struct gpu_model h100;
-static struct simulation_settings settings = {.gpu = &h100};
+static struct assumed_gpu settings = {.gpu = &h100};
 
 static int find_h100(void **state)
 {
@@ -211,7 +211,7 @@ static void assumptions_take_their_loss_away(void **state)
     (void)state;
     struct linear_bwd_weight_args weight = {
         .dtype = DTYPE_BF16, .M = 32768, .N = 768, .K = 768, .dw = (float *)&weight, .dbias = (float *)&weight};
-    struct simulation_settings fused = {.gpu = &h100, .assumptions = 1u << ASSUME_FUSED_BIAS};
+    struct assumed_gpu fused = {.gpu = &h100, .assumptions = 1u << ASSUME_FUSED_BIAS};
     struct op_estimate both = op_estimate_linear_bwd_weight(&settings, &weight);
     assert_int_equal(both.count, 2);
     assert_int_equal(both.parts[0].kind, TIME_GEMM_WGRAD);
@@ -224,7 +224,7 @@ static void assumptions_take_their_loss_away(void **state)
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, TIME_HEAD);
 
     struct attention_bwd_args attention = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
-    struct simulation_settings unordered = {.gpu = &h100, .assumptions = 1u << ASSUME_UNORDERED_ATTENTION};
+    struct assumed_gpu unordered = {.gpu = &h100, .assumptions = 1u << ASSUME_UNORDERED_ATTENTION};
     double ordered = op_estimate_attention_bwd(&settings, &attention).parts[0].expected;
     double workspace = 8192.0 * 1024 * 12 * 2; /* T x T bf16 values for each head */
     check_near(ordered - op_estimate_attention_bwd(&unordered, &attention).parts[0].expected, workspace / 2.3e12, 0.01);
@@ -234,7 +234,7 @@ static void assumptions_take_their_loss_away(void **state)
                 op_estimate_attention_bwd(&unordered, &attention).parts[0].expected);
 
     struct adam_args adam = {.n = 1000, .param_dtype = DTYPE_BF16};
-    struct simulation_settings endless = {.gpu = &h100, .assumptions = 1u << ASSUME_NO_OPTIMIZER};
+    struct assumed_gpu endless = {.gpu = &h100, .assumptions = 1u << ASSUME_NO_OPTIMIZER};
     assert_int_equal(op_estimate_adam(&settings, &adam).count, 1);
     assert_int_equal(op_estimate_adam(&endless, &adam).count, 0);
 }
@@ -260,7 +260,7 @@ static void attention_without_cudnn_takes_longer(void **state)
     const struct attention_bwd_args backward = {
         .dtype = DTYPE_BF16, .M = 32768, .H = 32, .KV = 8, .D = 128, .max_seq = 8192};
     const struct attention_fwd_args forward = attention_forward_of(&backward);
-    struct simulation_settings own = settings;
+    struct assumed_gpu own = settings;
     own.attention = ATTENTION_OWN;
     check_near(op_estimate_attention_fwd(&own, &forward).parts[0].expected,
                2 * op_estimate_attention_fwd(&settings, &forward).parts[0].expected, 0.01);
@@ -273,7 +273,7 @@ static void attention_that_cudnn_lacks_has_a_price(void **state)
 {
     (void)state;
     struct attention_fwd_args fwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
-    struct simulation_settings cudnn = settings;
+    struct assumed_gpu cudnn = settings;
     cudnn.attention = ATTENTION_CUDNN;
     const double usual = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     check_near(op_estimate_attention_fwd(&cudnn, &fwd).parts[0].expected, usual, 1e-9);
@@ -294,7 +294,7 @@ static void own_attention_takes_longer(void **state)
     (void)state;
     struct gpu_model a100;
     assert_int_equal(gpu_catalog_find("a100", &a100, NULL), STATUS_OK);
-    const struct simulation_settings older = {.gpu = &a100};
+    const struct assumed_gpu older = {.gpu = &a100};
     struct attention_bwd_args bwd = {
         .dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024, .unordered = true};
     struct attention_fwd_args fwd = attention_forward_of(&bwd);
@@ -317,7 +317,7 @@ static void dropout_of_weights_takes_time(void **state)
     const struct attention_fwd_args fwd = attention_forward_of(&bwd);
     const double forward = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     const double backward = op_estimate_attention_bwd(&settings, &bwd).parts[0].expected;
-    struct simulation_settings own = settings;
+    struct assumed_gpu own = settings;
     own.attention = ATTENTION_OWN;
     const double own_forward = op_estimate_attention_fwd(&own, &fwd).parts[0].expected;
     bwd.dropout.threshold = 6554;
@@ -342,12 +342,12 @@ static void nothing_is_faster_than_its_ceiling(void **state)
                                 "rtx5090",   "rtx-a6000", "rtx6000-ada"};
     for (size_t i = 0; i < COUNT_OF(gpus); i++) {
         struct gpu_model gpu;
-        struct simulation_settings all = {.gpu = &gpu, .assumptions = (1u << ASSUMPTION_COUNT) - 1};
+        struct assumed_gpu all = {.gpu = &gpu, .assumptions = (1u << ASSUMPTION_COUNT) - 1};
         struct linear_fwd_args linear = {.dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .M = 8192, .N = 4096, .K = 4096};
         assert_int_equal(gpu_catalog_find(gpus[i], &gpu, NULL), STATUS_OK);
         assert_true(gpu.bytes > 0 && gpu.flops[DTYPE_BF16] > 0 && gpu.flops[DTYPE_F32] > 0);
         for (unsigned a = 0; a <= all.assumptions; a++) {
-            struct simulation_settings some = {.gpu = &gpu, .assumptions = a};
+            struct assumed_gpu some = {.gpu = &gpu, .assumptions = a};
             struct op_part part = op_estimate_linear_fwd(&some, &linear).parts[0];
             assert_true(part.expected >= part.ceiling && part.ceiling > 0);
         }

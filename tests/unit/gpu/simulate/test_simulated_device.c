@@ -46,7 +46,7 @@ static void small_gpus_have_a_small_workspace(void **state)
 static struct device *open_h100(struct gpu_model *gpu)
 {
     struct error err;
-    struct simulation_settings settings = {.gpu = gpu};
+    struct assumed_gpu settings = {.gpu = gpu};
     assert_int_equal(gpu_catalog_find("h100", gpu, &err), STATUS_OK);
     return simulated_device_open_timed(&settings);
 }
@@ -139,7 +139,7 @@ static void copies_and_the_host_take_time(void **state)
     struct gpu_model gpu;
     struct simulated_times times;
     struct device *device = open_h100(&gpu);
-    struct simulation_settings settings = {.gpu = &gpu, .host_link = 50e9, .host_memory = 300e9};
+    struct assumed_gpu settings = {.gpu = &gpu, .host_link = 50e9, .host_memory = 300e9};
     struct stream *compute, *down, *host;
     struct event *lowered, *updated;
     void *on_device, *on_host;
@@ -212,7 +212,7 @@ static void a_disk_does_one_transfer_after_the_other(void **state)
     struct gpu_model gpu;
     struct simulated_times times;
     struct device *device = open_h100(&gpu);
-    struct simulation_settings settings = {.gpu = &gpu, .disk_read = 4e9, .disk_write = 2e9, .node_ranks = 2};
+    struct assumed_gpu settings = {.gpu = &gpu, .disk_read = 4e9, .disk_write = 2e9, .node_ranks = 2};
     struct stream *compute, *host;
     struct event *loaded;
     simulated_device_set(device, &settings);

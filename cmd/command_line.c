@@ -1,0 +1,102 @@
+#include "cmd/command_line.h"
+
+#include "core/edit_distance.h"
+#include "core/printable.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *nearest_name(const char *word, const char *const *names, size_t count)
+{
+    char name[64];
+    const char *start = word + strspn(word, "-"), *nearest = NULL;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
+    int least = edit_distance_limit(name) + 1;
+    for (size_t i = 0; i < count; i++) {
+        int distance = edit_distance(name, names[i]);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
+                           struct error *err)
+{
+    enum { MOST = 32 };
+    const char *names[MOST + 1] = {"help"};
+    ASSERT(count <= MOST);
+    for (size_t k = 0; k < count; k++)
+        names[1 + k] = rows[k].name;
+    const char *nearest = nearest_name(word, names, 1 + count);
+    error_set(err, STATUS_USAGE, "unknown option '%s'", word);
+    if (nearest)
+        return error_hint(err, "did you mean --%s?", nearest);
+    return error_hint(err, "ztrain %s%s--help lists the options", command, *command ? " " : "");
+}
+
+const struct option_row *option_find(const struct option_row *rows, size_t count, const char *word, const char **value)
+{
+    const size_t length = strcspn(word, "=");
+    *value = word[length] ? word + length + 1 : NULL;
+    for (size_t k = 0; k < count; k++)
+        if (!strncmp(word, "--", 2) && strlen(rows[k].name) == length - 2 &&
+            !strncmp(rows[k].name, word + 2, length - 2))
+            return &rows[k];
+    return NULL;
+}
+
+enum status option_take_value(const struct option_row *row, int argc, char **argv, int *i, const char **value,
+                              struct error *err)
+{
+    if (!row->value)
+        return *value ? error_set(err, STATUS_USAGE, "--%s takes no value", row->name) : STATUS_OK;
+    if (!*value && *i + 1 < argc)
+        *value = argv[++*i];
+    if (!*value || (!**value && row->kind == OPTION_USUAL))
+        return error_set(err, STATUS_USAGE, "--%s needs a value: --%s %s", row->name, row->name, row->value);
+    return STATUS_OK;
+}
+
+enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments, bool *helped,
+                               struct error *err)
+{
+    const char **words = arguments;
+    const int most = line->words ? line->words : 1;
+    int found = 0;
+    *helped = false;
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(line->usage, stdout);
+            *helped = true;
+            return STATUS_OK;
+        }
+        const struct option_row *row = option_find(line->options, line->count, argv[i], &value);
+        if (row) {
+            void *field = (char *)arguments + row->offset;
+            TRY(option_take_value(row, argc, argv, &i, &value, err));
+            if (value)
+                *(const char **)field = value;
+            else
+                *(bool *)field = true;
+        } else if (argv[i][0] == '-') {
+            return option_unknown(line->command, argv[i], line->options, line->count, err);
+        } else if (!line->word) {
+            return error_set(err, STATUS_USAGE, "%s: unexpected argument '%s'; hint: ztrain %s --help", line->command,
+                             PRINTABLE(argv[i]), line->command);
+        } else if (found == most && most > 1) {
+            return error_set(err, STATUS_USAGE, "more than %d %ss in one %s", most, line->word, line->command);
+        } else if (found == most) {
+            return error_set(err, STATUS_USAGE, "one %s at a time: '%s' and '%s'; hint: ztrain %s --help", line->word,
+                             PRINTABLE(words[0]), PRINTABLE(argv[i]), line->command);
+        } else {
+            words[found++] = argv[i];
+        }
+    }
+    if (line->word && !found)
+        return error_set(err, STATUS_USAGE, "no %s was named; hint: %s", line->word, line->example);
+    return STATUS_OK;
+}

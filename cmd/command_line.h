@@ -1,0 +1,48 @@
+/* command_line.h: the words of a command, parsed by a table of its options. */
+#pragma once
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A usual option is a flag if it has no value, else a text that is not empty. */
+enum option_kind { OPTION_USUAL, OPTION_MAYBE_EMPTY, OPTION_COUNT, OPTION_LIST };
+
+struct option_row {
+    const char *name, *value; /* without dashes; of its value in help and errors: "FILE", NULL: it takes none */
+    size_t offset;            /* of its field in the command's struct: bool, const char *; a count: int */
+    enum option_kind kind;
+    int scope;        /* options.c: the commands that have it */
+    const char *help; /* options.c */
+};
+
+struct command_line {
+    const char *command; /* "verify" */
+    const char *usage;   /* the text of --help */
+    const char *word;    /* what a word names: "folder"; NULL: it takes none */
+    int words;           /* at most; 0: one */
+    const char *example; /* "ztrain verify DIR" */
+    const struct option_row *options;
+    size_t count;
+};
+
+/* Parses argv[1 …] into the command's struct, which begins with a `const char *` for each of its words; the strings are
+ * borrowed. *helped: --help was given, and its text is printed. STATUS_USAGE names the word that is wrong or absent. */
+enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments, bool *helped,
+                               struct error *err);
+
+/* The option that `word` names as --NAME or --NAME=VALUE (*value, else NULL); NULL: none. */
+const struct option_row *option_find(const struct option_row *rows, size_t count, const char *word, const char **value);
+
+/* Takes an option's value from the next word, argv[++*i], unless *value has it; of a flag it stays NULL. */
+enum status option_take_value(const struct option_row *row, int argc, char **argv, int *i, const char **value,
+                              struct error *err);
+
+/* The one of `names` whose spelling is nearest to `word`, if it is near enough to be meant; else NULL. Dashes at
+ * the beginning and "=VALUE" at the end of `word` do not count. */
+const char *nearest_name(const char *word, const char *const *names, size_t count);
+
+/* Sets "unknown option 'WORD'", with the nearest one or "ztrain COMMAND --help" as the hint ("": ztrain's own). */
+enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
+                           struct error *err);
