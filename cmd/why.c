@@ -7,6 +7,7 @@
 #include "core/flight/flight_verdict.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/printable.h"
 
@@ -23,7 +24,6 @@
 
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40, PLACE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
-#define FIELDS_6 " %*s %*s %*s %*s %*s %*s"
 
 static const char USAGE[] =
     "usage: ztrain why RUN [--start NAME] [--rank R]\n"
@@ -176,7 +176,7 @@ static double wall_now(void)
 }
 
 /* Seconds since 1970. */
-static double started_at(unsigned long long ticks)
+static double started_at(int64_t ticks)
 {
     struct timespec up;
     clock_gettime(CLOCK_BOOTTIME, &up);
@@ -186,23 +186,15 @@ static double started_at(unsigned long long ticks)
 /* The state of the process of a record, if it can be seen from here and has not ended with a word. */
 static char state_now(const struct flight_head *head)
 {
-    unsigned long long started = 0; /* in clock ticks after the machine's */
-    char host[64] = "", path[64], text[512] = "";
+    int64_t began; /* in clock ticks after the machine's */
+    char host[64] = "";
     gethostname(host, sizeof host - 1);
     if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
         return '?';
-    snprintf(path, sizeof path, "/proc/%d/stat", head->pid);
-    FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return errno == ENOENT ? 'X' : '?';
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
-    fclose(file);
-    const char *end = strrchr(text, ')');
-    const char state = end && end[1] ? end[2] : '?';
-    if (end && sscanf(end + 1, " %*s" FIELDS_6 FIELDS_6 FIELDS_6 " %llu", &started) == 1 &&
-        started_at(started) > 1e-9 * (double)head->wall + other_process)
+    const char state = machine_process(head->pid, &began);
+    if (began && started_at(began) > 1e-9 * (double)head->wall + other_process)
         return 'X'; /* another process has the number */
-    return state == 'Z' ? 'X' : state == 't' ? 'T' : state;
+    return state;
 }
 
 static void make_views(struct flight_records *all)

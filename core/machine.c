@@ -18,6 +18,7 @@
 #include "core/memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -33,6 +34,28 @@ enum status machine_check_proc(struct error *err)
         return STATUS_OK;
     error_system(err, STATUS_DEVICE, errno, "/proc is not mounted: cannot find '%s'", self);
     return error_hint(err, "mount -t proc proc /proc");
+}
+
+/* Field 22 of proc(5)'s stat is the start; the first two are skipped with the name, which may hold anything. */
+#define SKIP_6 " %*s %*s %*s %*s %*s %*s"
+
+char machine_process(int64_t pid, int64_t *began)
+{
+    char path[64], text[1024], state;
+    long long start;
+    *began = 0;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? 'X' : '?';
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *rest = strrchr(text, ')');
+    if (!rest || sscanf(rest + 1, " %c" SKIP_6 SKIP_6 SKIP_6 " %lld", &state, &start) != 2)
+        return 'X'; /* it went meanwhile */
+    *began = start;
+    return state == 'Z' || state == 'x' ? 'X' : state == 't' ? 'T' : state;
 }
 
 enum { GROUP_PATH_MAX = 4096, FILE_PATH_MAX = GROUP_PATH_MAX + 256 };

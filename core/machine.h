@@ -33,6 +33,11 @@ uint64_t machine_memory_kills(const char *root);
  * there is none. */
 uint64_t machine_process_room(void);
 
+/* The state of a process as in proc(5): 'T' if it is stopped or traced, 'X' if it has ended or /proc does not show it,
+ * '?' if that cannot be read. *began: its start in clock ticks since the boot, as pids are reused; 0: /proc does not
+ * show it. */
+char machine_process(int64_t pid, int64_t *began);
+
 /* The cores that the affinity mask allows; at least 1. */
 int machine_cores(void);
 

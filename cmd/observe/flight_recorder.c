@@ -11,6 +11,7 @@
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/thread.h"
 
 #include <dirent.h>
@@ -106,22 +107,6 @@ static void write_own(void)
     recorder.warned |= reason != 0;
 }
 
-/* The state of a process in proc(5); 'X': it is gone. */
-static char process_state(int pid)
-{
-    char path[64], text[512] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return errno == ENOENT ? 'X' : '?';
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = 0;
-    const char *name_end = strrchr(text, ')');
-    char state = name_end && name_end[1] ? name_end[2] : 'X';
-    return state == 'Z' || state == 'x' ? 'X' : state == 't' ? 'T' : state;
-}
-
 /* The neighbour with local rank `local`, if there is one and comm is still there. */
 static bool take_peer(int local, struct flight_peer *peer)
 {
@@ -160,7 +145,8 @@ static void write_neighbours(void)
     for (int l = 0; take_peer(l, &peer); l++) {
         if (peer.rank == recorder.copy.rank || peer.left)
             continue;
-        const char state = process_state(peer.pid);
+        int64_t began;
+        const char state = machine_process(peer.pid, &began);
         if (state == 'X' || state == 'T' || state == 'D')
             write_neighbour(&peer, state);
     }
@@ -207,28 +193,17 @@ static void sweep_start(const char *name, bool records)
     rmdir(path);
 }
 
-/* Rank 0: the records of the newest starts stay. */
-static void sweep_old_starts(void)
-{
-    struct dirent **names;
-    int count = scandir(recorder.folder, &names, is_start, newest_first);
-    for (int i = 0; i < count; i++) {
-        if (strcmp(names[i]->d_name, recorder.start) != 0) /* where other ranks are at work already */
-            sweep_start(names[i]->d_name, i >= KEPT_STARTS);
-        free(names[i]);
-    }
-    if (count >= 0)
-        free(names);
-}
-
-/* Whether there are records of other starts. */
-static bool others_have_records(void)
+/* Rank 0: whether there are other starts, of which the records of the newest stay. */
+static bool sweep_other_starts(void)
 {
     struct dirent **names;
     bool others = false;
     int count = scandir(recorder.folder, &names, is_start, newest_first);
     for (int i = 0; i < count; i++) {
-        others |= strcmp(names[i]->d_name, recorder.start) != 0; /* sweep_old_starts() has deleted empty ones */
+        if (strcmp(names[i]->d_name, recorder.start) != 0) { /* there other ranks are at work already */
+            others = true;
+            sweep_start(names[i]->d_name, i >= KEPT_STARTS);
+        }
         free(names[i]);
     }
     if (count >= 0)
@@ -242,7 +217,7 @@ static void note_end(void)
     struct flight_end end = {.wall = (int64_t)time(NULL)};
     snprintf(end.start, sizeof end.start, "%s", recorder.start);
     const int reason =
-        others_have_records() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
+        sweep_other_starts() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
     if (reason && !recorder.warned)
         log_warn("'%s/ended' cannot be written, which tells ztrain why that the run ended in order: %s",
                  recorder.folder, strerror(reason));
@@ -317,7 +292,7 @@ static void *recorder_loop(void *unused)
     (void)unused;
     pthread_setname_np(pthread_self(), "ztrain-flight");
     if (recorder.head.rank == 0)
-        sweep_old_starts();
+        sweep_other_starts();
     pthread_mutex_lock(&recorder.mutex);
     while (!recorder.stop) {
         look();

@@ -67,7 +67,8 @@ static struct run_lock_config config_of(const char *host, int64_t pid, const cha
         snprintf(config.self.host, sizeof config.self.host, "%s", host);
         snprintf(config.self.boot, sizeof config.self.boot, "boot of %s", host);
         config.self.pid = pid;
-        config.self.began = pid ? process_began(pid) : 0;
+        if (pid)
+            machine_process(pid, &config.self.began);
     }
     snprintf(config.self.cluster, sizeof config.self.cluster, "c");
     snprintf(config.self.job, sizeof config.self.job, "%s", job ? job : "");
@@ -100,11 +101,10 @@ static bool there_is(const char *name)
 /* Writes an owner file that is not refreshed. */
 static void leave_owner(struct run_owner owner)
 {
-    off_t ignored;
     owner.period = 10;
     if (!*owner.nonce)
         strcpy(owner.nonce, "0123456789abcdef");
-    char *text = owner_text(&owner, &ignored);
+    char *text = owner_text(&owner, 0);
     put("owner", text);
     free(text);
 }
@@ -196,7 +196,9 @@ static void test_a_clean_end_leaves_no_owner(void **state)
     assert_int_equal(owner_read(lock, &reading, NULL), STATUS_OK);
     assert_string_equal(reading.owner.job, "7");
     assert_true(reading.owner.locked && reading.owner.period == 10 && reading.owner.pid == getpid());
-    assert_true(reading.owner.began > 0 && reading.owner.began == process_began(getpid()));
+    int64_t began;
+    assert_int_equal(machine_process(getpid(), &began), 'R');
+    assert_true(reading.owner.began > 0 && reading.owner.began == began);
     run_lock_release(lock);
     assert_true(!there_is("owner") && there_is("lock"));
     run_lock_release(taken(config_of("elsewhere", 1, NULL, 0), 0));
@@ -555,7 +557,7 @@ static void let_rival_win(void)
         return;
     meanwhile = NULL;
     struct run_lock_config config = config_of("n3", 14, "8", 1);
-    struct reading reading;
+    struct taking taking = {.grip = GRIP_NONE};
     bool won;
     rival = calloc(1, sizeof *rival);
     rival->config = config;
@@ -567,8 +569,8 @@ static void let_rival_win(void)
     strcpy(rival->lock_path, at("lock"));
     strcpy(rival->owner_path, at("owner"));
     strcpy(rival->config.self.nonce, "fedcba9876543210");
-    assert_int_equal(owner_read(rival, &reading, NULL), STATUS_OK);
-    assert_int_equal(claim(rival, &reading, GRIP_NONE, &won, NULL), STATUS_OK);
+    assert_int_equal(owner_read(rival, &taking.now, NULL), STATUS_OK);
+    assert_int_equal(become_owner(rival, &taking, &won, NULL), STATUS_OK);
     assert_true(won);
     looks = 0;
     meanwhile = refresh_at_the_second_look;
