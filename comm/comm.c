@@ -1,10 +1,10 @@
 /* comm.c: the communicator's life: opening and closing, attaching a GPU. The top of the layers in comm_internal.h. */
 #include "comm/comm.h"
 
-#include "comm/comm_device.h"
-#include "comm/comm_device_check.h"
 #include "comm/comm_internal.h"
 #include "comm/control/control_wait.h"
+#include "comm/transport_check.h"
+#include "comm/transport_gpu.h"
 #include "core/heartbeat.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->rank = bootstrap->rank;
     c->world = bootstrap->world;
     c->own_fd = -1;
-    c->submit = comm_host_submit;
+    c->submit = transport_host_submit;
     c->takes_pieces = true;
     c->reduce_within_node = config->reduce_within_node;
     c->stuck = config->stuck;
@@ -92,23 +92,23 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     *way = NULL;
     if (device->kind == DEVICE_CPU || comm->world == 1)
         return STATUS_OK;
-    TRY(comm_device_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
-    comm->submit = comm_device_submit;
-    comm->takes_pieces = comm_device_takes_pieces(comm->gpu);
-    return comm_device_check(comm, comm->gpu, device, err);
+    TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
+    comm->submit = transport_gpu_submit;
+    comm->takes_pieces = transport_gpu_takes_pieces(comm->gpu);
+    return transport_check(comm, comm->gpu, device, err);
 }
 
 void comm_detach_device(struct comm *comm)
 {
-    comm_device_free(comm->gpu);
+    transport_gpu_free(comm->gpu);
     comm->gpu = NULL;
-    comm->submit = comm_host_submit;
+    comm->submit = transport_host_submit;
     comm->takes_pieces = true;
 }
 
 bool comm_can_capture(const struct comm *comm)
 {
-    return comm->world == 1 || (comm->gpu && comm_device_can_capture(comm->gpu));
+    return comm->world == 1 || (comm->gpu && transport_gpu_can_capture(comm->gpu));
 }
 
 bool comm_takes_pieces(const struct comm *comm)
@@ -119,7 +119,7 @@ bool comm_takes_pieces(const struct comm *comm)
 void comm_launch(struct comm *comm, struct graph *graph)
 {
     if (comm->gpu)
-        comm_device_launch(comm->gpu, graph);
+        transport_gpu_launch(comm->gpu, graph);
     else
         graph_launch(graph);
 }

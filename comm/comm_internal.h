@@ -4,12 +4,12 @@
  *     comm_nodes.c                how the ranks of several nodes are joined
  *     comm_collectives.c          the public data operations, handed to their transport
  *     comm_log.c                  the time and bytes of data operations, compared between ranks
- *     comm_device.c, comm_nccl.c  transports between GPUs: staged through host memory, NCCL
- *     comm_simulated.c            transport of a simulation: takes time on a clock
- *     comm_host.c                 transport within a node: reads the neighbours' memory
- *     comm_network.c              transport between nodes: TCP
+ *     transport_gpu.c, transport_nccl.c  transports between GPUs: staged through host memory, NCCL
+ *     transport_simulated.c            transport of a simulation: takes time on a clock
+ *     transport_host.c                 transport within a node: reads the neighbours' memory
+ *     transport_network.c              transport between nodes: TCP
  *     comm_share.c                shared segments
- *     comm_exchange.c             the control channel: barrier, exchange, sum, broadcast
+ *     control_channel.c             the control channel: barrier, exchange, sum, broadcast
  *     comm_flight.c               what ranks have in the flight recorder
  *     comm_op_barrier.c                 the job's status; how ranks meet in an operation
  *
@@ -36,11 +36,11 @@ struct comm {
     bool takes_pieces; /* it moves pieces of slices */
     struct topology topology;
     struct control *control;
-    struct net *net;         /* NULL: one node */
-    struct agent *agent;     /* NULL: one node, or not its first rank */
-    struct comm_device *gpu; /* NULL: data operations work on the host's memory */
-    struct comm_log *log;    /* owned; NULL: operations are not recorded (comm_log.h) */
-    int purpose, unit;       /* of the operations that are submitted next: comm_use() */
+    struct net *net;           /* NULL: one node */
+    struct agent *agent;       /* NULL: one node, or not its first rank */
+    struct transport_gpu *gpu; /* NULL: data operations work on the host's memory */
+    struct comm_log *log;      /* owned; NULL: operations are not recorded (comm_log.h) */
+    int purpose, unit;         /* of the operations that are submitted next: comm_use() */
     bool reduce_within_node;
     int own_fd;           /* the node's memory, unless a supervisor made it; else -1 */
     char *segments;       /* local_world × segment_stride, or NULL */
@@ -128,27 +128,27 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
 enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, const struct comm_config *config,
                             struct error *err);
 
-/* ---- comm_host.c --------------------------------------------------------- */
+/* ---- transport_host.c ---------------------------------------------------- */
 
 /* Puts an operation on the host's memory into the stream's order. */
-void comm_host_submit(const struct data_op *op, struct stream *stream);
+void transport_host_submit(const struct data_op *op, struct stream *stream);
 
-/* ---- comm_network.c: with several nodes (comm->net) ---------------------- */
+/* ---- transport_network.c: with several nodes (comm->net) ----------------- */
 
 /* Allocates scratch, parts and bad. */
-enum status network_prepare(struct comm *comm, struct error *err);
+enum status transport_network_prepare(struct comm *comm, struct error *err);
 
 /* Gathers the slices of other nodes' ranks; when the first call returns, the own slice is on its way to them. The
  * second leaves staging memory in use until the next comm_op_barrier(). */
-enum status network_gather_begin(const struct data_op *op);
-enum status network_gather(const struct data_op *op);
+enum status transport_network_gather_begin(const struct data_op *op);
+enum status transport_network_gather(const struct data_op *op);
 
 /* Elements of a slice that can be reduced at once. */
-size_t network_reduce_piece(const struct comm *comm, size_t size);
+size_t transport_network_reduce_piece(const struct comm *comm, size_t size);
 /* Sends the contributions to other nodes' slices, in step with what is received: elements [at, at + count) of the own
  * slice from each rank of other nodes, to which comm->in points afterwards. */
-enum status network_reduce_begin(const struct data_op *op);
-enum status network_reduce(const struct data_op *op, size_t at, size_t count);
+enum status transport_network_reduce_begin(const struct data_op *op);
+enum status transport_network_reduce(const struct data_op *op, size_t at, size_t count);
 
 /* A reduce-scatter that adds up each node's contributions first. */
-enum status network_reduce_within_node(const struct data_op *op, bool staged);
+enum status transport_network_reduce_within_node(const struct data_op *op, bool staged);

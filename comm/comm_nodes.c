@@ -234,7 +234,7 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct
         TRY_END(connect_nodes(o, err));
         num_peers = o->num_data + o->num_agents;
         TRY_END(hand_over_connections(o, err));
-        TRY_END(network_prepare(c, err));
+        TRY_END(transport_network_prepare(c, err));
     }
 end:
     for (int i = 0; i < num_peers; i++)

@@ -31,7 +31,7 @@ struct engine {
     const struct bootstrap *boot;             /* set before engine_build, borrowed; NULL while planning */
     const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels.h; may be NULL */
     struct device *planned;                   /* set before engine_build, owned then: a plan of speed; may be NULL */
-    struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_simulated.h) */
+    struct comm *planned_comm;                /* with it, borrowed: its ranks (transport_simulated.h) */
     int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
     bool quiet;                               /* set before engine_build: notices about the model are not printed */
     bool profile;                             /* set before engine_build: ops are timed (ops_profile_read) */

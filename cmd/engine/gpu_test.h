@@ -2,7 +2,7 @@
  * model against the same step op by op. `ztrain doctor --gpu-test` prints it; a run begins with it on every new
  * combination of GPU, driver, libraries and build of ztrain, which gpu_test_record.h remembers.
  *
- * The collectives of several GPUs are checked at every start (comm_device_check.h), and cuDNN's attention for every
+ * The collectives of several GPUs are checked at every start (transport_check.h), and cuDNN's attention for every
  * shape of a run (attention_cudnn_verify.h). */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* simulated_run.c: see simulated_run.h.
  *
  * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
- * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/comm_simulated.h). A later step is measured,
+ * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/transport_simulated.h). A later step is measured,
  * because the first has no work left over from a step before. */
 #include "cmd/engine/simulated_run.h"
 
@@ -159,7 +159,7 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
     *w = (struct simulated_run){.machine = machine, .engine.quiet = quiet};
     if (spec->data.packing != SPEC_PACKING_CUT && !quiet)
         log_info("data.packing is not true: the plan is for micro-batches of full length");
-    w->comm = comm_simulated_open(machine->world, &machine->link);
+    w->comm = transport_simulated_open(machine->world, &machine->link);
     t->planned = simulated_device_open_timed(&machine->settings);
     t->planned_comm = w->comm;
     t->node_ranks = machine->link.per_node;
@@ -254,7 +254,7 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
         used.inside = INFINITY;
     TRY(start_walk(w, err));
     simulated_device_set(w->engine.device, &settings);
-    comm_simulated_set_link(w->comm, &used);
+    transport_simulated_set_link(w->comm, &used);
     return walk_long_step(w, times, err);
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cmd/engine/engine.h"
-#include "comm/comm_simulated.h"
+#include "comm/transport_simulated.h"
 #include "gpu/simulate/simulated_device.h"
 
 struct machine_question {

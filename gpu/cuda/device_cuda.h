@@ -15,7 +15,7 @@
  *
  * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread). Errors are
  * asynchronous: the first one stays (device_cuda_error.h), device_check() reports it, and calls after it return without
- * a useful result. Above this floor, only comm_nccl.c includes this header. */
+ * a useful result. Above this floor, only transport_nccl.c includes this header. */
 #pragma once
 
 #include "gpu/cuda/cuda_libraries.h"

@@ -2,7 +2,7 @@
  * terms. */
 #include "tests/ops/ops_test_drivers.h"
 
-/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels ---- */
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels  */
 
 static double cross_entropy_smoothing(const struct harness *h)
 {

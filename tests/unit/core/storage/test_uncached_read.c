@@ -23,7 +23,7 @@ static char path[64];
 static struct uncached_file file;
 static struct error err;
 
-/* ---- a definition of pread that precedes libc's --------------------------- */
+/* ---- a definition of pread that precedes libc's -------------------------- */
 
 static atomic_int direct_reads;
 static int direct_code;    /* the errno of each of them, or 0 */
@@ -101,7 +101,7 @@ static void read_parts(void)
     read_part(FILE_BYTES - PART, PART); /* the last */
 }
 
-/* ---- tests ---------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------- */
 
 static void test_parts_have_the_files_bytes(void **state)
 {

@@ -1,4 +1,4 @@
-/* comm_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
+/* transport_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
  *
  * All-gather. Every rank sends its slice to its proxy on each other node, straight from the send buffer. A proxy
  * without neighbours receives into the result; others into their staging memory, one half of it while the node's ranks
@@ -33,7 +33,7 @@ static size_t scratch_bytes(const struct comm *comm)
     return least > SCRATCH_BYTES ? least : (size_t)SCRATCH_BYTES;
 }
 
-enum status network_prepare(struct comm *comm, struct error *err)
+enum status transport_network_prepare(struct comm *comm, struct error *err)
 {
     const struct topology *t = &comm->topology;
     comm->scratch = malloc(scratch_bytes(comm));
@@ -57,7 +57,7 @@ static size_t lesser(size_t a, size_t b)
 /* ---- all-gather ---------------------------------------------------------- */
 
 /* The sends come first among the parts. */
-enum status network_gather_begin(const struct data_op *op)
+enum status transport_network_gather_begin(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -76,7 +76,7 @@ static void sends_need(struct comm *comm, int sends, size_t bytes)
         comm->parts[i].need = bytes;
 }
 
-enum status network_gather(const struct data_op *op)
+enum status transport_network_gather(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -115,12 +115,12 @@ enum status network_gather(const struct data_op *op)
 
 /* ---- reduce-scatter ------------------------------------------------------ */
 
-size_t network_reduce_piece(const struct comm *comm, size_t size)
+size_t transport_network_reduce_piece(const struct comm *comm, size_t size)
 {
     return round_down(scratch_bytes(comm) / ((size_t)comm->topology.num_remotes * size), LINE_ELEMENTS);
 }
 
-enum status network_reduce_begin(const struct data_op *op)
+enum status transport_network_reduce_begin(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -138,7 +138,7 @@ enum status network_reduce_begin(const struct data_op *op)
     return net_transfer(comm->net, comm->parts, t->num_remotes);
 }
 
-enum status network_reduce(const struct data_op *op, size_t at, size_t count)
+enum status transport_network_reduce(const struct data_op *op, size_t at, size_t count)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -193,7 +193,7 @@ static enum status exchange_bad(const struct data_op *op)
 }
 
 /* Scratch holds a piece of each: the sums of the slices that this rank serves, then the own slice's sums by node. */
-enum status network_reduce_within_node(const struct data_op *op, bool staged)
+enum status transport_network_reduce_within_node(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;

@@ -1,12 +1,12 @@
-/* comm_device.c: see comm_device.h. A staged operation, for pieces of a slice that fit the pinned buffers:
+/* transport_gpu.c: see transport_gpu.h. A staged operation, for pieces of a slice that fit the pinned buffers:
  *
  *     send (device) ─copy─► send (pinned) ─host operation─► recv (pinned) ─copy─► recv (device)
  *
  * all in the order of one stream, so that one pair of buffers is enough. The host computes the sums, with the same bits
  * as on the CPU device. */
-#include "comm/comm_device.h"
+#include "comm/transport_gpu.h"
 
-#include "comm/comm_nccl.h"
+#include "comm/transport_nccl.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -16,11 +16,11 @@
 
 enum { BUFFER_BYTES = 8 << 20 };
 
-struct comm_device {
+struct transport_gpu {
     struct comm *comm;
     struct device *device;
-    struct comm_nccl *nccl; /* NULL: staged */
-    char *send, *recv;      /* pinned, BUFFER_BYTES each */
+    struct transport_nccl *nccl; /* NULL: staged */
+    char *send, *recv;           /* pinned, BUFFER_BYTES each */
 };
 
 /* ---- the choice ---------------------------------------------------------- */
@@ -44,13 +44,13 @@ static enum status find_shared(struct comm *comm, const struct device *device, i
 }
 
 /* NCCL if every rank has its own GPU. Without NCCL that is an error: staging instead would be silently slow. */
-static enum status choose_transport(struct comm_device *gpu, bool may_share, int nccl_ctas, const char **way,
+static enum status choose_transport(struct transport_gpu *gpu, bool may_share, int nccl_ctas, const char **way,
                                     struct error *err)
 {
     int first, second;
     TRY(find_shared(gpu->comm, gpu->device, &first, &second, err));
     if (first < 0)
-        return comm_nccl_new(gpu->comm, gpu->device, nccl_ctas, &gpu->nccl, way, err);
+        return transport_nccl_new(gpu->comm, gpu->device, nccl_ctas, &gpu->nccl, way, err);
     if (!may_share) {
         error_set(err, STATUS_DEVICE, "ranks %d and %d have the same GPU, %s", first, second, gpu->device->name);
         return error_hint(
@@ -61,13 +61,13 @@ static enum status choose_transport(struct comm_device *gpu, bool may_share, int
     return STATUS_OK;
 }
 
-enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
-                            struct comm_device **out, const char **way, struct error *err)
+enum status transport_gpu_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
+                              struct transport_gpu **out, const char **way, struct error *err)
 {
     enum status status;
     void *send = NULL, *recv = NULL;
     *out = NULL;
-    struct comm_device *gpu = calloc(1, sizeof *gpu);
+    struct transport_gpu *gpu = calloc(1, sizeof *gpu);
     if (!gpu)
         return error_set(err, STATUS_DEVICE, "out of memory");
     gpu->comm = comm;
@@ -82,15 +82,15 @@ enum status comm_device_new(struct comm *comm, struct device *device, bool may_s
     *out = gpu;
     return STATUS_OK;
 fail:
-    comm_device_free(gpu);
+    transport_gpu_free(gpu);
     return status;
 }
 
-void comm_device_free(struct comm_device *gpu)
+void transport_gpu_free(struct transport_gpu *gpu)
 {
     if (!gpu)
         return;
-    comm_nccl_free(gpu->nccl);
+    transport_nccl_free(gpu->nccl);
     if (gpu->send)
         device_free_host(gpu->device, gpu->send, BUFFER_BYTES);
     if (gpu->recv)
@@ -98,26 +98,26 @@ void comm_device_free(struct comm_device *gpu)
     free(gpu);
 }
 
-bool comm_device_can_capture(const struct comm_device *gpu)
+bool transport_gpu_can_capture(const struct transport_gpu *gpu)
 {
     return gpu->nccl != NULL;
 }
 
-bool comm_device_takes_pieces(const struct comm_device *gpu)
+bool transport_gpu_takes_pieces(const struct transport_gpu *gpu)
 {
     return gpu->nccl == NULL;
 }
 
-void comm_device_launch(struct comm_device *gpu, struct graph *graph)
+void transport_gpu_launch(struct transport_gpu *gpu, struct graph *graph)
 {
     ASSERT(gpu->nccl);
-    comm_nccl_launch(gpu->nccl, graph);
+    transport_nccl_launch(gpu->nccl, graph);
 }
 
 /* ---- staged operations --------------------------------------------------- */
 
 /* Gathers elements [at, at + count) of every slice. */
-static void gather_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,
+static void gather_piece(struct transport_gpu *gpu, const struct data_op *op, size_t at, size_t count,
                          struct stream *stream)
 {
     const size_t size = dtype_size(op->dtype), bytes = count * size;
@@ -126,7 +126,7 @@ static void gather_piece(struct comm_device *gpu, const struct data_op *op, size
     piece.recv = gpu->recv;
     piece.count = piece.stride = count;
     stream_copy(stream, gpu->send, (const char *)op->send + at * size, bytes);
-    comm_host_submit(&piece, stream);
+    transport_host_submit(&piece, stream);
     for (int r = 0; r < gpu->comm->world; r++) {
         char *to = (char *)op->recv + ((size_t)r * op->stride + at) * size;
         if (to != (const char *)op->send + at * size)
@@ -134,7 +134,7 @@ static void gather_piece(struct comm_device *gpu, const struct data_op *op, size
     }
 }
 
-static void reduce_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,
+static void reduce_piece(struct transport_gpu *gpu, const struct data_op *op, size_t at, size_t count,
                          struct stream *stream)
 {
     const size_t size = dtype_size(op->dtype), bytes = count * size, recv_bytes = count * dtype_size(op->recv_dtype);
@@ -148,17 +148,17 @@ static void reduce_piece(struct comm_device *gpu, const struct data_op *op, size
                     (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
     if (op->accumulate)
         stream_copy(stream, gpu->recv, recv, recv_bytes);
-    comm_host_submit(&piece, stream);
+    transport_host_submit(&piece, stream);
     stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
 
-void comm_device_submit(const struct data_op *op, struct stream *stream)
+void transport_gpu_submit(const struct data_op *op, struct stream *stream)
 {
-    struct comm_device *gpu = op->comm->gpu;
+    struct transport_gpu *gpu = op->comm->gpu;
     ASSERT(stream_device(stream) == gpu->device);
     if (gpu->nccl) {
         flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
-        comm_nccl_submit(gpu->nccl, op, stream);
+        transport_nccl_submit(gpu->nccl, op, stream);
         return;
     }
     size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));

@@ -1,5 +1,5 @@
-/* comm_nccl.h: data operations over NCCL, with one GPU for each rank. Private to the communicator. In builds without
- * CUDA or NCCL, comm_nccl_new() fails with that reason.
+/* transport_nccl.h: data operations over NCCL, with one GPU for each rank. Private to the communicator. In builds
+ * without CUDA or NCCL, transport_nccl_new() fails with that reason.
  *
  * The hosts' control channel remains in use: it carries NCCL's unique id, and a watcher thread observes the peers
  * through it, aborts NCCL when the job has failed, and fails the job when NCCL reports an asynchronous error, so that
@@ -10,30 +10,30 @@
 
 #if defined(ZTRAIN_CUDA)
 #include "gpu/cuda/cuda_libraries.h"
-#define COMM_HAS_NCCL ZTRAIN_HAVE_NCCL
+#define TRANSPORT_HAS_NCCL ZTRAIN_HAVE_NCCL
 #else
-#define COMM_HAS_NCCL 0
+#define TRANSPORT_HAS_NCCL 0
 #endif
 
-struct comm_nccl;
+struct transport_nccl;
 
-#if COMM_HAS_NCCL
+#if TRANSPORT_HAS_NCCL
 /* Opens NCCL on all ranks, each of which has another GPU. *way: "NCCL 2.28.3", lives as long as *out. Collective: all
  * ranks fail if one does. ctas: the communicator's maxCTAs; 0: NCCL's own. */
-enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, struct comm_nccl **out, const char **way,
-                          struct error *err);
-void comm_nccl_free(struct comm_nccl *nccl);
+enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
+                               const char **way, struct error *err);
+void transport_nccl_free(struct transport_nccl *nccl);
 
 /* Enqueues the operation. NCCL chooses the order of its sums, which does not depend on timing but is not the order of
  * the ranks. op->bad_rank is not filled. With op->accumulate, the sum overwrites the rank's own slice of `send`. */
-void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream);
+void transport_nccl_submit(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream);
 
 /* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
-void comm_nccl_launch(struct comm_nccl *nccl, struct graph *graph);
+void transport_nccl_launch(struct transport_nccl *nccl, struct graph *graph);
 
 #else
-static inline enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, struct comm_nccl **out,
-                                        const char **way, struct error *err)
+static inline enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas,
+                                             struct transport_nccl **out, const char **way, struct error *err)
 {
     (void)comm;
     (void)device;
@@ -44,19 +44,19 @@ static inline enum status comm_nccl_new(struct comm *comm, struct device *device
     return error_hint(err, "build where nccl.h is installed");
 }
 
-static inline void comm_nccl_free(struct comm_nccl *nccl)
+static inline void transport_nccl_free(struct transport_nccl *nccl)
 {
     (void)nccl;
 }
 
-static inline void comm_nccl_launch(struct comm_nccl *nccl, struct graph *graph)
+static inline void transport_nccl_launch(struct transport_nccl *nccl, struct graph *graph)
 {
     (void)nccl;
     (void)graph;
     BUG("no NCCL in this build");
 }
 
-static inline void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream)
+static inline void transport_nccl_submit(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream)
 {
     (void)nccl;
     (void)op;

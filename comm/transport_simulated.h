@@ -1,5 +1,5 @@
-/* comm_simulated.h: the communicator of a simulation, whose other ranks need not exist: data operations take time on a
- * simulated device (gpu/simulate/simulated_device.h) and do nothing; control operations must not be called. */
+/* transport_simulated.h: the communicator of a simulation, whose other ranks need not exist: data operations take time
+ * on a simulated device (gpu/simulate/simulated_device.h) and do nothing; control operations must not be called. */
 #pragma once
 
 #include "comm/comm.h"
@@ -13,6 +13,6 @@ struct comm_link {
 };
 
 /* Rank 0 of `world`; comm_close() frees it. */
-struct comm *comm_simulated_open(int world, const struct comm_link *link);
+struct comm *transport_simulated_open(int world, const struct comm_link *link);
 
-void comm_simulated_set_link(struct comm *comm, const struct comm_link *link);
+void transport_simulated_set_link(struct comm *comm, const struct comm_link *link);

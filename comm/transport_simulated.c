@@ -1,4 +1,4 @@
-#include "comm/comm_simulated.h"
+#include "comm/transport_simulated.h"
 
 #include "comm/comm_internal.h"
 #include "core/memory.h"
@@ -10,7 +10,7 @@
  * to start one, which grows with the ring. */
 static const double link_share = 0.8, start_seconds = 15e-6, rank_seconds = 1e-6;
 
-struct comm_simulated {
+struct transport_simulated {
     struct comm comm; /* first */
     struct comm_link link;
 };
@@ -18,7 +18,7 @@ struct comm_simulated {
 static void simulated_submit(const struct data_op *op, struct stream *stream)
 {
     const struct comm *comm = op->comm;
-    const struct comm_link *link = &((const struct comm_simulated *)comm)->link;
+    const struct comm_link *link = &((const struct transport_simulated *)comm)->link;
     const double slice = (double)op->count * (double)dtype_size(op->dtype), others = comm->world - 1;
     if (!isfinite(link->inside))
         return;
@@ -31,14 +31,14 @@ static void simulated_submit(const struct data_op *op, struct stream *stream)
     simulated_device_communicate(stream, start_seconds + rank_seconds * others + seconds);
 }
 
-void comm_simulated_set_link(struct comm *comm, const struct comm_link *link)
+void transport_simulated_set_link(struct comm *comm, const struct comm_link *link)
 {
-    ((struct comm_simulated *)comm)->link = *link;
+    ((struct transport_simulated *)comm)->link = *link;
 }
 
-struct comm *comm_simulated_open(int world, const struct comm_link *link)
+struct comm *transport_simulated_open(int world, const struct comm_link *link)
 {
-    struct comm_simulated *c = memory_zeroed(1, sizeof *c);
+    struct transport_simulated *c = memory_zeroed(1, sizeof *c);
     c->comm.world = world;
     c->comm.own_fd = -1;
     c->comm.submit = simulated_submit;

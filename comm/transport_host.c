@@ -1,9 +1,9 @@
-/* comm_host.c: data operations on the host's memory. Each runs as one piece of work in the order of its stream:
+/* transport_host.c: data operations on the host's memory. Each runs as one piece of work in the order of its stream:
  *
  *     publish the operation and the place of the send buffer · arrive · wait for the node's ranks · compare with theirs
  *     every send buffer lies in its segment:  read the neighbours' memory in place
  *     else, piece by piece:                   copy into staging · arrive · wait · read the neighbours' staging
- *     ranks on other nodes:                   comm_network.c, at the same time
+ *     ranks on other nodes:                   transport_network.c, at the same time
  *     arrive · wait for the node's ranks: the buffers are free again
  *
  * All-gather: each rank copies the others' slices, starting with its right neighbour, so that they do not all read the
@@ -94,13 +94,13 @@ static enum status all_gather(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
     if (comm->net)
-        TRY(network_gather_begin(op));
+        TRY(transport_network_gather_begin(op));
     if (comm->topology.local_world == 1)
         TRY(gather_own(op));
     else
         TRY(staged ? gather_staged(op) : gather_in_place(op));
     if (comm->net)
-        TRY(network_gather(op));
+        TRY(transport_network_gather(op));
     return comm_op_barrier(comm, op->kind);
 }
 
@@ -114,9 +114,9 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
     int32_t bad = RANK_NONE;
     size_t piece = staged ? CONTROL_STAGING_BYTES / (size * neighbours) : PIECE_BYTES / sizeof(float);
     if (comm->net) {
-        size_t most = network_reduce_piece(comm, size);
+        size_t most = transport_network_reduce_piece(comm, size);
         piece = piece < most ? piece : most;
-        TRY(network_reduce_begin(op));
+        TRY(transport_network_reduce_begin(op));
     }
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
@@ -129,7 +129,7 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
             TRY(comm_op_barrier(comm, op->kind));
         }
         if (comm->net)
-            TRY(network_reduce(op, at, n));
+            TRY(transport_network_reduce(op, at, n));
         for (int l = 0; l < t->local_world; l++)
             comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
                                             : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
@@ -181,7 +181,8 @@ static enum status data_op_barrier(const struct data_op *op)
         staged |= comm->peers[l].offset == CONTROL_STAGED;
     if (op->kind == OP_ALL_GATHER)
         return all_gather(op, staged);
-    return comm->net && comm->reduce_within_node ? network_reduce_within_node(op, staged) : reduce_scatter(op, staged);
+    return comm->net && comm->reduce_within_node ? transport_network_reduce_within_node(op, staged)
+                                                 : reduce_scatter(op, staged);
 }
 
 static void data_op_run(void *argument)
@@ -221,7 +222,7 @@ static void data_op_run_alone(void *argument)
     heartbeat_beat();
 }
 
-void comm_host_submit(const struct data_op *op, struct stream *stream)
+void transport_host_submit(const struct data_op *op, struct stream *stream)
 {
     stream_submit(stream, op->comm->world == 1 ? data_op_run_alone : data_op_run, op, sizeof *op);
 }

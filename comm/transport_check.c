@@ -1,6 +1,6 @@
-#include "comm/comm_device_check.h"
+#include "comm/transport_check.h"
 
-#include "comm/comm_device.h"
+#include "comm/transport_gpu.h"
 #include "core/memory.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ enum { COUNT = 64, LONG_COUNT = 2 << 20 };
 
 struct check {
     struct comm *comm;
-    struct comm_device *gpu;
+    struct transport_gpu *gpu;
     struct stream *stream;
     size_t bytes;      /* of each buffer */
     void *send, *recv; /* device memory */
@@ -60,7 +60,7 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
                                .stride = count};
     stream_copy(c->stream, c->send, c->host, gathers ? slice : all);
     stream_sync(c->stream);
-    comm_device_submit(&op, c->stream);
+    transport_gpu_submit(&op, c->stream);
     stream_sync(c->stream);
     TRY(comm_status(c->comm, err));
     stream_copy(c->stream, c->host, c->recv, gathers ? all : slice);
@@ -141,7 +141,7 @@ static enum status check_all(struct check *c, struct error *err)
     return found.code;
 }
 
-enum status comm_device_check(struct comm *comm, struct comm_device *gpu, struct device *device, struct error *err)
+enum status transport_check(struct comm *comm, struct transport_gpu *gpu, struct device *device, struct error *err)
 {
     const size_t shortest = COUNT * (size_t)comm->world;
     const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);

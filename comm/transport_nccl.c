@@ -1,4 +1,4 @@
-/* comm_nccl.c: see comm_nccl.h.
+/* transport_nccl.c: see transport_nccl.h.
  *
  * Operations are ncclAllGather and ncclReduceScatter of whole slices, which lie one after the other. Pieces of slices
  * would need a broadcast or a reduction for each rank, and NCCL has no buffers that would grow with a slice.
@@ -10,9 +10,9 @@
  * host may wait for its GPU while the GPU waits for that of a dead peer; it asks NCCL for asynchronous errors, and
  * aborts the communicator when the job has failed. `mutex` is held during calls that use the communicator; the thread
  * that sets `aborted` under the mutex owns the communicator alone. */
-#include "comm/comm_nccl.h"
+#include "comm/transport_nccl.h"
 
-#if COMM_HAS_NCCL
+#if TRANSPORT_HAS_NCCL
 
 #include "comm/control/watchdog.h"
 #include "core/clock.h"
@@ -29,7 +29,7 @@
 #include <string.h>
 #include <time.h>
 
-struct comm_nccl {
+struct transport_nccl {
     struct comm *comm;
     struct cuda_device *cuda;
     const struct nccl_functions *nccl;
@@ -71,7 +71,7 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
 
 /* After a failed call nothing is enqueued any more. NCCL's error ends the job, unless the control channel has a reason
  * within GRACE_LOOKS: NCCL often notices first that a peer is gone, but not which one and why. Under the mutex. */
-static void keep_nccl_failure(struct comm_nccl *n, ncclResult_t result, const char *what)
+static void keep_nccl_failure(struct transport_nccl *n, ncclResult_t result, const char *what)
 {
     if (!is_fine(result) && n->failure.code == STATUS_OK)
         nccl_error(n->nccl, result, what, &n->failure);
@@ -79,7 +79,7 @@ static void keep_nccl_failure(struct comm_nccl *n, ncclResult_t result, const ch
 
 /* ---- the watcher --------------------------------------------------------- */
 
-static void look_at_peers(struct comm_nccl *n)
+static void look_at_peers(struct transport_nccl *n)
 {
     if (cuda_is_waiting(n->cuda))
         heartbeat_beat();
@@ -90,7 +90,7 @@ static void look_at_peers(struct comm_nccl *n)
 
 /* Whether the communicator has to be aborted; if so, this thread owns it. While another thread holds the mutex for a
  * call, that thread checks the job itself. */
-static bool look_at_nccl(struct comm_nccl *n)
+static bool look_at_nccl(struct transport_nccl *n)
 {
     ncclResult_t result = ncclSuccess;
     if (pthread_mutex_trylock(&n->mutex) != 0)
@@ -109,7 +109,7 @@ static bool look_at_nccl(struct comm_nccl *n)
 static void *watch(void *argument)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
-    struct comm_nccl *n = argument;
+    struct transport_nccl *n = argument;
     while (!atomic_load(&n->stop)) {
         look_at_peers(n);
         if (look_at_nccl(n)) {
@@ -121,7 +121,7 @@ static void *watch(void *argument)
     return NULL;
 }
 
-static enum status start_watcher(struct comm_nccl *n, struct error *err)
+static enum status start_watcher(struct transport_nccl *n, struct error *err)
 {
     n->watches = calloc((size_t)n->comm->world, sizeof *n->watches);
     if (!n->watches)
@@ -138,7 +138,7 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
 /* ---- opening and closing ------------------------------------------------- */
 
 /* Waits until a call that returned ncclInProgress has ended, the job has failed, or the call has taken too long. */
-static enum status settle_call(struct comm_nccl *n, const char *what, struct error *err)
+static enum status settle_call(struct transport_nccl *n, const char *what, struct error *err)
 {
     const struct timespec shortly = {.tv_nsec = 50 * 1000}, pause = {.tv_nsec = 2 * 1000 * 1000};
     enum { YIELDS = 200, SHORT_PAUSES = 400 };
@@ -173,7 +173,7 @@ struct opening {
 };
 
 /* Opens NCCL and starts the watcher, without the other ranks. `id` is set on rank 0. */
-static enum status begin_alone(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+static enum status begin_alone(struct transport_nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     TRY(nccl_open(&n->nccl, err));
     n->nccl->ncclGetVersion(version);
@@ -201,7 +201,7 @@ static enum status check_openings(const struct comm *comm, const struct opening 
 }
 
 /* begin_alone() on all ranks. Collective: all fail if one does. */
-static enum status begin_together(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+static enum status begin_together(struct transport_nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     struct comm *comm = n->comm;
     struct error own_error = {.code = STATUS_OK};
@@ -219,8 +219,8 @@ static enum status begin_together(struct comm_nccl *n, ncclUniqueId *id, int *ve
     return status;
 }
 
-/* ctas: see comm_nccl_new(). */
-static enum status join(struct comm_nccl *n, ncclUniqueId id, int ctas, struct error *err)
+/* ctas: see transport_nccl_new(). */
+static enum status join(struct transport_nccl *n, ncclUniqueId id, int ctas, struct error *err)
 {
     static const char what[] = "cannot join the communicator";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -240,14 +240,14 @@ static enum status join(struct comm_nccl *n, ncclUniqueId id, int ctas, struct e
     return STATUS_OK;
 }
 
-enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, struct comm_nccl **out, const char **way,
-                          struct error *err)
+enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
+                               const char **way, struct error *err)
 {
     enum status status;
     ncclUniqueId id;
     int version = 0;
     *out = NULL;
-    struct comm_nccl *n = calloc(1, sizeof *n);
+    struct transport_nccl *n = calloc(1, sizeof *n);
     if (!n)
         return error_set(err, STATUS_DEVICE, "out of memory");
     n->comm = comm;
@@ -263,12 +263,12 @@ enum status comm_nccl_new(struct comm *comm, struct device *device, int ctas, st
     *out = n;
     return STATUS_OK;
 fail:
-    comm_nccl_free(n);
+    transport_nccl_free(n);
     return status;
 }
 
 /* Leaves the communicator: in order if all ranks do, by an abort if not. */
-static void leave(struct comm_nccl *n)
+static void leave(struct transport_nccl *n)
 {
     pthread_mutex_lock(&n->mutex);
     bool well = n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
@@ -289,7 +289,7 @@ static void leave(struct comm_nccl *n)
         n->nccl->ncclCommAbort(n->handle);
 }
 
-void comm_nccl_free(struct comm_nccl *n)
+void transport_nccl_free(struct transport_nccl *n)
 {
     if (!n)
         return;
@@ -307,7 +307,7 @@ static ncclDataType_t nccl_type_of(enum dtype dtype)
 }
 
 /* Ends the job before anyone uses memory that was not gathered or reduced. */
-static void end_job(struct comm_nccl *n)
+static void end_job(struct transport_nccl *n)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
@@ -318,7 +318,7 @@ static void end_job(struct comm_nccl *n)
 }
 
 /* Waits for a call in progress, before which nothing else may be enqueued. Under the mutex. */
-static void finish_call(struct comm_nccl *n, ncclResult_t result, const char *what)
+static void finish_call(struct transport_nccl *n, ncclResult_t result, const char *what)
 {
     keep_nccl_failure(n, result, what);
     if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
@@ -330,24 +330,24 @@ static void finish_call(struct comm_nccl *n, ncclResult_t result, const char *wh
         end_job(n);
 }
 
-static ncclResult_t enqueue_gather(struct comm_nccl *n, const struct data_op *op, cudaStream_t stream)
+static ncclResult_t enqueue_gather(struct transport_nccl *n, const struct data_op *op, cudaStream_t stream)
 {
     return n->nccl->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
 }
 
 /* Sums the slices, each on its owner: in place of the owner's contribution, or in `recv`. */
-static ncclResult_t enqueue_reduce(struct comm_nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
+static ncclResult_t enqueue_reduce(struct transport_nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
 {
     ncclDataType_t type = nccl_type_of(op->dtype);
     return n->nccl->ncclReduceScatter(op->send, recv, op->count, type, ncclSum, n->handle, stream);
 }
 
-static bool is_usable(const struct comm_nccl *n)
+static bool is_usable(const struct transport_nccl *n)
 {
     return n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
 }
 
-void comm_nccl_launch(struct comm_nccl *n, struct graph *graph)
+void transport_nccl_launch(struct transport_nccl *n, struct graph *graph)
 {
     pthread_mutex_lock(&n->mutex);
     if (is_usable(n))
@@ -355,7 +355,7 @@ void comm_nccl_launch(struct comm_nccl *n, struct graph *graph)
     pthread_mutex_unlock(&n->mutex);
 }
 
-void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stream *stream)
+void transport_nccl_submit(struct transport_nccl *n, const struct data_op *op, struct stream *stream)
 {
     ASSERT(op->stride == op->count); /* comm_takes_pieces() */
     cudaStream_t handle = cuda_stream_of(stream)->handle;
