@@ -35,7 +35,7 @@ static enum status collect_rank_files(struct checkpoint_saving *save, struct err
             error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but %s does not see it", rank,
                       reports[rank].host, path, reports[0].host);
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
-            return STATUS_CHECKPOINT;
+            return error_blame(err, rank, FAILURE_NONE);
         }
     }
     return STATUS_OK;

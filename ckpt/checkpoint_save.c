@@ -82,8 +82,10 @@ static enum status finish_part(struct checkpoint_saving *save, struct error *err
     if (lowest < 0)
         return status;
     error_set(err, status, "%s", save->reports[lowest].text);
-    if (save->world > 1)
+    if (save->world > 1) {
         error_prefix(err, "rank %d on %s", lowest, save->reports[lowest].host);
+        error_blame(err, lowest, FAILURE_NONE);
+    }
     error_cause(err, save->reports[lowest].cause);
     return status;
 }

@@ -3,7 +3,6 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "core/clock.h"
-#include "core/flight/flight_ended.h"
 #include "core/flight/flight_verdict.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -248,7 +247,7 @@ static void say_place(const struct flight_view *view, char place[PLACE_MAX], cha
 {
     const struct flight_entry *entry = view->now;
     if (entry) {
-        flight_place(entry, place);
+        flight_describe(entry, place);
         flight_time(flight_wall(view->record, entry->start), since);
     } else {
         snprintf(place, PLACE_MAX, "%s (step %" PRId64 ")", flight_kind_name((enum flight_kind)view->record->phase),
@@ -322,7 +321,7 @@ static enum status print_rank(const struct flight_records *all, long rank, struc
             printf("%10.3f ms", 1e-6 * (double)(entry->end - entry->start));
         else
             printf("%13s", "not over");
-        printf("  %s\n", flight_place(entry, place));
+        printf("  %s\n", flight_describe(entry, place));
     }
     return STATUS_OK;
 }

@@ -1,8 +1,87 @@
 #include "comm/agree.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- comparing outcomes -------------------------------------------------- */
+
+static uint64_t hash_before_hint(const char *text)
+{
+    const char *hint = strstr(text, "; hint: ");
+    return XXH3_64bits(text, hint ? (size_t)(hint - text) : strlen(text));
+}
+
+uint64_t agree_likeness(const struct error *err, int rank)
+{
+    const uint32_t said[] = {err->format, err->rank == rank ? UINT32_MAX : (uint32_t)err->rank};
+    return err->rank < 0 ? hash_before_hint(err->text) : XXH3_64bits(said, sizeof said);
+}
+
+static struct outcome outcome_of(int rank, enum status status, const struct error *err)
+{
+    struct outcome outcome = {.status = (int32_t)status};
+    if (status == STATUS_OK)
+        return outcome;
+    outcome.text = hash_before_hint(err->text);
+    outcome.likeness = agree_likeness(err, rank);
+    return outcome;
+}
+
+static bool is_same(const struct outcome *a, const struct outcome *b)
+{
+    return a->status != STATUS_OK && b->status != STATUS_OK && (a->text == b->text || a->likeness == b->likeness);
+}
+
+/* The outcome at the head of a rank's record. */
+static const struct outcome *outcome_at(const void *all, size_t bytes, int rank)
+{
+    return (const struct outcome *)((const char *)all + (size_t)rank * bytes);
+}
+
+/* Some rank has failed: marks this rank's error as printed if it has none or a lower rank prints it. */
+static enum status fail_together(const struct agree_ranks *ranks, const void *all, size_t bytes, int lowest,
+                                 struct error *err)
+{
+    const struct outcome *own = outcome_at(all, bytes, ranks->rank);
+    const enum status code = (enum status)outcome_at(all, bytes, lowest)->status;
+    bool printed = own->status == STATUS_OK;
+    if (printed) {
+        error_set(err, code, "rank %d has failed (%s)", lowest, status_name(code));
+        error_blame(err, lowest, FAILURE_ERROR);
+    }
+    for (int r = 0; r < ranks->rank && !printed; r++)
+        printed = is_same(outcome_at(all, bytes, r), own);
+    err->code = code;
+    if (printed) {
+        log_debug("error: %s", err->text);
+        error_mark_printed(err);
+    }
+    return code;
+}
+
+enum status agree_through(const struct agree_ranks *ranks, struct outcome *own, size_t bytes, void *all,
+                          enum status status, int *lowest, struct error *err)
+{
+    struct error exchange = {.code = STATUS_OK};
+    *own = outcome_of(ranks->rank, status, err);
+    *lowest = -1;
+    enum status exchanged = ranks->exchange(ranks->context, own, bytes, all, &exchange);
+    if (exchanged != STATUS_OK) { /* a peer is gone */
+        if (status == STATUS_OK)
+            *err = exchange;
+        return status == STATUS_OK ? exchanged : status;
+    }
+    for (int r = 0; r < ranks->world && *lowest < 0; r++)
+        if (outcome_at(all, bytes, r)->status != STATUS_OK)
+            *lowest = r;
+    return *lowest < 0 ? STATUS_OK : fail_together(ranks, all, bytes, *lowest, err);
+}
+
+/* ---- over the communicator ----------------------------------------------- */
 
 static enum status exchange_by_comm(void *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
@@ -12,8 +91,8 @@ static enum status exchange_by_comm(void *comm, const void *own, size_t bytes, v
 enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, void *all, enum status status, int *lowest,
                        struct error *err)
 {
-    const struct verdict_ranks ranks = {comm_rank(comm), comm_world(comm), exchange_by_comm, comm};
-    return verdict_reach(&ranks, own, bytes, all, status, lowest, err);
+    const struct agree_ranks ranks = {comm_rank(comm), comm_world(comm), exchange_by_comm, comm};
+    return agree_through(&ranks, own, bytes, all, status, lowest, err);
 }
 
 enum status agree(struct comm *comm, enum status status, struct error *err)
@@ -25,6 +104,27 @@ enum status agree(struct comm *comm, enum status status, struct error *err)
     status = agree_with(comm, &own, sizeof own, all, status, &lowest, err);
     free(all);
     return status;
+}
+
+/* ---- by the launcher's key-value exchange -------------------------------- */
+
+struct keyed_exchange {
+    struct bootstrap *boot;
+    const char *key;
+};
+
+static enum status exchange_by_key(void *context, const void *own, size_t bytes, void *all, struct error *err)
+{
+    const struct keyed_exchange *keyed = context;
+    return bootstrap_exchange(keyed->boot, keyed->key, own, bytes, all, err);
+}
+
+enum status agree_by_key(struct bootstrap *boot, const char *key, struct outcome *own, size_t bytes, void *all,
+                         enum status status, int *lowest, struct error *err)
+{
+    struct keyed_exchange keyed = {boot, key};
+    const struct agree_ranks ranks = {boot->rank, boot->world, exchange_by_key, &keyed};
+    return agree_through(&ranks, own, bytes, all, status, lowest, err);
 }
 
 /* What a rank brings to agree_at_start(). */
@@ -46,7 +146,7 @@ static enum status check_fingerprints(const struct bootstrap *boot, const struct
     error_hint(err, "one run spec for all, on a file system that every node sees");
     if (boot->rank != 0)
         error_mark_printed(err);
-    return STATUS_USAGE;
+    return error_blame(err, r, FAILURE_NONE);
 }
 
 enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum status status, struct error *err)
@@ -55,7 +155,7 @@ enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum st
         return status;
     int lowest;
     struct start own = {.fingerprint = fingerprint}, *all = memory_zeroed((size_t)boot->world, sizeof *all);
-    status = verdict_at_start(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err);
+    status = agree_by_key(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err);
     if (status == STATUS_OK)
         status = check_fingerprints(boot, all, err);
     free(all);

@@ -144,3 +144,26 @@ bool comm_await_end(struct comm *comm, double seconds)
     control_leave(comm->control);
     return control_await_end(comm->control, seconds);
 }
+
+/* ---- flight recorders ---------------------------------------------------- */
+
+int comm_flight_peers(const struct comm *comm)
+{
+    return control_local_world(comm->control);
+}
+
+struct flight_peer comm_flight_peer(const struct comm *comm, int local_rank)
+{
+    const int rank = control_local(comm->control, local_rank);
+    const struct control_rank *entry = &control_block(comm->control)->ranks[rank];
+    return (struct flight_peer){.rank = rank,
+                                .pid = entry->pid,
+                                .host = entry->host,
+                                .ring = control_flight_ring(comm->control, local_rank),
+                                .left = atomic_load(&entry->state) == RANK_CLOSED};
+}
+
+struct flight_ring *comm_flight_ring(const struct comm *comm)
+{
+    return control_flight_ring(comm->control, comm->topology.local_rank);
+}

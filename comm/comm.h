@@ -126,3 +126,24 @@ struct comm_stats {
     int64_t network_sent, network_received, theory_sent, theory_received;
 };
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
+
+/* ---- flight recorders ---------------------------------------------------- */
+
+/* Each rank records (core/flight/flight.h) in memory that all ranks of its node share, so that a neighbour can write
+ * the record of a rank that was killed or stands still. */
+struct flight_ring;
+
+/* A rank of this node. */
+struct flight_peer {
+    int rank, pid;
+    const char *host; /* mapped until this process ends, as is the ring */
+    const struct flight_ring *ring;
+    bool left; /* the job, in order */
+};
+
+/* Ranks on this node, and the one with that local rank. */
+int comm_flight_peers(const struct comm *comm);
+struct flight_peer comm_flight_peer(const struct comm *comm, int local_rank);
+
+/* The ring of this rank, mapped until the process ends. */
+struct flight_ring *comm_flight_ring(const struct comm *comm);

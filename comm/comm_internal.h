@@ -10,8 +10,7 @@
  *     transport_network.c              transport between nodes: TCP
  *     comm_share.c                shared segments
  *     control_channel.c             the control channel: barrier, exchange, sum, broadcast
- *     comm_flight.c               what ranks have in the flight recorder
- *     comm_op_barrier.c                 the job's status; how ranks meet in an operation
+ *     comm_op_barrier.c           the job's status; how ranks meet in an operation
  *
  * Below them: control_wait.h, watchdog.h, control.h, net.h, agent.h. */
 #pragma once
@@ -20,7 +19,6 @@
 #include "comm/control/agent.h"
 #include "comm/control/control.h"
 #include "comm/control/net.h"
-#include "comm/control/operation.h"
 #include "comm/topology.h"
 
 #include <pthread.h>
@@ -111,9 +109,6 @@ enum status comm_start_operation(struct comm *comm, enum control_channel channel
                                  struct control_op *peers);
 /* Arrives on the data channel and waits for this node's ranks. */
 enum status comm_op_barrier(struct comm *comm, enum op_kind kind);
-
-/* ---- comm_flight.c ------------------------------------------------------- */
-
 /* flight_begin() for a data operation. */
 uint64_t comm_flight_begin(const struct data_op *op);
 

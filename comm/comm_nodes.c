@@ -5,9 +5,9 @@
  *     every rank             connects with all ranks on other nodes, first ranks also for the agents
  *
  * After that no port is open any more. With each of the two words the ranks exchange their outcomes: if one cannot
- * continue, all end with its code (verdict.h). */
+ * continue, all end with its code (agree.h). */
+#include "comm/agree.h"
 #include "comm/comm_internal.h"
-#include "comm/control/verdict.h"
 #include "comm/wire/wire.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
@@ -23,7 +23,7 @@
 static void end_stuck(const char *text, void *context)
 {
     struct comm *comm = context;
-    control_fail(comm->control, comm->rank, STATUS_PEER, text);
+    control_blame(comm->control, comm->rank, FAILURE_ERROR, STATUS_PEER, "%s", text);
     if (comm->stuck)
         comm->stuck(comm->stuck_context, text);
 }
@@ -85,7 +85,7 @@ static enum status exchange_words(struct opening *o, const char *key, struct wor
                                   struct error *err)
 {
     int lowest;
-    status = verdict_at_start(o->boot, key, &own->outcome, sizeof *own, o->words, status, &lowest, err);
+    status = agree_by_key(o->boot, key, &own->outcome, sizeof *own, o->words, status, &lowest, err);
     for (int r = 0; r < o->boot->world; r++)
         o->words[r].text[sizeof o->words[r].text - 1] = 0;
     o->boot->failed_together |= lowest >= 0;
@@ -122,9 +122,11 @@ static enum status share_node(struct opening *o, struct error *err)
     enum status status = prepare_first(o, &shape, &first, err);
     TRY(exchange_words(o, "first", &first, status, err));
     for (int r = 0; r < boot->world && status == STATUS_OK; r++)
-        if (boot->places[r].local_rank == 0 && !wire_host_parse(o->words[r].text, &o->hosts[boot->places[r].node]))
-            status = error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
-                               boot->places[r].host);
+        if (boot->places[r].local_rank == 0 && !wire_host_parse(o->words[r].text, &o->hosts[boot->places[r].node])) {
+            error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
+                      boot->places[r].host);
+            status = error_blame(err, r, FAILURE_NONE);
+        }
     if (status == STATUS_OK)
         status = prepare_second(o, &shape, &second, err);
     return exchange_words(o, "second", &second, status, err);
@@ -162,8 +164,9 @@ static enum status connect_nodes(struct opening *o, struct error *err)
         int r = t->remotes[i];
         struct wire_peer peer = {.rank = r, .service = WIRE_DATA, .host = boot->places[r].host, .fd = -1};
         if (!wire_address_parse(o->words[r].text, &peer.address)) {
-            status = error_set(err, STATUS_PEER, "rank %d on %s has sent an address that cannot be read", r,
-                               boot->places[r].host);
+            error_set(err, STATUS_PEER, "rank %d on %s has sent an address that cannot be read", r,
+                      boot->places[r].host);
+            status = error_blame(err, r, FAILURE_NONE);
             goto end;
         }
         o->peers[count++] = peer;

@@ -2,6 +2,7 @@
  * and after an operation. See the layers in comm_internal.h. */
 #include "comm/comm_internal.h"
 #include "comm/control/control_wait.h"
+#include "core/flight/flight.h"
 
 enum status comm_status(struct comm *comm, struct error *err)
 {
@@ -10,7 +11,9 @@ enum status comm_status(struct comm *comm, struct error *err)
 
 void comm_abort(struct comm *comm, const struct error *err)
 {
-    control_fail(comm->control, comm->rank, err->code, err->text);
+    struct error own = *err;
+    error_blame(&own, comm->rank, FAILURE_ERROR);
+    control_fail(comm->control, &own);
 }
 
 /* Arrives on a channel and waits until all ranks that share it have arrived as often. */
@@ -44,4 +47,11 @@ enum status comm_start_operation(struct comm *comm, enum control_channel channel
             peers[i] = other;
     }
     return STATUS_OK;
+}
+
+uint64_t comm_flight_begin(const struct data_op *op)
+{
+    const int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype)) * op->comm->world;
+    return flight_begin(op->kind == OP_ALL_GATHER ? FLIGHT_ALL_GATHER : FLIGHT_REDUCE_SCATTER, op->unit, bytes,
+                        op->number);
 }

@@ -29,9 +29,11 @@ static enum status compare_sizes(struct comm *comm, size_t bytes, struct error *
     uint64_t *all = comm->sizes, own = bytes;
     TRY(comm_exchange(comm, &own, sizeof own, all, err));
     for (int r = 0; r < comm->world; r++)
-        if (all[r] != own)
-            return error_set(err, STATUS_BUG, "rank %d shares %" PRIu64 " bytes, rank %d shares %" PRIu64, r, all[r],
-                             comm->rank, own);
+        if (all[r] != own) {
+            error_set(err, STATUS_BUG, "rank %d shares %" PRIu64 " bytes, rank %d shares %" PRIu64, r, all[r],
+                      comm->rank, own);
+            return error_blame(err, r, FAILURE_NONE);
+        }
     return STATUS_OK;
 }
 

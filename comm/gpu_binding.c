@@ -44,6 +44,7 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
     view->count = count;
     if (count > GPU_VIEW_MAX) {
         error_set(err, STATUS_USAGE, "rank %d sees %d GPUs, but ztrain supports at most %d", rank, count, GPU_VIEW_MAX);
+        error_blame(err, rank, FAILURE_NONE);
         return error_hint(err, "name fewer in CUDA_VISIBLE_DEVICES");
     }
     for (int i = 0; i < count && known; i++)
@@ -65,6 +66,7 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
         } else {
             error_set(err, STATUS_USAGE, "rank %d sees %d GPUs, but CUDA_VISIBLE_DEVICES='%.200s' names %d", rank,
                       count, visible, i);
+            error_blame(err, rank, FAILURE_NONE);
             return error_hint(err, "list numbers, or GPU-... and MIG-... names, separated by commas");
         }
     }
@@ -136,6 +138,7 @@ static enum status no_gpu_left(const struct gpu_view *views, int count, int rank
     int gpus = count_gpus(views, count);
     error_set(err, STATUS_USAGE, "rank %d on %s has no GPU of its own: %d rank%s there see %d GPU%s",
               views[rank_left].rank, host->name, count, count == 1 ? "" : "s", gpus, gpus == 1 ? "" : "s");
+    error_blame(err, views[rank_left].rank, FAILURE_NONE);
     if (host->supervised)
         return error_hint(err, "--local-gpus %d; or train.device: cpu; or, for a test, ZTRAIN_SHARE_GPUS=1", gpus);
     if (gpus < count)
@@ -188,9 +191,10 @@ static enum status check_views(const struct bootstrap *boot, struct gpu_view *vi
     for (int r = 0; r < boot->world; r++) {
         struct gpu_view *view = &views[r];
         view->why[sizeof view->why - 1] = 0;
-        if (view->rank != r || view->count < 0 || view->count > GPU_VIEW_MAX || !view->count != !!view->code)
-            return error_set(err, STATUS_PEER, "rank %d on %s sent a damaged list of its GPUs", r,
-                             boot->places[r].host);
+        if (view->rank != r || view->count < 0 || view->count > GPU_VIEW_MAX || !view->count != !!view->code) {
+            error_set(err, STATUS_PEER, "rank %d on %s sent a damaged list of its GPUs", r, boot->places[r].host);
+            return error_blame(err, r, FAILURE_NONE);
+        }
         if (view->code && view->code != STATUS_DEVICE)
             return error_set(err, (enum status)view->code, "%s", view->why);
         if (view->code && binding->blind < 0) {

@@ -189,11 +189,14 @@ static enum status check_openings(const struct comm *comm, const struct opening 
 {
     for (int r = 0; r < comm->world; r++) {
         const char *host = control_block(comm->control)->ranks[r].host;
-        if (all[r].code != STATUS_OK)
-            return error_set(err, (enum status)all[r].code, "rank %d on %s cannot use NCCL", r, host);
+        if (all[r].code != STATUS_OK) {
+            error_set(err, (enum status)all[r].code, "rank %d on %s cannot use NCCL", r, host);
+            return error_blame(err, r, FAILURE_NONE);
+        }
         if (all[r].version != all[0].version) {
             error_set(err, STATUS_DEVICE, "rank %d on %s has version %d of NCCL, rank 0 on %s has %d", r, host,
                       all[r].version, control_block(comm->control)->ranks[0].host, all[0].version);
+            error_blame(err, r, FAILURE_NONE);
             return error_hint(err, "install the same library on all nodes; LD_LIBRARY_PATH and ldconfig choose it");
         }
     }

@@ -8,15 +8,31 @@
 #include <string.h>
 #include <unistd.h>
 
+/* FNV-1a. */
+static uint32_t hash_format(uint32_t hash, const char *format)
+{
+    for (const char *c = format; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619;
+    return hash;
+}
+
+static void set(struct error *err, enum status code, const char *format, va_list args)
+{
+    err->code = code;
+    err->rank = -1;
+    err->failure = FAILURE_NONE;
+    err->cause = 0;
+    err->format = hash_format(2166136261, format);
+    err->printed = false;
+    vsnprintf(err->text, sizeof err->text, format, args);
+}
+
 enum status error_set(struct error *err, enum status code, const char *format, ...)
 {
     if (err) {
         va_list args;
         va_start(args, format);
-        err->code = code;
-        err->cause = 0;
-        err->printed = false;
-        vsnprintf(err->text, sizeof err->text, format, args);
+        set(err, code, format, args);
         va_end(args);
     }
     return code;
@@ -28,14 +44,31 @@ enum status error_system(struct error *err, enum status code, int reason, const 
         return code;
     va_list args;
     va_start(args, format);
-    vsnprintf(err->text, sizeof err->text, format, args);
+    set(err, code, format, args);
     va_end(args);
     size_t used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(reason));
-    err->code = code;
     err->cause = reason;
-    err->printed = false;
     return code;
+}
+
+enum status error_blame(struct error *err, int rank, enum failure failure)
+{
+    if (!err)
+        return STATUS_BUG;
+    err->rank = rank;
+    err->failure = failure;
+    return err->code;
+}
+
+const char *failure_name(int failure)
+{
+    static const char *const names[] = {
+        [FAILURE_NONE] = "none",     [FAILURE_ERROR] = "error",       [FAILURE_DIED] = "died",
+        [FAILURE_LEFT] = "left",     [FAILURE_SILENT] = "silent",     [FAILURE_UNREACHABLE] = "unreachable",
+        [FAILURE_ABSENT] = "absent", [FAILURE_DIVERGED] = "diverged", [FAILURE_MEMORY] = "memory"};
+    STATIC_ASSERT(COUNT_OF(names) == FAILURE_COUNT, "every failure has a name");
+    return failure >= 0 && failure < FAILURE_COUNT ? names[failure] : NULL;
 }
 
 enum status error_cause(struct error *err, int reason)
@@ -92,6 +125,7 @@ enum status error_prefix(struct error *err, const char *format, ...)
     va_start(args, format);
     int n = vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+    err->format = hash_format(err->format, format);
     size_t used = n < 0 ? 0 : (size_t)n < sizeof err->text ? (size_t)n : sizeof err->text - 1;
     snprintf(err->text + used, sizeof err->text - used, ": %.*s", (int)(sizeof err->text - used), old);
     return err->code;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,10 +31,28 @@ enum status {
     STATUS_INTERRUPTED = 130 /* a second SIGINT: ended at once, without a checkpoint */
 };
 
+/* What befell the rank that an error is about. The numbers are in messages between nodes, and the names in flight
+ * records: new ones come at the end. */
+enum failure {
+    FAILURE_NONE,        /* nothing that is known */
+    FAILURE_ERROR,       /* it ended by an error of its own */
+    FAILURE_DIED,        /* its process is gone */
+    FAILURE_LEFT,        /* it left the job, and others had not finished */
+    FAILURE_SILENT,      /* it hangs or is stopped */
+    FAILURE_UNREACHABLE, /* the network or its machine is down */
+    FAILURE_ABSENT,      /* it has not come to the start */
+    FAILURE_DIVERGED,    /* its copy of the model differs from those of most ranks */
+    FAILURE_MEMORY,      /* it was killed for memory */
+    FAILURE_COUNT
+};
+
 /* The message that goes with a status other than STATUS_OK. Caller's storage; no ownership. */
 struct error {
     enum status code;
+    int rank; /* that the text is about, and names; -1: none. error_blame() */
+    enum failure failure;
     int cause;       /* the errno of the system call that failed; 0: none failed, or it is not known */
+    uint32_t format; /* hash of the formats that made the text: what is said, whoever it is said of */
     bool printed;    /* the user has seen the message, or its like, from this process or another rank */
     char text[2048]; /* "what is wrong" or "what is wrong; hint: what to do" */
 };
@@ -56,6 +75,13 @@ enum status error_system(struct error *err, enum status code, int reason, const 
 /* Stores the errno of a system call as the cause; called after error_set(). Returns err's code. err may be NULL (then
  * STATUS_BUG). */
 enum status error_cause(struct error *err, int reason);
+
+/* Says whom the text is about, after error_set(), which sets -1 and FAILURE_NONE. Returns err's code. err may be NULL
+ * (then STATUS_BUG). */
+enum status error_blame(struct error *err, int rank, enum failure failure);
+
+/* One word: "died", "silent", …; "none". Numbers that are none of the enum: NULL. */
+const char *failure_name(int failure);
 
 /* Marks a message as printed: by this process, or by another process for this one. Returns err's code. err may be NULL
  * (then STATUS_BUG). */

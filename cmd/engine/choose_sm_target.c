@@ -51,6 +51,7 @@ static enum status refuse_limit(const struct device *device, const struct bootst
         error_set(err, STATUS_USAGE,
                   "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d", who,
                   smallest->name, smallest->multiprocessors, SM_TARGET_CTAS);
+    error_blame(err, *who && device->kind != DEVICE_CPU ? smallest->rank : -1, FAILURE_NONE);
     return error_hint(err, "auto limits matrix products where it helps");
 }
 

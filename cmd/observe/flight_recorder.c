@@ -3,11 +3,8 @@
 #include "cmd/observe/flight_recorder.h"
 
 #include "cmd/run/stop_signal.h"
-#include "comm/comm_flight.h"
 #include "core/clock.h"
-#include "core/flight/flight_ended.h"
 #include "core/flight/flight_file.h"
-#include "core/flight/flight_start.h"
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
@@ -124,7 +121,7 @@ static void write_neighbour(const struct flight_peer *peer, char state)
     struct flight_head head = {.rank = peer->rank,
                                .world = recorder.copy.world,
                                .pid = peer->pid,
-                               .speaker = -1,
+                               .culprit = -1,
                                .witness = recorder.copy.rank,
                                .process = state,
                                .bad_rank = -1,
@@ -328,7 +325,7 @@ static void describe_rank(const struct run *run)
     recorder.head = (struct flight_head){.rank = run->boot->rank,
                                          .world = run->boot->world,
                                          .pid = (int)getpid(),
-                                         .speaker = -1,
+                                         .culprit = -1,
                                          .witness = -1,
                                          .process = '?',
                                          .bad_rank = -1,
@@ -386,12 +383,18 @@ static void await(const bool *done, double seconds)
 
 void flight_recorder_fail(enum status status, const struct error *err)
 {
+    struct error job;
     if (!recorder.runs)
         return;
     pthread_mutex_lock(&recorder.mutex);
     recorder.head.reason = FLIGHT_FAILURE;
     recorder.head.code = (int)status;
-    recorder.head.speaker = comm_flight_speaker(recorder.comm);
+    recorder.head.culprit = err->rank;
+    recorder.head.failure = err->failure;
+    if (comm_status(recorder.comm, &job) != STATUS_OK && job.failure == FAILURE_ERROR) { /* perhaps this rank's own */
+        recorder.head.culprit = job.rank;
+        recorder.head.failure = job.failure;
+    }
     snprintf(recorder.head.error, sizeof recorder.head.error, "%.1023s", err->text);
     recorder.failed = true;
     pthread_cond_broadcast(&recorder.changed);

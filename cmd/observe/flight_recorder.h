@@ -1,5 +1,5 @@
 /* flight_recorder.h: keeps this rank's flight record (core/flight/flight.h) in the run folder:
- * flight/START/rank-00003.ring, where START is a start of the run (core/flight/flight_start.h).
+ * flight/START/rank-00003.ring, where START is a start of the run (core/flight/flight_file.h).
  *
  * Recording itself only writes to memory. A thread of its own copies that memory into the file: once a second (in large
  * jobs less often: at most 64 files a second in all), at SIGQUIT and the signals that ask the run to stop, when the job
@@ -10,7 +10,7 @@
  * its record up to the last moment.
  *
  * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
- * there are records of earlier starts (core/flight/flight_ended.h). The next start deletes files that a kill
+ * there are records of earlier starts (core/flight/flight_file.h). The next start deletes files that a kill
  * has left half made, empty folders, and the records of all but the newest starts. */
 #pragma once
 

@@ -45,7 +45,7 @@ static void write_line(struct run *run, int64_t step, int rank, int other, const
         log_warn("%s", ignored.text);
 }
 
-/* The error names the culprit as "rank 1 on host" only where most ranks agree against it: ztrain why looks for that. */
+/* The error is about a rank only where most ranks agree against it. */
 static void describe_difference(const struct run *run, const struct replica_difference *d, const char *tensor,
                                 struct error *err)
 {
@@ -75,6 +75,8 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
     write_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
     describe_difference(run, &d, tensor, err);
+    if (d.majority)
+        error_blame(err, d.rank, FAILURE_DIVERGED);
     error_hint(err, "%s",
                d.majority ? "memory or a processor of that rank's node is faulty; without it, resume from the last "
                             "checkpoint"

@@ -61,8 +61,10 @@ static enum status verify_share(const struct together *all, const struct checkpo
     if (lowest >= 0) {
         error_set(err, status, "%s", reports[lowest].text);
         error_cause(err, reports[lowest].cause);
-        if (lowest > 0 && (*unknown || status != STATUS_CHECKPOINT || error_is_unreadable(err)))
+        if (lowest > 0 && (*unknown || status != STATUS_CHECKPOINT || error_is_unreadable(err))) {
             error_prefix(err, "rank %d on %s", lowest, reports[lowest].host);
+            error_blame(err, lowest, FAILURE_NONE);
+        }
     }
     free(reports);
     return status;

@@ -1,6 +1,6 @@
 #include "cmd/supervise/early_error.h"
 
-#include "comm/control/verdict.h"
+#include "comm/agree.h"
 #include "core/log.h"
 
 #include <errno.h>
@@ -44,10 +44,10 @@ static bool is_said(const struct bootstrap *boot, const struct error *err)
     name_start(boot, job);
     if (boot->world == 1 || !*job)
         return false;
-    uint64_t seed = XXH3_64bits(job, strlen(job)), general = verdict_general(err->text, boot->rank);
+    uint64_t seed = XXH3_64bits(job, strlen(job)), likeness = agree_likeness(err, boot->rank);
     struct sockaddr_un name = {.sun_family = AF_UNIX}; /* abstract: its first byte is 0 */
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ztrain-%ju-%016" PRIx64, (uintmax_t)getuid(),
-                          XXH3_64bits_withSeed(&general, sizeof general, seed));
+                          XXH3_64bits_withSeed(&likeness, sizeof likeness, seed));
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (const struct sockaddr *)&name, size) == 0 && listen(fd, 128) == 0)

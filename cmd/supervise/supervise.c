@@ -188,18 +188,17 @@ static void signal_ranks(struct job *job, int signal_number, bool ending)
     }
 }
 
-/* The job fails because of `rank`. unsaid: the error, if no rank can print it; else NULL. */
-static void fail_job(struct job *job, int rank, int code, const char *unsaid)
+/* The job fails because of `rank`. said: whether the rank has printed its error. */
+static void fail_job(struct job *job, int rank, enum failure failure, bool said, struct error *err)
 {
-    char text[512];
     if (!isfinite(job->failed_at)) {
         job->failed_at = seconds_now();
-        job->first_code = code;
+        job->first_code = err->code;
     }
-    if (unsaid && job->unsaid.code == STATUS_OK)
-        error_set(&job->unsaid, (enum status)code, "%s", unsaid);
-    snprintf(text, sizeof text, "rank %d on %s ended with exit code %d", rank, job->host, code);
-    control_mark_dead(job->control, rank, (enum status)code, unsaid ? unsaid : text);
+    error_blame(err, rank, failure);
+    if (!said && job->unsaid.code == STATUS_OK)
+        job->unsaid = *err;
+    control_mark_dead(job->control, rank, err);
 }
 
 /* The host memory of all ranks' plans, as far as they are known. */
@@ -237,29 +236,31 @@ static void rank_ended(struct job *job, int rank, int status)
 {
     struct child *child = &job->children[rank];
     struct control_rank *entry = &control_block(job->control)->ranks[rank];
+    struct error err;
     child->running = false;
     if (WIFSIGNALED(status)) {
         child->code = 128 + WTERMSIG(status);
         if (child->ended_by_us)
             return;
-        char text[512], why[256];
+        char why[256];
         const enum status code = explain_kill(job, WTERMSIG(status), why);
-        snprintf(text, sizeof text, "rank %d on %s (process %d) was killed by signal %d (%s)%s", rank, job->host,
-                 (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)), why);
-        fail_job(job, rank, code, text);
+        error_set(&err, code, "rank %d on %s (process %d) was killed by signal %d (%s)%s", rank, job->host,
+                  (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)), why);
+        fail_job(job, rank, *why ? FAILURE_MEMORY : FAILURE_DIED, false, &err);
         return;
     }
     child->code = WEXITSTATUS(status);
     if (!strcmp(status_name((enum status)child->code), "unknown")) {
-        char text[512];
-        snprintf(
-            text, sizeof text,
+        error_set(
+            &err, STATUS_BROKEN,
             "rank %d on %s (process %d) ended with exit code %d, which is none of ztrain's; hint: a library or the "
             "dynamic linker ended it, whose own message may stand above",
             rank, job->host, (int)child->pid, child->code);
-        fail_job(job, rank, STATUS_BROKEN, text);
+        fail_job(job, rank, FAILURE_DIED, false, &err);
     } else if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
-        fail_job(job, rank, child->code, NULL);
+        error_set(&err, (enum status)child->code, "rank %d on %s ended with exit code %d", rank, job->host,
+                  child->code);
+        fail_job(job, rank, FAILURE_DIED, true, &err);
     } else if (atomic_load(&entry->state) != RANK_CLOSED && !isfinite(job->left_at)) {
         job->left_at = seconds_now(); /* no failure if the others leave as well */
         job->left_rank = rank;
@@ -281,11 +282,11 @@ static double check_time(struct job *job)
 {
     double now = seconds_now();
     if (!isfinite(job->failed_at) && now >= job->left_at + job->timeout) {
-        char text[512];
-        snprintf(text, sizeof text, "rank %d on %s (process %d) left with exit code %d while %d others continued",
-                 job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
-                 running(job));
-        fail_job(job, job->left_rank, STATUS_PEER, text);
+        struct error err;
+        error_set(&err, STATUS_PEER, "rank %d on %s (process %d) left with exit code %d while %d others continued",
+                  job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
+                  running(job));
+        fail_job(job, job->left_rank, FAILURE_LEFT, false, &err);
     }
     if (!isfinite(job->failed_at))
         return isfinite(job->left_at) ? job->left_at + job->timeout - now : INFINITY;
@@ -383,7 +384,7 @@ static int job_exit_code(struct job *job, struct error *unsaid)
     if (job->interrupted)
         return error_set(unsaid, STATUS_INTERRUPTED, "interrupted a second time: ended at once, without a checkpoint");
     if (isfinite(job->failed_at)) {
-        if (atomic_load(&block->failed) == 2 && block->speaker >= 0)
+        if (atomic_load(&block->failed) == 2 && block->failure == FAILURE_ERROR)
             return block->code; /* with the error that the rank has printed */
         *unsaid = job->unsaid;
         return unsaid->code != STATUS_OK ? (int)unsaid->code : job->first_code;

@@ -101,8 +101,10 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
     struct bootstrap *boot = run->boot;
     if (!run->agreed)
         comm_abort(run->comm, err);
-    if (status == STATUS_BROKEN && !err->printed && strncmp(err->text, "rank ", 5) != 0) /* scripts look for the host */
+    if (status == STATUS_BROKEN && !err->printed && err->rank < 0) { /* scripts look for the host */
         error_prefix(err, "rank %d on %s", boot->rank, boot->host);
+        error_blame(err, boot->rank, FAILURE_NONE);
+    }
     log_error_once(err);
     flight_recorder_fail(status, err);
     if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order, or a supervisor ends them */

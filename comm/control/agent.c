@@ -108,8 +108,8 @@ static void collect_news(struct agent *agent)
     }
     if (!agent->failure_sent && atomic_load(&block->failed) == 2) {
         agent->failure_sent = true;
-        uint32_t speaker = block->speaker < 0 ? AGENT_NOBODY : (uint32_t)block->speaker;
-        agent_outbox_put(&agent->outbox, AGENT_FAIL, speaker, (uint32_t)block->code, block->text,
+        uint32_t rank = block->rank < 0 ? AGENT_NOBODY : (uint32_t)block->rank;
+        agent_outbox_put(&agent->outbox, AGENT_FAIL, rank, (uint32_t)(block->code | block->failure << 8), block->text,
                          strnlen(block->text, sizeof block->text - 1), NULL, 0);
     }
 }
@@ -254,7 +254,7 @@ static void agent_receive(struct agent *agent, struct connection *c)
         if (agent_inbox_feed(&c->inbox, agent->scratch, (size_t)n, &error) == STATUS_OK)
             return;
         c->ended = true;
-        control_fail(agent->control, -1, STATUS_PEER, error.text);
+        control_fail(agent->control, &error);
     } else if (n == 0) {
         connection_ended(agent, c, 0);
     } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
@@ -398,9 +398,11 @@ static enum status open_processes(struct agent *agent, struct error *err)
         if (local->rank == control_self(agent->control) || entry->pid <= 0)
             continue;
         local->pidfd = (int)syscall(SYS_pidfd_open, entry->pid, 0);
-        if (local->pidfd < 0 && errno == ESRCH)
-            return error_set(err, STATUS_PEER, "rank %d on %s (process %d) died at the start", local->rank, entry->host,
-                             entry->pid);
+        if (local->pidfd < 0 && errno == ESRCH) {
+            error_set(err, STATUS_PEER, "rank %d on %s (process %d) died at the start", local->rank, entry->host,
+                      entry->pid);
+            return error_blame(err, local->rank, FAILURE_DIED);
+        }
     }
     return STATUS_OK;
 }
@@ -454,7 +456,7 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     return STATUS_OK;
 fail:
     if (a->sender_runs) {
-        control_fail(control, control_self(control), status, err ? err->text : "cannot start");
+        control_blame(control, control_self(control), FAILURE_ERROR, status, "%s", err ? err->text : "cannot start");
         agent_stop(a);
     } else {
         agent_free(a);

@@ -141,8 +141,8 @@ static bool header_fits(const struct agent_inbox *inbox)
                header->bytes <= sizeof(struct control_op) + CONTROL_SLOT_BYTES;
     case AGENT_STATE: return entry && header->bytes == 0 && header->value > RANK_ABSENT && header->value <= RANK_DEAD;
     case AGENT_FAIL:
-        return (header->rank == AGENT_NOBODY || header->rank < block->world) && header->value >= 1 &&
-               header->value <= 255 && header->bytes <= TEXT_MAX;
+        return (header->rank == AGENT_NOBODY ? header->value >> 8 != FAILURE_ERROR : header->rank < block->world) &&
+               (header->value & 255) && failure_name((int)(header->value >> 8)) && header->bytes <= TEXT_MAX;
     case AGENT_BYE: return header->bytes == 0;
     case AGENT_MESSAGE_END: break;
     }
@@ -152,12 +152,13 @@ static bool header_fits(const struct agent_inbox *inbox)
 static enum status refuse_message(const struct agent_inbox *inbox, struct error *err)
 {
     const struct control_block *block = control_block(inbox->control);
-    int speaker = control_agent(inbox->control, inbox->node);
-    return error_set(err, STATUS_PEER,
-                     "rank %d on %s sent a message that does not fit (type %" PRIu32 ", rank %" PRIu32
-                     ", value %" PRIu32 ", %" PRIu32 " bytes); hint: start the same ztrain on all nodes",
-                     speaker, block->ranks[speaker].host, inbox->header.type, inbox->header.rank, inbox->header.value,
-                     inbox->header.bytes);
+    int sender = control_agent(inbox->control, inbox->node);
+    error_set(err, STATUS_PEER,
+              "rank %d on %s sent a message that does not fit (type %" PRIu32 ", rank %" PRIu32 ", value %" PRIu32
+              ", %" PRIu32 " bytes); hint: start the same ztrain on all nodes",
+              sender, block->ranks[sender].host, inbox->header.type, inbox->header.rank, inbox->header.value,
+              inbox->header.bytes);
+    return error_blame(err, sender, FAILURE_NONE);
 }
 
 /* Carries out a complete message. */
@@ -192,8 +193,8 @@ static enum status carry_out(struct agent_inbox *inbox, struct error *err)
     case AGENT_STATE: atomic_store(&block->ranks[header->rank].state, header->value); break;
     case AGENT_FAIL:
         inbox->payload[header->bytes] = 0;
-        control_fail(inbox->control, header->rank == AGENT_NOBODY ? -1 : (int)header->rank, (enum status)header->value,
-                     inbox->payload);
+        control_blame(inbox->control, header->rank == AGENT_NOBODY ? -1 : (int)header->rank,
+                      (enum failure)(header->value >> 8), (enum status)(header->value & 255), "%s", inbox->payload);
         break;
     case AGENT_BYE: inbox->bye = true; break;
     case AGENT_MESSAGE_END: break;

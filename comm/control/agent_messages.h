@@ -6,7 +6,7 @@
  *     HEARTBEAT    progress (uint64) of each rank of the node
  *     SLOT    value: number of arrivals of `rank` on the control channel · its struct control_op, then its slot
  *     STATE   value: enum rank_state of `rank`
- *     FAIL    rank: the one whose own error this is, or AGENT_NOBODY · value: exit code · text
+ *     FAIL    rank: the one that the error is about, or AGENT_NOBODY · value: exit code + 256 × enum failure · text
  *     BYE     last
  *
  * Every number is checked before it is used: a message that does not fit (a rank of another node, a skipped arrival, a
@@ -15,7 +15,7 @@
 
 #include "comm/control/control.h"
 
-enum { AGENT_VERSION = 1 };
+enum { AGENT_VERSION = 2 };
 #define AGENT_NOBODY UINT32_MAX
 
 enum agent_message { AGENT_HELLO = 1, AGENT_TICK, AGENT_SLOT, AGENT_STATE, AGENT_FAIL, AGENT_BYE, AGENT_MESSAGE_END };

@@ -9,9 +9,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +24,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define CONTROL_MAGIC UINT64_C(0x325254434e525a54) /* "TZRNCTR2" */
+#define CONTROL_MAGIC UINT64_C(0x335254434e525a54) /* "TZRNCTR3" */
 
 enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
 
@@ -306,38 +308,38 @@ bool control_process_gone(const struct control *control, int local_rank)
     return death.fd >= 0 && poll(&death, 1, 0) > 0;
 }
 
+static void died_at_start(struct control *control, int rank)
+{
+    const struct control_rank *entry = &control->block->ranks[rank];
+    control_blame(control, rank, FAILURE_DIED, STATUS_PEER, "rank %d on %s (process %d) died at the start", rank,
+                  entry->host, entry->pid);
+}
+
 /* Waits until `rank` has attached; fails the job when the limit is over. */
 static void await_rank(struct control *control, int rank, double start, double limit)
 {
     const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     struct control_rank *peer = &control->block->ranks[rank];
     bool local = peer->node == control->node;
-    char text[256];
     while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
         nanosleep(&pause, NULL);
         heartbeat_beat();
         const char *host = peer->host[0] ? peer->host : "?";
         if (seconds_now() - start > limit) {
-            snprintf(text, sizeof text,
-                     "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
-                     "stopped; raise comm.timeout_seconds if it is only slow",
-                     rank, host, peer->pid, limit);
-            control_fail(control, -1, STATUS_PEER, text);
+            control_blame(control, rank, FAILURE_ABSENT, STATUS_PEER,
+                          "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
+                          "stopped; raise comm.timeout_seconds if it is only slow",
+                          rank, host, peer->pid, limit);
         } else if (!local && control_process_gone(control, 0)) { /* without its agent this node gets no news */
-            const struct control_rank *agent = &control->block->ranks[control->agents[control->node]];
-            snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", control->agents[control->node],
-                     agent->host, agent->pid);
-            control_fail(control, -1, STATUS_PEER, text);
+            died_at_start(control, control->agents[control->node]);
         }
     }
     if (!local || rank == control->rank || atomic_load(&peer->state) == RANK_ABSENT)
         return;
     int *pidfd = &control->pidfds[peer->local_rank];
     *pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-    if (*pidfd < 0 && errno == ESRCH) {
-        snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", rank, peer->host, peer->pid);
-        control_fail(control, -1, STATUS_PEER, text);
-    }
+    if (*pidfd < 0 && errno == ESRCH)
+        died_at_start(control, rank);
 }
 
 enum status control_join(struct control *control, struct error *err)
@@ -441,23 +443,37 @@ enum status control_status(struct control *control, struct error *err)
     }
     if (failed == 1)
         return error_set(err, STATUS_PEER, "a rank died while it reported an error");
-    if (block->speaker >= 0 && block->speaker != control->rank)
-        return error_set(err, (enum status)block->code, "rank %d on %s ended: %.1900s", block->speaker,
-                         block->ranks[block->speaker].host, block->text);
-    return error_set(err, (enum status)block->code, "%.1900s", block->text);
+    if (block->failure == FAILURE_ERROR && block->rank != control->rank)
+        error_set(err, (enum status)block->code, "rank %d on %s ended: %.1900s", block->rank,
+                  block->ranks[block->rank].host, block->text);
+    else
+        error_set(err, (enum status)block->code, "%.1900s", block->text);
+    error_blame(err, block->rank, (enum failure)block->failure);
+    return (enum status)block->code;
 }
 
-void control_fail(struct control *control, int speaker, enum status code, const char *text)
+void control_fail(struct control *control, const struct error *err)
 {
     struct control_block *block = control->block;
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&block->failed, &none, 1))
         return;
-    block->code = code;
-    block->speaker = speaker;
-    snprintf(block->text, sizeof block->text, "%s", text);
+    block->code = err->code;
+    block->rank = err->rank;
+    block->failure = (int32_t)err->failure;
+    snprintf(block->text, sizeof block->text, "%s", err->text);
     atomic_store(&block->failed, 2);
     control_ring(control);
+}
+
+void control_blame(struct control *control, int rank, enum failure failure, enum status code, const char *format, ...)
+{
+    struct error err = {.code = code, .rank = rank, .failure = failure};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err.text, sizeof err.text, format, args);
+    va_end(args);
+    control_fail(control, &err);
 }
 
 void control_expect(struct control *control, int rank, int pid, const char *host)
@@ -469,10 +485,10 @@ void control_expect(struct control *control, int rank, int pid, const char *host
     snprintf(entry->host, sizeof entry->host, "%s", host);
 }
 
-void control_mark_dead(struct control *control, int rank, enum status code, const char *text)
+void control_mark_dead(struct control *control, int rank, const struct error *err)
 {
     atomic_store(&control->block->ranks[rank].state, RANK_DEAD);
-    control_fail(control, -1, code, text);
+    control_fail(control, err);
 }
 
 void control_rank_ended(struct control *control, int rank)
@@ -485,6 +501,28 @@ void control_rank_ended(struct control *control, int rank)
 void control_node_lost(struct control *control, int node, enum node_condition condition)
 {
     atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);
+}
+
+/* ---- operations ---------------------------------------------------------- */
+
+const char *operation_name(uint32_t kind)
+{
+    static const char *const names[] = {
+        [OP_NONE] = "nothing",         [OP_ALL_GATHER] = "an all-gather", [OP_REDUCE_SCATTER] = "a reduce-scatter",
+        [OP_EXCHANGE] = "an exchange", [OP_BARRIER] = "a barrier",        [OP_BROADCAST] = "a broadcast"};
+    _Static_assert(COUNT_OF(names) == OP_KIND_COUNT, "every operation has a name");
+    return names[kind < OP_KIND_COUNT ? kind : OP_NONE];
+}
+
+bool operation_matches(struct control *control, const struct control_op *own, int peer, const struct control_op *other)
+{
+    if (other->kind == own->kind && other->dtype == own->dtype && other->count == own->count)
+        return true;
+    control_blame(control, -1, FAILURE_NONE, STATUS_BUG,
+                  "rank %d is in %s of %" PRIu64 " elements (type %u) while rank %d is in %s of %" PRIu64 " (type %u)",
+                  control_self(control), operation_name(own->kind), own->count, own->dtype, peer,
+                  operation_name(other->kind), other->count, other->dtype);
+    return false;
 }
 
 /* ---- arriving ------------------------------------------------------------ */

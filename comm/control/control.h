@@ -47,9 +47,11 @@ enum node_condition {
     NODE_UNREACHABLE /* the network or the machine is gone */
 };
 
+enum op_kind { OP_NONE, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_EXCHANGE, OP_BARRIER, OP_BROADCAST, OP_KIND_COUNT };
+
 /* A rank's next operation on a channel, written before it arrives: peers compare it with theirs and find buffers. */
 struct control_op {
-    uint32_t kind;       /* the owner's enum; for messages and comparison */
+    uint32_t kind;       /* enum op_kind */
     uint32_t dtype;      /* enum dtype */
     uint64_t count;      /* elements, or bytes on the control channel */
     uint64_t offset;     /* of the send buffer in the rank's segment; CONTROL_STAGED: not in it */
@@ -77,8 +79,8 @@ struct control_block {
     _Atomic uint32_t bell;         /* futex word: rung when there is news for the agent to pass on */
     _Atomic uint32_t bell_waiters; /* whether the agent sleeps on it */
     _Atomic uint32_t failed;       /* 0; 1: code and text are being written; 2: they are there */
-    int32_t code;                  /* enum status */
-    int32_t speaker;               /* rank whose own error this is; -1: the text is about another rank */
+    int32_t code;                  /* of the job's error: enum status, */
+    int32_t rank, failure;         /* … error_blame(); FAILURE_ERROR: it is the own error of `rank` */
     char text[2048];
     struct control_rank ranks[]; /* [world] */
 };
@@ -154,15 +156,26 @@ void control_arrival_wait(struct control *control, int rank, enum control_channe
 /* STATUS_OK while the job runs; else its code, with the culprit and the reason in err. */
 enum status control_status(struct control *control, struct error *err);
 
-/* Ends the job. speaker: the rank whose own error this is, or -1 if the text is about another rank. The first call
- * wins. */
-void control_fail(struct control *control, int speaker, enum status code, const char *text);
+/* Ends the job with this error, which names the rank that it is about (error_blame()); FAILURE_ERROR: it is that rank's
+ * own error. The first call wins. */
+void control_fail(struct control *control, const struct error *err);
+/* The same with an error that it makes. */
+void control_blame(struct control *control, int rank, enum failure failure, enum status code, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 
 /* Supervisor: notes the process of `rank`, for messages in case it never attaches. */
 void control_expect(struct control *control, int rank, int pid, const char *host);
 
-/* Supervisor: `rank` ended without leaving in order; sets its state and fails the job with `text`. */
-void control_mark_dead(struct control *control, int rank, enum status code, const char *text);
+/* Supervisor: `rank` ended without leaving in order; sets its state and fails the job. */
+void control_mark_dead(struct control *control, int rank, const struct error *err);
+
+/* ---- operations ---------------------------------------------------------- */
+
+/* "an all-gather"; kinds that do not exist are "nothing" */
+const char *operation_name(uint32_t kind);
+
+/* Whether `peer` is in the same operation as this rank; if not, the job fails, since that is a bug. */
+bool operation_matches(struct control *control, const struct control_op *own, int peer, const struct control_op *other);
 
 /* ---- for the agent ------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 /* net.c: see net.h. */
 #include "comm/control/net.h"
 
-#include "comm/control/operation.h"
 #include "core/clock.h"
 #include "core/heartbeat.h"
 
@@ -191,10 +190,9 @@ static enum status fail_part(struct net *net, const struct net_part *part, enum 
     const struct head *head = &net->connections[part->peer].in.head;
     struct control_op other = {.kind = head->kind_dtype / 256, .dtype = head->kind_dtype % 256, .count = head->count};
     if (operation_matches(net->control, &net->op, part->peer, &other)) {
-        char text[160];
-        snprintf(text, sizeof text, "rank %d is in data operation %u over the network while rank %d is in %u",
-                 control_self(net->control), net->head.sequence, part->peer, head->sequence);
-        control_fail(net->control, -1, STATUS_BUG, text);
+        control_blame(net->control, -1, FAILURE_NONE, STATUS_BUG,
+                      "rank %d is in data operation %u over the network while rank %d is in %u",
+                      control_self(net->control), net->head.sequence, part->peer, head->sequence);
     }
     return control_status(net->control, NULL);
 }
@@ -289,11 +287,9 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count)
             }
             net->fds[c->polled - 1].events |= parts[i].send ? POLLOUT : POLLIN;
         }
-        if (poll(net->fds, (nfds_t)num_fds, LOOK_MS) < 0 && errno != EINTR) {
-            char text[128];
-            snprintf(text, sizeof text, "cannot wait for the network: %s", strerror(errno));
-            control_fail(net->control, control_self(net->control), STATUS_DEVICE, text);
-        }
+        if (poll(net->fds, (nfds_t)num_fds, LOOK_MS) < 0 && errno != EINTR)
+            control_blame(net->control, control_self(net->control), FAILURE_ERROR, STATUS_DEVICE,
+                          "cannot wait for the network: %s", strerror(errno));
     }
     for (int i = 0; i < count; i++)
         net->connections[parts[i].peer].polled = 0;

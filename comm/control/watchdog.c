@@ -37,25 +37,39 @@ static void print_waiting(const struct control *control, int culprit, int waited
 static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
 {
     const struct control_rank *culprit = rank_entry(control, rank);
-    char text[512], waiting[160];
+    char waiting[160];
     print_waiting(control, rank, waited_for, what, waiting);
-    snprintf(text, sizeof text,
-             "rank %d on %s (process %d) has been silent for %.3g s%s; "
-             "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
-             rank, culprit->host, culprit->pid, control_silence(control), waiting);
-    control_fail(control, -1, STATUS_PEER, text);
+    control_blame(control, rank, FAILURE_SILENT, STATUS_PEER,
+                  "rank %d on %s (process %d) has been silent for %.3g s%s; "
+                  "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
+                  rank, culprit->host, culprit->pid, control_silence(control), waiting);
 }
 
-static void fail_gone(struct control *control, int rank, int waited_for, const char *how, const char *what)
+static void fail_gone(struct control *control, int rank, int waited_for, enum failure failure, const char *how,
+                      const char *what)
 {
     const struct control_rank *culprit = rank_entry(control, rank);
-    char text[512], waiting[160];
+    char waiting[160];
     print_waiting(control, rank, waited_for, what, waiting);
-    snprintf(text, sizeof text,
-             "rank %d on %s (process %d) %s%s; hint: its own last words are above this line or in the run folder's "
-             "log/rank-%d.log; if there are none, it was killed, perhaps for memory (dmesg, sacct)",
-             rank, culprit->host, culprit->pid, how, waiting, rank);
-    control_fail(control, -1, STATUS_PEER, text);
+    control_blame(
+        control, rank, failure, STATUS_PEER,
+        "rank %d on %s (process %d) %s%s; hint: its own last words are above this line or in the run folder's "
+        "log/rank-%d.log; if there are none, it was killed, perhaps for memory (dmesg, sacct)",
+        rank, culprit->host, culprit->pid, how, waiting, rank);
+}
+
+static void fail_dead(struct control *control, int rank, int waited_for, const char *what)
+{
+    fail_gone(control, rank, waited_for, FAILURE_DIED, "died", what);
+}
+
+/* state: RANK_CLOSED, or the rank has died. */
+static void fail_lost(struct control *control, int rank, uint32_t state, const char *what)
+{
+    if (state == RANK_CLOSED)
+        fail_gone(control, rank, rank, FAILURE_LEFT, "left the job", what);
+    else
+        fail_dead(control, rank, rank, what);
 }
 
 /* Fails the job for the loss of a node, and names the culprit. */
@@ -63,7 +77,7 @@ static void fail_node(struct control *control, int node, int waited_for, const c
 {
     int culprit = control_agent(control, node);
     const struct control_rank *agent = rank_entry(control, culprit);
-    char text[512], waiting[160];
+    char waiting[160];
     switch ((enum node_condition)atomic_load(&agent->condition)) {
     case NODE_FINE: break;
     case NODE_ENDED:
@@ -75,24 +89,23 @@ static void fail_node(struct control *control, int node, int waited_for, const c
                 break;
             }
         }
-        fail_gone(control, culprit, waited_for, "died", what);
+        fail_dead(control, culprit, waited_for, what);
         break;
     case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
     case NODE_UNREACHABLE:
         print_waiting(control, culprit, waited_for, what, waiting);
-        snprintf(text, sizeof text,
-                 "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the two, "
-                 "or the node %s, is down",
-                 culprit, agent->host, agent->pid, agent_entry(control, control_node(control))->host, waiting,
-                 agent->host);
-        control_fail(control, -1, STATUS_PEER, text);
+        control_blame(control, culprit, FAILURE_UNREACHABLE, STATUS_PEER,
+                      "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the "
+                      "two, or the node %s, is down",
+                      culprit, agent->host, agent->pid, agent_entry(control, control_node(control))->host, waiting,
+                      agent->host);
         break;
     }
 }
 
 void peer_blame_rank(struct control *control, int rank)
 {
-    fail_gone(control, rank, -1, "died", NULL);
+    fail_dead(control, rank, -1, NULL);
 }
 
 void peer_blame_node(struct control *control, int node)
@@ -125,7 +138,7 @@ static void look_at_own_agent(struct control *control, struct watchdog *watch, c
     if (watch->mute >= control_silence(control))
         fail_silent(control, agent, watch->peer, what);
     if (control_process_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
-        fail_gone(control, agent, watch->peer, "died", what);
+        fail_dead(control, agent, watch->peer, what);
 }
 
 void watchdog_look(struct control *control, struct watchdog *watch, const char *what)
@@ -171,7 +184,7 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
                (local && control_process_gone(control, other->local_rank))) {
         watch->gone += slice; /* supervisor or agent may have a better explanation */
         if (watch->gone >= gone_grace)
-            fail_gone(control, watch->peer, watch->peer, state == RANK_CLOSED ? "left the job" : "died", what);
+            fail_lost(control, watch->peer, state, what);
     }
 }
 
@@ -195,10 +208,10 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
         fail_node(control, node, peer, what);
     char how[256];
     uint32_t state = atomic_load(&rank_entry(control, peer)->state); /* as its agent may have reported meanwhile */
+    snprintf(how, sizeof how, "is out of reach (%s)", reason);
     if (state == RANK_DEAD || state == RANK_CLOSED)
-        snprintf(how, sizeof how, "%s", state == RANK_DEAD ? "died" : "left the job");
+        fail_lost(control, peer, state, what);
     else
-        snprintf(how, sizeof how, "is out of reach (%s)", reason);
-    fail_gone(control, peer, peer, how, what);
+        fail_gone(control, peer, peer, FAILURE_UNREACHABLE, how, what);
     return control_status(control, NULL);
 }

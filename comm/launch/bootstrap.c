@@ -347,5 +347,9 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     if (status != STATUS_OK)
         find_way_to_refuse(bootstrap);
     /* a single rank meets no others, so PMI_FD may be unusable: a program between srun and ztrain may have closed it */
-    return status == STATUS_OK && claims.world > 1 ? choose_launcher(bootstrap, &claims, err) : status;
+    if (status == STATUS_OK && claims.world > 1)
+        status = choose_launcher(bootstrap, &claims, err);
+    if (status != STATUS_OK)
+        error_blame(err, bootstrap->rank, FAILURE_NONE); /* its variables, which differ between ranks by their numbers */
+    return status;
 }

@@ -212,6 +212,7 @@ static enum status fill_places(struct bootstrap *boot, const struct introduction
                       other->host, other->version, all[0].host, all[0].version);
             boot->failed_together = true; /* every rank has the same table */
             error_hint(err, "install the same version on every node");
+            error_blame(err, r, FAILURE_NONE);
             if (boot->rank != 0)
                 error_mark_printed(err);
             return STATUS_USAGE;

@@ -131,6 +131,7 @@ static enum status pmi2_connect(struct launcher *launcher, double seconds, const
     if (rank != launcher->rank || size != launcher->world) {
         error_set(err, STATUS_USAGE, "PMI-2 reports rank %d of %d, but the environment has rank %d of %d", rank, size,
                   launcher->rank, launcher->world);
+        error_blame(err, launcher->rank, FAILURE_NONE);
         return error_hint(err, "let srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...", launcher->world);
     }
     return STATUS_OK;

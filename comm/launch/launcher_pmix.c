@@ -198,6 +198,7 @@ static enum status pmix_connect(struct launcher *launcher, double seconds, const
     if (rank != (uint32_t)launcher->rank || size != (uint32_t)launcher->world) {
         error_set(err, STATUS_USAGE, "PMIx reports rank %u of %u, but the environment has rank %d of %d", rank, size,
                   launcher->rank, launcher->world);
+        error_blame(err, launcher->rank, FAILURE_NONE);
         return error_hint(err, "let the launcher itself start ztrain");
     }
     return STATUS_OK;

@@ -602,6 +602,7 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
         error_set(err, STATUS_PEER, "rank %d on %s has not connected with rank %d (%s connection) within %.3g s%s",
                   first->rank, first->host, self->rank, service, seconds, more);
     }
+    error_blame(err, first->rank, FAILURE_ABSENT);
     if (dial && dial->turned_away)
         return error_hint(err,
                           "a program listens there, but does not accept this rank as one of its job: check that both "

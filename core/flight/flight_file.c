@@ -1,6 +1,7 @@
 #include "core/flight/flight_file.h"
 
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { HEAD_BYTES = 4096, VERSION = 1 };
+enum { HEAD_BYTES = 4096, VERSION = 2 };
 
 static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
                                       [FLIGHT_FAILURE] = "failure",
@@ -43,19 +44,18 @@ static const char *quoted(const char *text, char *out, size_t size)
 static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h, const struct flight_image *image)
 {
     char host[140], error[1600], waiting[400], tensor[280];
-    snprintf(
-        text, HEAD_BYTES,
-        "{\"rank\": %d, \"world\": %d, \"host\": \"%s\", \"pid\": %d, \"reason\": \"%s\", \"code\": %d, "
-        "\"speaker\": %d, \"error\": \"%s\", \"witness\": %d, \"process\": \"%c\", \"asked\": %d, \"written\": %" PRId64
-        ", \"wall\": %" PRId64 ", \"interval\": %.3f, \"waiting\": \"%s\", \"bad_first\": %" PRId64
-        ", \"bad_last\": %" PRId64 ", \"bad_rank\": %d, \"bad_tensor\": \"%s\", \"phase\": %" PRIu64
-        ", \"phase_since\": %" PRIu64 ", \"step\": %" PRIu64 ", \"micro\": %" PRIu64 ", \"next\": %" PRIu64
-        ", \"median_step\": %" PRId64 "}",
-        h->rank, h->world, quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code, h->speaker,
-        quoted(h->error, error, sizeof error), h->witness, h->process, h->asked, h->written, h->wall, h->interval,
-        quoted(h->waiting, waiting, sizeof waiting), h->bad_first, h->bad_last, h->bad_rank,
-        quoted(h->bad_tensor, tensor, sizeof tensor), image->phase, image->phase_since, image->step, image->micro,
-        image->next, flight_median_step(image));
+    snprintf(text, HEAD_BYTES,
+             "{\"rank\": %d, \"world\": %d, \"host\": \"%s\", \"pid\": %d, \"reason\": \"%s\", \"code\": %d, "
+             "\"culprit\": %d, \"failure\": \"%s\", \"error\": \"%s\", \"witness\": %d, \"process\": \"%c\", "
+             "\"asked\": %d, \"written\": %" PRId64 ", \"wall\": %" PRId64
+             ", \"interval\": %.3f, \"waiting\": \"%s\", \"bad_first\": %" PRId64 ", \"bad_last\": %" PRId64
+             ", \"bad_rank\": %d, \"bad_tensor\": \"%s\", \"phase\": %" PRIu64 ", \"phase_since\": %" PRIu64
+             ", \"step\": %" PRIu64 ", \"micro\": %" PRIu64 ", \"next\": %" PRIu64 ", \"median_step\": %" PRId64 "}",
+             h->rank, h->world, quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code, h->culprit,
+             failure_name((int)h->failure), quoted(h->error, error, sizeof error), h->witness, h->process, h->asked,
+             h->written, h->wall, h->interval, quoted(h->waiting, waiting, sizeof waiting), h->bad_first, h->bad_last,
+             h->bad_rank, quoted(h->bad_tensor, tensor, sizeof tensor), image->phase, image->phase_since, image->step,
+             image->micro, image->next, flight_median_step(image));
 }
 
 static void make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
@@ -192,7 +192,7 @@ static bool take_head(const json_t *json, struct flight_record *r)
     h->world = (int)integer(json, "world");
     h->pid = (int)integer(json, "pid");
     h->code = (int)integer(json, "code");
-    h->speaker = (int)integer(json, "speaker");
+    h->culprit = (int)integer(json, "culprit");
     h->witness = (int)integer(json, "witness");
     h->asked = (int)integer(json, "asked");
     h->written = integer(json, "written");
@@ -211,6 +211,10 @@ static bool take_head(const json_t *json, struct flight_record *r)
     for (int i = 0; i < FLIGHT_REASON_COUNT; i++)
         if (!strcmp(word, reasons[i]))
             h->reason = (enum flight_reason)i;
+    copy_text(json, "failure", word, sizeof word);
+    for (int i = 0; i < FAILURE_COUNT; i++)
+        if (!strcmp(word, failure_name(i)))
+            h->failure = (enum failure)i;
     r->phase = integer(json, "phase");
     r->phase_since = integer(json, "phase_since");
     r->step = integer(json, "step");
@@ -273,7 +277,8 @@ enum status flight_record_read(const char *path, struct flight_record *record, s
     const bool fine = flight_record_parse(data, size, record);
     free(data);
     return fine ? STATUS_OK
-                : error_set(err, STATUS_CHECKPOINT, "'%s' is not a flight record, or one that is damaged", path);
+                : error_set(err, STATUS_CHECKPOINT,
+                            "'%s' is not a flight record of this version of ztrain, or one that is damaged", path);
 }
 
 void flight_record_release(struct flight_record *record)
@@ -286,4 +291,95 @@ void flight_record_release(struct flight_record *record)
 double flight_wall(const struct flight_record *record, int64_t clock)
 {
     return 1e-9 * (double)record->head.wall + 1e-9 * (double)(clock - record->head.written);
+}
+
+/* ---- the end of a start -------------------------------------------------- */
+
+enum { LINE_BYTES = 80 };
+
+/* Opens the file; -1: errno says why not. */
+static int open_end(const char *flight, int flags)
+{
+    char path[FS_PATH_MAX + 8];
+    snprintf(path, sizeof path, "%s/ended", flight);
+    return open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666); /* a pipe of this name is not waited for */
+}
+
+int flight_ended_write(const char *flight, const struct flight_end *end)
+{
+    char line[LINE_BYTES];
+    const int length = snprintf(line, sizeof line, "%s %" PRId64 "\n", end->start, end->wall);
+    const int fd = open_end(flight, O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd < 0)
+        return errno;
+    const ssize_t written = write(fd, line, (size_t)length);
+    int reason = written == length ? 0 : written < 0 ? errno : ENOSPC;
+    if (close(fd) != 0 && !reason)
+        reason = errno;
+    return reason;
+}
+
+int flight_ended_delete(const char *flight)
+{
+    char path[FS_PATH_MAX + 8];
+    snprintf(path, sizeof path, "%s/ended", flight);
+    return unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
+}
+
+bool flight_ended_read(const char *flight, struct flight_end *end)
+{
+    char line[LINE_BYTES + 1] = "", newline = 0;
+    const int fd = open_end(flight, O_RDONLY);
+    if (fd < 0)
+        return false;
+    const ssize_t count = read(fd, line, LINE_BYTES);
+    close(fd);
+    return count > 0 && sscanf(line, "%39s %18" SCNd64 "%c", end->start, &end->wall, &newline) == 3 &&
+           newline == '\n' && end->wall >= 0;
+}
+
+/* ---- starts -------------------------------------------------------------- */
+
+bool flight_start_is(const char *name)
+{
+    return name[0] >= '0' && name[0] <= '9';
+}
+
+/* 0: the name has none. */
+static int64_t count_of(const char *name)
+{
+    int64_t count;
+    int day, time, part;
+    return sscanf(name, "%18" SCNd64 "-%8d-%6d-%3d", &count, &day, &time, &part) == 4 && count > 0 ? count : 0;
+}
+
+int flight_start_compare(const char *a, const char *b)
+{
+    const int64_t x = count_of(a), y = count_of(b);
+    return x == y ? strcmp(a, b) : x < y ? -1 : 1;
+}
+
+int64_t flight_start_next(const char *flight)
+{
+    int64_t last = 0;
+    struct flight_end end;
+    DIR *entries = io_opendir(flight);
+    for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
+        const int64_t count = count_of(entry->d_name);
+        last = count > last ? count : last;
+    }
+    if (entries)
+        io_closedir(entries);
+    if (flight_ended_read(flight, &end) && count_of(end.start) > last)
+        last = count_of(end.start);
+    return last + 1;
+}
+
+void flight_start_name(int64_t count, struct timespec now, char name[FLIGHT_START_BYTES])
+{
+    struct tm utc;
+    gmtime_r(&now.tv_sec, &utc);
+    const int n = snprintf(name, FLIGHT_START_BYTES, "%04" PRId64 "-", count);
+    const size_t time = strftime(name + n, 20, "%Y%m%d-%H%M%S", &utc);
+    snprintf(name + n + time, FLIGHT_START_BYTES - (size_t)n - time, "-%03ld", now.tv_nsec / 1000000);
 }

@@ -1,8 +1,9 @@
-/* flight_file.h: a rank's flight record in a file: RUN/flight/START/rank-00003.ring.
+/* flight_file.h: the folder RUN/flight. A start of the run has a folder in it, START, with a record of each rank:
+ * RUN/flight/START/rank-00003.ring.
  *
  *     bytes 0, 4096          two heads, written in turn; the valid one with the larger count is the newest:
- *                            "ztrain-flight 1 HASH LENGTH\n", then LENGTH bytes of JSON, of which HASH is the XXH3
- *     bytes 8192 …           FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
+ *                            "ztrain-flight 2 HASH LENGTH COUNT\n", then LENGTH bytes of JSON, of which HASH is the
+ * XXH3 bytes 8192 …           FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
  *
  * The file has its full size from the start, and is renewed in place about once a second: a write of some pages, which
  * needs no space on the disk. Heads and entries have checks of their own, so a file that was caught in the middle of a
@@ -14,6 +15,7 @@
 #include "core/status.h"
 
 #include <stddef.h>
+#include <time.h>
 
 enum { FLIGHT_FILE_BYTES = 8192 + FLIGHT_ENTRIES * FLIGHT_ENTRY_WORDS * 8 };
 
@@ -25,7 +27,8 @@ struct flight_head {
     char host[64];
     enum flight_reason reason;
     int code;             /* of a failure: enum status */
-    int speaker;          /* of a failure: the rank whose own error it is; -1: the text is about another rank */
+    int culprit;          /* of a failure: the rank that the error is about; -1: none */
+    enum failure failure; /* … what befell it; FAILURE_ERROR: it ended by an error of its own */
     char error[1024];     /* of a failure; else "" */
     int witness;          /* the rank that wrote this record of another rank, which could not; -1: its own */
     char process;         /* the state in which a witness found the process (proc(5)), 'X': gone; else '?' */
@@ -77,3 +80,37 @@ void flight_record_release(struct flight_record *record);
 
 /* A time of the rank's monotonic clock in seconds since 1970. */
 double flight_wall(const struct flight_record *record, int64_t clock);
+
+/* ---- starts -------------------------------------------------------------- */
+
+/* The name of a start: its count among the run's starts, then the time, "0007-20261126-143050-569". The count decides
+ * their order, since the clocks of machines differ and may be set back. Names of versions without a count come before
+ * all others, in the order of their times. */
+enum { FLIGHT_START_BYTES = 40 };
+
+/* Whether an entry of RUN/flight is a start, by its name. */
+bool flight_start_is(const char *name);
+
+/* Below 0: a is earlier than b; above 0: later. "" is earlier than all. */
+int flight_start_compare(const char *a, const char *b);
+
+/* The count of a start that begins now: one more than those of the starts in `flight`, RUN/flight, which may be
+ * absent, and of the one that ended in order last. */
+int64_t flight_start_next(const char *flight);
+
+void flight_start_name(int64_t count, struct timespec now, char name[FLIGHT_START_BYTES]);
+
+/* RUN/flight/ended, one line "START SECONDS": the start of the run that ended in order last, and when. Such a start
+ * deletes its flight records; without this file those of an earlier start, which failed, would be the newest, and look
+ * like the run's end. It exists only where there are such records. */
+struct flight_end {
+    char start[FLIGHT_START_BYTES];
+    int64_t wall; /* seconds since 1970 */
+};
+
+/* The line is one write; what a kill leaves of it is not read. Returns 0 or an errno. */
+int flight_ended_write(const char *flight, const struct flight_end *end);
+/* Returns 0 or an errno; a file that does not exist is not an error. */
+int flight_ended_delete(const char *flight);
+/* Returns false if the file does not exist or is incomplete. */
+bool flight_ended_read(const char *flight, struct flight_end *end);

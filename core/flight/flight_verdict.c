@@ -1,6 +1,8 @@
+/* flight_verdict.c: see flight_verdict.h. The table `judges` has the findings, the surest first. Each looks for a rank
+ * and begins the text; what follows in it is the same for all. */
 #include "core/flight/flight_verdict.h"
 
-#include "core/flight/flight_slow.h"
+#include "core/memory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,16 +16,97 @@
 static const double renewals_missed = 5; /* intervals without a new record: the rank is silent */
 static const double late_seconds = 2;    /* after the others began to wait, a rank is missing */
 
-/* ---- words --------------------------------------------------------------- */
+/* ---- views --------------------------------------------------------------- */
 
-__attribute__((format(printf, 2, 3))) static void say(struct flight_verdict *verdict, const char *format, ...)
+void flight_view_init(struct flight_view *view, const struct flight_record *record, char process)
 {
-    const size_t used = strlen(verdict->text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(verdict->text + used, sizeof verdict->text - used, format, arguments);
-    va_end(arguments);
+    int64_t moved = 0;
+    *view = (struct flight_view){.record = record, .process = process};
+    for (int i = 0; record && i < record->count; i++) {
+        const struct flight_entry *entry = &record->entries[i];
+        const int channel = flight_channel(entry->kind);
+        const int64_t sign = entry->end ? entry->end : entry->start;
+        moved = sign > moved ? sign : moved;
+        if (entry->end) {
+            if (!view->last || entry->end >= view->last->end)
+                view->last = entry;
+        } else {
+            if (!view->now || entry->start >= view->now->start)
+                view->now = entry;
+            if (channel < 0 && (!view->work || entry->start >= view->work->start))
+                view->work = entry;
+            if (channel >= 0 && (!view->wait || entry->start >= view->wait->start))
+                view->wait = entry;
+        }
+        if (channel < 0)
+            continue;
+        if (entry->number > view->begun[channel])
+            view->begun[channel] = entry->number;
+        if (entry->end && entry->number > view->done[channel])
+            view->done[channel] = entry->number;
+    }
+    if (!record)
+        return;
+    if (record->head.witness >= 0)
+        view->process = record->head.process;
+    moved = record->phase_since > moved ? record->phase_since : moved;
+    view->moved = flight_wall(record, moved);
 }
+
+/* ---- clocks -------------------------------------------------------------- */
+
+enum { LEAST_COMMON = 3 }; /* collectives, for a comparison of clocks */
+
+/* The first entry from *at on of a control collective that is over and that ends for all ranks at about the same time;
+ * NULL: there are no more. */
+static const struct flight_entry *next_meeting(const struct flight_record *record, int *at)
+{
+    for (; *at < record->count; (*at)++) {
+        const struct flight_entry *entry = &record->entries[*at];
+        if (entry->end && (entry->kind == FLIGHT_BARRIER || entry->kind == FLIGHT_EXCHANGE))
+            return entry;
+    }
+    return NULL;
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds by which a rank's wall clock is ahead of another's: the median of what the ends of common collectives say; 0:
+ * there are too few. scratch: (FLIGHT_ENTRIES). */
+static double clock_ahead(const struct flight_record *own, const struct flight_record *other, double *scratch)
+{
+    const struct flight_entry *a, *b;
+    int i = 0, j = 0, count = 0;
+    while ((a = next_meeting(own, &i)) && (b = next_meeting(other, &j))) {
+        if (a->number == b->number && count < FLIGHT_ENTRIES)
+            scratch[count++] = flight_wall(own, a->end) - flight_wall(other, b->end);
+        i += a->number <= b->number;
+        j += b->number <= a->number;
+    }
+    if (count < LEAST_COMMON)
+        return 0;
+    qsort(scratch, (size_t)count, sizeof *scratch, compare_seconds);
+    return scratch[count / 2];
+}
+
+void flight_compare_clocks(struct flight_view *views, int world)
+{
+    double *scratch = memory_zeroed(FLIGHT_ENTRIES, sizeof *scratch);
+    const struct flight_record *first = NULL;
+    for (int r = 0; r < world; r++) {
+        if (!first)
+            first = views[r].record;
+        if (views[r].record)
+            views[r].ahead = clock_ahead(views[r].record, first, scratch);
+    }
+    free(scratch);
+}
+
+/* ---- words --------------------------------------------------------------- */
 
 const char *flight_time(double seconds, char out[32])
 {
@@ -35,7 +118,7 @@ const char *flight_time(double seconds, char out[32])
     return out;
 }
 
-const char *flight_place(const struct flight_entry *entry, char out[160])
+const char *flight_describe(const struct flight_entry *entry, char out[160])
 {
     char unit[32] = "", bytes[32] = "", number[32] = "", micro[32] = "";
     if (entry->number >= 0)
@@ -53,134 +136,127 @@ const char *flight_place(const struct flight_entry *entry, char out[160])
     return out;
 }
 
-static void name_rank(struct flight_verdict *verdict, const struct flight_view *view)
+/* What the judges look at, and the verdict. */
+struct trial {
+    const struct flight_view *views; /* (world) */
+    int world;
+    double now;
+    const struct flight_head *failure; /* of a rank that ended with an error: the one that says most; NULL: none did */
+    int erred;                         /* the rank whose own error ended the job; -1: none, or all of them */
+    int named;                         /* the rank that the job's error is about; -1: none */
+    struct flight_verdict *verdict;
+};
+
+__attribute__((format(printf, 2, 3))) static void say(struct trial *t, const char *format, ...)
 {
-    const struct flight_head *head = &view->record->head;
-    say(verdict, "Rank %d on %s (process %d)", head->rank, head->host, head->pid);
+    char *text = t->verdict->text;
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, sizeof t->verdict->text - used, format, arguments);
+    va_end(arguments);
+}
+
+/* Begins the text with the rank, which is the verdict's. */
+static void accuse(struct trial *t, int rank)
+{
+    const struct flight_record *record = t->views[rank].record;
+    t->verdict->rank = rank;
+    if (record)
+        say(t, "Rank %d on %s (process %d)", record->head.rank, record->head.host, record->head.pid);
+    else
+        say(t, "Rank %d", rank);
 }
 
 /* Where a rank was: " It was in …, since …." */
-static void say_place(struct flight_verdict *verdict, const struct flight_view *view)
+static void say_place(struct trial *t, const struct flight_view *view)
 {
     const struct flight_record *record = view->record;
     char place[160], time[32];
+    if (!record)
+        return;
     if (view->now) {
-        say(verdict, " It was in the %s, since %s", flight_place(view->now, place),
+        say(t, " It was in the %s, since %s", flight_describe(view->now, place),
             flight_time(flight_wall(record, view->now->start), time));
         if (view->work && view->work != view->now && flight_channel(view->now->kind) == 1) /* of the same thread */
-            say(verdict, ", a part of the %s", flight_kind_name((enum flight_kind)view->work->kind));
-        say(verdict, ".");
+            say(t, ", a part of the %s", flight_kind_name((enum flight_kind)view->work->kind));
+        say(t, ".");
     } else if (view->last) {
-        say(verdict, " It was in the phase '%s' of step %" PRId64 ", after the %s, which ended at %s.",
-            flight_kind_name((enum flight_kind)record->phase), record->step, flight_place(view->last, place),
+        say(t, " It was in the phase '%s' of step %" PRId64 ", after the %s, which ended at %s.",
+            flight_kind_name((enum flight_kind)record->phase), record->step, flight_describe(view->last, place),
             flight_time(flight_wall(record, view->last->end), time));
     }
     if (*record->head.waiting)
-        say(verdict, " A call was in progress: %s.", record->head.waiting);
+        say(t, " A call was in progress: %s.", record->head.waiting);
 }
 
-/* Who waits: " Rank 0 and 2 others have waited in the barrier 17 since …." culprit: a rank that does not count. */
-static void say_waiting(struct flight_verdict *verdict, const struct flight_view *views, int world, int culprit)
+/* Who waits, but for the accused: " Rank 0 and 2 others have waited in the barrier 17 since …." */
+static void say_waiting(struct trial *t)
 {
     const struct flight_view *first = NULL;
     char place[160], time[32];
     int others = -1;
-    for (int r = 0; r < world; r++)
-        if (r != culprit && views[r].wait) {
+    for (int r = 0; r < t->world; r++)
+        if (r != t->verdict->rank && t->views[r].wait) {
             others++;
             if (!first)
-                first = &views[r];
+                first = &t->views[r];
         }
     if (!first)
         return;
-    say(verdict, " Rank %d", first->record->head.rank);
+    say(t, " Rank %d", first->record->head.rank);
     if (others == 1)
-        say(verdict, " and another rank");
+        say(t, " and another rank");
     else if (others > 1)
-        say(verdict, " and %d others", others);
-    say(verdict, " waited in the %s since %s.", flight_place(first->wait, place),
+        say(t, " and %d others", others);
+    say(t, " waited in the %s since %s.", flight_describe(first->wait, place),
         flight_time(flight_wall(first->record, first->wait->start), time));
 }
 
 /* ---- the job's error ----------------------------------------------------- */
 
-/* The rank that an error is about in the words of comm/control/verdict.c, "rank 3 has failed (…)", with which a rank
- * ends that has no error of its own; -1: it is another error. */
-static int failed_rank(const char *error)
+/* The record of a rank that ended with an error; else NULL. */
+static const struct flight_head *failure_of(const struct flight_view *view)
 {
-    int rank = -1, used = 0;
-    return sscanf(error, "rank %9d has failed%n", &rank, &used) == 1 && used ? rank : -1;
+    const bool failed = view->record && view->record->head.reason == FLIGHT_FAILURE;
+    return failed ? &view->record->head : NULL;
 }
 
-/* How much a failure's text says of the culprit: the job's error, an error of the rank's own, or neither. */
+/* How much a rank's error says: it is about a rank, about none, or repeats that another rank has an error. */
 static int worth(const struct flight_head *failure)
 {
-    return failure->speaker >= -1 ? 2 : failed_rank(failure->error) < 0;
+    const bool repeats = failure->failure == FAILURE_ERROR && failure->culprit != failure->rank;
+    return repeats ? 0 : failure->culprit < 0 ? 1 : 2;
 }
 
-/* The record of a rank that has ended with an error, the one that says most of whose error the job's is; or NULL. */
-static const struct flight_head *failure_of(const struct flight_view *views, int world)
+static void find_error(struct trial *t)
 {
-    const struct flight_head *found = NULL;
-    for (int r = 0; r < world; r++) {
-        const struct flight_head *head = views[r].record ? &views[r].record->head : NULL;
-        if (head && head->reason == FLIGHT_FAILURE && (!found || worth(head) > worth(found)))
-            found = head;
+    for (int r = t->world - 1; r >= 0; r--) {
+        const struct flight_head *head = failure_of(&t->views[r]);
+        if (head && (!t->failure || worth(head) >= worth(t->failure)))
+            t->failure = head;
+        if (head && head->failure == FAILURE_ERROR && head->culprit < t->world)
+            t->erred = head->culprit;
     }
-    return found;
+    t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
 }
 
-/* The rank whose own error ended the job; -1: none, or all of them. Ranks that agreed on the failure do not speak, but
- * those without an error of their own name the lowest that has one. */
-static int speaker_of(const struct flight_view *views, int world)
+/* The error of the rank that has erred, if it left one; else the one that says most. */
+static void say_error(struct trial *t)
 {
-    const struct flight_head *failure = failure_of(views, world);
-    int rank = failure ? failure->speaker : -1;
-    for (int r = 0; r < world && rank < 0; r++)
-        if (views[r].record && views[r].record->head.reason == FLIGHT_FAILURE)
-            rank = failed_rank(views[r].record->head.error);
-    return rank < world ? rank : -1;
-}
-
-/* The rank that the error is about: its own, or the first that the text names as "rank 3 on HOST"; -1: none. */
-static int subject_of(const struct flight_view *views, int world)
-{
-    const struct flight_head *failure = failure_of(views, world);
-    int rank = speaker_of(views, world);
-    for (const char *at = failure ? failure->error : ""; rank < 0 && (at = strstr(at, "rank ")); at++) {
-        int used = 0;
-        if (sscanf(at, "rank %9d on%n", &rank, &used) != 1 || !used)
-            rank = -1;
-    }
-    return rank < world ? rank : -1;
-}
-
-/* The error of the rank that it is about, if it has one of its own; else the one that says most. */
-static void say_error(struct flight_verdict *verdict, const struct flight_view *views, int world)
-{
-    const struct flight_head *failure = failure_of(views, world);
-    const int speaker = speaker_of(views, world);
-    if (speaker >= 0 && views[speaker].record && views[speaker].record->head.reason == FLIGHT_FAILURE)
-        failure = &views[speaker].record->head;
+    const struct flight_head *own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
+    const struct flight_head *failure = own ? own : t->failure;
     if (failure)
-        say(verdict, " Rank %d ended with exit code %d: \"%s\".", failure->rank, failure->code, failure->error);
+        say(t, " Rank %d ended with exit code %d: \"%s\".", failure->rank, failure->code, failure->error);
 }
 
 /* Whether a process that is gone or stopped explains anything. After a failure all processes end, also by force. */
-static bool may_explain(const struct flight_view *views, int world, int rank)
+static bool may_explain(const struct trial *t, int rank)
 {
-    const struct flight_head *failure = failure_of(views, world);
-    return !failure || (speaker_of(views, world) < 0 && subject_of(views, world) == rank);
+    return !t->failure || (t->erred < 0 && t->named == rank);
 }
 
-/* ---- findings, the surest first ------------------------------------------ */
-
-static bool find(struct flight_verdict *verdict, enum flight_finding finding, int rank)
-{
-    verdict->finding = finding;
-    verdict->rank = rank;
-    return true;
-}
+/* ---- judges -------------------------------------------------------------- */
 
 /* Whether the rank has ended without a word: it neither failed with an error nor ended in order. */
 static bool ended_mute(const struct flight_view *view)
@@ -200,104 +276,105 @@ static double written(const struct flight_view *view)
     return common(view, 1e-9 * (double)view->record->head.wall);
 }
 
-static bool judge_killed(struct flight_verdict *v, const struct flight_view *views, int world)
+/* Of two ranks (rank -1: none yet) the one whose last sign is earlier. */
+static int earlier(const struct trial *t, int rank, int other)
+{
+    const struct flight_view *a = rank < 0 ? NULL : &t->views[rank], *b = &t->views[other];
+    return !a || common(b, b->moved) < common(a, a->moved) ? other : rank;
+}
+
+static bool was_killed(struct trial *t)
 {
     int rank = -1, count = 0;
     char time[32];
-    for (int r = 0; r < world; r++)
-        if (ended_mute(&views[r]) && may_explain(views, world, r)) {
+    for (int r = 0; r < t->world; r++)
+        if (ended_mute(&t->views[r]) && may_explain(t, r)) {
             count++;
-            if (rank < 0 || common(&views[r], views[r].moved) < common(&views[rank], views[rank].moved))
-                rank = r;
+            rank = earlier(t, rank, r);
         }
     if (rank < 0)
         return false;
-    const int asked = views[rank].record->head.asked;
-    name_rank(v, &views[rank]);
-    say(v, " was %s: its process is gone and left no error of its own; its last sign is of %s.",
-        asked == SIGINT ? "interrupted" : "killed", flight_time(views[rank].moved, time));
+    const struct flight_view *view = &t->views[rank];
+    const int asked = view->record->head.asked;
+    accuse(t, rank);
+    say(t, " was %s: its process is gone and left no error of its own; its last sign is of %s.",
+        asked == SIGINT ? "interrupted" : "killed", flight_time(view->moved, time));
     if (asked == SIGINT)
-        say(v, " SIGINT (Ctrl-C) had asked it to stop, and a second one ends a run at once, without a checkpoint.");
+        say(t, " SIGINT (Ctrl-C) had asked it to stop, and a second one ends a run at once, without a checkpoint.");
     else if (asked)
-        say(v, " Signal %d (%s) had asked it to stop.", asked, strsignal(asked));
+        say(t, " Signal %d (%s) had asked it to stop.", asked, strsignal(asked));
     if (count > 1)
-        say(v, " %d other process%s gone in the same way; this one fell silent first.", count - 1,
+        say(t, " %d other process%s gone in the same way; this one fell silent first.", count - 1,
             count > 2 ? "es are" : " is");
-    say_place(v, &views[rank]);
-    if (count < world)
-        say_waiting(v, views, world, rank);
-    say_error(v, views, world);
+    say_place(t, view);
+    if (count < t->world)
+        say_waiting(t);
+    say_error(t);
     if (asked != SIGINT)
-        say(v, " dmesg and sacct show whether it was killed for memory.");
-    return find(v, FLIGHT_KILLED, rank);
+        say(t, " dmesg and sacct show whether it was killed for memory.");
+    return true;
 }
 
-static bool judge_stopped(struct flight_verdict *v, const struct flight_view *views, int world)
+static bool stands_still(struct trial *t)
 {
     char time[32];
-    int stopped_now = 0;
-    for (int r = 0; r < world; r++)
-        stopped_now += views[r].process == 'T';
-    for (int r = 0; r < world; r++) {
-        const struct flight_view *view = &views[r];
-        const bool stopped = view->process == 'T', stuck = view->process == 'D' && view->record->head.witness >= 0;
-        if (!view->record || (!stopped && !stuck) || !may_explain(views, world, r))
-            continue;
-        name_rank(v, view);
-        say(v, " stood still: its process was %s; its last sign is of %s.",
-            stopped ? "stopped (SIGSTOP, a debugger, or a job that was suspended)"
-                    : "stuck in the kernel (a file server or a driver that does not answer)",
-            flight_time(view->moved, time));
-        if (stopped_now > 1)
-            say(v, " So %s %d other%s: the whole job may be suspended.", stopped_now > 2 ? "are" : "is",
-                stopped_now - 1, stopped_now > 2 ? "s" : "");
-        say_place(v, view);
-        say_waiting(v, views, world, r);
-        say_error(v, views, world);
-        return find(v, FLIGHT_STOPPED, r);
+    int stopped_now = 0, rank = -1;
+    for (int r = t->world - 1; r >= 0; r--) {
+        const struct flight_view *view = &t->views[r];
+        const bool stopped = view->process == 'T';
+        const bool stuck = view->process == 'D' && view->record && view->record->head.witness >= 0;
+        stopped_now += stopped;
+        if (view->record && (stopped || stuck) && may_explain(t, r))
+            rank = r;
     }
-    return false;
-}
-
-static bool judge_non_finite(struct flight_verdict *v, const struct flight_view *views, int world)
-{
-    const struct flight_head *failure = failure_of(views, world), *head = NULL;
-    const struct flight_record *record = NULL;
-    for (int r = 0; r < world && !head; r++)
-        if (views[r].record && views[r].record->head.bad_first) {
-            record = views[r].record;
-            head = &record->head;
-        }
-    if (!head || (failure && failure->code != STATUS_DIVERGED) || head->bad_last + 2 < record->step)
-        return false;
-    if (head->bad_rank >= 0 && head->bad_rank < world && views[head->bad_rank].record)
-        name_rank(v, &views[head->bad_rank]);
-    else if (head->bad_rank >= 0)
-        say(v, "Rank %d", head->bad_rank);
-    else
-        say(v, "A rank that is not known");
-    say(v, " had the first non-finite value, in step %" PRId64 "%s%s; the last was in step %" PRId64 ".",
-        head->bad_first, *head->bad_tensor ? ", in the gradient of " : "", head->bad_tensor, head->bad_last);
-    say_error(v, views, world);
-    return find(v, FLIGHT_NON_FINITE, head->bad_rank);
-}
-
-static bool judge_failure(struct flight_verdict *v, const struct flight_view *views, int world)
-{
-    const int rank = subject_of(views, world);
-    const bool own = speaker_of(views, world) >= 0;
     if (rank < 0)
         return false;
-    if (views[rank].record)
-        name_rank(v, &views[rank]);
+    accuse(t, rank);
+    say(t, " stood still: its process was %s; its last sign is of %s.",
+        t->views[rank].process == 'T' ? "stopped (SIGSTOP, a debugger, or a job that was suspended)"
+                                      : "stuck in the kernel (a file server or a driver that does not answer)",
+        flight_time(t->views[rank].moved, time));
+    if (stopped_now > 1)
+        say(t, " So %s %d other%s: the whole job may be suspended.", stopped_now > 2 ? "are" : "is", stopped_now - 1,
+            stopped_now > 2 ? "s" : "");
+    return true;
+}
+
+static bool had_non_finite(struct trial *t)
+{
+    const struct flight_record *record = NULL;
+    for (int r = 0; r < t->world && !record; r++)
+        if (t->views[r].record && t->views[r].record->head.bad_first)
+            record = t->views[r].record;
+    if (!record || (t->failure && t->failure->code != STATUS_DIVERGED) || record->head.bad_last + 2 < record->step)
+        return false;
+    const struct flight_head *head = &record->head;
+    if (head->bad_rank >= 0 && head->bad_rank < t->world)
+        accuse(t, head->bad_rank);
     else
-        say(v, "Rank %d, which left no record,", rank);
-    say(v, own ? " ended the job with an error of its own." : " is the one that the job's error names.");
-    if (views[rank].record)
-        say_place(v, &views[rank]);
-    say_waiting(v, views, world, rank);
-    say_error(v, views, world);
-    return find(v, own ? FLIGHT_ERRED : FLIGHT_NAMED, rank);
+        say(t, "A rank that is not known");
+    say(t, " had the first non-finite value, in step %" PRId64 "%s%s; the last was in step %" PRId64 ".",
+        head->bad_first, *head->bad_tensor ? ", in the gradient of " : "", head->bad_tensor, head->bad_last);
+    return true;
+}
+
+static bool begin_named(struct trial *t, int rank, const char *what)
+{
+    if (rank < 0)
+        return false;
+    accuse(t, rank);
+    say(t, "%s%s", t->views[rank].record ? "" : ", which left no record,", what);
+    return true;
+}
+
+static bool has_erred(struct trial *t)
+{
+    return begin_named(t, t->erred, " ended the job with an error of its own.");
+}
+
+static bool is_named(struct trial *t)
+{
+    return begin_named(t, t->named, " is the one that the job's error names.");
 }
 
 bool flight_is_overdue(const struct flight_record *record, double wall, double now)
@@ -305,51 +382,48 @@ bool flight_is_overdue(const struct flight_record *record, double wall, double n
     return now - wall >= fmax(renewals_missed * record->head.interval, renewals_missed);
 }
 
-static bool judge_silent(struct flight_verdict *v, const struct flight_view *views, int world)
+static bool is_silent(struct trial *t)
 {
     int rank = -1;
     double newest = 0;
     char time[32];
-    for (int r = 0; r < world; r++) {
-        if (!views[r].record)
+    for (int r = 0; r < t->world; r++) {
+        if (!t->views[r].record)
             continue;
-        newest = fmax(newest, written(&views[r]));
-        if (rank < 0 || written(&views[r]) < written(&views[rank]))
+        newest = fmax(newest, written(&t->views[r]));
+        if (rank < 0 || written(&t->views[r]) < written(&t->views[rank]))
             rank = r;
     }
-    if (rank < 0 || views[rank].record->head.reason == FLIGHT_ENDED ||
-        !flight_is_overdue(views[rank].record, written(&views[rank]), newest))
+    const struct flight_record *record = rank < 0 ? NULL : t->views[rank].record;
+    if (!record || record->head.reason == FLIGHT_ENDED || !flight_is_overdue(record, written(&t->views[rank]), newest))
         return false;
-    name_rank(v, &views[rank]);
-    say(v,
+    accuse(t, rank);
+    say(t,
         " has not renewed its record since %s, and others have: its process or its machine stands still, or cannot "
         "write to the run folder.",
-        flight_time(1e-9 * (double)views[rank].record->head.wall, time));
-    say_place(v, &views[rank]);
-    say_waiting(v, views, world, rank);
-    return find(v, FLIGHT_SILENT, rank);
+        flight_time(1e-9 * (double)record->head.wall, time));
+    return true;
 }
 
 /* The job is over without a word, or none of its ranks can write. */
-static bool judge_lost(struct flight_verdict *v, const struct flight_view *views, int world, double now)
+static bool are_all_silent(struct trial *t)
 {
     double newest = 0; /* at least one rank has a record */
     char time[32];
-    for (int r = 0; r < world; r++) {
-        const struct flight_record *record = views[r].record;
+    for (int r = 0; r < t->world; r++) {
+        const struct flight_record *record = t->views[r].record;
         if (!record)
             continue;
         newest = fmax(newest, 1e-9 * (double)record->head.wall);
         if (record->head.reason == FLIGHT_FAILURE || record->head.reason == FLIGHT_ENDED ||
-            !flight_is_overdue(record, newest, now))
+            !flight_is_overdue(record, newest, t->now))
             return false;
     }
-    say(v,
+    say(t,
         "No rank has renewed its record since %s, by this machine's clock %.0f s ago: all processes have ended without "
         "a word, with their machines or by force, or none of them can write to the run folder.",
-        flight_time(newest, time), now - newest);
-    say_waiting(v, views, world, -1);
-    return find(v, FLIGHT_SILENT, -1);
+        flight_time(newest, time), t->now - newest);
+    return true;
 }
 
 /* Whether `late` had not reached `wait` of `view` at a time when that rank had waited for some seconds. */
@@ -359,77 +433,74 @@ static bool has_not_reached(const struct flight_view *late, const struct flight_
     if (!late->record || late->begun[channel] >= view->wait->number)
         return false;
     const double waits = common(view, flight_wall(view->record, view->wait->start));
-    const bool failed = late->record->head.reason == FLIGHT_FAILURE || view->record->head.reason == FLIGHT_FAILURE;
-    return failed || written(late) - waits >= late_seconds;
+    return failure_of(late) || failure_of(view) || written(late) - waits >= late_seconds;
 }
 
-static bool judge_missing(struct flight_verdict *v, const struct flight_view *views, int world)
+static bool is_missing(struct trial *t)
 {
     int rank = -1;
-    for (int w = 0; w < world; w++)
-        for (int r = 0; r < world && views[w].wait; r++)
-            if (has_not_reached(&views[r], &views[w]) &&
-                (rank < 0 || common(&views[r], views[r].moved) < common(&views[rank], views[rank].moved)))
-                rank = r;
+    for (int w = 0; w < t->world; w++)
+        for (int r = 0; r < t->world && t->views[w].wait; r++)
+            if (has_not_reached(&t->views[r], &t->views[w]))
+                rank = earlier(t, rank, r);
     if (rank < 0)
         return false;
-    name_rank(v, &views[rank]);
-    say(v,
+    accuse(t, rank);
+    say(t,
         " is the one that the others wait for: it has not reached the collective that they are in (its last are "
         "%" PRId64 " of the data channel and %" PRId64 " of the control channel).",
-        views[rank].begun[0], views[rank].begun[1]);
-    say_place(v, &views[rank]);
-    say_waiting(v, views, world, rank);
-    say_error(v, views, world);
-    return find(v, FLIGHT_MISSING, rank);
+        t->views[rank].begun[0], t->views[rank].begun[1]);
+    return true;
 }
 
 /* Ranks wait for some seconds, and others have no record that would show where they are. */
-static bool judge_unrecorded(struct flight_verdict *v, const struct flight_view *views, int world)
+static bool has_no_record(struct trial *t)
 {
     int rank = -1, others = -1;
     bool waits = false;
-    for (int r = world - 1; r >= 0; r--)
-        if (!views[r].record) {
+    for (int r = t->world - 1; r >= 0; r--) {
+        const struct flight_view *view = &t->views[r];
+        if (!view->record) {
             rank = r;
             others++;
-        } else if (views[r].wait) {
-            waits |= written(&views[r]) - common(&views[r], flight_wall(views[r].record, views[r].wait->start)) >=
-                     late_seconds;
+        } else if (view->wait) {
+            waits |= written(view) - common(view, flight_wall(view->record, view->wait->start)) >= late_seconds;
         }
-    if (rank < 0 || !waits || failure_of(views, world))
+    }
+    if (rank < 0 || !waits || t->failure)
         return false;
-    say(v, "Rank %d", rank);
+    accuse(t, rank);
     if (others > 0)
-        say(v, " and %d other%s", others, others == 1 ? "" : "s");
-    say(v, " left no record, and the others wait in a collective, probably for %s.", others > 0 ? "them" : "it");
-    say_waiting(v, views, world, rank);
-    return find(v, FLIGHT_MISSING, rank);
+        say(t, " and %d other%s", others, others == 1 ? "" : "s");
+    say(t, " left no record, and the others wait in a collective, probably for %s.", others > 0 ? "them" : "it");
+    return true;
 }
 
 /* ---- ranks in different collectives -------------------------------------- */
+
+static bool same_number(const struct flight_entry *a, const struct flight_entry *b)
+{
+    return a && b && a->number == b->number && flight_channel(a->kind) == flight_channel(b->kind);
+}
 
 static bool same_operation(const struct flight_entry *a, const struct flight_entry *b)
 {
     return a->kind == b->kind && a->bytes == b->bytes;
 }
 
-/* The rank whose operation fewest others are in, of those in collective number `wait->number`; *alike: how many. */
-static int odd_one(const struct flight_view *views, int world, const struct flight_entry *wait, int *alike)
+/* The rank whose operation fewest others are in, of those in collective number `wait->number`; of two the second. */
+static int odd_one(const struct trial *t, const struct flight_entry *wait)
 {
-    int odd = -1;
-    *alike = world + 1;
-    for (int r = 0; r < world; r++) {
-        const struct flight_entry *own = views[r].wait;
+    int odd = -1, fewest = t->world + 1;
+    for (int r = 0; r < t->world; r++) {
+        const struct flight_entry *own = t->views[r].wait;
         int count = 0;
-        if (!own || own->number != wait->number || flight_channel(own->kind) != flight_channel(wait->kind))
+        if (!same_number(own, wait))
             continue;
-        for (int other = 0; other < world; other++)
-            count += views[other].wait && views[other].wait->number == own->number &&
-                     flight_channel(views[other].wait->kind) == flight_channel(own->kind) &&
-                     same_operation(views[other].wait, own);
-        if (count <= *alike) { /* of two ranks the second */
-            *alike = count;
+        for (int other = 0; other < t->world; other++)
+            count += same_number(t->views[other].wait, own) && same_operation(t->views[other].wait, own);
+        if (count <= fewest) {
+            fewest = count;
             odd = r;
         }
     }
@@ -437,72 +508,200 @@ static int odd_one(const struct flight_view *views, int world, const struct flig
 }
 
 /* Ranks that came to the same number in the order of collectives with different ones. */
-static bool judge_different(struct flight_verdict *v, const struct flight_view *views, int world)
+static bool is_elsewhere(struct trial *t)
 {
     char place[160];
-    for (int w = 0; w < world; w++) {
-        const struct flight_entry *wait = views[w].wait;
-        int alike;
-        const int odd = wait ? odd_one(views, world, wait, &alike) : -1;
-        if (odd < 0 || same_operation(views[odd].wait, wait))
+    for (int w = 0; w < t->world; w++) {
+        const struct flight_entry *wait = t->views[w].wait;
+        const int odd = wait ? odd_one(t, wait) : -1;
+        if (odd < 0 || same_operation(t->views[odd].wait, wait))
             continue;
-        name_rank(v, &views[odd]);
-        say(v, " is in another collective than the others: in the %s,", flight_place(views[odd].wait, place));
-        say(v, " while rank %d is in the %s.", w, flight_place(wait, place));
-        say_error(v, views, world);
-        return find(v, FLIGHT_MISSING, odd);
+        accuse(t, odd);
+        say(t, " is in another collective than the others: in the %s,", flight_describe(t->views[odd].wait, place));
+        say(t, " while rank %d is in the %s.", w, flight_describe(wait, place));
+        return true;
     }
     return false;
 }
 
 /* ---- slow ranks ---------------------------------------------------------- */
 
-static bool judge_slow(struct flight_verdict *v, const struct flight_view *views, int world)
+static const double slow_share = 0.75;                /* of all waiting is for a slow rank, */
+static const double slow_time = 0.2;                  /* … and this part of the time, */
+static const double slow_step = 0.002;                /* … and these seconds in each step */
+enum { SLOW_LEAST = 20, CELLS = 4 * FLIGHT_ENTRIES }; /* collectives that are compared, at least */
+
+/* A collective that is over. It ends for all ranks at about the same time, so the rank that came last was in it for the
+ * shortest time. That needs no common clock. */
+struct cell {
+    int64_t number;
+    int seen, last; /* ranks; the last one */
+    double shortest, sum;
+    double before; /* from the first entry of the last one to its arrival: nobody is seen to wait for it longer */
+};
+
+/* Nanoseconds of the earliest start; a phase is recorded when it is over. */
+static int64_t first_start(const struct flight_record *record)
 {
-    struct flight_slow slow;
-    if (failure_of(views, world) || !flight_find_slow(views, world, &slow))
+    int64_t first = INT64_MAX;
+    for (int i = 0; record && i < record->count; i++)
+        first = record->entries[i].start < first ? record->entries[i].start : first;
+    return first;
+}
+
+static void add_times(struct cell *cells, const struct flight_record *record)
+{
+    int64_t before[2] = {0, 0};
+    const int64_t first = first_start(record);
+    for (int i = 0; record && i < record->count; i++) {
+        const struct flight_entry *entry = &record->entries[i];
+        const int channel = flight_channel(entry->kind);
+        if (channel < 0 || !entry->end || entry->number <= before[channel]) /* or the second piece of one */
+            continue;
+        before[channel] = entry->number;
+        struct cell *cell = &cells[channel * CELLS + entry->number % CELLS];
+        const double seconds = 1e-9 * (double)(entry->end - entry->start);
+        if (cell->seen == 0 || cell->number < entry->number)
+            *cell = (struct cell){.number = entry->number, .shortest = INFINITY};
+        if (cell->number != entry->number)
+            continue;
+        cell->seen++;
+        cell->sum += seconds;
+        if (seconds < cell->shortest) {
+            cell->shortest = seconds;
+            cell->before = 1e-9 * (double)(entry->start - first);
+            cell->last = record->head.rank;
+        }
+    }
+}
+
+/* Seconds between the first and the last start. */
+static double span_of(const struct flight_record *record)
+{
+    int64_t last = 0;
+    for (int i = 0; record && i < record->count; i++)
+        last = record->entries[i].start > last ? record->entries[i].start : last;
+    return record && record->count ? 1e-9 * (double)(last - first_start(record)) : 0;
+}
+
+static int64_t steps_of(const struct flight_record *record)
+{
+    const int count = record ? record->count : 0;
+    return count ? record->entries[count - 1].step - record->entries[0].step + 1 : 0;
+}
+
+/* What a rank has cost the others: it came last in `times` collectives, and they waited for it, on average. */
+struct lateness {
+    int times;
+    double seconds;
+};
+
+/* late: (world). Returns the number of collectives that all ranks have recorded. */
+static int measure_lateness(const struct trial *t, struct lateness *late)
+{
+    struct cell *cells = memory_zeroed((size_t)2 * CELLS, sizeof *cells);
+    int compared = 0;
+    for (int r = 0; r < t->world; r++)
+        add_times(cells, t->views[r].record);
+    for (int c = 0; c < 2 * CELLS; c++) {
+        const struct cell *cell = &cells[c];
+        if (cell->seen != t->world)
+            continue;
+        compared++;
+        late[cell->last].times++;
+        late[cell->last].seconds += fmin((cell->sum - cell->shortest) / (t->world - 1) - cell->shortest, cell->before);
+    }
+    free(cells);
+    return compared;
+}
+
+static bool is_slow(struct trial *t)
+{
+    if (t->failure || t->world < 2)
         return false;
-    name_rank(v, &views[slow.rank]);
-    say(v, " is slow: it was the last to come in %d of %d collectives, and the others waited for it %.3g of %.3g s.",
-        slow.times, slow.compared, slow.seconds, slow.span);
-    return find(v, FLIGHT_SLOW, slow.rank);
+    struct lateness *late = memory_zeroed((size_t)t->world, sizeof *late);
+    const int compared = measure_lateness(t, late);
+    double all = 0;
+    int rank = 0;
+    for (int r = 0; r < t->world; r++) {
+        all += late[r].seconds;
+        rank = late[r].seconds > late[rank].seconds ? r : rank;
+    }
+    const struct lateness worst = late[rank];
+    const double span = span_of(t->views[rank].record);
+    free(late);
+    if (compared < SLOW_LEAST || worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
+        worst.seconds < slow_step * (double)steps_of(t->views[rank].record))
+        return false;
+    accuse(t, rank);
+    say(t, " is slow: it was the last to come in %d of %d collectives, and the others waited for it %.3g of %.3g s.",
+        worst.times, compared, worst.seconds, span);
+    return true;
 }
 
 /* ---- the verdict --------------------------------------------------------- */
 
-static void say_nothing_found(struct flight_verdict *v, const struct flight_view *views, int world)
+static bool has_failed(struct trial *t)
+{
+    if (t->failure)
+        say(t, "The job has failed, and no rank stands out in the records.");
+    return t->failure != NULL;
+}
+
+static bool is_fine(struct trial *t)
 {
     int64_t least = INT64_MAX, most = 0;
     int count = 0;
-    for (int r = 0; r < world; r++)
-        if (views[r].record) {
-            const int64_t step = views[r].record->step;
+    for (int r = 0; r < t->world; r++)
+        if (t->views[r].record) {
+            const int64_t step = t->views[r].record->step;
             least = step < least ? step : least;
             most = step > most ? step : most;
             count++;
         }
-    if (failure_of(views, world)) {
-        say(v, "The job has failed, and no rank stands out in the records.");
-        say_error(v, views, world);
-        find(v, FLIGHT_FAILED, -1);
-        return;
-    }
-    find(v, FLIGHT_FINE, -1);
-    say(v, "Nothing stands out: %d of %d %s a record, ", count, world, world == 1 ? "rank has" : "ranks have");
+    say(t, "Nothing stands out: %d of %d %s a record, ", count, t->world, t->world == 1 ? "rank has" : "ranks have");
     if (least == most)
-        say(v, "all in step %" PRId64 ".", most);
+        say(t, "all in step %" PRId64 ".", most);
     else
-        say(v, "in steps %" PRId64 " to %" PRId64 ".", least, most);
+        say(t, "in steps %" PRId64 " to %" PRId64 ".", least, most);
+    return true;
 }
+
+enum { PLACE = 1, WAITING = 2, ERROR = 4 };
+
+/* The surest first. */
+static const struct {
+    enum flight_finding finding;
+    bool (*judge)(struct trial *t);
+    unsigned tail; /* what is said after the judge's words */
+} judges[] = {{FLIGHT_KILLED, was_killed, 0},
+              {FLIGHT_STOPPED, stands_still, PLACE | WAITING | ERROR},
+              {FLIGHT_NON_FINITE, had_non_finite, ERROR},
+              {FLIGHT_MISSING, is_elsewhere, ERROR},
+              {FLIGHT_ERRED, has_erred, PLACE | WAITING | ERROR},
+              {FLIGHT_NAMED, is_named, PLACE | WAITING | ERROR},
+              {FLIGHT_SILENT, is_silent, PLACE | WAITING},
+              {FLIGHT_MISSING, is_missing, PLACE | WAITING | ERROR},
+              {FLIGHT_MISSING, has_no_record, WAITING},
+              {FLIGHT_SILENT, are_all_silent, WAITING},
+              {FLIGHT_SLOW, is_slow, 0},
+              {FLIGHT_FAILED, has_failed, ERROR},
+              {FLIGHT_FINE, is_fine, 0}};
 
 void flight_judge(const struct flight_view *views, int world, double now, struct flight_verdict *verdict)
 {
+    struct trial trial = {.views = views, .world = world, .now = now, .erred = -1, .verdict = verdict}, *t = &trial;
+    size_t j = 0;
+    verdict->rank = -1;
     verdict->text[0] = 0;
-    if (judge_killed(verdict, views, world) || judge_stopped(verdict, views, world) ||
-        judge_non_finite(verdict, views, world) || judge_different(verdict, views, world) ||
-        judge_failure(verdict, views, world) || judge_silent(verdict, views, world) ||
-        judge_missing(verdict, views, world) || judge_unrecorded(verdict, views, world) ||
-        judge_lost(verdict, views, world, now) || judge_slow(verdict, views, world))
-        return;
-    say_nothing_found(verdict, views, world);
+    find_error(t);
+    while (!judges[j].judge(t))
+        j++;
+    verdict->finding = judges[j].finding;
+    if (judges[j].tail & PLACE)
+        say_place(t, &views[verdict->rank]);
+    if (judges[j].tail & WAITING)
+        say_waiting(t);
+    if (judges[j].tail & ERROR)
+        say_error(t);
 }

@@ -10,7 +10,7 @@ enum flight_finding {
     FLIGHT_KILLED,     /* its process is gone, without an error of its own */
     FLIGHT_STOPPED,    /* its process is stopped, or stuck in the kernel */
     FLIGHT_ERRED,      /* the job failed by its own error */
-    FLIGHT_NAMED,      /* the job's error names it, and its record explains no more */
+    FLIGHT_NAMED,      /* the job's error is about it, and its record explains no more */
     FLIGHT_NON_FINITE, /* it was the first with a non-finite value; rank -1: no one knows which */
     FLIGHT_SILENT,     /* its record is not renewed any more; rank -1: no record is */
     FLIGHT_MISSING,    /* the others wait in a collective that it has not reached, as far as records show */
@@ -45,6 +45,6 @@ bool flight_is_overdue(const struct flight_record *record, double wall, double n
 void flight_judge(const struct flight_view *views, int world, double now, struct flight_verdict *verdict);
 
 /* "backward of unit 3 (step 12, micro-batch 2)", "all-gather 124 of unit 3, 1.2 MB (step 12)". */
-const char *flight_place(const struct flight_entry *entry, char out[160]);
+const char *flight_describe(const struct flight_entry *entry, char out[160]);
 /* "14:15:01.250", local time, of seconds since 1970. */
 const char *flight_time(double seconds, char out[32]);

@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (length > HEADS / 2 - 100)
         return 0;
     memset(file, 0, sizeof file);
-    int n = snprintf(file, 100, "ztrain-flight 1 %016" PRIx64 " %zu 1\n", (uint64_t)XXH3_64bits(data, length), length);
+    int n = snprintf(file, 100, "ztrain-flight 2 %016" PRIx64 " %zu 1\n", (uint64_t)XXH3_64bits(data, length), length);
     memcpy(file + n, data, length);
     for (size_t at = 0; at + 56 <= rest && at / 56 < FLIGHT_ENTRIES; at += 56) {
         uint64_t words[FLIGHT_ENTRY_WORDS];

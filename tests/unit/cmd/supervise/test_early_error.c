@@ -24,7 +24,8 @@ struct rank {
     int words, end; /* pipes: its stderr, which it closes after its error; it ends when the test closes the other */
 };
 
-static void rank_start(struct rank *rank, int number, const char *job, const char *text)
+/* about: the rank that the error is about, or -1 */
+static void rank_start(struct rank *rank, int number, const char *job, const char *text, int about)
 {
     int words[2], end[2];
     char byte;
@@ -36,6 +37,7 @@ static void rank_start(struct rank *rank, int number, const char *job, const cha
         struct error err;
         snprintf(boot.job_id, sizeof boot.job_id, "%s", job);
         error_set(&err, STATUS_USAGE, "%s", text);
+        error_blame(&err, about, FAILURE_NONE);
         dup2(words[1], STDERR_FILENO);
         close(words[0]);
         close(words[1]);
@@ -72,11 +74,11 @@ static void rank_end(struct rank *rank)
 }
 
 /* Starts a rank with this error while the others live. Returns whether it prints the error. */
-static bool is_heard(int number, const char *job, const char *text)
+static bool is_heard(int number, const char *job, const char *text, int about)
 {
     struct rank rank;
     char said[512];
-    rank_start(&rank, number, job, text);
+    rank_start(&rank, number, job, text, about);
     bool heard = *rank_said(&rank, said) != 0;
     rank_end(&rank);
     if (heard && (!strstr(said, text) || !strstr(said, "on node: ")))
@@ -97,16 +99,16 @@ static void test_one_of_a_node(void **state)
     struct rank first;
     unsetenv("MASTER_ADDR");
     job_name(job, "");
-    rank_start(&first, 0, job, "no secret for rank 0: SLURM_PROCID=0, SLURM_NTASKS=4; hint: rank 7");
+    rank_start(&first, 0, job, "no secret for rank 0: SLURM_PROCID=0, SLURM_NTASKS=4; hint: rank 7", 0);
     assert_non_null(strstr(rank_said(&first, said), "rank 0 on node: no secret"));
-    assert_false(is_heard(0, job, "no secret for rank 0: SLURM_PROCID=0, SLURM_NTASKS=4"));
-    assert_false(is_heard(3, job, "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4; hint: another"));
-    assert_true(is_heard(3, job, "no secret for rank 2: SLURM_PROCID=3, SLURM_NTASKS=4"));
-    assert_true(is_heard(3, job, "something else"));
-    assert_true(is_heard(3, job_name(other, ".r1"), "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4"));
-    assert_true(is_heard(3, "", "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4"));
+    assert_false(is_heard(0, job, "no secret for rank 0: SLURM_PROCID=0, SLURM_NTASKS=4", 0));
+    assert_false(is_heard(3, job, "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4; hint: another", 3));
+    assert_true(is_heard(3, job, "no secret for rank 2: SLURM_PROCID=3, SLURM_NTASKS=4", 2));
+    assert_true(is_heard(3, job, "something else", -1));
+    assert_true(is_heard(3, job_name(other, ".r1"), "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4", 3));
+    assert_true(is_heard(3, "", "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4", 3));
     rank_end(&first);
-    assert_true(is_heard(3, job, "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4"));
+    assert_true(is_heard(3, job, "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4", 3));
 }
 
 /* Without a job name, the address where its ranks meet identifies the job. */
@@ -117,9 +119,9 @@ static void test_ranks_of_torchrun(void **state)
     struct rank first;
     setenv("MASTER_ADDR", "localhost", 1);
     setenv("MASTER_PORT", job_name(port, ""), 1);
-    rank_start(&first, 0, "", "no secret");
+    rank_start(&first, 0, "", "no secret", -1);
     assert_non_null(strstr(rank_said(&first, said), "no secret"));
-    assert_false(is_heard(1, "", "no secret"));
+    assert_false(is_heard(1, "", "no secret", -1));
     rank_end(&first);
     unsetenv("MASTER_ADDR");
     unsetenv("MASTER_PORT");
@@ -169,14 +171,14 @@ static void test_a_name_that_proves_nothing(void **state)
     struct rank first;
     struct sockaddr_un name;
     job_name(job, "");
-    rank_start(&first, 0, job, "no secret");
+    rank_start(&first, 0, job, "no secret", -1);
     rank_said(&first, said);
     socklen_t size = find_name(first.pid, &name);
     rank_end(&first);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), ready[2], status;
     /* the name is free again, and this process takes it */
     assert_int_equal(bind(fd, (struct sockaddr *)&name, size), 0);
-    assert_true(is_heard(1, job, "no secret"));
+    assert_true(is_heard(1, job, "no secret", -1));
     close(fd);
     if (geteuid() != 0)
         return;
@@ -190,7 +192,7 @@ static void test_a_name_that_proves_nothing(void **state)
         pause();
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
-    assert_true(is_heard(1, job, "no secret"));
+    assert_true(is_heard(1, job, "no secret", -1));
     kill(stranger, SIGKILL);
     waitpid(stranger, &status, 0);
     close(ready[0]);

@@ -232,7 +232,8 @@ static void lose(struct control *control, const struct loss_case *loss)
     case LEAVES_0: _exit(0);
     case FAILS:
         error_set(&own, STATUS_DATA, "cannot read 'shard.bin' at 4096");
-        control_fail(control, control_self(control), own.code, own.text);
+        error_blame(&own, control_self(control), FAILURE_ERROR);
+        control_fail(control, &own);
         break;
     case LEAVES_IN_ORDER: break;
     }
@@ -488,7 +489,9 @@ static void test_messages_that_do_not_fit(void **state)
         {true, {{AGENT_STATE, 1, RANK_CLOSED, 1}, NULL}, false},
         {true, {{AGENT_FAIL, 3, STATUS_DATA, 3}, "bad"}, false},
         {true, {{AGENT_FAIL, 2, 0, 3}, "bad"}, false},
-        {true, {{AGENT_FAIL, 2, 256, 3}, "bad"}, false},
+        {true, {{AGENT_FAIL, 2, FAILURE_DIED << 8, 3}, "bad"}, false},
+        {true, {{AGENT_FAIL, 2, FAILURE_COUNT << 8 | STATUS_DATA, 3}, "bad"}, false},
+        {true, {{AGENT_FAIL, AGENT_NOBODY, FAILURE_ERROR << 8 | STATUS_DATA, 3}, "bad"}, false},
         {true, {{AGENT_FAIL, 2, STATUS_DATA, 2048}, NULL}, false},
         {true, {{AGENT_BYE, 1, 0, 1}, NULL}, false},
         {true, {{0, 1, 0, 0}, NULL}, false},
@@ -535,7 +538,7 @@ static void test_stream_in_pieces(void **state)
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 1, &op, sizeof op, slot, sizeof slot);
         agent_outbox_put(&outbox, AGENT_TICK, AGENT_NOBODY, 0, beats, sizeof beats, NULL, 0);
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 2, &op, sizeof op, slot, sizeof slot);
-        agent_outbox_put(&outbox, AGENT_FAIL, 2, STATUS_DIVERGED, "too bad", 7, NULL, 0);
+        agent_outbox_put(&outbox, AGENT_FAIL, 2, FAILURE_ERROR << 8 | STATUS_DIVERGED, "too bad", 7, NULL, 0);
         agent_outbox_put(&outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);
         while (at < outbox.head) {
             size_t bytes;

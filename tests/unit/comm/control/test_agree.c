@@ -2,7 +2,6 @@
 #include "tests/unit/fixtures/ranks.h"
 
 #include "comm/agree.h"
-#include "comm/control/verdict.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +12,7 @@
 
 enum { WORLD = 4 };
 
-/* ---- the verdict, with an exchange through a table ----------------------- */
+/* ---- outcomes, with an exchange through a table ----------------------- */
 
 struct table {
     struct outcome outcomes[WORLD];
@@ -32,22 +31,23 @@ static enum status exchange_by_table(void *context, const void *own, size_t byte
     return STATUS_OK;
 }
 
-/* The verdict of WORLD ranks with these messages (NULL: no failure) and codes. */
-static void reach(const char *const texts[WORLD], const enum status codes[WORLD], enum status results[WORLD],
-                  int lowest[WORLD], struct error errors[WORLD])
+/* What WORLD ranks with these messages (NULL: no failure) and codes agree on; abouts: whom they are about. */
+static void reach(const char *const texts[WORLD], const int abouts[WORLD], const enum status codes[WORLD],
+                  enum status results[WORLD], int lowest[WORLD], struct error errors[WORLD])
 {
     struct table table = {.complete = false};
     struct outcome own, all[WORLD];
     for (int pass = 0; pass < 2; pass++)
         for (int r = 0; r < WORLD; r++) {
-            const struct verdict_ranks ranks = {r, WORLD, exchange_by_table, &table};
+            const struct agree_ranks ranks = {r, WORLD, exchange_by_table, &table};
             enum status status = texts[r] ? codes[r] : STATUS_OK;
             table.rank = r;
             table.complete = pass == 1;
             errors[r] = (struct error){.code = STATUS_OK};
             if (texts[r])
                 error_set(&errors[r], codes[r], "%s", texts[r]);
-            results[r] = verdict_reach(&ranks, &own, sizeof own, all, status, &lowest[r], &errors[r]);
+            error_blame(&errors[r], abouts[r], FAILURE_NONE);
+            results[r] = agree_through(&ranks, &own, sizeof own, all, status, &lowest[r], &errors[r]);
         }
 }
 
@@ -56,15 +56,17 @@ static void test_who_prints(void **state)
     (void)state;
     static const struct {
         const char *texts[WORLD];
+        int abouts[WORLD];
         bool prints[WORLD];
     } cases[] = {
-        {{"no file", "no file", "no file", "no file"}, {true, false, false, false}},
-        {{NULL, "no file", NULL, "no file"}, {false, true, false, false}},
-        {{NULL, "no file", "no disk", "no file"}, {false, true, true, false}},
-        {{"no file; hint: one", "no file; hint: another", NULL, NULL}, {true, false, false, false}},
-        {{"rank 0 is lost: SLURM_PROCID=0", NULL, "rank 2 is lost: SLURM_PROCID=2", NULL}, {true, false, false, false}},
-        {{"rank 2 on n1: no disk", NULL, "rank 2 on n1: no disk", NULL}, {true, false, false, false}},
-        {{NULL, "rank 0 is lost", "rank 3 is lost", "rank 0 is lost"}, {false, true, true, false}},
+        {{"no file", "no file", "no file", "no file"}, {-1, -1, -1, -1}, {true, false, false, false}},
+        {{NULL, "no file", NULL, "no file"}, {-1, -1, -1, -1}, {false, true, false, false}},
+        {{NULL, "no file", "no disk", "no file"}, {-1, -1, -1, -1}, {false, true, true, false}},
+        {{"no file; hint: one", "no file; hint: another", NULL, NULL}, {-1, -1, -1, -1}, {true, false, false, false}},
+        {{"rank 0 is lost: A=0", NULL, "rank 2 is lost: A=2", NULL}, {0, -1, 2, -1}, {true, false, false, false}},
+        {{"rank 2 on n1: no disk", NULL, "rank 2 on n1: no disk", NULL}, {2, -1, 2, -1}, {true, false, false, false}},
+        {{NULL, "rank 0 is lost", "rank 3 is lost", "rank 0 is lost"}, {0, 0, 3, 0}, {false, true, true, false}},
+        {{NULL, "no rank 0 at a", "no rank 0 at b", "no rank 2"}, {0, 0, 0, 2}, {false, true, false, true}},
     };
     static const enum status codes[WORLD] = {STATUS_DATA, STATUS_USAGE, STATUS_DEVICE, STATUS_CHECKPOINT};
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
@@ -73,7 +75,7 @@ static void test_who_prints(void **state)
         int lowest[WORLD], expected = 0;
         while (!cases[c].texts[expected])
             expected++;
-        reach(cases[c].texts, codes, results, lowest, errors);
+        reach(cases[c].texts, cases[c].abouts, codes, results, lowest, errors);
         for (int r = 0; r < WORLD; r++)
             if (results[r] != codes[expected] || errors[r].code != codes[expected] || lowest[r] != expected ||
                 errors[r].printed == cases[c].prints[r] || !errors[r].text[0])
@@ -86,11 +88,12 @@ static void test_no_failure(void **state)
 {
     (void)state;
     const char *const texts[WORLD] = {NULL, NULL, NULL, NULL};
+    const int abouts[WORLD] = {0};
     const enum status codes[WORLD] = {STATUS_OK, STATUS_OK, STATUS_OK, STATUS_OK};
     enum status results[WORLD];
     struct error errors[WORLD];
     int lowest[WORLD];
-    reach(texts, codes, results, lowest, errors);
+    reach(texts, abouts, codes, results, lowest, errors);
     for (int r = 0; r < WORLD; r++)
         assert_true(results[r] == STATUS_OK && lowest[r] == -1 && !errors[r].printed);
 }
@@ -100,15 +103,15 @@ static void test_exchange_that_fails(void **state)
 {
     (void)state;
     struct table table = {.complete = false};
-    const struct verdict_ranks ranks = {0, WORLD, exchange_by_table, &table};
+    const struct agree_ranks ranks = {0, WORLD, exchange_by_table, &table};
     struct outcome own, all[WORLD];
     struct error err = {.code = STATUS_OK};
     int lowest = 0;
-    assert_int_equal(verdict_reach(&ranks, &own, sizeof own, all, STATUS_OK, &lowest, &err), STATUS_PEER);
+    assert_int_equal(agree_through(&ranks, &own, sizeof own, all, STATUS_OK, &lowest, &err), STATUS_PEER);
     assert_string_equal(err.text, "the first pass");
     assert_int_equal(lowest, -1);
     error_set(&err, STATUS_DATA, "no file");
-    assert_int_equal(verdict_reach(&ranks, &own, sizeof own, all, STATUS_DATA, &lowest, &err), STATUS_DATA);
+    assert_int_equal(agree_through(&ranks, &own, sizeof own, all, STATUS_DATA, &lowest, &err), STATUS_DATA);
     assert_string_equal(err.text, "no file");
     assert_false(err.printed);
 }

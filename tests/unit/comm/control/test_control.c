@@ -267,8 +267,8 @@ static void test_blame_without_waiting(void **state)
         else
             peer_blame_rank(control, 2);
         assert_int_equal(control_status(control, &error), STATUS_PEER);
-        const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own final error"
-                                    : "rank 2 on host0 (process 102) died; hint: its own final error";
+        const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own last words"
+                                    : "rank 2 on host0 (process 102) died; hint: its own last words";
         assert_int_equal(strncmp(error.text, blamed, strlen(blamed)), 0);
         control_detach(control);
         close(fd);

@@ -2,7 +2,6 @@
  * two nodes. */
 #include "comm/control/net.h"
 
-#include "comm/control/operation.h"
 #include "core/clock.h"
 
 #include <pthread.h>
@@ -229,7 +228,7 @@ static void test_job_fails(void **state)
     pthread_create(&ends[0].thread, NULL, run, &ends[0]);
     usleep(120000);
     double start = seconds_now();
-    control_fail(ends[0].control, 1, STATUS_DATA, "cannot read 'x'");
+    control_blame(ends[0].control, 1, FAILURE_ERROR, STATUS_DATA, "cannot read 'x'");
     pthread_join(ends[0].thread, NULL);
     assert_true(seconds_now() - start < 20);
     assert_failed(&ends[0], STATUS_DATA, "cannot read 'x'");
