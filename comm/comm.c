@@ -6,6 +6,7 @@
 #include "comm/transport_check.h"
 #include "comm/transport_gpu.h"
 #include "core/heartbeat.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -20,9 +21,7 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     if (bootstrap->world > BOOTSTRAP_MAX_RANKS)
         return error_set(err, STATUS_USAGE, "%d ranks are more than %d", bootstrap->world, BOOTSTRAP_MAX_RANKS);
     TRY(bootstrap_connect(bootstrap, config->timeout_seconds, config->interface, err));
-    struct comm *c = calloc(1, sizeof *c);
-    if (!c)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct comm *c = memory_zeroed(1, sizeof *c);
     c->rank = bootstrap->rank;
     c->world = bootstrap->world;
     c->own_fd = -1;
@@ -33,15 +32,11 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->stuck_context = config->stuck_context;
     pthread_mutex_init(&c->mutex, NULL);
     size_t world = (size_t)c->world;
-    TRY_GOTO(topology_init(&c->topology, c->rank, c->world, bootstrap->places, err));
-    c->peers = calloc(world, sizeof *c->peers);
-    c->in = calloc(world, sizeof *c->in);
-    c->slots = calloc(world, sizeof *c->slots);
-    c->sizes = calloc(world, sizeof *c->sizes);
-    if (!c->peers || !c->in || !c->slots || !c->sizes) {
-        status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto fail;
-    }
+    topology_init(&c->topology, c->rank, c->world, bootstrap->places);
+    c->peers = memory_zeroed(world, sizeof *c->peers);
+    c->in = memory_zeroed(world, sizeof *c->in);
+    c->slots = memory_zeroed(world, sizeof *c->slots);
+    c->sizes = memory_zeroed(world, sizeof *c->sizes);
     if (bootstrap->launcher && c->world > 1)
         TRY_GOTO(comm_join_nodes(c, bootstrap, config, err));
     else
@@ -124,19 +119,9 @@ void comm_launch(struct comm *comm, struct graph *graph)
         graph_launch(graph);
 }
 
-int comm_rank(const struct comm *comm)
-{
-    return comm->rank;
-}
-
-int comm_world(const struct comm *comm)
-{
-    return comm->world;
-}
-
 void comm_note_plan(struct comm *comm, uint64_t bytes)
 {
-    atomic_store(&control_block(comm->control)->ranks[comm->rank].planned, bytes);
+    atomic_store(&comm->control->block->ranks[comm->rank].planned, bytes);
 }
 
 bool comm_await_end(struct comm *comm, double seconds)
@@ -149,13 +134,13 @@ bool comm_await_end(struct comm *comm, double seconds)
 
 int comm_flight_peers(const struct comm *comm)
 {
-    return control_local_world(comm->control);
+    return comm->control->local_world;
 }
 
 struct flight_peer comm_flight_peer(const struct comm *comm, int local_rank)
 {
-    const int rank = control_local(comm->control, local_rank);
-    const struct control_rank *entry = &control_block(comm->control)->ranks[rank];
+    const int rank = comm->control->locals[local_rank];
+    const struct control_rank *entry = &comm->control->block->ranks[rank];
     return (struct flight_peer){.rank = rank,
                                 .pid = entry->pid,
                                 .host = entry->host,

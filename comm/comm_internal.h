@@ -10,7 +10,7 @@
  *     transport_network.c              transport between nodes: TCP
  *     comm_share.c                shared segments
  *     control_channel.c             the control channel: barrier, exchange, sum, broadcast
- *     comm_op_barrier.c           the job's status; how ranks meet in an operation
+ *     comm_status.c           the job's status; how ranks meet in an operation
  *
  * Below them: control_wait.h, watchdog.h, control.h, net.h, agent.h. */
 #pragma once
@@ -101,7 +101,7 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
         *lowest = rank;
 }
 
-/* ---- comm_op_barrier.c --------------------------------------------------- */
+/* ---- comm_status.c ------------------------------------------------------- */
 
 /* Publishes this rank's operation on the channel, waits for all ranks that share it (data: this node's; control: all)
  * and compares. The operations of these ranks are left in `peers`, in their order (NULL: not wanted). */
@@ -131,7 +131,7 @@ void transport_host_submit(const struct data_op *op, struct stream *stream);
 /* ---- transport_network.c: with several nodes (comm->net) ----------------- */
 
 /* Allocates scratch, parts and bad. */
-enum status transport_network_prepare(struct comm *comm, struct error *err);
+void transport_network_prepare(struct comm *comm);
 
 /* Gathers the slices of other nodes' ranks; when the first call returns, the own slice is on its way to them. The
  * second leaves staging memory in use until the next comm_op_barrier(). */

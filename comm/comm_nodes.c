@@ -11,6 +11,7 @@
 #include "comm/wire/wire.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,29 +192,20 @@ end:
 static enum status hand_over_connections(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
-    int *ranks = calloc((size_t)o->num_data + 1, sizeof *ranks), *fds = calloc((size_t)o->num_data + 1, sizeof *fds);
-    struct agent_link *links = calloc((size_t)o->num_agents + 1, sizeof *links);
+    struct agent_link *links = memory_zeroed((size_t)o->num_agents + 1, sizeof *links);
     enum status status = STATUS_OK;
-    if (!ranks || !fds || !links) {
-        status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto end;
-    }
+    o->comm->net = net_new(o->comm->control, t->world);
     for (int i = 0; i < o->num_data; i++) {
-        ranks[i] = o->peers[i].rank;
-        fds[i] = o->peers[i].fd;
+        net_connect(o->comm->net, o->peers[i].rank, o->peers[i].fd);
         o->peers[i].fd = -1;
     }
-    TRY_END(net_new(o->comm->control, t->world, ranks, fds, o->num_data, &o->comm->net, err));
     for (int i = 0; i < o->num_agents; i++) {
         struct wire_peer *peer = &o->peers[o->num_data + i];
         links[i] = (struct agent_link){.node = o->boot->places[peer->rank].node, .fd = peer->fd};
         peer->fd = -1;
     }
     if (t->local_rank == 0)
-        TRY_END(agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err));
-end:
-    free(ranks);
-    free(fds);
+        status = agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err);
     free(links);
     return status;
 }
@@ -224,20 +216,16 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct
     enum status status;
     size_t world = (size_t)boot->world;
     int num_peers = 0;
-    o->words = calloc(world, sizeof *o->words);
-    o->hosts = calloc((size_t)c->topology.num_nodes, sizeof *o->hosts);
-    o->peers = calloc(2 * world, sizeof *o->peers);
-    if (!o->words || !o->hosts || !o->peers) {
-        status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto end;
-    }
+    o->words = memory_zeroed(world, sizeof *o->words);
+    o->hosts = memory_zeroed((size_t)c->topology.num_nodes, sizeof *o->hosts);
+    o->peers = memory_zeroed(2 * world, sizeof *o->peers);
     TRY_END(share_node(o, err));
     TRY_END(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
     if (c->topology.num_nodes > 1) {
         TRY_END(connect_nodes(o, err));
         num_peers = o->num_data + o->num_agents;
         TRY_END(hand_over_connections(o, err));
-        TRY_END(transport_network_prepare(c, err));
+        transport_network_prepare(c);
     }
 end:
     for (int i = 0; i < num_peers; i++)

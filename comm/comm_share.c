@@ -42,12 +42,12 @@ static enum status extend_memory(struct comm *comm, size_t total, struct error *
 {
     struct machine_memory machine;
     struct error local = {.code = STATUS_OK};
-    int fd = control_fd(comm->control);
+    int fd = comm->control->fd;
     machine_memory("", &machine);
     if (total > machine.available)
         error_set(&local, STATUS_DEVICE, "%d ranks on one node need %.1f MiB of shared memory, %.1f MiB are available",
                   comm->topology.local_world, mebibytes(total), mebibytes(machine.available));
-    else if (fd >= 0 && ftruncate(fd, (off_t)(control_segments_offset(comm->control) + total)) != 0)
+    else if (fd >= 0 && ftruncate(fd, (off_t)(comm->control->segments + total)) != 0)
         error_set(&local, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", mebibytes(total),
                   strerror(errno));
     if (local.code == STATUS_OK)
@@ -63,10 +63,9 @@ static enum status extend_memory(struct comm *comm, size_t total, struct error *
 static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, struct error *err)
 {
     const size_t total = stride * (size_t)comm->topology.local_world;
-    int fd = control_fd(comm->control);
+    int fd = comm->control->fd;
     void *map = fd < 0 ? mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                       : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                              (off_t)control_segments_offset(comm->control));
+                       : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)comm->control->segments);
     if (map == MAP_FAILED)
         return error_set(err, STATUS_DEVICE, "cannot map %.1f MiB of shared memory: %s", mebibytes(total),
                          strerror(errno));

@@ -158,24 +158,16 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
     ASSERT(count > 0 && self >= 0 && self < count);
     enum status status = STATUS_OK;
     struct matching m = {.views = views, .count = count};
-    *index = -1;
-    m.chosen = malloc((size_t)count * sizeof *m.chosen);
-    m.visited = malloc((size_t)count * sizeof *m.visited);
-    if (!m.chosen || !m.visited) {
-        status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto end;
-    }
+    m.chosen = memory_alloc((size_t)count * sizeof *m.chosen);
+    m.visited = memory_alloc((size_t)count * sizeof *m.visited);
     for (int r = 0; r < count; r++)
         m.chosen[r] = -1;
-    for (int r = 0; r < count; r++) {
+    for (int r = 0; r < count && status == STATUS_OK; r++) {
         memset(m.visited, 0, (size_t)count * sizeof *m.visited);
-        if (!match_rank(&m, r)) {
+        if (!match_rank(&m, r))
             status = no_gpu_left(views, count, r, host, err);
-            goto end;
-        }
     }
-    *index = m.chosen[self];
-end:
+    *index = status == STATUS_OK ? m.chosen[self] : -1;
     free(m.chosen);
     free(m.visited);
     return status;

@@ -1,5 +1,7 @@
 #include "comm/topology.h"
 
+#include "core/memory.h"
+
 #include <stdlib.h>
 
 static int node_of(const struct rank_place *places, int rank)
@@ -7,25 +9,20 @@ static int node_of(const struct rank_place *places, int rank)
     return places ? places[rank].node : 0;
 }
 
-enum status topology_init(struct topology *t, int rank, int world, const struct rank_place *places, struct error *err)
+void topology_init(struct topology *t, int rank, int world, const struct rank_place *places)
 {
     ASSERT(world >= 1 && rank >= 0 && rank < world);
     *t = (struct topology){.rank = rank, .world = world, .node = node_of(places, rank), .num_nodes = 1};
     for (int r = 0; r < world; r++)
         if (node_of(places, r) >= t->num_nodes)
             t->num_nodes = node_of(places, r) + 1;
-    t->locals = calloc((size_t)world, sizeof *t->locals);
-    t->remotes = calloc((size_t)world, sizeof *t->remotes);
-    t->proxies = calloc((size_t)t->num_nodes, sizeof *t->proxies);
-    t->proxy_of = calloc((size_t)world, sizeof *t->proxy_of);
-    t->index_at_proxy = calloc((size_t)world, sizeof *t->index_at_proxy);
-    int *sizes = calloc((size_t)t->num_nodes, sizeof *sizes), *counts = calloc((size_t)world, sizeof *counts);
-    if (!t->locals || !t->remotes || !t->proxies || !t->proxy_of || !t->index_at_proxy || !sizes || !counts) {
-        topology_release(t);
-        free(sizes);
-        free(counts);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
+    t->locals = memory_zeroed((size_t)world, sizeof *t->locals);
+    t->remotes = memory_zeroed((size_t)world, sizeof *t->remotes);
+    t->proxies = memory_zeroed((size_t)t->num_nodes, sizeof *t->proxies);
+    t->proxy_of = memory_zeroed((size_t)world, sizeof *t->proxy_of);
+    t->index_at_proxy = memory_zeroed((size_t)world, sizeof *t->index_at_proxy);
+    int *sizes = memory_zeroed((size_t)t->num_nodes, sizeof *sizes),
+        *counts = memory_zeroed((size_t)world, sizeof *counts);
     for (int r = 0; r < world; r++) {
         sizes[node_of(places, r)]++;
         if (r == rank)
@@ -54,7 +51,6 @@ enum status topology_init(struct topology *t, int rank, int world, const struct 
         t->most_carried = counts[l] > t->most_carried ? counts[l] : t->most_carried;
     free(sizes);
     free(counts);
-    return STATUS_OK;
 }
 
 void topology_release(struct topology *t)

@@ -23,8 +23,7 @@ struct topology {
 };
 
 /* places: (world); every node from 0 to its largest number has a rank. NULL: all ranks are on one node. */
-enum status topology_init(struct topology *topology, int rank, int world, const struct rank_place *places,
-                          struct error *err);
+void topology_init(struct topology *topology, int rank, int world, const struct rank_place *places);
 void topology_release(struct topology *topology);
 
 /* Bytes that this rank sends and receives over the network in an all-gather of `bytes` from each rank; in a

@@ -67,9 +67,7 @@ enum status transport_gpu_new(struct comm *comm, struct device *device, bool may
     enum status status;
     void *send = NULL, *recv = NULL;
     *out = NULL;
-    struct transport_gpu *gpu = calloc(1, sizeof *gpu);
-    if (!gpu)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct transport_gpu *gpu = memory_zeroed(1, sizeof *gpu);
     gpu->comm = comm;
     gpu->device = device;
     TRY_GOTO(choose_transport(gpu, may_share, nccl_ctas, way, err));

@@ -123,9 +123,7 @@ static void *watch(void *argument)
 
 static enum status start_watcher(struct transport_nccl *n, struct error *err)
 {
-    n->watches = calloc((size_t)n->comm->world, sizeof *n->watches);
-    if (!n->watches)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    n->watches = memory_zeroed((size_t)n->comm->world, sizeof *n->watches);
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
             watchdog_begin(n->comm->control, r, &n->watches[r]);
@@ -188,14 +186,14 @@ static enum status begin_alone(struct transport_nccl *n, ncclUniqueId *id, int *
 static enum status check_openings(const struct comm *comm, const struct opening *all, struct error *err)
 {
     for (int r = 0; r < comm->world; r++) {
-        const char *host = control_block(comm->control)->ranks[r].host;
+        const char *host = comm->control->block->ranks[r].host;
         if (all[r].code != STATUS_OK) {
             error_set(err, (enum status)all[r].code, "rank %d on %s cannot use NCCL", r, host);
             return error_blame(err, r, FAILURE_NONE);
         }
         if (all[r].version != all[0].version) {
             error_set(err, STATUS_DEVICE, "rank %d on %s has version %d of NCCL, rank 0 on %s has %d", r, host,
-                      all[r].version, control_block(comm->control)->ranks[0].host, all[0].version);
+                      all[r].version, comm->control->block->ranks[0].host, all[0].version);
             error_blame(err, r, FAILURE_NONE);
             return error_hint(err, "install the same library on all nodes; LD_LIBRARY_PATH and ldconfig choose it");
         }
@@ -250,13 +248,10 @@ enum status transport_nccl_new(struct comm *comm, struct device *device, int cta
     ncclUniqueId id;
     int version = 0;
     *out = NULL;
-    struct transport_nccl *n = calloc(1, sizeof *n);
-    if (!n)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct transport_nccl *n = memory_zeroed(1, sizeof *n);
     n->comm = comm;
     n->cuda = (struct cuda_device *)device->private_;
-    n->patience =
-        6 * control_timeout(comm->control) + 0.25 * comm->world; /* NCCL searches for the paths between GPUs */
+    n->patience = 6 * comm->control->timeout + 0.25 * comm->world; /* NCCL searches for the paths between GPUs */
     pthread_mutex_init(&n->mutex, NULL);
     TRY_GOTO(begin_together(n, &id, &version, err));
     TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));

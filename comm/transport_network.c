@@ -17,6 +17,7 @@
  * ahead. */
 #include "comm/comm_internal.h"
 #include "core/heartbeat.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,15 +34,12 @@ static size_t scratch_bytes(const struct comm *comm)
     return least > SCRATCH_BYTES ? least : (size_t)SCRATCH_BYTES;
 }
 
-enum status transport_network_prepare(struct comm *comm, struct error *err)
+void transport_network_prepare(struct comm *comm)
 {
-    const struct topology *t = &comm->topology;
-    comm->scratch = malloc(scratch_bytes(comm));
-    comm->parts = calloc(2 * (size_t)t->world, sizeof *comm->parts);
-    comm->bad = calloc(2 * (size_t)t->world, sizeof *comm->bad);
-    if (!comm->scratch || !comm->parts || !comm->bad)
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    return STATUS_OK;
+    const size_t world = (size_t)comm->world;
+    comm->scratch = memory_alloc(scratch_bytes(comm));
+    comm->parts = memory_zeroed(2 * world, sizeof *comm->parts);
+    comm->bad = memory_zeroed(2 * world, sizeof *comm->bad);
 }
 
 static size_t round_down(size_t value, size_t unit)

@@ -206,7 +206,7 @@ static uint64_t planned_bytes(const struct job *job)
 {
     uint64_t bytes = 0;
     for (int r = 0; r < job->ranks; r++)
-        bytes += atomic_load(&control_block(job->control)->ranks[r].planned);
+        bytes += atomic_load(&job->control->block->ranks[r].planned);
     return bytes;
 }
 
@@ -235,7 +235,7 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
 static void rank_ended(struct job *job, int rank, int status)
 {
     struct child *child = &job->children[rank];
-    struct control_rank *entry = &control_block(job->control)->ranks[rank];
+    struct control_rank *entry = &job->control->block->ranks[rank];
     struct error err;
     child->running = false;
     if (WIFSIGNALED(status)) {
@@ -379,7 +379,7 @@ static void supervise_until_end(struct job *job)
 /* The job's exit code once all ranks have ended. *unsaid: the error, if no rank has printed it; else code STATUS_OK. */
 static int job_exit_code(struct job *job, struct error *unsaid)
 {
-    const struct control_block *block = control_block(job->control);
+    const struct control_block *block = job->control->block;
     *unsaid = (struct error){.code = STATUS_OK};
     if (job->interrupted)
         return error_set(unsaid, STATUS_INTERRUPTED, "interrupted a second time: ended at once, without a checkpoint");
@@ -478,7 +478,7 @@ static void job_close(struct job *job)
 /* The text of the failure that ended the job; "": it has not failed. */
 static void copy_cause(const struct job *job, char cause[SUPERVISE_CAUSE_BYTES])
 {
-    const struct control_block *block = control_block(job->control);
+    const struct control_block *block = job->control->block;
     *cause = '\0';
     if (atomic_load(&block->failed) == 2)
         snprintf(cause, SUPERVISE_CAUSE_BYTES, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);

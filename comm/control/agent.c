@@ -9,6 +9,7 @@
 #include "comm/control/agent_messages.h"
 #include "comm/control/watchdog.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/thread.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ struct agent {
 
 static bool job_failed(const struct agent *agent)
 {
-    return atomic_load(&control_block(agent->control)->failed) != 0;
+    return atomic_load(&agent->control->block->failed) != 0;
 }
 
 /* ---- the sender ---------------------------------------------------------- */
@@ -90,7 +91,7 @@ static bool job_failed(const struct agent *agent)
 /* Puts the news of this node's ranks and of the job into the outbox. */
 static void collect_news(struct agent *agent)
 {
-    struct control_block *block = control_block(agent->control);
+    struct control_block *block = agent->control->block;
     for (int i = 0; i < agent->local_world; i++) {
         struct local_rank *local = &agent->ranks[i];
         struct control_rank *entry = &block->ranks[local->rank];
@@ -172,8 +173,8 @@ static void become_agent_thread(const char *name)
 static void *send_loop(void *argument)
 {
     struct agent *agent = argument;
-    struct control_block *block = control_block(agent->control);
-    struct control_rank *first = &block->ranks[control_self(agent->control)];
+    struct control_block *block = agent->control->block;
+    struct control_rank *first = &block->ranks[agent->control->rank];
     double next_heartbeat = 0, stop_limit = INFINITY;
     become_agent_thread("ztrain-send");
     for (;;) {
@@ -275,7 +276,7 @@ static void look_at_connection(struct agent *agent, struct connection *c, double
     if (c->ended || c->inbox.bye)
         return;
     c->silent += slice;
-    double limit = control_silence(agent->control) - agent->heartbeat_seconds;
+    double limit = agent->control->silence - agent->heartbeat_seconds;
     if (!c->inbox.hello && limit < start_patience) /* that agent may still be connecting with others */
         limit = start_patience;
     if (c->silent >= limit)
@@ -292,7 +293,7 @@ static void look_at_rank(struct agent *agent, struct local_rank *local, bool eve
         local->pidfd = -local->pidfd - 2; /* negative, so poll() ignores it; agent_free() closes it */
         control_rank_ended(agent->control, local->rank);
     }
-    uint32_t state = atomic_load(&control_block(agent->control)->ranks[local->rank].state);
+    uint32_t state = atomic_load(&agent->control->block->ranks[local->rank].state);
     if (local->gone >= blame_after && state != RANK_CLOSED && !job_failed(agent))
         peer_blame_rank(agent->control, local->rank);
 }
@@ -353,14 +354,13 @@ static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *
 /* Closes and frees everything that was opened. */
 static void agent_free(struct agent *agent)
 {
-    for (int i = 0; agent->connections && i < agent->count; i++) {
+    for (int i = 0; i < agent->count; i++) {
         struct connection *c = &agent->connections[i];
-        if (c->fd >= 0)
-            close(c->fd);
+        close(c->fd);
         agent_inbox_release(&c->inbox);
         free(c->heartbeat);
     }
-    for (int i = 0; agent->ranks && i < agent->local_world; i++) {
+    for (int i = 0; i < agent->local_world; i++) {
         int pidfd = agent->ranks[i].pidfd;
         if (pidfd != -1)
             close(pidfd < -1 ? -pidfd - 2 : pidfd);
@@ -376,26 +376,14 @@ static void agent_free(struct agent *agent)
     free(agent);
 }
 
-static enum status open_connections(struct agent *agent, const struct agent_link *links, struct error *err)
-{
-    for (int i = 0; i < agent->count; i++) {
-        struct connection *c = &agent->connections[i];
-        TRY(agent_inbox_init(&c->inbox, agent->control, links[i].node, err));
-        c->heartbeat = malloc(agent_heartbeat_bytes(agent->local_world));
-        if (!c->heartbeat)
-            return error_set(err, STATUS_DEVICE, "out of memory");
-    }
-    return STATUS_OK;
-}
-
 /* Opens the processes of the other ranks of this node, to see them end. They need not have attached yet. */
 static enum status open_processes(struct agent *agent, struct error *err)
 {
-    struct control_block *block = control_block(agent->control);
+    struct control_block *block = agent->control->block;
     for (int i = 0; i < agent->local_world; i++) {
         struct local_rank *local = &agent->ranks[i];
         const struct control_rank *entry = &block->ranks[local->rank];
-        if (local->rank == control_self(agent->control) || entry->pid <= 0)
+        if (local->rank == agent->control->rank || entry->pid <= 0)
             continue;
         local->pidfd = (int)syscall(SYS_pidfd_open, entry->pid, 0);
         if (local->pidfd < 0 && errno == ESRCH) {
@@ -410,37 +398,29 @@ static enum status open_processes(struct agent *agent, struct error *err)
 enum status agent_start(struct control *control, const struct agent_link *links, int count, struct agent **agent,
                         struct error *err)
 {
-    const struct control_block *block = control_block(control);
-    ASSERT(control_local(control, 0) == control_self(control) && count == (int)block->num_nodes - 1);
-    enum status status = STATUS_OK;
+    const struct control_block *block = control->block;
+    ASSERT(control->locals[0] == control->rank && count == (int)block->num_nodes - 1);
+    const size_t nodes = (size_t)count, ranks = (size_t)control->local_world;
+    enum status status;
+    struct agent *a = memory_zeroed(1, sizeof *a);
+    *a = (struct agent){.control = control, .timeout = control->timeout, .count = count, .wake = -1};
+    a->heartbeat_seconds = fmin(a->timeout / 20, 0.5);
+    a->local_world = control->local_world;
+    a->connections = memory_zeroed(nodes, sizeof *a->connections);
+    a->ranks = memory_zeroed(ranks, sizeof *a->ranks);
+    a->polls = memory_zeroed(nodes + ranks + 1, sizeof *a->polls);
+    a->writable = memory_zeroed(nodes, sizeof *a->writable);
+    a->scratch = memory_alloc(SCRATCH_BYTES);
     *agent = NULL;
-    struct agent *a = calloc(1, sizeof *a);
-    size_t nodes = (size_t)count, ranks = (size_t)control_local_world(control);
-    if (a) {
-        *a = (struct agent){.control = control, .timeout = control_timeout(control), .count = count, .wake = -1};
-        a->heartbeat_seconds = fmin(a->timeout / 20, 0.5);
-        a->local_world = (int)ranks;
-        a->connections = calloc(nodes, sizeof *a->connections);
-        a->ranks = calloc(ranks, sizeof *a->ranks);
-        a->polls = calloc(nodes + ranks + 1, sizeof *a->polls);
-        a->writable = calloc(nodes, sizeof *a->writable);
-        a->scratch = malloc(SCRATCH_BYTES);
-    }
-    if (!a || !a->connections || !a->ranks || !a->polls || !a->writable || !a->scratch) {
-        for (int i = 0; i < count; i++)
-            close(links[i].fd);
-        error_set(err, STATUS_DEVICE, "out of memory");
-        if (a)
-            agent_free(a);
-        return STATUS_DEVICE;
-    }
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         a->connections[i] = (struct connection){.node = links[i].node, .fd = links[i].fd, .lost = -1};
+        a->connections[i].heartbeat = memory_alloc(agent_heartbeat_bytes(a->local_world));
+        agent_inbox_init(&a->connections[i].inbox, control, links[i].node);
+    }
     for (int i = 0; i < a->local_world; i++)
-        a->ranks[i] = (struct local_rank){.rank = control_local(control, i), .pidfd = -1, .gone = -1};
+        a->ranks[i] = (struct local_rank){.rank = control->locals[i], .pidfd = -1, .gone = -1};
+    agent_outbox_init(&a->outbox, a->local_world);
 
-    TRY_GOTO(agent_outbox_init(&a->outbox, a->local_world, err));
-    TRY_GOTO(open_connections(a, links, err));
     TRY_GOTO(open_processes(a, err));
     a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (a->wake < 0) {
@@ -448,15 +428,14 @@ enum status agent_start(struct control *control, const struct agent_link *links,
         goto fail;
     }
     struct agent_hello hello = {block->world, block->num_nodes, block->local_world};
-    agent_outbox_put(&a->outbox, AGENT_HELLO, (uint32_t)control_node(control), AGENT_VERSION, &hello, sizeof hello,
-                     NULL, 0);
+    agent_outbox_put(&a->outbox, AGENT_HELLO, (uint32_t)control->node, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
     TRY_GOTO(start_thread(&a->sender, send_loop, a, &a->sender_runs, err));
     TRY_GOTO(start_thread(&a->listener, listen_loop, a, &a->listener_runs, err));
     *agent = a;
     return STATUS_OK;
 fail:
     if (a->sender_runs) {
-        control_blame(control, control_self(control), FAILURE_ERROR, status, "%s", err ? err->text : "cannot start");
+        control_blame(control, control->rank, FAILURE_ERROR, status, "%s", err ? err->text : "cannot start");
         agent_stop(a);
     } else {
         agent_free(a);

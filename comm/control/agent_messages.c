@@ -1,35 +1,29 @@
 /* agent_messages.c: see agent_messages.h. */
 #include "comm/control/agent_messages.h"
 
-#include <errno.h>
+#include "core/memory.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum { TEXT_MAX = sizeof((struct control_block *)NULL)->text - 1 };
 
 /* ---- sending ------------------------------------------------------------- */
 
-enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err)
+void agent_outbox_init(struct agent_outbox *outbox, int local_world)
 {
     size_t slot = sizeof(struct agent_header) + sizeof(struct control_op) + CONTROL_SLOT_BYTES;
     size_t states = 3 * sizeof(struct agent_header); /* joined, closed or dead, and one to spare */
     size_t once = 4 * sizeof(struct agent_header) + sizeof(struct agent_hello) + TEXT_MAX;
     *outbox = (struct agent_outbox){.capacity = (size_t)local_world * (2 * slot + states) + once};
-    void *ring =
-        mmap(NULL, outbox->capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (ring == MAP_FAILED)
-        return error_set(err, STATUS_DEVICE, "out of memory for the messages to other nodes: %s", strerror(errno));
-    outbox->ring = ring;
-    return STATUS_OK;
+    outbox->ring = memory_alloc(outbox->capacity); /* its pages exist once they are touched */
 }
 
 void agent_outbox_release(struct agent_outbox *outbox)
 {
-    if (outbox->ring)
-        munmap(outbox->ring, outbox->capacity);
+    free(outbox->ring);
     outbox->ring = NULL;
 }
 
@@ -69,37 +63,32 @@ size_t agent_heartbeat_bytes(int local_world)
 
 void agent_heartbeat_write(struct control *control, char *message)
 {
-    int ranks = control_local_world(control);
+    int ranks = control->local_world;
     const struct agent_header header = {AGENT_TICK, AGENT_NOBODY, 0, (uint32_t)ranks * (uint32_t)sizeof(uint64_t)};
     memcpy(message, &header, sizeof header);
     message += sizeof header;
     for (int i = 0; i < ranks; i++, message += sizeof(uint64_t)) {
-        uint64_t progress = atomic_load_explicit(&control_block(control)->ranks[control_local(control, i)].progress,
-                                                 memory_order_relaxed);
+        uint64_t progress =
+            atomic_load_explicit(&control->block->ranks[control->locals[i]].progress, memory_order_relaxed);
         memcpy(message, &progress, sizeof progress);
     }
 }
 
 /* ---- receiving ----------------------------------------------------------- */
 
-enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node, struct error *err)
+void agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node)
 {
-    const struct control_block *block = control_block(control);
-    ASSERT(node >= 0 && node < (int)block->num_nodes && node != control_node(control));
+    const struct control_block *block = control->block;
+    ASSERT(node >= 0 && node < (int)block->num_nodes && node != control->node);
     *inbox = (struct agent_inbox){.control = control, .node = node};
     for (uint32_t r = 0; r < block->world; r++)
         inbox->num_ranks += block->ranks[r].node == node;
     size_t beats = (size_t)inbox->num_ranks * sizeof(uint64_t);
-    inbox->ranks = calloc((size_t)inbox->num_ranks, sizeof *inbox->ranks);
-    inbox->payload = malloc((beats > TEXT_MAX ? beats : TEXT_MAX) + 1);
-    if (!inbox->ranks || !inbox->payload) {
-        agent_inbox_release(inbox);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
+    inbox->ranks = memory_zeroed((size_t)inbox->num_ranks, sizeof *inbox->ranks);
+    inbox->payload = memory_alloc((beats > TEXT_MAX ? beats : TEXT_MAX) + 1);
     for (uint32_t r = 0; r < block->world; r++)
         if (block->ranks[r].node == node && block->ranks[r].local_rank < inbox->num_ranks)
             inbox->ranks[block->ranks[r].local_rank] = (int)r;
-    return STATUS_OK;
 }
 
 void agent_inbox_release(struct agent_inbox *inbox)
@@ -112,7 +101,7 @@ void agent_inbox_release(struct agent_inbox *inbox)
 
 static struct control_rank *entry_of(const struct agent_inbox *inbox, uint32_t rank)
 {
-    struct control_block *block = control_block(inbox->control);
+    struct control_block *block = inbox->control->block;
     return rank < block->world && block->ranks[rank].node == inbox->node ? &block->ranks[rank] : NULL;
 }
 
@@ -126,7 +115,7 @@ static char *slot_of(const struct agent_inbox *inbox)
 static bool header_fits(const struct agent_inbox *inbox)
 {
     const struct agent_header *header = &inbox->header;
-    const struct control_block *block = control_block(inbox->control);
+    const struct control_block *block = inbox->control->block;
     struct control_rank *entry = entry_of(inbox, header->rank);
     if (inbox->bye || inbox->hello != (header->type != AGENT_HELLO))
         return false;
@@ -151,8 +140,8 @@ static bool header_fits(const struct agent_inbox *inbox)
 
 static enum status refuse_message(const struct agent_inbox *inbox, struct error *err)
 {
-    const struct control_block *block = control_block(inbox->control);
-    int sender = control_agent(inbox->control, inbox->node);
+    const struct control_block *block = inbox->control->block;
+    int sender = inbox->control->agents[inbox->node];
     error_set(err, STATUS_PEER,
               "rank %d on %s sent a message that does not fit (type %" PRIu32 ", rank %" PRIu32 ", value %" PRIu32
               ", %" PRIu32 " bytes); hint: start the same ztrain on all nodes",
@@ -165,7 +154,7 @@ static enum status refuse_message(const struct agent_inbox *inbox, struct error 
 static enum status carry_out(struct agent_inbox *inbox, struct error *err)
 {
     const struct agent_header *header = &inbox->header;
-    struct control_block *block = control_block(inbox->control);
+    struct control_block *block = inbox->control->block;
     switch ((enum agent_message)header->type) {
     case AGENT_HELLO: {
         struct agent_hello hello;

@@ -37,7 +37,7 @@ struct agent_outbox {
 };
 
 /* Allocates room for all messages that can be unsent: at most two slots of each rank, as operations are in step. */
-enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err);
+void agent_outbox_init(struct agent_outbox *outbox, int local_world);
 void agent_outbox_release(struct agent_outbox *outbox);
 
 /* Puts one message; its payload comes in two parts (either may be empty). */
@@ -66,7 +66,7 @@ struct agent_inbox {
     bool hello, bye;                    /* were received */
 };
 
-enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node, struct error *err);
+void agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node);
 void agent_inbox_release(struct agent_inbox *inbox);
 
 /* Takes the next bytes of the stream and carries out complete messages. STATUS_PEER: a message does not belong to this

@@ -31,22 +31,6 @@ enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
 static const double write_grace = 1.0;                       /* seconds for a failure's text to be written */
 static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until all ranks must have come */
 
-struct control {
-    struct control_block *block;
-    char *memory; /* block, slots, staging and the flight recorders' rings */
-    size_t slots; /* byte offsets in it */
-    size_t staging;
-    size_t rings;
-    size_t segments;
-    int fd, rank, world, node;
-    int local_world, num_nodes;
-    double timeout;
-    int *locals;                        /* (local_world) ranks of this node */
-    int *agents;                        /* (num_nodes) first rank of each node */
-    int *pidfds;                        /* (local_world) -1: none */
-    _Atomic uint64_t *private_progress; /* the process's own counter, used before and after */
-};
-
 /* ---- layout -------------------------------------------------------------- */
 
 static size_t block_bytes(int world)
@@ -85,11 +69,6 @@ struct flight_ring *control_flight_ring(const struct control *control, int local
 {
     ASSERT(local_rank >= 0 && local_rank < control->local_world);
     return (struct flight_ring *)(void *)(control->memory + control->rings) + local_rank;
-}
-
-size_t control_segments_offset(const struct control *control)
-{
-    return control->segments;
 }
 
 /* ---- making and opening -------------------------------------------------- */
@@ -280,10 +259,9 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
     ASSERT(world >= 1 && world <= BOOTSTRAP_MAX_RANKS && rank >= -1 && rank < world);
     ASSERT(fd >= 0 || world == 1);
     *control = NULL;
-    struct control *c = calloc(1, sizeof *c);
-    if (!c)
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    *c = (struct control){.fd = fd, .rank = rank, .world = world, .timeout = timeout_seconds};
+    struct control *c = memory_zeroed(1, sizeof *c);
+    *c = (struct control){
+        .fd = fd, .rank = rank, .world = world, .timeout = timeout_seconds, .silence = 0.9 * timeout_seconds};
     enum status status = map_memory(c, err);
     if (status != STATUS_OK) {
         free_handle(c);
@@ -371,60 +349,6 @@ void control_detach(struct control *control)
     if (control->private_progress)
         atomic_store(&heartbeat_counter, control->private_progress);
     free_handle(control);
-}
-
-/* ---- reading ------------------------------------------------------------- */
-
-struct control_block *control_block(struct control *control)
-{
-    return control->block;
-}
-
-int control_fd(const struct control *control)
-{
-    return control->fd;
-}
-
-double control_timeout(const struct control *control)
-{
-    return control->timeout;
-}
-
-double control_silence(const struct control *control)
-{
-    return 0.9 * control->timeout;
-}
-
-int control_self(const struct control *control)
-{
-    return control->rank;
-}
-
-int control_node(const struct control *control)
-{
-    return control->node;
-}
-
-int control_local_world(const struct control *control)
-{
-    return control->local_world;
-}
-
-int control_local(const struct control *control, int local_rank)
-{
-    ASSERT(local_rank >= 0 && local_rank < control->local_world);
-    return control->locals[local_rank];
-}
-
-int control_agent(const struct control *control, int node)
-{
-    ASSERT(node >= 0 && node < control->num_nodes);
-    return control->agents[node];
-}
-
-bool control_is_local(const struct control *control, int rank)
-{
-    return control->block->ranks[rank].node == control->node;
 }
 
 /* ---- failure ------------------------------------------------------------- */
@@ -520,8 +444,8 @@ bool operation_matches(struct control *control, const struct control_op *own, in
         return true;
     control_blame(control, -1, FAILURE_NONE, STATUS_BUG,
                   "rank %d is in %s of %" PRIu64 " elements (type %u) while rank %d is in %s of %" PRIu64 " (type %u)",
-                  control_self(control), operation_name(own->kind), own->count, own->dtype, peer,
-                  operation_name(other->kind), other->count, other->dtype);
+                  control->rank, operation_name(own->kind), own->count, own->dtype, peer, operation_name(other->kind),
+                  other->count, other->dtype);
     return false;
 }
 

@@ -85,8 +85,27 @@ struct control_block {
     struct control_rank ranks[]; /* [world] */
 };
 
-struct control;
 struct flight_ring;
+
+/* One process's handle; read by everyone, written by control.c. */
+struct control {
+    struct control_block *block;
+    char *memory;        /* block, slots, staging and the flight recorders' rings; for private memory block and ring */
+    size_t slots;        /* byte offsets in it; */
+    size_t staging;      /* … */
+    size_t rings;        /* … */
+    size_t segments;     /* … that of the segments, in the memfd */
+    int fd;              /* of the memfd; -1: private memory */
+    int rank, world;     /* rank -1: an observer */
+    int node, num_nodes; /* node: this one */
+    int local_world;     /* ranks of this node */
+    double timeout;      /* seconds */
+    double silence;      /* seconds of silence after which a rank is named, within the timeout */
+    int *locals;         /* (local_world) the ranks of this node */
+    int *agents;         /* (num_nodes) the rank whose process runs a node's agent: its first */
+    int *pidfds;         /* (local_world) -1: none */
+    _Atomic uint64_t *private_progress; /* the process's own counter, used before and after */
+};
 
 /* ---- making and attaching ------------------------------------------------ */
 
@@ -119,28 +138,15 @@ void control_detach(struct control *control);
 
 /* ---- reading ------------------------------------------------------------- */
 
-struct control_block *control_block(struct control *control);
-int control_fd(const struct control *control);
-double control_timeout(const struct control *control);
-/* Seconds of silence after which a rank is named, within the timeout. */
-double control_silence(const struct control *control);
-int control_self(const struct control *control); /* this process's rank, -1: an observer */
-int control_node(const struct control *control); /* this node */
-int control_local_world(const struct control *control);
-/* The rank with this local rank on this node; the rank whose process runs a node's agent (the node's first). */
-int control_local(const struct control *control, int local_rank);
-int control_agent(const struct control *control, int node);
-bool control_is_local(const struct control *control, int rank);
 /* Whether the process of a local rank has ended, as its pidfd shows; false before control_join() and for this rank. */
 bool control_process_gone(const struct control *control, int local_rank);
-/* A rank's slot for even (turn 0) or odd operations, CONTROL_SLOT_BYTES; a local rank's staging memory; the offset of
- * the segments in the memfd, in bytes. Not for private memory. */
+/* A rank's slot for even (turn 0) or odd operations, CONTROL_SLOT_BYTES; a local rank's staging memory. Not for
+ * private memory. */
 char *control_slot(const struct control *control, int rank, int turn);
 char *control_staging(const struct control *control, int local_rank);
 /* The ring of a local rank's flight recorder (core/flight/flight.h), which its neighbours can read when its process is
  * gone; also of private memory. */
 struct flight_ring *control_flight_ring(const struct control *control, int local_rank);
-size_t control_segments_offset(const struct control *control);
 
 /* ---- arriving ------------------------------------------------------------ */
 

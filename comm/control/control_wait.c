@@ -29,7 +29,7 @@ static inline void cpu_relax(void)
 enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
                          const char *what)
 {
-    struct control_block *block = control_block(control);
+    struct control_block *block = control->block;
     const _Atomic uint32_t *arrivals = &block->ranks[peer].arrivals[channel];
     for (int i = 0; i < SPIN_ROUNDS; i++) {
         if (reached(atomic_load(arrivals), target))
@@ -52,17 +52,17 @@ enum status control_wait(struct control *control, enum control_channel channel, 
 
 enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what)
 {
-    for (int r = 0; r < (int)control_block(control)->world; r++)
-        if (r != control_self(control))
+    for (int r = 0; r < (int)control->block->world; r++)
+        if (r != control->rank)
             TRY(control_wait(control, channel, r, target, what));
     return STATUS_OK;
 }
 
 enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what)
 {
-    for (int i = 0; i < control_local_world(control); i++)
-        if (control_local(control, i) != control_self(control))
-            TRY(control_wait(control, channel, control_local(control, i), target, what));
+    for (int i = 0; i < control->local_world; i++)
+        if (control->locals[i] != control->rank)
+            TRY(control_wait(control, channel, control->locals[i], target, what));
     return STATUS_OK;
 }
 
@@ -70,29 +70,29 @@ enum status control_wait_node(struct control *control, enum control_channel chan
 
 static bool rank_is_gone(struct control *control, int rank)
 {
-    const struct control_rank *entry = &control_block(control)->ranks[rank];
+    const struct control_rank *entry = &control->block->ranks[rank];
     uint32_t state = atomic_load(&entry->state);
     if (state == RANK_CLOSED || state == RANK_DEAD)
         return true;
-    if (control_is_local(control, rank))
+    if ((control->block->ranks[rank].node == control->node))
         return control_process_gone(control, entry->local_rank);
-    return atomic_load(&control_block(control)->ranks[control_agent(control, entry->node)].condition) == NODE_ENDED;
+    return atomic_load(&control->block->ranks[control->agents[entry->node]].condition) == NODE_ENDED;
 }
 
 bool control_await_end(struct control *control, double seconds)
 {
     const struct timespec pause = {.tv_nsec = (long)(slice * 1e9)};
-    const int self = control_self(control), world = (int)control_block(control)->world;
+    const int self = control->rank, world = (int)control->block->world;
     const double start = seconds_now();
     do {
         bool all = true, node = true, lower = false;
         for (int r = 0; r < world; r++) {
             bool gone = r == self || rank_is_gone(control, r);
             all &= gone;
-            node &= gone || !control_is_local(control, r);
-            lower |= r < self && atomic_load(&control_block(control)->ranks[r].state) == RANK_CLOSED;
+            node &= gone || !(control->block->ranks[r].node == control->node);
+            lower |= r < self && atomic_load(&control->block->ranks[r].state) == RANK_CLOSED;
         }
-        if (all || (lower && (node || control_agent(control, control_node(control)) != self)))
+        if (all || (lower && (node || control->agents[control->node] != self)))
             return true;
         nanosleep(&pause, NULL);
         heartbeat_beat();

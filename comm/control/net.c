@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/heartbeat.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -46,7 +47,7 @@ struct net {
     struct control *control;
     int world;
     struct connection *connections; /* (world) */
-    struct pollfd *fds;             /* (number of connections) */
+    struct pollfd *fds;             /* (world) */
     struct control_op op;
     struct head head; /* of op */
     uint32_t round;
@@ -55,30 +56,20 @@ struct net {
     _Atomic int64_t sent, received;
 };
 
-enum status net_new(struct control *control, int world, const int *ranks, const int *fds, int count, struct net **net,
-                    struct error *err)
+struct net *net_new(struct control *control, int world)
 {
-    *net = NULL;
-    struct net *n = calloc(1, sizeof *n);
-    if (n) {
-        *n = (struct net){.control = control, .world = world, .watch.peer = -1};
-        n->connections = calloc((size_t)world, sizeof *n->connections);
-        n->fds = calloc((size_t)count + 1, sizeof *n->fds);
-    }
-    if (!n || !n->connections || !n->fds) {
-        for (int i = 0; i < count; i++)
-            close(fds[i]);
-        if (n)
-            free(n->connections);
-        free(n);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
+    struct net *net = memory_zeroed(1, sizeof *net);
+    *net = (struct net){.control = control, .world = world, .watch.peer = -1};
+    net->connections = memory_zeroed((size_t)world, sizeof *net->connections);
+    net->fds = memory_zeroed((size_t)world, sizeof *net->fds);
     for (int r = 0; r < world; r++)
-        n->connections[r].fd = -1;
-    for (int i = 0; i < count; i++)
-        n->connections[ranks[i]].fd = fds[i];
-    *net = n;
-    return STATUS_OK;
+        net->connections[r].fd = -1;
+    return net;
+}
+
+void net_connect(struct net *net, int rank, int fd)
+{
+    net->connections[rank].fd = fd;
 }
 
 void net_free(struct net *net)
@@ -191,8 +182,8 @@ static enum status fail_part(struct net *net, const struct net_part *part, enum 
     struct control_op other = {.kind = head->kind_dtype / 256, .dtype = head->kind_dtype % 256, .count = head->count};
     if (operation_matches(net->control, &net->op, part->peer, &other)) {
         control_blame(net->control, -1, FAILURE_NONE, STATUS_BUG,
-                      "rank %d is in data operation %u over the network while rank %d is in %u",
-                      control_self(net->control), net->head.sequence, part->peer, head->sequence);
+                      "rank %d is in data operation %u over the network while rank %d is in %u", net->control->rank,
+                      net->head.sequence, part->peer, head->sequence);
     }
     return control_status(net->control, NULL);
 }
@@ -216,7 +207,7 @@ static bool stuck(const struct net *net, int fd)
 {
     struct tcp_info info;
     socklen_t size = sizeof info;
-    double limit = 3e3 * control_timeout(net->control);
+    double limit = 3e3 * net->control->timeout;
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_retransmits >= STUCK_RETRIES &&
            info.tcpi_last_ack_recv > limit;
 }
@@ -288,7 +279,7 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count)
             net->fds[c->polled - 1].events |= parts[i].send ? POLLOUT : POLLIN;
         }
         if (poll(net->fds, (nfds_t)num_fds, LOOK_MS) < 0 && errno != EINTR)
-            control_blame(net->control, control_self(net->control), FAILURE_ERROR, STATUS_DEVICE,
+            control_blame(net->control, net->control->rank, FAILURE_ERROR, STATUS_DEVICE,
                           "cannot wait for the network: %s", strerror(errno));
     }
     for (int i = 0; i < count; i++)

@@ -25,9 +25,9 @@ struct net_part {
     size_t done; /* moved so far; 0 at first */
 };
 
-/* Takes ownership of `count` connected non-blocking sockets, even on error: fds[i] leads to ranks[i]. */
-enum status net_new(struct control *control, int world, const int *ranks, const int *fds, int count, struct net **net,
-                    struct error *err);
+struct net *net_new(struct control *control, int world);
+/* Takes ownership of a connected non-blocking socket that leads to `rank`. */
+void net_connect(struct net *net, int rank, int fd);
 void net_free(struct net *net);
 
 /* The transfers from now on belong to this operation. */

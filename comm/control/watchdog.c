@@ -12,13 +12,13 @@ static const long pause_ns = 20000000; /* between two looks of peer_lost() */
 
 static struct control_rank *rank_entry(struct control *control, int rank)
 {
-    return &control_block(control)->ranks[rank];
+    return &control->block->ranks[rank];
 }
 
 /* The entry of the rank whose process runs a node's agent. */
 static struct control_rank *agent_entry(struct control *control, int node)
 {
-    return rank_entry(control, control_agent(control, node));
+    return rank_entry(control, control->agents[node]);
 }
 
 /* ---- naming the culprit -------------------------------------------------- */
@@ -29,9 +29,9 @@ static void print_waiting(const struct control *control, int culprit, int waited
     if (waited_for < 0)
         text[0] = 0;
     else if (waited_for == culprit)
-        snprintf(text, 160, " while rank %d waited for it in %s", control_self(control), what);
+        snprintf(text, 160, " while rank %d waited for it in %s", control->rank, what);
     else
-        snprintf(text, 160, " while rank %d waited for rank %d in %s", control_self(control), waited_for, what);
+        snprintf(text, 160, " while rank %d waited for rank %d in %s", control->rank, waited_for, what);
 }
 
 static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
@@ -42,7 +42,7 @@ static void fail_silent(struct control *control, int rank, int waited_for, const
     control_blame(control, rank, FAILURE_SILENT, STATUS_PEER,
                   "rank %d on %s (process %d) has been silent for %.3g s%s; "
                   "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
-                  rank, culprit->host, culprit->pid, control_silence(control), waiting);
+                  rank, culprit->host, culprit->pid, control->silence, waiting);
 }
 
 static void fail_gone(struct control *control, int rank, int waited_for, enum failure failure, const char *how,
@@ -75,14 +75,14 @@ static void fail_lost(struct control *control, int rank, uint32_t state, const c
 /* Fails the job for the loss of a node, and names the culprit. */
 static void fail_node(struct control *control, int node, int waited_for, const char *what)
 {
-    int culprit = control_agent(control, node);
+    int culprit = control->agents[node];
     const struct control_rank *agent = rank_entry(control, culprit);
     char waiting[160];
     switch ((enum node_condition)atomic_load(&agent->condition)) {
     case NODE_FINE: break;
     case NODE_ENDED:
         /* if another rank of the node was reported dead before, the launcher ended the rest because of it */
-        for (int r = 0; r < (int)control_block(control)->world; r++) {
+        for (int r = 0; r < (int)control->block->world; r++) {
             struct control_rank *entry = rank_entry(control, r);
             if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
                 culprit = r;
@@ -97,7 +97,7 @@ static void fail_node(struct control *control, int node, int waited_for, const c
         control_blame(control, culprit, FAILURE_UNREACHABLE, STATUS_PEER,
                       "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the "
                       "two, or the node %s, is down",
-                      culprit, agent->host, agent->pid, agent_entry(control, control_node(control))->host, waiting,
+                      culprit, agent->host, agent->pid, agent_entry(control, control->node)->host, waiting,
                       agent->host);
         break;
     }
@@ -121,21 +121,21 @@ void watchdog_begin(struct control *control, int peer, struct watchdog *watch)
     *watch = (struct watchdog){.peer = peer};
     watch->progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
     watch->heard = atomic_load(&agent_entry(control, other->node)->heard);
-    watch->beat = atomic_load(&agent_entry(control, control_node(control))->heard);
+    watch->beat = atomic_load(&agent_entry(control, control->node)->heard);
     watch->last = seconds_now();
 }
 
 /* All news of ranks on other nodes comes through this node's agent: checks that it is alive. */
 static void look_at_own_agent(struct control *control, struct watchdog *watch, const char *what, double slice)
 {
-    int agent = control_agent(control, control_node(control));
+    int agent = control->agents[control->node];
     struct control_rank *entry = rank_entry(control, agent);
-    if (agent == control_self(control))
+    if (agent == control->rank)
         return; /* it is a thread of this process */
     uint32_t beat = atomic_load(&entry->heard);
     watch->mute = beat == watch->beat ? watch->mute + slice : 0;
     watch->beat = beat;
-    if (watch->mute >= control_silence(control))
+    if (watch->mute >= control->silence)
         fail_silent(control, agent, watch->peer, what);
     if (control_process_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
         fail_dead(control, agent, watch->peer, what);
@@ -156,7 +156,7 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
     const double most = 0.1; /* a longer slice means that this process itself was stopped or starved */
     slice = slice > most ? most : slice;
 
-    bool local = other->node == control_node(control);
+    bool local = other->node == control->node;
     double silence = slice;
     if (!local) {
         /* a report covers the time since the previous one; of the time without reports at most a second counts */
@@ -171,7 +171,7 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
     uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
     watch->silent = progress == watch->progress ? watch->silent + silence : 0;
     watch->progress = progress;
-    if (watch->silent >= control_silence(control))
+    if (watch->silent >= control->silence)
         fail_silent(control, watch->peer, watch->peer, what);
 
     uint32_t condition = atomic_load(&agent_entry(control, other->node)->condition);
@@ -195,11 +195,11 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
     struct control_rank *agent = agent_entry(control, node);
     const uint32_t heard = atomic_load(&agent->heard);
     const double start = seconds_now();
-    while (!atomic_load(&control_block(control)->failed)) {
+    while (!atomic_load(&control->block->failed)) {
         /* if the peer's node still reports, the peer is to blame; a silent node is judged by this node's agent */
         bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
         double waited = seconds_now() - start;
-        if (waited >= (judged ? gone_grace : control_timeout(control)))
+        if (waited >= (judged ? gone_grace : control->timeout))
             break;
         nanosleep(&pause, NULL);
         heartbeat_beat();

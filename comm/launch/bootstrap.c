@@ -350,6 +350,7 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     if (status == STATUS_OK && claims.world > 1)
         status = choose_launcher(bootstrap, &claims, err);
     if (status != STATUS_OK)
-        error_blame(err, bootstrap->rank, FAILURE_NONE); /* its variables, which differ between ranks by their numbers */
+        error_blame(err, bootstrap->rank,
+                    FAILURE_NONE); /* its variables, which differ between ranks by their numbers */
     return status;
 }

@@ -307,9 +307,7 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
     bootstrap->start_seconds = fmax(timeout_seconds, shortest_start) + start_per_rank * bootstrap->world;
     if (bootstrap->places)
         return STATUS_OK;
-    bootstrap->places = calloc((size_t)bootstrap->world, sizeof *bootstrap->places);
-    if (!bootstrap->places)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    bootstrap->places = memory_zeroed((size_t)bootstrap->world, sizeof *bootstrap->places);
     if (bootstrap->launcher)
         return rendezvous_through_launcher(bootstrap, interface, err);
     fill_local_places(bootstrap);

@@ -5,6 +5,7 @@
 #include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/thread.h"
 
 #include <errno.h>
@@ -273,12 +274,8 @@ void kv_leave(struct kv_client *client, double seconds)
 enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err)
 {
-    struct kv_client *c = calloc(1, sizeof *c);
+    struct kv_client *c = memory_zeroed(1, sizeof *c);
     *client = NULL;
-    if (!c) {
-        close(fd);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
     *c = (struct kv_client){
         .fd = fd, .rank = rank, .world = world, .ended = ended, .context = context, .stop = eventfd(0, EFD_CLOEXEC)};
     pthread_mutex_init(&c->mutex, NULL);

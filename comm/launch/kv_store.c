@@ -323,25 +323,19 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     ASSERT(world > 0 && count >= 0 && count <= KV_DOORS_MAX);
     enum status status = STATUS_DEVICE;
     int pair[2] = {-1, -1};
-    struct kv_server *s = calloc(1, sizeof *s);
+    struct kv_server *s = memory_zeroed(1, sizeof *s);
     *server = NULL;
     *own = -1;
-    if (!s) {
-        for (int d = 0; d < count; d++)
-            wire_server_free(doors[d]);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
     s->world = world;
     s->num_doors = count;
     for (int d = 0; d < count; d++)
         s->doors[d] = doors[d];
     s->stop = eventfd(0, EFD_CLOEXEC);
-    s->members = calloc((size_t)world, sizeof *s->members);
-    s->polled = calloc((size_t)world + 1 + KV_DOORS_MAX, sizeof *s->polled);
-    for (int r = 0; s->members && r < world; r++)
+    s->members = memory_zeroed((size_t)world, sizeof *s->members);
+    s->polled = memory_zeroed((size_t)world + 1 + KV_DOORS_MAX, sizeof *s->polled);
+    for (int r = 0; r < world; r++)
         s->members[r].fd = -1;
-    if (!s->members || !s->polled || s->stop < 0 ||
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    if (s->stop < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
         error_set(err, status, "cannot set up a key-value store: %s", strerror(errno));
         goto fail;
     }

@@ -18,6 +18,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -318,9 +319,7 @@ enum status launcher_store_new(int rank, int world, const struct launcher_rendez
     *launcher = NULL;
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
-    struct store *store = calloc(1, sizeof *store);
-    if (!store)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct store *store = memory_zeroed(1, sizeof *store);
     store->rendezvous = *rendezvous;
     store->base =
         (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->rendezvous.secret};

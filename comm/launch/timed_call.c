@@ -2,6 +2,7 @@
 #include "comm/launch/timed_call.h"
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/thread.h"
 
 #include <errno.h>
@@ -43,9 +44,7 @@ static void *call_thread(void *context)
 
 enum timed_call_end timed_call(int (*function)(void *argument), void *argument, double seconds, int *result)
 {
-    struct call *call = calloc(1, sizeof *call);
-    if (!call)
-        return CALL_NO_THREAD;
+    struct call *call = memory_zeroed(1, sizeof *call);
     call->function = function;
     call->argument = argument;
     condition_init(&call->changed);

@@ -290,19 +290,14 @@ enum status wire_server_new(const struct wire_self *self, int listener, struct w
 {
     ASSERT(listener >= 0);
     *server = NULL;
-    struct wire_server *s = calloc(1, sizeof *s);
-    if (s) {
-        *s = (struct wire_server){.self = *self, .listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
-        list_init(&s->pending);
-        list_init(&s->ready);
-    }
+    struct wire_server *s = memory_zeroed(1, sizeof *s);
     struct epoll_event event = {.events = EPOLLIN};
-    if (!s || s->epoll < 0 || sodium_init() < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, listener, &event) != 0) {
-        error_set(err, STATUS_DEVICE, "cannot set up a listener: %s", s ? strerror(errno) : "out of memory");
-        if (s)
-            wire_server_free(s);
-        else
-            close(listener);
+    *s = (struct wire_server){.self = *self, .listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
+    list_init(&s->pending);
+    list_init(&s->ready);
+    if (s->epoll < 0 || sodium_init() < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, listener, &event) != 0) {
+        error_set(err, STATUS_DEVICE, "cannot set up a listener: %s", strerror(errno));
+        wire_server_free(s);
         return STATUS_DEVICE;
     }
     *server = s;
@@ -411,9 +406,9 @@ static void accept_all(struct wire_server *server)
         }
         if (server->num_pending >= PENDING_MAX)
             make_room(server);
-        struct link *link = calloc(1, sizeof *link);
+        struct link *link = memory_zeroed(1, sizeof *link);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
-        if (!link || epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+        if (epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
             close(fd);
             free(link);
             return;
@@ -622,9 +617,9 @@ struct rendezvous {
     int count;
     struct dial *dials; /* (num_dials), each for one of the peers */
     int num_dials;
-    struct pollfd *fds;   /* (DIALS_MAX + 1): the dials polled now, then the server */
-    struct dial **polled; /* (DIALS_MAX) the dial to which each of fds belongs */
-    int open;             /* dials polled now */
+    int open;                         /* dials polled now: */
+    struct dial *polled[DIALS_MAX];   /* … */
+    struct pollfd fds[DIALS_MAX + 1]; /* … theirs, then that of the server */
 };
 
 static bool all_connected(const struct rendezvous *m)
@@ -692,15 +687,10 @@ static enum status connect_all(struct rendezvous *m, double seconds, struct erro
     }
 }
 
-/* connect_all() with the memory that it needs. After a failure no peer has a connection. */
+/* connect_all(). After a failure no peer has a connection. */
 static enum status connect_peers(struct rendezvous *m, double seconds, struct error *err)
 {
-    m->fds = calloc(DIALS_MAX + 1, sizeof *m->fds);
-    m->polled = calloc(DIALS_MAX, sizeof(struct dial *));
-    enum status status =
-        m->fds && m->polled ? connect_all(m, seconds, err) : error_set(err, STATUS_DEVICE, "out of memory");
-    free(m->fds);
-    free(m->polled);
+    enum status status = connect_all(m, seconds, err);
     for (int i = 0; i < m->num_dials; i++)
         link_close(&m->dials[i].link);
     for (int i = 0; status != STATUS_OK && i < m->count; i++) {
@@ -742,9 +732,7 @@ enum status wire_mesh(const struct wire_self *self, struct wire_server *server, 
                       double timeout_seconds, struct error *err)
 {
     int num_dials = 0;
-    struct dial *dials = calloc((size_t)count + 1, sizeof *dials);
-    if (!dials)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct dial *dials = memory_zeroed((size_t)count + 1, sizeof *dials);
     /* the nearest rank first, so that not all ranks connect to rank 0 at once */
     for (int i = count - 1; i >= 0; i--) {
         ASSERT(peers[i].rank != self->rank);

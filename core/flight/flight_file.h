@@ -1,9 +1,9 @@
 /* flight_file.h: the folder RUN/flight. A start of the run has a folder in it, START, with a record of each rank:
  * RUN/flight/START/rank-00003.ring.
  *
- *     bytes 0, 4096          two heads, written in turn; the valid one with the larger count is the newest:
- *                            "ztrain-flight 2 HASH LENGTH COUNT\n", then LENGTH bytes of JSON, of which HASH is the
- * XXH3 bytes 8192 …           FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
+ *     bytes 0, 4096   two heads, written in turn; the valid one with the larger count is the newest: a line
+ *                     "ztrain-flight 2 HASH LENGTH COUNT", then LENGTH bytes of JSON, of which HASH is the XXH3
+ *     bytes 8192 …    FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
  *
  * The file has its full size from the start, and is renewed in place about once a second: a write of some pages, which
  * needs no space on the disk. Heads and entries have checks of their own, so a file that was caught in the middle of a

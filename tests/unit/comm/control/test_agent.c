@@ -132,8 +132,8 @@ static bool job_end(struct job *job)
 /* A control operation as control_channel.c does it: the turn-th (from 0) of this rank. */
 static enum status exchange(struct control *control, uint32_t turn, const void *own, size_t bytes)
 {
-    struct control_block *block = control_block(control);
-    int rank = control_self(control);
+    struct control_block *block = control->block;
+    int rank = control->rank;
     struct control_op op = {.kind = 3, .count = bytes, .slot_bytes = bytes};
     if (control_status(control, &error) != STATUS_OK)
         return error.code;
@@ -161,7 +161,7 @@ static void exchange_body(struct job *job, struct control *control, int rank)
             usleep(30000); /* one rank is late */
         CHECK_OK(exchange(control, turn, own, bytes));
         for (int r = 0; r < job->world; r++) {
-            struct control_op op = control_block(control)->ranks[r].op[CHANNEL_CONTROL][turn % 2];
+            struct control_op op = control->block->ranks[r].op[CHANNEL_CONTROL][turn % 2];
             const unsigned char *slot = (const unsigned char *)control_slot(control, r, (int)(turn % 2));
             CHECK(op.kind == 3 && op.count == bytes && op.slot_bytes == bytes);
             for (size_t i = 0; i < bytes; i++)
@@ -232,7 +232,7 @@ static void lose(struct control *control, const struct loss_case *loss)
     case LEAVES_0: _exit(0);
     case FAILS:
         error_set(&own, STATUS_DATA, "cannot read 'shard.bin' at 4096");
-        error_blame(&own, control_self(control), FAILURE_ERROR);
+        error_blame(&own, control->rank, FAILURE_ERROR);
         control_fail(control, &own);
         break;
     case LEAVES_IN_ORDER: break;
@@ -500,7 +500,7 @@ static void test_messages_that_do_not_fit(void **state)
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct control *control = two_nodes();
         struct agent_inbox inbox;
-        assert_int_equal(agent_inbox_init(&inbox, control, 1, &error), STATUS_OK);
+        agent_inbox_init(&inbox, control, 1);
         if (cases[c].greeted)
             assert_int_equal(feed(&inbox, &greeting), STATUS_OK);
         enum status status = feed(&inbox, &cases[c].said);
@@ -508,7 +508,7 @@ static void test_messages_that_do_not_fit(void **state)
             fail_msg("case %zu: status %d", c, (int)status);
         if (!cases[c].good) {
             assert_non_null(strstr(error.text, "rank 1 on host1 sent a message that does not fit"));
-            assert_int_equal(control_block(control)->ranks[2].arrivals[CHANNEL_CONTROL], 0);
+            assert_int_equal(control->block->ranks[2].arrivals[CHANNEL_CONTROL], 0);
             assert_int_equal(control_status(control, NULL), STATUS_OK);
         }
         agent_inbox_release(&inbox);
@@ -522,7 +522,7 @@ static void test_stream_in_pieces(void **state)
     (void)state;
     for (size_t piece = 1; piece < 100; piece += piece < 5 ? 1 : 13) {
         struct control *control = two_nodes();
-        struct control_block *block = control_block(control);
+        struct control_block *block = control->block;
         struct agent_outbox outbox;
         struct agent_inbox inbox;
         const struct agent_hello hello = {3, 2, 2};
@@ -530,9 +530,9 @@ static void test_stream_in_pieces(void **state)
         char slot[300];
         uint64_t at = 0, beats[] = {77, 88};
         memset(slot, 'x', sizeof slot);
-        assert_int_equal(agent_outbox_init(&outbox, 1, &error), STATUS_OK);
+        agent_outbox_init(&outbox, 1);
         outbox.head = at = outbox.capacity - 50; /* it wraps around */
-        assert_int_equal(agent_inbox_init(&inbox, control, 1, &error), STATUS_OK);
+        agent_inbox_init(&inbox, control, 1);
         agent_outbox_put(&outbox, AGENT_HELLO, 1, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
         agent_outbox_put(&outbox, AGENT_STATE, 2, RANK_JOINED, NULL, 0, NULL, 0);
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 1, &op, sizeof op, slot, sizeof slot);

@@ -49,17 +49,17 @@ static void test_places(void **state)
     int fd;
     assert_int_equal(control_create(&shape, &fd, &error), STATUS_OK);
     struct control *control = attach(fd, 2, 5), *peer = attach(fd, 0, 5);
-    assert_int_equal(control_self(control), 2);
-    assert_int_equal(control_node(control), 0);
-    assert_int_equal(control_local_world(control), 2);
-    assert_int_equal(control_local(control, 0), 0);
-    assert_int_equal(control_local(control, 1), 2);
-    assert_int_equal(control_agent(control, 0), 0);
-    assert_int_equal(control_agent(control, 1), 1);
-    assert_int_equal(control_agent(control, 2), 3);
-    assert_true(control_is_local(control, 0) && !control_is_local(control, 4));
-    assert_int_equal(control_block(control)->ranks[4].pid, 104);
-    assert_string_equal(control_block(control)->ranks[4].host, "host2");
+    assert_int_equal(control->rank, 2);
+    assert_int_equal(control->node, 0);
+    assert_int_equal(control->local_world, 2);
+    assert_int_equal(control->locals[0], 0);
+    assert_int_equal(control->locals[1], 2);
+    assert_int_equal(control->agents[0], 0);
+    assert_int_equal(control->agents[1], 1);
+    assert_int_equal(control->agents[2], 3);
+    assert_true((control->block->ranks[0].node == control->node) && !(control->block->ranks[4].node == control->node));
+    assert_int_equal(control->block->ranks[4].pid, 104);
+    assert_string_equal(control->block->ranks[4].host, "host2");
 
     /* no two pieces overlap, and both see the same */
     for (int r = 0; r < WORLD; r++)
@@ -74,9 +74,9 @@ static void test_places(void **state)
     for (int i = 0; i < 2; i++)
         for (int at = 0; at < CONTROL_STAGING_BYTES; at += CONTROL_STAGING_BYTES - 1)
             assert_int_equal(control_staging(peer, i)[at], 100 + i);
-    assert_int_equal(control_block(peer)->world, WORLD);
-    assert_true(control_segments_offset(control) % (2 << 20) == 0);
-    assert_int_equal(lseek(fd, 0, SEEK_END), control_segments_offset(control));
+    assert_int_equal(peer->block->world, WORLD);
+    assert_true(control->segments % (2 << 20) == 0);
+    assert_int_equal(lseek(fd, 0, SEEK_END), control->segments);
     control_detach(peer);
     control_detach(control);
     close(fd);
@@ -95,9 +95,9 @@ static void test_many_ranks(void **state)
     int fd;
     assert_int_equal(control_create(&shape, &fd, &error), STATUS_OK);
     assert_int_equal(control_attach(fd, 4095, BOOTSTRAP_MAX_RANKS, "host", 5, &control, &error), STATUS_OK);
-    assert_int_equal(control_node(control), 511);
-    assert_int_equal(control_local(control, 7), 4095);
-    assert_int_equal(control_agent(control, 511), 4088);
+    assert_int_equal(control->node, 511);
+    assert_int_equal(control->locals[7], 4095);
+    assert_int_equal(control->agents[511], 4088);
     control_slot(control, 4095, 1)[CONTROL_SLOT_BYTES - 1] = 1;
     struct stat info;
     assert_int_equal(fstat(fd, &info), 0);
@@ -221,7 +221,7 @@ static void test_blame(void **state)
         int fd;
         CHECK_OK(control_create(&shape, &fd, &error));
         struct control *control = attach(fd, 2, 1);
-        struct control_rank *ranks = control_block(control)->ranks;
+        struct control_rank *ranks = control->block->ranks;
         enum sight sight = cases[c].sight;
         if (sight == NODE_IS_ENDED || sight == RANK_DIED_FIRST)
             control_node_lost(control, 2, NODE_ENDED);

@@ -47,8 +47,8 @@ static void ends_open(struct end ends[2], int buffer)
         assert_int_equal(control_attach(end->memory, r, 2, places[r].host, 2, &end->control, &error), STATUS_OK);
         if (buffer)
             setsockopt(fds[r], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-        int peer = 1 - r;
-        assert_int_equal(net_new(end->control, 2, &peer, &fds[r], 1, &end->net, &error), STATUS_OK);
+        end->net = net_new(end->control, 2);
+        net_connect(end->net, 1 - r, fds[r]);
     }
 }
 

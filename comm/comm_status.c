@@ -1,8 +1,18 @@
-/* comm_op_barrier.c: the bottom of the communicator: the job's sticky status, and the point where ranks meet before, in
- * and after an operation. See the layers in comm_internal.h. */
+/* comm_status.c: the bottom of the communicator: its rank, the job's sticky status, and the point where ranks meet
+ * before, in and after an operation. See the layers in comm_internal.h. */
 #include "comm/comm_internal.h"
 #include "comm/control/control_wait.h"
 #include "core/flight/flight.h"
+
+int comm_rank(const struct comm *comm)
+{
+    return comm->rank;
+}
+
+int comm_world(const struct comm *comm)
+{
+    return comm->world;
+}
 
 enum status comm_status(struct comm *comm, struct error *err)
 {
@@ -33,7 +43,7 @@ enum status comm_op_barrier(struct comm *comm, enum op_kind kind)
 enum status comm_start_operation(struct comm *comm, enum control_channel channel, const struct control_op *own,
                                  struct control_op *peers)
 {
-    struct control_block *block = control_block(comm->control);
+    struct control_block *block = comm->control->block;
     const struct topology *t = &comm->topology;
     int turn = (int)(comm->operations[channel]++ % 2), count = channel == CHANNEL_DATA ? t->local_world : t->world;
     block->ranks[comm->rank].op[channel][turn] = *own;
