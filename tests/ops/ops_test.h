@@ -18,7 +18,7 @@
 
 #include "gpu/arena.h"
 #include "gpu/open/device_open.h"
-#include "gpu/ops.h"
+#include "gpu/ops_profile.h"
 
 enum case_flags {
     ACCUMULATE = 1 << 0,

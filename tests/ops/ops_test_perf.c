@@ -3,7 +3,6 @@
 
 #include "core/clock.h"
 #include "gpu/cpu/cpu_bf16.h"
-#include "gpu/ops_profile.h"
 
 #include <stdio.h>
 #include <string.h>
