@@ -196,6 +196,9 @@ enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
+/* Freezes the tensors of the table that are frozen in the checkpoint, for readers of the parameters alone. */
+void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
+
 /* Checks that the checkpoint has the tensors of this table (names, shapes, offsets); the error names the first
  * difference. */
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,

@@ -108,6 +108,9 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     enum status status = STATUS_OK;
     char theirs[192] = "no more tensors", ours[192] = "no more tensors";
+    if (manifest->num_units - manifest->num_trained != table->num_frozen)
+        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units with frozen tensors, this model %d",
+                         checkpoint->path, manifest->num_units - manifest->num_trained, table->num_frozen);
     int most = manifest->num_tensors > table->num_tensors ? manifest->num_tensors : table->num_tensors;
     for (int i = 0; i < most && status == STATUS_OK; i++) {
         const struct manifest_tensor *a = i < manifest->num_tensors ? &manifest->tensors[i] : NULL;
@@ -142,6 +145,23 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     return status;
 }
 
+/* context: the manifest */
+static bool is_frozen_there(void *context, const struct tensor_info *tensor)
+{
+    const struct manifest *manifest = context;
+    for (int i = manifest->num_tensors - 1; i >= 0 && manifest->tensors[i].unit >= manifest->num_trained; i--)
+        if (!strcmp(manifest->tensors[i].name, tensor->name))
+            return true;
+    return false;
+}
+
+void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table)
+{
+    struct manifest *manifest = reader_of(checkpoint)->manifest;
+    if (manifest->num_trained < manifest->num_units)
+        tensor_table_freeze(table, is_frozen_there, manifest);
+}
+
 /* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */
 static struct checkpoint_range own_range(const struct tensor_table *table, const struct shard_layout *layout, int rank,
                                          int state, int unit)
@@ -152,10 +172,10 @@ static struct checkpoint_range own_range(const struct tensor_table *table, const
 }
 
 /* Reads the ranges, unit by unit of each state, into the rank's slices. */
-static enum status load_slices(struct checkpoint_stream *stream, const struct checkpoint_range *ranges,
+static enum status load_slices(struct checkpoint_stream *stream, const struct checkpoint_range *ranges, int count,
                                const struct shard_layout *layout, struct state_slices slices, struct error *err)
 {
-    for (int i = 0; i < slices.count * layout->num_units; i++) {
+    for (int i = 0; i < count; i++) {
         const struct checkpoint_range *range = &ranges[i];
         float *own;
         TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)range->state, range->unit, &own, err));
@@ -170,20 +190,22 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    const int stored = reader_of(checkpoint)->manifest->num_states, num = slices.count * layout->num_units;
+    const int stored = reader_of(checkpoint)->manifest->num_states;
     if (stored != slices.count)
         return error_set(err, STATUS_USAGE,
                          "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "
                          "optimizer.type and its momentum as they were, or start a new run from an export",
                          checkpoint->path, stored, slices.count);
-    struct checkpoint_range *ranges = memory_alloc((size_t)num * sizeof *ranges);
-    for (int i = 0; i < num; i++)
-        ranges[i] = own_range(table, layout, rank, i / layout->num_units, i % layout->num_units);
+    struct checkpoint_range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
+    int num = 0;
+    for (int s = 0; s < slices.count; s++)
+        for (int u = 0; u < state_units(layout, (enum state_kind)s); u++)
+            ranges[num++] = own_range(table, layout, rank, s, u);
     struct checkpoint_stream *stream = NULL;
     enum status status =
         checkpoint_stream_new(&reader_of(checkpoint)->files, &checkpoint->retry, ranges, num, &stream, err);
     if (status == STATUS_OK)
-        status = load_slices(stream, ranges, layout, slices, err);
+        status = load_slices(stream, ranges, num, layout, slices, err);
     checkpoint_stream_free(stream);
     free(ranges);
     return status;

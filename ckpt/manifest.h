@@ -15,7 +15,7 @@
 #define TEMPLATES_FOLDER "additional_chat_templates"
 
 enum {
-    MANIFEST_VERSION = 2, /* the latest */
+    MANIFEST_VERSION = 3, /* the latest */
     MANIFEST_MAX_BYTES = 64 << 20,
     MANIFEST_MAX_WORLD = 1 << 17,
     MANIFEST_NAME_MAX = 64, /* of a file, with its NUL */
@@ -50,6 +50,7 @@ struct manifest {
     struct data_fingerprint data_fingerprint; /* 0: absent */
     int num_states;                           /* the first ones of enum state_kind */
     int num_units, num_tensors, num_files;
+    int num_trained;                 /* units before those that are frozen */
     struct manifest_unit *units;     /* [num_units] owned */
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
     struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */

@@ -37,6 +37,7 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
         .world = manifest->world,
         .num_states = manifest->num_states,
         .num_units = manifest->num_units,
+        .num_trained = manifest->num_trained,
         .slice = manifest->slice,
         .state_name = state_kind_names,
     };
@@ -286,7 +287,7 @@ static enum status read_evaluation_part(const struct place *top, struct manifest
     return status;
 }
 
-static enum status read_head(const struct place *top, struct manifest *manifest, struct error *err)
+static enum status read_head(const struct place *top, struct manifest *manifest, int *out_version, struct error *err)
 {
     const char *format, *dtype;
     int version;
@@ -294,6 +295,7 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     if (strcmp(format, FORMAT) != 0)
         return wrong(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
     TRY(get_int(top, manifest->root, "format_version", 1, 1000000, &version, err));
+    *out_version = version;
     if (version > MANIFEST_VERSION)
         return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads versions 1 to %d",
                          top->path, version, MANIFEST_VERSION);
@@ -323,7 +325,8 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     return get_object(top, manifest->root, "model", &manifest->model, err);
 }
 
-static enum status read_units(const struct place *top, struct manifest *manifest, struct error *err)
+/* From version 3 on a unit may have no elements, because all of it is frozen. */
+static enum status read_units(const struct place *top, struct manifest *manifest, int version, struct error *err)
 {
     json_t *list;
     TRY(get_list(top, manifest->root, "units", 1 << 20, &list, &manifest->num_units, err));
@@ -335,7 +338,13 @@ static enum status read_units(const struct place *top, struct manifest *manifest
         const json_t *object = json_array_get(list, (size_t)u);
         struct manifest_unit *unit = &manifest->units[u];
         TRY(get_string(&at, object, "name", &unit->name, err));
-        TRY(get_integer(&at, object, "numel", 1, NUMBER_MAX, &unit->numel, err));
+        const json_t *frozen = json_object_get(object, "frozen");
+        if (frozen && !json_is_boolean(frozen))
+            return wrong(&at, "frozen", err, "expected true or false");
+        if (!json_is_true(frozen) && manifest->num_trained < u)
+            return wrong(&at, "frozen", err, "a unit that is trained follows one that is not");
+        manifest->num_trained += !json_is_true(frozen);
+        TRY(get_integer(&at, object, "numel", version < 3, NUMBER_MAX, &unit->numel, err));
         TRY(get_integer(&at, object, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
         int64_t padded;
         if (__builtin_mul_overflow(manifest->slice[u], (int64_t)manifest->world, &padded) || padded < unit->numel ||
@@ -444,16 +453,17 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
     TRY(check_end(text, bytes, path, err));
     struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
     json_error_t syntax;
+    int version = 0;
     manifest->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
     if (!json_is_object(manifest->root))
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
                            manifest->root ? 0 : syntax.position, manifest->root ? "not an object" : syntax.text));
     manifest->bytes = (int64_t)bytes;
-    TRY_GOTO(read_head(&top, manifest, err));
+    TRY_GOTO(read_head(&top, manifest, &version, err));
     TRY_GOTO(read_machine(&top, manifest, err));
     TRY_GOTO(read_evaluation_part(&top, manifest, err));
     TRY_GOTO(read_position(&top, manifest, err));
-    TRY_GOTO(read_units(&top, manifest, err));
+    TRY_GOTO(read_units(&top, manifest, version, err));
     TRY_GOTO(read_tensors(&top, manifest, err));
     TRY_GOTO(read_files(&top, manifest, err));
     *out = manifest;

@@ -110,10 +110,13 @@ static void write_member(FILE *out, bool first, const char *name, json_t *value)
 static json_t *units_to_json(const struct tensor_table *table, const struct shard_layout *layout)
 {
     json_t *units = json_array();
-    for (int u = 0; u < table->num_units; u++)
-        json_array_append_new(units,
-                              json_pack("{s:s, s:I, s:I}", "name", table->units[u].name, "numel",
-                                        (json_int_t)table->units[u].numel, "slice", (json_int_t)layout->slice[u]));
+    for (int u = 0; u < table->num_units; u++) {
+        json_t *unit = json_pack("{s:s, s:I, s:I}", "name", table->units[u].name, "numel",
+                                 (json_int_t)table->units[u].numel, "slice", (json_int_t)layout->slice[u]);
+        if (u >= layout->num_trained)
+            json_object_set_new(unit, "frozen", json_true());
+        json_array_append_new(units, unit);
+    }
     return units;
 }
 
@@ -184,7 +187,8 @@ static bool same_position(const struct train_position *a, const struct train_pos
 static bool same_table(const struct manifest *manifest, const struct checkpoint_writer *writer)
 {
     const struct tensor_table *table = writer->table;
-    bool same = manifest->num_units == table->num_units && manifest->num_tensors == table->num_tensors;
+    bool same = manifest->num_units == table->num_units && manifest->num_tensors == table->num_tensors &&
+                manifest->num_trained == writer->layout->num_trained;
     for (int u = 0; same && u < table->num_units; u++)
         same = !strcmp(manifest->units[u].name, table->units[u].name) &&
                manifest->units[u].numel == table->units[u].numel && manifest->slice[u] == writer->layout->slice[u];
@@ -255,7 +259,8 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     FILE *out = memory_stream(text, bytes);
     fputs("{", out);
     write_member(out, true, "format", json_string(FORMAT));
-    write_member(out, false, "format_version", json_integer(num_states == STATE_KIND_COUNT ? 1 : MANIFEST_VERSION));
+    const int version = writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
+    write_member(out, false, "format_version", json_integer(version));
     write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
     write_member(out, false, "time", json_string(now));
     write_member(out, false, "position", position_to_json(position, writer->dtype));

@@ -126,12 +126,11 @@ enum status frame_outcome_report(const struct frame_outcome *outcome, struct err
 static int64_t shape_elements(const struct rankfile_shape *shape)
 {
     int64_t sum = 0;
-    for (int unit = 0; unit < shape->num_units; unit++)
-        if (shape->slice[unit] < 1 || __builtin_add_overflow(sum, shape->slice[unit], &sum))
-            return -1;
-    if (__builtin_mul_overflow(sum, (int64_t)shape->num_states, &sum) || sum > INT64_MAX / 8)
-        return -1;
-    return sum;
+    for (int state = 0; state < shape->num_states; state++)
+        for (int unit = 0; unit < rankfile_units(shape, state); unit++)
+            if (shape->slice[unit] < 1 || __builtin_add_overflow(sum, shape->slice[unit], &sum))
+                return -1;
+    return sum > INT64_MAX / 8 ? -1 : sum;
 }
 
 int64_t rankfile_num_frames(const struct rankfile_shape *shape)
@@ -139,9 +138,9 @@ int64_t rankfile_num_frames(const struct rankfile_shape *shape)
     if (shape_elements(shape) < 0)
         return -1;
     int64_t frames = 0;
-    for (int unit = 0; unit < shape->num_units; unit++)
-        frames += frames_of(shape->slice[unit]);
-    frames *= shape->num_states;
+    for (int state = 0; state < shape->num_states; state++)
+        for (int unit = 0; unit < rankfile_units(shape, state); unit++)
+            frames += frames_of(shape->slice[unit]);
     return frames <= (int64_t)(UINT32_MAX / ENTRY_BYTES) ? frames : -1;
 }
 
@@ -179,7 +178,7 @@ void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame
     frame->first = before ? before->first + before->count : 0;
     if (frame->first == shape->slice[frame->unit]) {
         frame->first = 0;
-        if (++frame->unit == (uint32_t)shape->num_units) {
+        if (++frame->unit == (uint32_t)rankfile_units(shape, (int)frame->state)) {
             frame->unit = 0;
             frame->state++;
         }

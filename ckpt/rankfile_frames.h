@@ -72,6 +72,12 @@ static inline int64_t frames_of(int64_t elements)
     return elements / RANKFILE_FRAME_ELEMENTS + (elements % RANKFILE_FRAME_ELEMENTS != 0);
 }
 
+/* The number of units that the file has of a state: the first ones. */
+static inline int rankfile_units(const struct rankfile_shape *shape, int state)
+{
+    return state == 0 ? shape->num_units : shape->num_trained;
+}
+
 /* Encodes the header (HEADER_BYTES) and an entry of the table (ENTRY_BYTES). */
 void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header);
 void rankfile_entry_encode(const struct frame *frame, uint8_t *entry);

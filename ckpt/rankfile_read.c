@@ -34,9 +34,7 @@ struct rankfile {
     struct rankfile_shape shape;   /* its arrays are borrowed */
     int64_t num_frames;
     struct frame *frames; /* [num_frames] owned; checked */
-    int64_t *first_frame; /* [num_units] owned: first frame of the unit's slice of state 0; one state has
-                           * frames_per_state frames */
-    int64_t frames_per_state;
+    int64_t *first_frame; /* [num_units + 1] owned: first frame of the unit's slice of state 0 */
 };
 
 /* "'path' is damaged at offset N: WHAT" */
@@ -137,13 +135,11 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     file->num_frames = rankfile_num_frames(shape);
     ASSERT(file->num_frames > 0);
     file->path = strdup(path);
-    file->first_frame = malloc((size_t)shape->num_units * sizeof *file->first_frame);
+    file->first_frame = calloc((size_t)shape->num_units + 1, sizeof *file->first_frame);
     if (!file->path || !file->first_frame)
         TRY_GOTO(rankfile_out_of_memory(path, err));
-    for (int unit = 0; unit < shape->num_units; unit++) {
-        file->first_frame[unit] = file->frames_per_state;
-        file->frames_per_state += frames_of(shape->slice[unit]);
-    }
+    for (int unit = 0; unit < shape->num_units; unit++)
+        file->first_frame[unit + 1] = file->first_frame[unit] + frames_of(shape->slice[unit]);
     int64_t bytes;
     TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
     uncached_file_init(&file->contents, file->fd, file->path);
@@ -358,9 +354,12 @@ static enum status read_one(struct one_file one, int64_t frames, float *out, str
 void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t first, int64_t count, int64_t *begin,
                      int64_t *end)
 {
-    ASSERT(state >= 0 && state < file->shape.num_states && unit >= 0 && unit < file->shape.num_units);
-    ASSERT(first >= 0 && count > 0 && count <= file->shape.slice[unit] - first);
-    int64_t base = state * file->frames_per_state + file->first_frame[unit];
+    const struct rankfile_shape *shape = &file->shape;
+    ASSERT(state >= 0 && state < shape->num_states && unit >= 0 && unit < rankfile_units(shape, state));
+    ASSERT(first >= 0 && count > 0 && count <= shape->slice[unit] - first);
+    int64_t base = file->first_frame[unit];
+    if (state > 0)
+        base += file->first_frame[shape->num_units] + (state - 1) * file->first_frame[shape->num_trained];
     *begin = base + first / RANKFILE_FRAME_ELEMENTS;
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
 }

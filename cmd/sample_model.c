@@ -93,11 +93,13 @@ static enum dtype choose_dtype(const struct sample_model *m, const char *name)
     return m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype ? m->desc.torch_dtype : DTYPE_F32;
 }
 
-static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
-                           struct error *err)
+static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                           struct unit_params *params, struct error *err)
 {
     (void)pass, (void)stream, (void)err;
-    *params = ((const struct sample_model *)self)->units[unit];
+    const struct sample_model *m = self;
+    const int frozen = m->table.units[unit].frozen;
+    *params = (struct unit_params){m->units[unit], frozen ? m->units[frozen] : NULL};
     return STATUS_OK;
 }
 
@@ -214,6 +216,8 @@ enum status sample_model_start(struct sample_model *m, const struct sample_reque
     m->dtype = choose_dtype(m, request->dtype);
     m->verbs = (struct param_verbs){.self = m, .acquire = acquire, .release = release};
     TRY(tensor_table_build(&m->desc, &m->table, err));
+    if (m->checkpoint)
+        checkpoint_freeze_table(m->checkpoint, &m->table);
     TRY(shard_layout_init(&m->layout, &m->table, 1, err));
     m->units = memory_zeroed((size_t)m->table.num_units, sizeof *m->units);
     const struct transformer_config config = {

@@ -1,13 +1,9 @@
-/* parameter_verbs.h: the five verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor
+/* parameter_verbs.h: the four verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor
  * declares them, comm/zero implements them.
  *
  *   acquire      work enqueued on `stream` from now on may read the unit's parameters
  *   release      no further work will read them; the memory may be reused after the work enqueued so far
- *   grads        returns the memory for the unit's gradients (fp32, laid out as the unit). accumulate: add to its
- *                values; else overwrite every element of every tensor (gaps may stay unwritten or become zeros)
- *   matrix_sums  may be called for a block, after grads and before its ops: the gradients of its tensors of two
- *                dimensions go into the memory that it returns then (bf16, laid out as the unit; adds: added to its
- *                values), and only the others' where grads says. NULL: there is no such memory
+ *   grads        returns where the gradients of the unit's trained tensors go
  *   grads_ready  all work that writes the unit's gradients in this micro-batch is enqueued; their reduction may start
  *                after it
  *
@@ -28,14 +24,26 @@
 
 enum param_pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVALUATION };
 
+/* The flat ranges of a unit and of the unit with its frozen tensors, in the compute dtype. */
+struct unit_params {
+    const void *trained, *frozen; /* frozen NULL: there are none */
+};
+
+/* Where a unit's gradients go. adds: they are added to the values that are there; else every element of every tensor is
+ * overwritten, and gaps may stay unwritten or become zeros. */
+struct unit_grads {
+    float *grads; /* fp32, laid out as the unit */
+    bool adds;
+    void *
+        matrix_sums; /* bf16, laid out as the unit: of a block's matrices, of which `grads` gets nothing; may be NULL */
+    bool matrix_adds;
+};
+
 struct param_verbs {
     void *self;
-    /* *params: the unit's flat range, in the compute dtype */
-    enum status (*acquire)(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
-                           struct error *err);
+    enum status (*acquire)(void *self, int unit, enum param_pass pass, struct stream *stream,
+                           struct unit_params *params, struct error *err);
     void (*release)(void *self, int unit, enum param_pass pass, struct stream *stream);
-    enum status (*grads)(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
-                         struct error *err);
-    void *(*matrix_sums)(void *self, int unit, bool *adds); /* may be NULL */
+    enum status (*grads)(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err);
     enum status (*grads_ready)(void *self, int unit, struct stream *stream, struct error *err);
 };

@@ -125,12 +125,9 @@ static void add_work(struct work *sum, const struct module_profile *part)
 /* The ops of a range belong to a unit, to its kind, and to the model. */
 static void add_part(struct step_profile *p, const struct module_profile *part)
 {
-    const int units = p->run->engine.table.num_units;
-    struct module *of_unit = part->place.unit >= 0 ? &p->units[part->place.unit] : NULL;
-    struct module *of_kind = !of_unit ? NULL
-                                      : &p->kinds[part->place.unit == 0          ? 0
-                                                  : part->place.unit < units - 1 ? 1
-                                                                                 : 2];
+    const int unit = part->place.unit, head = tensor_table_head(&p->run->engine.table);
+    struct module *of_unit = unit >= 0 ? &p->units[unit] : NULL;
+    struct module *of_kind = !of_unit ? NULL : &p->kinds[unit == 0 ? 0 : unit < head ? 1 : 2];
     struct module *all[] = {&p->model, of_kind, of_unit};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         if (!all[i])
@@ -153,7 +150,7 @@ static int64_t unit_parameters(const struct tensor_table *table, int unit)
     int64_t count = 0;
     for (int i = 0; i < info->num_tensors; i++)
         count += table->tensors[info->first_tensor + i].numel;
-    return count;
+    return count + (info->frozen ? unit_parameters(table, info->frozen) : 0);
 }
 
 static void take_modules(struct step_profile *p)
@@ -161,7 +158,7 @@ static void take_modules(struct step_profile *p)
     static const char *const kinds[] = {"embedding", "blocks", "head"};
     const struct tensor_table *table = &p->run->engine.table;
     const struct module_profile *parts;
-    const int units = table->num_units;
+    const int units = tensor_table_head(table) + 1;
     p->units = memory_zeroed((size_t)units, sizeof *p->units);
     for (int i = 0; i < 3; i++)
         p->kinds[i].name = kinds[i];
@@ -203,7 +200,7 @@ static void print_modules(const struct step_profile *p)
     print_module(p, &p->model);
     for (int i = 0; depth == 1 && i < 3; i++)
         print_module(p, &p->kinds[i]);
-    for (int u = 0; depth == DEPTH && u < p->run->engine.table.num_units; u++)
+    for (int u = 0; depth == DEPTH && u <= tensor_table_head(&p->run->engine.table); u++)
         print_module(p, &p->units[u]);
 }
 
@@ -237,7 +234,7 @@ static void print_top(const struct step_profile *p)
     const int64_t most = p->run->spec->flops_profiler.top_modules;
     for (int depth = 0; depth <= depth_of(p); depth++) {
         const struct module *modules = depth == 0 ? &p->model : depth == 1 ? p->kinds : p->units;
-        int count = depth == 0 ? 1 : depth == 1 ? 3 : p->run->engine.table.num_units;
+        int count = depth == 0 ? 1 : depth == 1 ? 3 : tensor_table_head(&p->run->engine.table) + 1;
         for (int key = 0; key < 3; key++) {
             fprintf(p->out, "depth %d: top %" PRId64 " in %s:", depth, most < count ? most : count, keys[key]);
             print_first(p->out, modules, count, key, most);
@@ -257,7 +254,7 @@ static void print_totals(const struct step_profile *p)
             t->world);
     fprintf(p->out, "params of model:        %" PRId64 "\n", t->table.num_params);
     fprintf(p->out, "updated by this rank:   %" PRId64 " params\n",
-            t->spec->zero.stage == 0 ? t->table.num_params : t->layout.shard_numel);
+            t->spec->zero.stage == 0 ? t->table.num_params - t->table.frozen_params : t->layout.trained_numel);
     fprintf(p->out, "fwd MACs:               %.6g GMACs\n", m->forward.flops / 2e9);
     fprintf(p->out, "fwd flops:              %.6g G\n", m->forward.flops / 1e9);
     fprintf(p->out, "fwd latency:            %.6f s\n", m->forward.seconds);

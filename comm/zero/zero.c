@@ -103,7 +103,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
 {
     const struct tensor_table *table = config->table;
     ASSERT(config->stage >= 0 && config->stage <= 3 && table->num_units == config->layout->num_units);
-    ASSERT(table->num_units >= 2 && (!comm || comm_world(comm) == config->layout->world));
+    ASSERT(config->layout->num_trained >= 2 && (!comm || comm_world(comm) == config->layout->world));
     enum status status;
     *zero = NULL;
     struct zero *z = calloc(1, sizeof *z);
@@ -115,7 +115,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->comm = comm;
     z->world = config->layout->world;
     z->rank = comm ? comm_rank(comm) : 0;
-    z->units = table->num_units;
+    z->units = config->layout->num_trained;
+    z->all_units = config->layout->num_units;
     z->micro = -1;
     z->params_whole = config->stage <= 2;
     z->grads_whole = config->stage <= 1;
@@ -135,12 +136,11 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->reduced = calloc(units, sizeof *z->reduced);
     z->fetched = calloc(units, sizeof *z->fetched);
     z->open = calloc(units, sizeof *z->open);
-    z->summed = calloc(units, sizeof *z->summed);
     z->bad_rank_records = calloc(ZERO_STEPS * units, sizeof *z->bad_rank_records);
     z->ranges = calloc((size_t)table->num_tensors, sizeof *z->ranges);
     z->first_range = calloc(units + 1, sizeof *z->first_range);
     z->segments = calloc((size_t)table->num_tensors, sizeof *z->segments);
-    if (!z->reduced || !z->fetched || !z->open || !z->summed || !z->bad_rank_records || !z->ranges || !z->first_range ||
+    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank_records || !z->ranges || !z->first_range ||
         !z->segments) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
         goto fail;
@@ -194,7 +194,6 @@ void zero_free(struct zero *z)
     free(z->reduced);
     free(z->fetched);
     free(z->open);
-    free(z->summed);
     free(z->bad_rank_records);
     free(z->ranges);
     free(z->first_range);
@@ -225,11 +224,13 @@ static void lay_out_places(struct zero *z, struct arena *local, struct arena *sh
     const bool parallel = zero_parallel(z);
     const size_t size = dtype_size(config->dtype);
     const bool peers_read_buckets = parallel && !zero_narrow_wire(z);
-    int64_t room[PLACES] = {0}, bucket_room[PLACES] = {0};
+    int64_t room[PLACES] = {0}, trained_room[PLACES] = {0}, bucket_room[PLACES] = {0};
     for (int u = 0; u < z->units; u++) {
-        int p = zero_place(z, u);
+        int p = zero_place(z, u), frozen = zero_frozen(z, u);
         int64_t padded = shard_padded(config->layout, u);
-        room[p] = padded > room[p] ? padded : room[p];
+        int64_t both = padded + (frozen ? shard_padded(config->layout, frozen) : 0);
+        room[p] = both > room[p] ? both : room[p];
+        trained_room[p] = padded > trained_room[p] ? padded : trained_room[p];
         if (zero_uses_bucket(z, u))
             bucket_room[p] = padded > bucket_room[p] ? padded : bucket_room[p];
     }
@@ -246,20 +247,20 @@ static void lay_out_places(struct zero *z, struct arena *local, struct arena *sh
         else
             z->buckets[p].memory = take_floats(peers_read_buckets ? shared : local, MEM_COMM, bucket_room[p]);
     }
-    zero_wire_layout(z, room, shared);
+    zero_wire_layout(z, trained_room, shared);
 }
 
 static int64_t largest_slice(const struct zero *z)
 {
     int64_t largest = 0;
-    for (int u = 0; u < z->units; u++)
+    for (int u = 0; u < z->all_units; u++)
         largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
     return largest;
 }
 
 static bool has_narrow_state(const struct zero *z)
 {
-    return z->config.master_dtype != DTYPE_F32;
+    return z->config.master_dtype != DTYPE_F32 || (z->all_units > z->units && z->config.dtype != DTYPE_F32);
 }
 
 /* Sets the bytes of host_slice, and returns those before host_halves. */
@@ -297,13 +298,13 @@ static void lay_out_host_slice(struct zero *z, struct arena *host)
 void zero_layout(struct zero *z, struct arena *local, struct arena *shared, struct arena *host)
 {
     const struct zero_config *config = &z->config;
-    const int64_t own = config->layout->shard_numel, whole = own * z->world;
+    const int64_t own = config->layout->shard_numel, trained = config->layout->trained_numel;
     const size_t size = dtype_size(config->dtype);
     const int64_t kept = zero_shard_offset(config->layout, z->offload.first_unit); /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
     struct arena *of_params = zero_offloads_params(z) ? host : config->stage == 0 ? local : read_by_peers;
 
-    const int64_t params = z->params_whole           ? whole
+    const int64_t params = z->params_whole           ? own * z->world
                            : zero_offloads_params(z) ? zero_shard_offset(config->layout, z->offloaded_params.resident)
                                                      : own;
     z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * size);
@@ -316,11 +317,12 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         else if (k == STATE_EXP_AVG_SQ && z->muon.on)
             z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)z->muon.seconds * state_size);
         else if (k == STATE_MASTER || config->training)
-            z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? whole : kept) * state_size);
+            z->state[k] =
+                arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? trained * z->world : kept) * state_size);
     }
     if (config->training) {
         z->grads = arena_take(peers_read_grads(z) ? shared : local, MEM_GRADS,
-                              (size_t)(z->grads_whole ? whole : kept) * dtype_size(config->grad_dtype));
+                              (size_t)(z->grads_whole ? trained * z->world : kept) * dtype_size(config->grad_dtype));
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
@@ -361,16 +363,16 @@ struct stream *zero_stream(struct zero *zero)
 
 void *zero_slice(struct zero *zero, enum state_kind state, int unit)
 {
-    ASSERT(unit >= 0 && unit < zero->units && (zero_is_offloaded(zero, unit) || zero->state[state]));
+    ASSERT(unit >= 0 && unit < zero->all_units);
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
 }
 
-/* Copies a written host buffer to its slice; rounds to nearest where the slice is bf16, which changes no value that
+/* Copies a written host buffer to its slice; rounds to nearest where the slice has 16 bits, which changes no value that
  * came from one. */
 static enum status write_back(struct zero *z, struct error *err)
 {
     const struct written_slice written = z->written;
-    const bool narrow = written.dtype == DTYPE_BF16;
+    const bool narrow = written.dtype != DTYPE_F32;
     const void *source = narrow ? (void *)z->host_halves : z->host_slice;
     const size_t bytes = (size_t)written.count * dtype_size(written.dtype);
     z->written = (struct written_slice){0};
@@ -381,7 +383,8 @@ static enum status write_back(struct zero *z, struct error *err)
         return STATUS_OK;
     }
     for (int64_t i = 0; narrow && i < written.count; i++)
-        z->host_halves[i] = bf16_from_f32(z->host_slice[i]);
+        z->host_halves[i] =
+            written.dtype == DTYPE_BF16 ? bf16_from_f32(z->host_slice[i]) : f16_from_f32(z->host_slice[i]);
     if (written.disk)
         return slice_file_put(written.disk, written.unit, written.part, (void *)(uintptr_t)source, err);
     if (!written.slice)
@@ -408,24 +411,24 @@ enum status zero_host_buffer(struct zero *z, struct error *err)
 }
 
 /* Fills host_slice from host_halves. */
-static void widen(struct zero *z, int64_t count)
+static void widen(struct zero *z, enum dtype dtype, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        z->host_slice[i] = bf16_to_f32(z->host_halves[i]);
+        z->host_slice[i] = dtype == DTYPE_BF16 ? bf16_to_f32(z->host_halves[i]) : f16_to_f32(z->host_halves[i]);
 }
 
 /* The slice passes through the host's buffer. */
 static enum status slice_on_disk(struct zero *z, enum slice_access access, const struct written_slice *place,
                                  float **slice, struct error *err)
 {
-    const bool narrow = place->dtype == DTYPE_BF16;
+    const bool narrow = place->dtype != DTYPE_F32;
     TRY(zero_host_buffer(z, err));
     *slice = z->host_slice;
     if (access == SLICE_READ) {
         TRY(slice_file_get(place->disk, place->unit, place->part, narrow ? (void *)z->host_halves : z->host_slice,
                            err));
         if (narrow)
-            widen(z, place->count);
+            widen(z, place->dtype, place->count);
         return STATUS_OK;
     }
     memset(z->host_slice, 0, z->host_slice_bytes); /* the disk takes a little more than the slice */
@@ -437,7 +440,7 @@ static enum status slice_on_disk(struct zero *z, enum slice_access access, const
 static enum status slice_in_memory(struct zero *z, enum slice_access access, const struct written_slice *place,
                                    float **slice, struct error *err)
 {
-    const bool narrow = place->dtype == DTYPE_BF16;
+    const bool narrow = place->dtype != DTYPE_F32;
     const size_t bytes = (size_t)place->count * dtype_size(place->dtype);
     TRY(zero_host_buffer(z, err));
     *slice = z->host_slice;
@@ -453,7 +456,7 @@ static enum status slice_in_memory(struct zero *z, enum slice_access access, con
         stream_sync(z->stream);
     }
     if (narrow)
-        widen(z, place->count);
+        widen(z, place->dtype, place->count);
     return STATUS_OK;
 }
 
@@ -474,17 +477,23 @@ static enum status slice_of_ranges(struct zero *z, enum slice_access access, con
     return device_check(z->device, err);
 }
 
+/* Whether a unit's slice is one of the parameters on the device, or of those that offload_param has elsewhere. */
+static bool is_param(const struct zero *z, enum state_kind state, int unit)
+{
+    return unit >= z->units || (state == STATE_MASTER && zero_one_copy(z) && !zero_is_offloaded(z, unit));
+}
+
 static bool is_in_host_memory(const struct zero *z, enum state_kind state, int unit)
 {
     return z->device->kind == DEVICE_CPU || zero_is_offloaded(z, unit) ||
-           (zero_offloads_params(z) && z->state[state] == z->params);
+           (zero_offloads_params(z) && is_param(z, state, unit));
 }
 
 static enum status host_slice(void *owner, enum slice_access access, enum state_kind state, int unit, float **slice,
                               struct error *err)
 {
     struct zero *z = owner;
-    struct written_slice place = {.dtype = zero_state_dtype(z, state),
+    struct written_slice place = {.dtype = zero_slice_dtype(z, state, unit),
                                   .count = z->config.layout->slice[unit],
                                   .host = is_in_host_memory(z, state, unit),
                                   .unit = unit};
@@ -495,7 +504,7 @@ static enum status host_slice(void *owner, enum slice_access access, enum state_
     } else {
         stream_wait(z->stream, z->updated); /* a captured step has recorded it, which the host cannot wait for */
         stream_sync(z->stream);
-        if (state == STATE_MASTER && zero_one_copy(z) && zero_param_on_disk(z, unit))
+        if (is_param(z, state, unit) && zero_param_on_disk(z, unit))
             place.disk = z->offloaded_params.disk;
     }
     TRY(device_check(z->device, err));
@@ -572,8 +581,8 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     compute_params(z, compute);
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);
-    for (int u = 0; zero_parallel(z) && z->params_whole && u < z->units; u++)
-        if (zero_is_offloaded(z, u) || cast_own)
+    for (int u = 0; zero_parallel(z) && z->params_whole && u < z->all_units; u++)
+        if (zero_is_offloaded(z, u) || cast_own || u >= z->units)
             zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
     if (zero_offloads_params(z))
         stream_sync(z->offloaded_params.d2h);

@@ -89,7 +89,7 @@ enum status zero_check_folders(const struct zero *zero, struct error *err);
 
 const struct param_verbs *zero_verbs(struct zero *zero);
 
-/* Whether the verb matrix_sums gives memory. */
+/* Whether blocks have matrix_sums. */
 bool zero_has_matrix_sums(const struct zero *zero);
 
 /* The own slice of `unit` (layout->slice[unit] elements, padding included) in device memory, or in host memory if it is

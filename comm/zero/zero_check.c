@@ -123,7 +123,7 @@ static struct kept kept_of(const struct zero *z, int array, int unit)
         return zero_param_on_disk(z, unit) ? nothing : kept;
     }
     const bool offloaded = zero_is_offloaded(z, unit);
-    if ((int)state >= zero_states(z) || !(offloaded ? z->offload.state[state] : z->state[state]))
+    if (unit >= z->units || (int)state >= zero_states(z) || !(offloaded ? z->offload.state[state] : z->state[state]))
         return nothing;
     if (state == STATE_MASTER && zero_one_copy(z) && (!offloaded || zero_master_is_params(z)))
         return nothing;
@@ -234,7 +234,9 @@ static enum status watch_reduced(struct zero *z, int unit, const void *slice, st
 /* Hashes a unit the first time it is gathered. */
 static enum status watch_gathered(struct zero *z, int unit, const void *params, struct error *err)
 {
-    const size_t bytes = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
+    const struct shard_layout *layout = z->config.layout;
+    const int64_t frozen = zero_frozen(z, unit) ? shard_padded(layout, zero_frozen(z, unit)) : 0;
+    const size_t bytes = (size_t)(shard_padded(layout, unit) + frozen) * dtype_size(z->config.dtype);
     if (!zero_parallel(z) || z->check->gathered[unit])
         return STATUS_OK;
     stream_sync(z->stream);

@@ -1,4 +1,4 @@
-/* zero_gather_reduce.c: the five verbs: parameters are gathered before they are used, gradients are reduced while
+/* zero_gather_reduce.c: the four verbs: parameters are gathered before they are used, gradients are reduced while
  * backward continues.
  *
  * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: forward 0, 1, … L, then the head, then L, … 1;
@@ -77,6 +77,12 @@ void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 
 /* ---- parameters ---------------------------------------------------------- */
 
+/* What is gathered with `unit` after part `u` of it: its frozen tensors after the unit itself; -1: nothing. */
+static int frozen_after(const struct zero *z, int unit, int u)
+{
+    return u == unit && zero_frozen(z, unit) ? zero_frozen(z, unit) : -1;
+}
+
 /* Gathers the unit into its place, unless it is there. */
 static void gather_into_place(struct zero *z, int unit)
 {
@@ -85,16 +91,18 @@ static void gather_into_place(struct zero *z, int unit)
         return;
     ASSERT(place->holds == 0);
     place->unit = unit;
-    const void *own;
-    if (zero_offloads_params(z)) {
-        own = zero_param_h2d(z, unit, z->stream);
-    } else {
-        own = zero_param(z, unit, zero_own(z, unit));
+    if (zero_offloads_params(z))
+        zero_param_h2d(z, unit, true, z->stream);
+    else
         stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.h2d_done[unit] : z->updated);
-    }
     stream_wait(z->stream, place->released);
-    if (zero_parallel(z))
-        zero_gather(z, COMM_PARAMETERS, unit, own, place->memory, z->config.dtype);
+    char *staged = place->staging, *memory = place->memory;
+    for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_after(z, unit, u)) {
+        const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
+        zero_gather(z, COMM_PARAMETERS, u, own, memory, z->config.dtype);
+        staged += (size_t)z->config.layout->slice[u] * dtype_size(z->config.dtype);
+        memory += (size_t)shard_padded(z->config.layout, u) * dtype_size(z->config.dtype);
+    }
     event_record(place->gathered, z->stream);
 }
 
@@ -117,16 +125,17 @@ static void read_ahead(struct zero *z, int unit)
         zero_read_ahead(z, unit);
 }
 
-static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
-                           struct error *err)
+static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                           struct unit_params *params, struct error *err)
 {
     struct zero *z = self;
     ASSERT(unit >= 0 && unit < z->units);
+    const int frozen = zero_frozen(z, unit);
     if (!zero_gathers_on_demand(z)) {
         stream_wait(stream, z->fetched[unit]);
         if (zero_is_offloaded(z, unit) && !zero_parallel(z))
             stream_wait(stream, z->offload.h2d_done[unit]);
-        *params = zero_param(z, unit, 0);
+        *params = (struct unit_params){zero_param(z, unit, 0), frozen ? zero_param(z, frozen, 0) : NULL};
         return comm_status(z->comm, err);
     }
     struct gather_place *place = &z->places[zero_place(z, unit)];
@@ -137,7 +146,8 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
         gather_into_place(z, next);
     read_ahead(z, next < 0 ? -1 : next_unit(z, next, pass));
     stream_wait(stream, place->gathered);
-    *params = place->memory;
+    const size_t trained = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
+    *params = (struct unit_params){place->memory, frozen ? place->memory + trained : NULL};
     if (z->watch)
         TRY(z->watch->gathered(z, unit, place->memory, err));
     TRY(zero_disk_status(z, err));
@@ -173,35 +183,39 @@ static void clear_gaps(const struct zero *z, int unit, float *grads, struct stre
     }
 }
 
-/* All blocks have one layout. */
+/* Blocks have one layout, unless tensors are frozen. */
 static bool same_layout(const struct zero *z, int a, int b)
 {
-    return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z));
+    return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z) && z->all_units == z->units);
 }
 
-static enum status grads(void *self, int unit, struct stream *stream, float **out, bool *accumulate, struct error *err)
+/* Prepares the bucket for the unit's gradients. adds: they are added to the host's sum. */
+static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool adds, struct stream *stream)
+{
+    ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
+    stream_wait(stream, bucket->reduced);
+    if (adds)
+        zero_offload_fill_bucket(z, unit, bucket, stream);
+    else if (bucket->unit >= 0 && !same_layout(z, bucket->unit, unit))
+        clear_gaps(z, unit, bucket->memory, stream);
+    bucket->unit = unit;
+}
+
+static enum status grads(void *self, int unit, struct stream *stream, struct unit_grads *to, struct error *err)
 {
     struct zero *z = self;
     ASSERT(z->config.training && z->micro >= 0 && unit >= 0 && unit < z->units);
-    if (!zero_uses_bucket(z, unit)) {
-        *out = zero_grad(z, unit, 0);
-        *accumulate = z->micro > 0;
-    } else {
-        struct bucket *bucket = &z->buckets[zero_place(z, unit)];
-        bool adds = zero_sums_in_bucket(z, unit) && z->micro > 0;
-        if (!z->open[unit]) {
-            ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
-            stream_wait(stream, bucket->reduced);
-            if (adds)
-                zero_offload_fill_bucket(z, unit, bucket, stream);
-            else if (bucket->unit >= 0 && !same_layout(z, bucket->unit, unit))
-                clear_gaps(z, unit, bucket->memory, stream);
-            bucket->unit = unit;
-        }
-        *out = bucket->memory;
-        *accumulate = adds;
+    const enum grads_home home = zero_grads_home(z, unit);
+    struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+    const bool later = z->micro > 0;
+    *to = (struct unit_grads){.grads = home == GRADS_IN_PLACE ? zero_grad(z, unit, 0) : bucket->memory,
+                              .adds = home != GRADS_IN_BUCKET && later};
+    if (home != GRADS_IN_PLACE && !z->open[unit])
+        open_bucket(z, unit, bucket, to->adds, stream);
+    if (zero_gives_matrix_sums(z, unit)) {
+        to->matrix_sums = zero_grad(z, unit, 0);
+        to->matrix_adds = later;
     }
-    z->summed[unit] = z->summed[unit] && z->open[unit];
     z->open[unit] = true;
     return comm_status(z->comm, err);
 }
@@ -210,17 +224,6 @@ bool zero_has_matrix_sums(const struct zero *z)
 {
     return z->config.training && !zero_parallel(z) && z->offload.first_unit == z->units &&
            z->config.grad_dtype == DTYPE_BF16 && z->config.dtype == DTYPE_BF16;
-}
-
-static void *matrix_sums(void *self, int unit, bool *adds)
-{
-    struct zero *z = self;
-    ASSERT(z->open[unit]);
-    if (!zero_has_matrix_sums(z))
-        return NULL;
-    z->summed[unit] = true;
-    *adds = z->micro > 0;
-    return zero_grad(z, unit, 0);
 }
 
 /* Reduces the unit's gradients (in comm_dtype) into the own slice, at stage 0 into all slices, when they are complete
@@ -257,7 +260,7 @@ static void grads_d2h(struct zero *z, int unit, struct stream *stream)
     struct bucket *bucket = &z->buckets[zero_place(z, unit)];
     const void *grads = zero_grad(z, unit, 0);
     struct event *free_ = NULL;
-    if (zero_sums_in_bucket(z, unit)) {
+    if (zero_grads_home(z, unit) == GRADS_SUM_IN_BUCKET) {
         grads = bucket->memory;
         free_ = bucket->reduced;
     } else if (!z->grads_whole) {
@@ -308,12 +311,8 @@ const struct param_verbs *zero_verbs(struct zero *z)
 
 void zero_verbs_init(struct zero *z)
 {
-    z->verbs = (struct param_verbs){.self = z,
-                                    .acquire = acquire,
-                                    .release = release,
-                                    .grads = grads,
-                                    .matrix_sums = matrix_sums,
-                                    .grads_ready = grads_ready};
+    z->verbs = (struct param_verbs){
+        .self = z, .acquire = acquire, .release = release, .grads = grads, .grads_ready = grads_ready};
 }
 
 /* ---- theory -------------------------------------------------------------- */
@@ -327,8 +326,8 @@ struct walk {
 static void walk_to(struct walk *walk, int unit)
 {
     int *held = &walk->held[zero_place(walk->zero, unit)];
-    if (*held != unit)
-        walk->elements += walk->zero->config.layout->slice[unit];
+    for (int u = unit; *held != unit && u >= 0; u = frozen_after(walk->zero, unit, u))
+        walk->elements += walk->zero->config.layout->slice[u];
     *held = unit;
 }
 
@@ -349,12 +348,14 @@ static int64_t walk_through(const struct zero *z, int micro_batches, bool backwa
 
 void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes)
 {
-    int64_t own = z->config.layout->shard_numel, others = z->world - 1;
+    int64_t own = z->config.layout->trained_numel, others = z->world - 1;
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
     int64_t gathered = z->config.stage == 3 ? walk_through(z, micro_batches, true) : own;
     int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
-    const int64_t updates = z->muon.on ? z->config.layout->slice[1] * (z->units - 2) * 2 : 0;
+    int64_t updates = 0; /* bytes of Muon's */
+    for (int u = 1; z->muon.on && u < zero_head(z); u++)
+        updates += z->config.layout->slice[u] * (int64_t)sizeof *z->muon.updates;
     *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports + updates);
     *reduce_bytes = others * (own * sent_size * (z->config.stage >= 2 ? micro_batches : 1) + updates);
 }

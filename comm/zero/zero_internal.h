@@ -16,8 +16,9 @@
 enum { PLACES = 4 };
 
 struct gather_place {
-    char *memory;                      /* compute dtype, room for the largest unit that lives here; NULL: unused */
-    char *staging;                     /* parameters in host memory: room for its own slice; world 1: `memory` */
+    char *memory;                      /* compute dtype, room for the largest unit that lives here, followed by its
+                                          frozen one; NULL: unused */
+    char *staging;                     /* parameters in host memory: room for its own slices; world 1: `memory` */
     int unit;                          /* its parameters are here, or being gathered; -1: none */
     int holds;                         /* acquires that were not released yet */
     struct event *gathered, *released; /* on the communication stream; on the compute stream */
@@ -63,9 +64,10 @@ struct decay_range {
 
 /* Optimizer Muon: zero_muon.c. */
 struct zero_muon {
-    bool on;           /* there are matrices that it updates; else the rest is unused */
-    int64_t seconds;   /* elements of state[STATE_EXP_AVG_SQ]: the matrices have no second moments */
-    uint16_t *updates; /* bf16, a block's updates (shard_padded elements); world > 1: twice, and peers read them */
+    bool on;                           /* there are matrices that it updates; else the rest is unused */
+    int64_t seconds;                   /* elements of state[STATE_EXP_AVG_SQ]: the matrices have no second moments */
+    int64_t room;                      /* elements of the largest block (shard_padded) */
+    uint16_t *updates;                 /* bf16, room for a block's updates; world > 1: twice, and peers read them */
     struct orthogonalize_args scratch; /* device, room for the largest matrix */
 };
 
@@ -129,7 +131,9 @@ struct zero {
     struct zero_config config;
     struct device *device;
     struct comm *comm; /* NULL in a plan */
-    int rank, world, units;
+    int rank, world;
+    int units;     /* of the model; */
+    int all_units; /* with those after them that are frozen: parameters alone */
     struct param_verbs verbs;
 
     /* Whether an array is kept whole; else it holds the own slices, one after the other (the shard). State, and at
@@ -156,7 +160,6 @@ struct zero {
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
     bool *open;                 /* (units): grads() was called, grads_ready() not yet */
-    bool *summed;               /* (units): and matrix_sums(): the matrices' gradients are not in the bucket */
     int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
     struct decay_range *ranges; /* of the state kept here; those of unit u: first_range[u] up to first_range[u + 1] */
     int *first_range;           /* (units + 1) */
@@ -214,7 +217,13 @@ static inline char *zero_param(const struct zero *zero, int unit, int64_t offset
 /* Whether the optimizer's state of `unit` is in host memory. */
 static inline bool zero_is_offloaded(const struct zero *zero, int unit)
 {
-    return unit >= zero->offload.first_unit;
+    return unit >= zero->offload.first_unit && unit < zero->units;
+}
+
+/* The unit with the frozen tensors of `unit`; 0: it has none. */
+static inline int zero_frozen(const struct zero *zero, int unit)
+{
+    return zero->config.table->units[unit].frozen;
 }
 
 /* Element of the shard at which `unit` begins; of unit num_units: its end. */
@@ -226,6 +235,12 @@ static inline int64_t zero_shard_offset(const struct shard_layout *layout, int u
 static inline enum dtype zero_state_dtype(const struct zero *zero, enum state_kind state)
 {
     return state == STATE_MASTER ? zero->config.master_dtype : zero->config.moment_dtype;
+}
+
+/* That of a slice: a frozen unit has only STATE_MASTER, which is its parameters. */
+static inline enum dtype zero_slice_dtype(const struct zero *zero, enum state_kind state, int unit)
+{
+    return unit < zero->units ? zero_state_dtype(zero, state) : zero->config.dtype;
 }
 
 /* Kinds of state that the optimizer has, the master weights among them. */
@@ -243,7 +258,8 @@ static inline bool zero_one_copy(const struct zero *zero)
 /* Whether this state of the unit has values for a part of its elements only, in the order of its ranges. */
 static inline bool zero_is_sparse(const struct zero *zero, enum state_kind state, int unit)
 {
-    return zero->muon.on && state == STATE_EXP_AVG_SQ && unit > 0 && unit < zero->units - 1;
+    const bool block = unit > 0 && unit < zero->units - 1, empty = zero->config.table->units[unit].num_tensors == 0;
+    return zero->muon.on && state == STATE_EXP_AVG_SQ && (block || empty);
 }
 
 /* The second moments of a range of AdamW's. */
@@ -257,7 +273,9 @@ static inline float *zero_second_at(const struct zero *zero, const struct decay_
 static inline void *zero_state_at(const struct zero *zero, enum state_kind state, int unit, int64_t offset)
 {
     const size_t size = dtype_size(zero_state_dtype(zero, state));
-    ASSERT(!zero_is_sparse(zero, state, unit));
+    ASSERT(!zero_is_sparse(zero, state, unit) && (unit < zero->units || state == STATE_MASTER));
+    if (unit >= zero->units)
+        return zero_param(zero, unit, offset);
     if (zero->muon.on && state == STATE_EXP_AVG_SQ) {
         const struct decay_range *range = &zero->ranges[zero->first_range[unit]];
         return zero_second_at(zero, range) + (offset - range->offset);
@@ -282,18 +300,25 @@ static inline bool zero_narrow_wire(const struct zero *zero)
     return zero->config.training && zero_parallel(zero) && zero->config.comm_dtype != DTYPE_F32;
 }
 
-/* Whether the unit's gradients are computed in its bucket; else in their place among all gradients. */
-static inline bool zero_uses_bucket(const struct zero *zero, int unit)
+/* Where backward computes a unit's gradients. */
+enum grads_home {
+    GRADS_IN_PLACE,     /* where they are kept: micro-batches add to them */
+    GRADS_IN_BUCKET,    /* those of a micro-batch, which leave for their owner or are added to what is kept */
+    GRADS_SUM_IN_BUCKET /* offload of a rank that is alone, in fp32: the sum so far comes from the host first */
+};
+
+static inline enum grads_home zero_grads_home(const struct zero *zero, int unit)
 {
-    bool leaves = !zero->grads_whole && (zero_parallel(zero) || zero_is_offloaded(zero, unit));
-    return zero->config.training && (leaves || zero->config.grad_dtype != DTYPE_F32);
+    const bool offloaded = zero_is_offloaded(zero, unit), fp32 = zero->config.grad_dtype == DTYPE_F32;
+    if (!zero->config.training || (fp32 && (zero->grads_whole || (!zero_parallel(zero) && !offloaded))))
+        return GRADS_IN_PLACE;
+    return fp32 && !zero_parallel(zero) ? GRADS_SUM_IN_BUCKET : GRADS_IN_BUCKET;
 }
 
-/* Whether the bucket of an offloaded unit holds the sum of the micro-batches: alone, and in fp32. */
-static inline bool zero_sums_in_bucket(const struct zero *zero, int unit)
+/* Whether the unit's gradients are computed in its bucket. */
+static inline bool zero_uses_bucket(const struct zero *zero, int unit)
 {
-    return !zero_parallel(zero) && !zero->grads_whole && zero_is_offloaded(zero, unit) &&
-           zero->config.grad_dtype == DTYPE_F32;
+    return zero_grads_home(zero, unit) != GRADS_IN_PLACE;
 }
 
 /* The reduced gradients are this times those of the scaled loss. */
@@ -361,6 +386,13 @@ enum status zero_hash_seconds(struct zero *zero, int unit, int64_t offset, int64
  * (world). */
 bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference);
 
+/* Whether the products of a block add the gradients of its matrices to the accumulator: then they are not in the
+ * bucket. */
+static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
+{
+    return zero_has_matrix_sums(zero) && unit > 0 && unit < zero_head(zero);
+}
+
 /* Takes the memory of the wires; room: elements of the largest unit in each place. */
 void zero_wire_layout(struct zero *zero, const int64_t room[PLACES], struct arena *shared);
 
@@ -376,7 +408,7 @@ void zero_fold_grads(struct zero *zero, int unit, float *bucket, bool to_bucket,
 /* Whether the tensor's gradient of this micro-batch was added to its accumulator by the product that computed it. */
 static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
 {
-    return zero->summed[tensor->unit] && tensor->ndim == 2;
+    return tensor->ndim == 2 && zero_gives_matrix_sums(zero, tensor->unit);
 }
 
 /* Fills zero->verbs. */
@@ -389,9 +421,9 @@ void zero_offload_params_release(struct zero *zero);
 /* nvme: starts to read the own slice of `unit`, which will be brought up before it changes. */
 void zero_read_ahead(struct zero *zero, int unit);
 
-/* Enqueues the copy of the own slice of `unit` from host memory to the staging slice of its place, which is returned;
- * `stream` waits for it. */
-void *zero_param_h2d(struct zero *zero, int unit, struct stream *stream);
+/* Enqueues the copy of the own slice of `unit`, with `frozen` followed by that of its frozen tensors, from host memory
+ * to the staging slice of its place, which is returned; `stream` waits for it. */
+void *zero_param_h2d(struct zero *zero, int unit, bool frozen, struct stream *stream);
 
 /* The update of parameters in host memory by AdamW on the device. Before it: returns the unit's slice of the master
  * weights, where it is the parameters' and has to be brought up; else NULL. After it: the parameters come down. */

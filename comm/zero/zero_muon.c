@@ -15,6 +15,7 @@
  *
  * Everything that is not a matrix of a block is AdamW's, and only that has second moments: zero_is_sparse(). */
 #include "comm/zero/zero_internal.h"
+#include "core/round_up.h"
 
 #include <math.h>
 
@@ -27,7 +28,7 @@ static bool is_mine(const struct zero *z, int unit)
 /* The block's updates: a rank has its own block in the first half, and the others in turn in the second. */
 static uint16_t *updates_of(const struct zero *z, int unit)
 {
-    return z->muon.updates + (is_mine(z, unit) ? 0 : shard_padded(z->config.layout, unit));
+    return z->muon.updates + (is_mine(z, unit) ? 0 : z->muon.room);
 }
 
 void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
@@ -35,15 +36,17 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
     if (!z->muon.on)
         return;
     struct orthogonalize_args *scratch = &z->muon.scratch;
-    const struct unit_info *block = &z->config.table->units[1]; /* all blocks have the same layout */
-    const size_t padded = (size_t)shard_padded(z->config.layout, 1);
     int64_t largest = 0, side = 0;
-    for (int t = 0; t < block->num_tensors; t++) {
-        const struct tensor_info *tensor = &z->config.table->tensors[block->first_tensor + t];
-        int64_t less = tensor->shape[0] < tensor->shape[1] ? tensor->shape[0] : tensor->shape[1];
-        largest = tensor->numel > largest ? tensor->numel : largest;
-        side = tensor->ndim == 2 && less > side ? less : side;
+    for (int u = 1; u < zero_head(z); u++)
+        z->muon.room = max64(shard_padded(z->config.layout, u), z->muon.room);
+    for (int t = 0; t < z->config.table->num_tensors; t++) {
+        const struct tensor_info *tensor = &z->config.table->tensors[t];
+        if (tensor->unit == 0 || tensor->unit >= zero_head(z))
+            continue;
+        largest = max64(tensor->numel, largest);
+        side = tensor->ndim == 2 ? max64(min64(tensor->shape[0], tensor->shape[1]), side) : side;
     }
+    const size_t padded = (size_t)z->muon.room;
     const size_t halves = sizeof *z->muon.updates, square = (size_t)(side * side);
     z->muon.updates = zero_parallel(z) ? arena_take(shared, MEM_COMM, 2 * padded * halves)
                                        : arena_take(local, MEM_WORKSPACE, padded * halves);

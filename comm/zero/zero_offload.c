@@ -33,11 +33,11 @@ int zero_offload_first(const struct zero_config *config)
 {
     const struct offload_settings *settings = &config->offload_optimizer;
     const struct shard_layout *layout = config->layout;
-    int first = layout->num_units;
+    int first = layout->num_trained;
     if (!config->training || settings->device == OFFLOAD_NONE)
         return first;
-    double wanted = settings->ratio * (double)layout->shard_numel;
-    while (first > 0 && (double)(layout->shard_numel - zero_shard_offset(layout, first)) < wanted)
+    double wanted = settings->ratio * (double)layout->trained_numel;
+    while (first > 0 && (double)(layout->trained_numel - zero_shard_offset(layout, first)) < wanted)
         first--;
     return first;
 }
@@ -155,7 +155,7 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host
     const struct zero_config *config = &z->config;
     if (o->first_unit == z->units)
         return;
-    const size_t own = (size_t)(config->layout->shard_numel - zero_shard_offset(config->layout, o->first_unit));
+    const size_t own = (size_t)(config->layout->trained_numel - zero_shard_offset(config->layout, o->first_unit));
     const size_t largest = (size_t)largest_slice(z), grad_size = dtype_size(config->grad_dtype);
     const size_t piece = largest < (size_t)o->piece ? largest : (size_t)o->piece;
     if (o->disk)

@@ -23,6 +23,7 @@
  * (settled), and until the staging slice is free: its all-gather is over, which means on every transport that no peer
  * reads it any more (with world 1: its unit was released), and its values have come down (d2h_done). */
 #include "comm/zero/zero_internal.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 
@@ -31,7 +32,7 @@ static int units_in_host_memory(const struct zero *z)
 {
     const struct offload_settings *settings = &z->config.offload_param;
     int unit = 0;
-    while (unit < z->units &&
+    while (unit < z->all_units &&
            (settings->device != OFFLOAD_NVME || zero_shard_offset(z->config.layout, unit + 1) <= settings->max_in_cpu))
         unit++;
     return unit;
@@ -46,7 +47,7 @@ static struct slice_file *describe_file(struct zero *z)
                                        .rank = z->rank,
                                        .layout = z->config.layout,
                                        .first = z->offloaded_params.resident,
-                                       .end = z->units,
+                                       .end = z->all_units,
                                        .parts = 1,
                                        .dtype = {z->config.dtype},
                                        .piece = z->offloaded_params.piece,
@@ -63,18 +64,16 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
         return STATUS_OK;
     ASSERT(z->config.stage == 3);
     offload->resident = units_in_host_memory(z);
-    if (offload->resident < z->units)
+    if (offload->resident < z->all_units)
         offload->disk = describe_file(z);
-    offload->settled = calloc((size_t)z->units, sizeof *offload->settled);
-    if (!offload->settled)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    offload->settled = memory_zeroed((size_t)z->all_units, sizeof *offload->settled);
     if (!z->comm)
         return STATUS_OK;
     if (offload->disk)
         TRY(slice_file_open(offload->disk, z->config.disk, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->h2d, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
-    for (int u = 0; u < z->units; u++)
+    for (int u = 0; u < z->all_units; u++)
         TRY(event_new(z->device, &offload->settled[u], err));
     for (int p = 0; p < PLACES; p++) {
         TRY(event_new(z->device, &z->places[p].staged, err));
@@ -97,7 +96,7 @@ void zero_offload_params_release(struct zero *z)
     if (offload->d2h)
         stream_free(offload->d2h);
     slice_file_free(offload->disk);
-    for (int u = 0; offload->settled && u < z->units; u++)
+    for (int u = 0; offload->settled && u < z->all_units; u++)
         free_event(offload->settled[u]);
     free(offload->settled);
     for (int p = 0; p < PLACES; p++) {
@@ -119,7 +118,7 @@ static void await_staging(const struct zero *z, const struct gather_place *place
     stream_wait(stream, place->d2h_done);
 }
 
-void zero_read_ahead(struct zero *z, int unit)
+static void read_slice_ahead(struct zero *z, int unit)
 {
     struct offloaded_params *offload = &z->offloaded_params;
     if (!zero_param_on_disk(z, unit))
@@ -128,17 +127,32 @@ void zero_read_ahead(struct zero *z, int unit)
     slice_file_read_ahead(offload->disk, unit, offload->h2d);
 }
 
-void *zero_param_h2d(struct zero *z, int unit, struct stream *stream)
+void zero_read_ahead(struct zero *z, int unit)
+{
+    read_slice_ahead(z, unit);
+    if (zero_frozen(z, unit))
+        read_slice_ahead(z, zero_frozen(z, unit));
+}
+
+static void slice_h2d(struct zero *z, int unit, void *to)
+{
+    struct stream *h2d = z->offloaded_params.h2d;
+    if (zero_param_on_disk(z, unit))
+        slice_file_h2d(z->offloaded_params.disk, unit, to, h2d);
+    else
+        stream_copy_in_order(h2d, to, zero_param(z, unit, zero_own(z, unit)), slice_bytes(z, unit));
+}
+
+void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *stream)
 {
     struct gather_place *place = &z->places[zero_place(z, unit)];
     struct stream *h2d = z->offloaded_params.h2d;
     stream_wait(h2d, z->offloaded_params.settled[unit]);
-    zero_read_ahead(z, unit); /* while the staging slice has its user */
+    read_slice_ahead(z, unit); /* while the staging slice has its user */
     await_staging(z, place, h2d);
-    if (zero_param_on_disk(z, unit))
-        slice_file_h2d(z->offloaded_params.disk, unit, place->staging, h2d);
-    else
-        stream_copy_in_order(h2d, place->staging, zero_param(z, unit, zero_own(z, unit)), slice_bytes(z, unit));
+    slice_h2d(z, unit, place->staging);
+    if (frozen && zero_frozen(z, unit))
+        slice_h2d(z, zero_frozen(z, unit), place->staging + slice_bytes(z, unit));
     event_record(place->staged, h2d);
     stream_wait(stream, place->staged);
     return place->staging;
@@ -177,7 +191,7 @@ void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
 
 char *zero_begin_update(struct zero *z, int unit, struct stream *compute)
 {
-    return zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, compute) : NULL;
+    return zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, false, compute) : NULL;
 }
 
 void zero_end_update(struct zero *z, int unit, struct stream *compute)

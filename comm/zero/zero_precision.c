@@ -69,8 +69,9 @@ static void fold_others(struct zero *z, int unit, float *bucket, struct stream *
 
 void zero_fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
 {
-    ASSERT(!to_bucket || !z->summed[unit]);
-    if (z->summed[unit])
+    const bool summed = zero_gives_matrix_sums(z, unit);
+    ASSERT(!to_bucket || !summed);
+    if (summed)
         fold_others(z, unit, bucket, stream);
     else if (!to_bucket || z->micro > 0)
         fold_range(z, unit, bucket, to_bucket, 0, shard_padded(z->config.layout, unit), stream);

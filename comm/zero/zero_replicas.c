@@ -29,6 +29,12 @@ static bool is_replicated(const struct zero *z, int array)
     return z->state[state] && z->state_whole[state] && z->state[state] != z->params;
 }
 
+/* Units that the array has. */
+static int units_of(const struct zero *z, int array)
+{
+    return array == ARRAY_PARAMS ? z->all_units : z->units;
+}
+
 static size_t element_size(const struct zero *z, int array)
 {
     return dtype_size(array == ARRAY_PARAMS ? z->config.dtype
@@ -59,7 +65,7 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
 {
     const struct tensor_table *table = z->config.table;
     for (int array = 0; array < ARRAY_COUNT; array++) {
-        for (int u = 0; is_replicated(z, array) && u < z->units; u++) {
+        for (int u = 0; is_replicated(z, array) && u < units_of(z, array); u++) {
             uint64_t hash = 0;
             TRY(hash_range(z, array, u, 0, shard_padded(z->config.layout, u), &hash, err));
             TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
@@ -96,7 +102,7 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     stream_wait(z->stream, z->updated);
     stream_sync(z->stream);
     for (int array = 0; array < ARRAY_COUNT; array++) {
-        for (int u = 0; is_replicated(z, array) && u < z->units; u++) {
+        for (int u = 0; is_replicated(z, array) && u < units_of(z, array); u++) {
             int64_t count = shard_padded(z->config.layout, u);
             TRY_END(hash_range(z, array, u, 0, count, &hash, err));
             bytes += count * (int64_t)element_size(z, array);

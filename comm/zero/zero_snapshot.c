@@ -3,7 +3,7 @@
  *
  * The copy has the values of zero_slices(), in fp32, kind by kind and unit by unit:
  *
- *     | master: unit 0, unit 1, … | exp_avg: unit 0, … | exp_avg_sq: … |      shard_numel floats each
+ *     | master: unit 0, unit 1, … | exp_avg: unit 0, … | exp_avg_sq: … |
  *
  * fp32 slices in device memory are copied straight into it, one after the other without waiting; all others come
  * through zero_slices(): from host memory, from a disk, or widened from bf16. */
@@ -25,7 +25,8 @@ bool zero_has_snapshot(const struct zero *zero)
 
 int64_t zero_snapshot_bytes(const struct zero *zero)
 {
-    return zero_states(zero) * zero->config.layout->shard_numel * (int64_t)sizeof *zero->snapshot;
+    const struct shard_layout *layout = zero->config.layout;
+    return (layout->shard_numel + (zero_states(zero) - 1) * layout->trained_numel) * (int64_t)sizeof *zero->snapshot;
 }
 
 void zero_snapshot_layout(struct zero *zero, struct arena *host)
@@ -41,15 +42,16 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    return zero->snapshot + kind * layout->shard_numel + zero_shard_offset(layout, unit);
+    const int64_t before = kind == STATE_MASTER ? 0 : layout->shard_numel + (kind - 1) * layout->trained_numel;
+    return zero->snapshot + before + zero_shard_offset(layout, unit);
 }
 
 /* Whether the slice is fp32 in the memory of a GPU. */
 static bool copies_directly(const struct zero *zero, enum state_kind kind, int unit)
 {
     return zero->device->kind != DEVICE_CPU && !zero_is_offloaded(zero, unit) && !zero_is_sparse(zero, kind, unit) &&
-           zero_state_dtype(zero, kind) == DTYPE_F32 &&
-           !(zero_offloads_params(zero) && zero->state[kind] == zero->params);
+           zero_slice_dtype(zero, kind, unit) == DTYPE_F32 &&
+           !(zero_offloads_params(zero) && (unit >= zero->units || zero->state[kind] == zero->params));
 }
 
 static enum status copy_slice(struct zero *zero, enum state_kind kind, int unit, struct error *err)
@@ -71,7 +73,7 @@ enum status zero_take_snapshot(struct zero *zero, struct error *err)
     ASSERT(zero->snapshot);
     stream_wait(zero->stream, zero->updated);
     for (int kind = 0; kind < zero_states(zero); kind++)
-        for (int unit = 0; unit < zero->units; unit++)
+        for (int unit = 0; unit < state_units(zero->config.layout, (enum state_kind)kind); unit++)
             TRY(copy_slice(zero, (enum state_kind)kind, unit, err));
     stream_sync(zero->stream);
     TRY(zero_disk_status(zero, err));

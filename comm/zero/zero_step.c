@@ -177,7 +177,7 @@ static void update_all(struct zero *z, struct stream *compute)
 static int64_t searched_on_device(const struct zero *z)
 {
     const struct shard_layout *layout = z->config.layout;
-    return z->grads_whole ? layout->shard_numel * z->world : zero_shard_offset(layout, z->offload.first_unit);
+    return z->grads_whole ? layout->trained_numel * z->world : zero_shard_offset(layout, z->offload.first_unit);
 }
 
 /* In a skipped step, finds the first non-finite gradient for the host. Searches all gradients kept here, for they are

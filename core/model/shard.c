@@ -1,27 +1,29 @@
 #include "core/model/shard.h"
 
+#include "core/memory.h"
+#include "core/round_up.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 enum status shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world,
                               struct error *err)
 {
+    (void)err;
     ASSERT(world >= 1 && table->num_units > 0);
     memset(layout, 0, sizeof *layout);
     layout->world = world;
     layout->num_units = table->num_units;
-    layout->slice = calloc((size_t)table->num_units, sizeof *layout->slice);
-    layout->shard_offset = calloc((size_t)table->num_units, sizeof *layout->shard_offset);
-    if (!layout->slice || !layout->shard_offset) {
-        shard_layout_release(layout);
-        return error_set(err, STATUS_DEVICE, "out of memory for the shard layout of %d units", table->num_units);
-    }
+    layout->num_trained = tensor_table_head(table) + 1;
+    layout->slice = memory_zeroed((size_t)table->num_units, sizeof *layout->slice);
+    layout->shard_offset = memory_zeroed((size_t)table->num_units, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {
         int64_t part = (table->units[u].numel + world - 1) / world;
-        int64_t slice = (part + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
+        int64_t slice = part ? round_up(part, SHARD_ALIGN) : SHARD_ALIGN;
         layout->slice[u] = slice;
         layout->shard_offset[u] = layout->shard_numel;
         layout->shard_numel += slice;
+        layout->trained_numel += u < layout->num_trained ? slice : 0;
         if (slice * world > layout->max_padded)
             layout->max_padded = slice * world;
     }

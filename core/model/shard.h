@@ -6,7 +6,11 @@
  *     unit u   | slice of rank 0 | slice of rank 1 | … | slice of rank N-1 ..pad |
  *
  * A rank's slices of all units, one after the other, are its *shard*: unit u's slice starts at shard_offset[u], and the
- * shard has shard_numel elements. The fp32 master weights, m and v are each one such flat array. */
+ * shard has shard_numel elements. The optimizer's state (master, m, v) is one such flat array of each kind, of the
+ * first num_trained units only: those after them are frozen (tensor_table.h).
+ *
+ * A unit without elements, because all of it is frozen, has a slice of padding, so that no loop over units needs an
+ * exception for it. */
 #pragma once
 
 #include "core/model/tensor_table.h"
@@ -15,9 +19,11 @@ enum { SHARD_ALIGN = 64 }; /* elements */
 
 struct shard_layout {
     int world, num_units;
+    int num_trained;       /* the first units, which have optimizer state */
     int64_t *slice;        /* [num_units] elements of unit u that each rank owns, padding included */
     int64_t *shard_offset; /* [num_units] first element of unit u's slice in a rank's shard */
     int64_t shard_numel;   /* sum of slice[] */
+    int64_t trained_numel; /* of the first num_trained */
     int64_t max_padded;    /* largest world × slice[u] */
 };
 

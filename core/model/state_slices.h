@@ -4,14 +4,21 @@
  * `struct state_slices`, so that neither needs to include the other. Which elements a slice has: core/model/shard.h. */
 #pragma once
 
-#include "core/status.h"
+#include "core/model/shard.h"
 
-/* Each is one fp32 value for each parameter: the master weights, Adam's m (Lion's, SGD's and Muon's momentum) and
- * Adam's v (of Muon's matrices 0). A run has the first ones: as many as its optimizer needs (optimizer_moments()). */
+/* Each is one fp32 value for each parameter that is trained: the master weights, Adam's m (Lion's, SGD's and Muon's
+ * momentum) and Adam's v (of Muon's matrices 0). A run has the first ones: as many as its optimizer needs
+ * (optimizer_moments()). Frozen tensors have their parameters as master weights, and no other state. */
 enum state_kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_KIND_COUNT };
 
 /* "master", "exp_avg", "exp_avg_sq": in checkpoints and messages. */
 extern const char *const state_kind_names[STATE_KIND_COUNT];
+
+/* The number of units that have this kind of state: the first ones. */
+static inline int state_units(const struct shard_layout *layout, enum state_kind kind)
+{
+    return kind == STATE_MASTER ? layout->num_units : layout->num_trained;
+}
 
 /* SLICE_READ: the slice holds its current values. SLICE_WRITE: the caller fills all of it. */
 enum slice_access { SLICE_READ, SLICE_WRITE };

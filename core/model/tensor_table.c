@@ -5,6 +5,7 @@
  * block, head. */
 #include "core/model/tensor_table.h"
 
+#include "core/memory.h"
 #include "core/round_up.h"
 #include "core/training/philox.h"
 
@@ -246,6 +247,14 @@ static bool is_present(const struct model_desc *desc, enum presence presence)
     BUG("presence %d", (int)presence);
 }
 
+/* The tensor, the next one of the table, goes to the end of the unit. */
+static void append(struct unit_info *unit, struct tensor_info *tensor)
+{
+    tensor->offset = tensor->joined ? unit->numel : round_up(unit->numel, TENSOR_ALIGN);
+    unit->numel = tensor->offset + tensor->numel;
+    unit->num_tensors++;
+}
+
 /* Appends a unit and its tensors to the table, which has room for them. */
 static void add_unit(struct tensor_table *table, const struct model_desc *desc, const char *unit_name,
                      const char *prefix, struct unit_rules rules)
@@ -253,7 +262,6 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
     struct unit_info *unit = &table->units[table->num_units];
     snprintf(unit->name, sizeof unit->name, "%s", unit_name);
     unit->first_tensor = table->num_tensors;
-    int64_t end = 0;
     for (int i = 0; i < rules.count; i++) {
         const struct tensor_rule *rule = &rules.rules[i];
         if (!is_present(desc, rule->presence))
@@ -267,33 +275,29 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         tensor->shape[0] = dim_value(desc, rule->rows);
         tensor->shape[1] = dim_value(desc, rule->columns);
         tensor->numel = tensor->shape[0] * tensor->shape[1];
-        tensor->offset = rule->trait == JOINED ? end : round_up(end, TENSOR_ALIGN);
+        tensor->joined = rule->trait == JOINED;
+        tensor->number = table->num_tensors - 1;
         tensor->init = rule->init == INIT_ONE && desc->norm_offset == 1 ? INIT_ZERO : rule->init;
         tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
         if (rule->trait == RESIDUAL && desc->scale_residual_init)
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
         tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
-        end = tensor->offset + tensor->numel;
         table->num_params += tensor->numel;
-        unit->num_tensors++;
+        append(unit, tensor);
     }
-    unit->numel = end;
     table->num_units++;
 }
 
 enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err)
 {
+    (void)err;
     memset(table, 0, sizeof *table);
     const struct family_rules *rules = rules_of(desc->family);
     size_t units = (size_t)desc->num_layers + 2;
     size_t tensors = (size_t)rules->embedding.count + (size_t)rules->head.count +
                      (size_t)desc->num_layers * (size_t)rules->block.count;
-    table->units = calloc(units, sizeof *table->units);
-    table->tensors = calloc(tensors, sizeof *table->tensors);
-    if (!table->units || !table->tensors) {
-        tensor_table_release(table);
-        return error_set(err, STATUS_DEVICE, "out of memory: table of %zu tensors", tensors);
-    }
+    table->units = memory_zeroed(units, sizeof *table->units);
+    table->tensors = memory_zeroed(tensors, sizeof *table->tensors);
     add_unit(table, desc, "embedding", "", rules->embedding);
     for (int layer = 0; layer < desc->num_layers; layer++) {
         char name[32], prefix[64];
@@ -304,6 +308,50 @@ enum status tensor_table_build(const struct model_desc *desc, struct tensor_tabl
     add_unit(table, desc, "head", "", rules->head);
     ASSERT((size_t)table->num_units == units && (size_t)table->num_tensors <= tensors);
     return STATUS_OK;
+}
+
+/* Appends those tensors of the old table's unit to one of the new table that are frozen, or those that are not. */
+static void move_tensors(struct tensor_table *table, const struct tensor_table *old, int from, int to, bool frozen)
+{
+    struct unit_info *unit = &table->units[to];
+    unit->first_tensor = table->num_tensors;
+    for (int i = 0; i < old->units[from].num_tensors; i++) {
+        const struct tensor_info *tensor = &old->tensors[old->units[from].first_tensor + i];
+        ASSERT(!tensor->joined || tensor->frozen == tensor[-1].frozen);
+        if (tensor->frozen != frozen)
+            continue;
+        struct tensor_info *moved = &table->tensors[table->num_tensors++];
+        *moved = *tensor;
+        moved->unit = to;
+        table->frozen_params += frozen ? tensor->numel : 0;
+        append(unit, moved);
+    }
+}
+
+void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
+                         void *context)
+{
+    struct tensor_table old = *table;
+    ASSERT(old.num_frozen == 0);
+    table->units = memory_zeroed(2 * (size_t)old.num_units, sizeof *table->units);
+    table->tensors = memory_zeroed((size_t)old.num_tensors, sizeof *table->tensors);
+    table->num_tensors = 0;
+    for (int i = 0; i < old.num_tensors; i++)
+        old.tensors[i].frozen = is_frozen(context, &old.tensors[i]);
+    for (int u = 0; u < old.num_units; u++) {
+        memcpy(table->units[u].name, old.units[u].name, sizeof old.units[u].name);
+        move_tensors(table, &old, u, u, false);
+    }
+    for (int u = 0; u < old.num_units; u++) {
+        struct unit_info *unit = &table->units[table->num_units];
+        if (table->units[u].num_tensors == old.units[u].num_tensors)
+            continue;
+        snprintf(unit->name, sizeof unit->name, "%.20s, frozen", old.units[u].name);
+        move_tensors(table, &old, u, table->num_units, true);
+        table->units[u].frozen = table->num_units++;
+        table->num_frozen++;
+    }
+    tensor_table_release(&old);
 }
 
 void tensor_table_release(struct tensor_table *table)
@@ -320,7 +368,7 @@ const struct tensor_info *tensor_find(const struct tensor_table *table, int unit
     for (int i = 0; i < table->units[unit].num_tensors; i++)
         if (tensors[i].role == role)
             return &tensors[i];
-    return NULL;
+    return table->units[unit].frozen ? tensor_find(table, table->units[unit].frozen, role) : NULL;
 }
 
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset)
@@ -345,7 +393,7 @@ void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t se
         return;
     }
     /* In pieces that stay in the cache between the generator and the scaling. */
-    const uint64_t stream = 0x696e697400000000u /* "init" */ + (uint64_t)tensor;
+    const uint64_t stream = 0x696e697400000000u /* "init" */ + (uint64_t)info->number;
     const float std = (float)info->init_std;
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < 4096 ? count - done : 4096;

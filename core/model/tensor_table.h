@@ -10,7 +10,13 @@
  * Fused groups (one matrix for the GEMM): q, k, v weights; q, k, v biases; gate, up weights; gate, up biases. Their
  * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn and
  * Phi-3's qkv_proj and gate_up_proj are one tensor already.) Gap elements are zero and stay zero: their gradients are
- * never written. All blocks have the same layout. */
+ * never written. All blocks have the same layout, unless tensors of some are frozen.
+ *
+ * A *frozen* tensor is not trained: it has parameters in the compute dtype, but no gradient and no optimizer state. The
+ * frozen tensors of a unit form a unit of their own after the head. The two are gathered together; each is sharded by
+ * itself, so that every rank has its share of what is trained:
+ *
+ *     embedding | block 0 | block 1 | … | head | block 0, frozen | …      optimizer state: up to the head */
 #pragma once
 
 #include "core/model/model_config.h"
@@ -66,6 +72,9 @@ struct tensor_info {
     char name[96]; /* Hugging Face's name, with GPT-2's "transformer." prefix */
     enum tensor_role role;
     int unit;
+    bool joined;      /* follows the tensor before it without a gap */
+    bool frozen;      /* it is not trained */
+    int number;       /* in the order of the model: decides its initial values */
     int ndim;         /* 1 or 2 */
     int64_t shape[2]; /* shape[1] = 1 if ndim is 1 */
     int64_t numel;    /* elements */
@@ -78,20 +87,34 @@ struct tensor_info {
 struct unit_info {
     char name[32];                 /* "embedding", "block 0", …, "head" */
     int first_tensor, num_tensors; /* in the table, in order of offset */
-    int64_t numel;                 /* elements with gaps, without the shard padding */
+    int64_t numel;                 /* elements with gaps, without the shard padding; 0 if all tensors are frozen */
+    int frozen;                    /* the unit of its frozen tensors; 0: none */
 };
 
 struct tensor_table {
     int num_tensors, num_units;
     struct tensor_info *tensors;
     struct unit_info *units;
-    int64_t num_params; /* elements of all tensors, without gaps; tied ones once */
+    int64_t num_params;    /* elements of all tensors, without gaps; tied ones once */
+    int64_t frozen_params; /* of these, not trained */
+    int num_frozen;        /* of the units, the last ones: the frozen tensors of others */
 };
 
 enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err);
 void tensor_table_release(struct tensor_table *table);
 
-/* The tensor of that role in that unit, or NULL. */
+/* Freezes the tensors that `is_frozen` names; called once, before anything is derived from the table. The tensors of a
+ * fused group, which are one matrix of a product, must have the same answer. */
+void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
+                         void *context);
+
+/* The last unit of the model: the head. */
+static inline int tensor_table_head(const struct tensor_table *table)
+{
+    return table->num_units - table->num_frozen - 1;
+}
+
+/* The tensor of that role in that unit or among its frozen tensors, or NULL. */
 const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role);
 
 /* The tensor that owns element `offset` of `unit`, or NULL (a gap, or padding). */

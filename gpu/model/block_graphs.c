@@ -6,10 +6,9 @@
 
 /* What the ops of a piece read from the pass and the unit, where it is not the same in every call. */
 struct piece_key {
-    const void *params, *tokens, *numbers; /* the batch's other arrays lie with its tokens */
-    const float *grads;
-    const void *matrix_sums;
-    bool accumulate, matrix_adds;
+    const void *tokens, *numbers; /* the batch's other arrays lie with its tokens */
+    struct unit_params params;
+    struct unit_grads to;
     int64_t M;
     int32_t num_seqs, max_seq;
 };
@@ -65,10 +64,7 @@ static struct piece_key key_of(const struct pass *pass, const struct unit *unit)
     return (struct piece_key){.params = unit->params,
                               .tokens = pass->batch.tokens,
                               .numbers = pass->batch.numbers,
-                              .grads = unit->grads,
-                              .matrix_sums = unit->matrix_sums,
-                              .accumulate = unit->accumulate,
-                              .matrix_adds = unit->matrix_adds,
+                              .to = unit->to,
                               .M = pass->M,
                               .num_seqs = pass->batch.num_seqs,
                               .max_seq = pass->batch.max_seq};
@@ -76,9 +72,10 @@ static struct piece_key key_of(const struct pass *pass, const struct unit *unit)
 
 static bool same_key(const struct piece_key *a, const struct piece_key *b)
 {
-    return a->params == b->params && a->tokens == b->tokens && a->numbers == b->numbers && a->grads == b->grads &&
-           a->matrix_sums == b->matrix_sums && a->accumulate == b->accumulate && a->matrix_adds == b->matrix_adds &&
-           a->M == b->M && a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
+    return a->params.trained == b->params.trained && a->params.frozen == b->params.frozen && a->tokens == b->tokens &&
+           a->numbers == b->numbers && a->to.grads == b->to.grads && a->to.matrix_sums == b->to.matrix_sums &&
+           a->to.adds == b->to.adds && a->to.matrix_adds == b->to.matrix_adds && a->M == b->M &&
+           a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
 }
 
 /* The entry of the key; NULL: this is its first call, which is noted if an entry has no graph. */

@@ -29,11 +29,11 @@ struct small_model {
 
 /* ---- verbs --------------------------------------------------------------- */
 
-static enum status small_acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
-                                 struct error *err)
+static enum status small_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                 struct unit_params *params, struct error *err)
 {
     (void)pass, (void)stream, (void)err;
-    *params = ((struct small_model *)self)->params[unit];
+    params->trained = ((struct small_model *)self)->params[unit];
     return STATUS_OK;
 }
 
@@ -42,12 +42,10 @@ static void small_release(void *self, int unit, enum param_pass pass, struct str
     (void)self, (void)unit, (void)pass, (void)stream;
 }
 
-static enum status small_grads(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
-                               struct error *err)
+static enum status small_grads(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err)
 {
     (void)stream, (void)err;
-    *grads = ((struct small_model *)self)->grads[unit];
-    *accumulate = false;
+    *grads = (struct unit_grads){.grads = ((struct small_model *)self)->grads[unit]};
     return STATUS_OK;
 }
 
@@ -203,7 +201,7 @@ static void load_tokens(struct small_model *s)
 /* Forward, backward, update: what is captured. */
 static enum status enqueue_step(struct small_model *s, struct error *err)
 {
-    const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, NULL, small_grads_ready};
+    const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, small_grads_ready};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
     const struct loss_factor factor = {.value = 1.0f / TOKENS};
     TRY(transformer_train(s->transformer, &s->batch, &factor, &verbs, s->stream, s->loss, err));

@@ -8,6 +8,7 @@
  * because other ranks wait for these collectives. Every op is enqueued on the caller's stream; nothing is allocated in
  * a micro-batch. */
 #include "gpu/model/transformer.h"
+#include "core/memory.h"
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_block.h"
 #include "gpu/model/transformer_embedding.h"
@@ -52,18 +53,12 @@ double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_le
     return 6 * parameters + (desc->bidirectional ? 12 : 6) * attention;
 }
 
-/* Finds where each role's tensor starts in its unit. All blocks have the layout of block 1. */
 static void find_tensors(struct transformer *t)
 {
-    int units[] = {0, 1, (int)t->L + 1};
-    for (int role = 0; role < ROLE_COUNT; role++) {
-        t->offset[role] = -1;
-        for (size_t i = 0; i < COUNT_OF(units); i++) {
-            const struct tensor_info *tensor = tensor_find(t->config.table, units[i], (enum tensor_role)role);
-            if (tensor)
-                t->offset[role] = tensor->offset;
-        }
-    }
+    t->tensors = memory_alloc((size_t)(t->L + 2) * ROLE_COUNT * sizeof *t->tensors);
+    for (int unit = 0; unit < t->L + 2; unit++)
+        for (int role = 0; role < ROLE_COUNT; role++)
+            t->tensors[unit * ROLE_COUNT + role] = tensor_find(t->config.table, unit, (enum tensor_role)role);
 }
 
 /* A norm's backward sums the gradient that it writes over rows. That is the gradient of what the o or down matrix
@@ -96,8 +91,10 @@ static void pad_vocabulary(struct transformer *t)
     struct linear_shape *head = &t->linears[LINEAR_HEAD];
     int64_t padded = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
     bool tied_in_unit_0 = head->weight == ROLE_WTE;
-    if (t->device->kind == DEVICE_CUDA && tied_in_unit_0 &&
-        t->offset[ROLE_WTE] + padded * t->C <= t->config.table->units[0].numel)
+    if (t->device->kind != DEVICE_CUDA || !tied_in_unit_0)
+        return;
+    const struct tensor_info *matrix = transformer_tensor(t, 0, ROLE_WTE);
+    if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel)
         head->N = padded;
 }
 
@@ -114,7 +111,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
                             struct transformer **transformer, struct error *err)
 {
     const struct model_desc *desc = config->desc;
-    ASSERT(config->table->num_units == desc->num_layers + 2);
+    ASSERT(tensor_table_head(config->table) == desc->num_layers + 1);
     ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
     ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position && config->inputs >= 0);
     ASSERT(config->max_position <= desc->max_positions);
@@ -177,6 +174,7 @@ void transformer_free(struct transformer *t)
     block_graphs_free(t->graphs);
     free(t->blocks);
     free(t->inputs);
+    free(t->tensors);
     free(t);
 }
 

@@ -151,7 +151,7 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
         .weight_offset = (float)t->config.desc->norm_offset,
         .rstd = heads.rstd,
         .dweight = unit_grad(t, unit, heads.weight),
-        .accumulate = unit->accumulate,
+        .accumulate = unit->to.adds,
     };
     t->device->ops->head_norm_bwd(pass->stream, &args);
 }

@@ -69,8 +69,8 @@ enum status embedding_backward(const struct pass *pass)
             .P = t->config.desc->max_positions,
             .dwte = unit_grad(t, &unit, ROLE_WTE),
             .dwpe = unit_grad(t, &unit, ROLE_WPE),
-            .accumulate_wte = unit.accumulate || t->config.desc->tied,
-            .accumulate_wpe = unit.accumulate,
+            .accumulate_wte = unit.to.adds || t->config.desc->tied,
+            .accumulate_wpe = unit.to.adds,
             .dout = dout,
             .tokens = pass->batch.tokens,
             .positions = pass->batch.positions,
@@ -78,7 +78,7 @@ enum status embedding_backward(const struct pass *pass)
             .S = t->config.desc->num_types,
             .types = pass->batch.types,
             .dwse = unit_grad(t, &unit, ROLE_WSE),
-            .accumulate_wse = unit.accumulate,
+            .accumulate_wse = unit.to.adds,
         };
         t->device->ops->embedding_bwd(pass->stream, &args);
     }

@@ -124,8 +124,8 @@ static void pooler_backward(const struct pass *pass, const struct unit *unit, in
     t->device->ops->tanh_bwd(pass->stream, &curve);
     struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, t->kept, row_at(t, t->final_norm, first, t->C));
-    weight.accumulate = weight.accumulate_dbias = unit->accumulate || first > 0;
-    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    weight.accumulate = weight.accumulate_dbias = unit->to.adds || first > 0;
+    linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
@@ -168,8 +168,8 @@ static void chunk_backward(const struct pass *pass, const struct unit *unit, int
     const struct transformer *t = pass->transformer;
     void *dx = row_at(t, t->post_norm ? t->dres : t->final_norm, first, t->C);
     struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, x);
-    weight.accumulate = weight.accumulate_dbias = unit->accumulate || first > 0;
-    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    weight.accumulate = weight.accumulate_dbias = unit->to.adds || first > 0;
+    linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, t->pooled ? t->kept : dx);
     t->device->ops->linear_bwd_input(pass->stream, &input);
     if (t->pooled)

@@ -31,7 +31,7 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
     const bool k_bias_free = which == LINEAR_QKV && t->k_bias_free;
     return (struct linear_bwd_weight_args){
         .dtype = t->dtype,
-        .dw_dtype = unit->matrix_sums ? DTYPE_BF16 : DTYPE_F32,
+        .dw_dtype = unit->to.matrix_sums ? DTYPE_BF16 : DTYPE_F32,
         .weights_in_out = linear->in_out,
         .M = M,
         .N = linear->N,
@@ -40,8 +40,8 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
         .dbias = t->bias_summed[which] ? NULL : unit_grad(t, unit, linear->bias),
         .dy = dy,
         .x = x,
-        .accumulate = unit->matrix_sums ? unit->matrix_adds : unit->accumulate,
-        .accumulate_dbias = unit->accumulate,
+        .accumulate = unit->to.matrix_sums ? unit->to.matrix_adds : unit->to.adds,
+        .accumulate_dbias = unit->to.adds,
         .null_first = k_bias_free ? t->H * t->D : 0,
         .null_count = k_bias_free ? t->KV * t->D : 0,
     };
@@ -50,7 +50,7 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
 struct row_sums bias_sums(const struct transformer *t, const struct unit *unit, enum linear which)
 {
     float *gradient = unit_grad(t, unit, t->linears[which].bias);
-    return (struct row_sums){t->bias_summed[which] ? gradient : NULL, unit->accumulate};
+    return (struct row_sums){t->bias_summed[which] ? gradient : NULL, unit->to.adds};
 }
 
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
@@ -77,6 +77,12 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
     };
 }
 
+void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args)
+{
+    if (args->dw)
+        pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
+}
+
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
                     void *aux)
 {
@@ -90,7 +96,7 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
 {
     const struct transformer *t = pass->transformer;
     struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
-    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, aux);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
@@ -161,7 +167,7 @@ static void norm_gradients(const struct pass *pass, const struct unit *unit, str
         .dweight = unit_grad(t, unit, norm.weight),
         .dbias = unit_grad(t, unit, norm.bias),
         .dx_sums = sums.to,
-        .accumulate = unit->accumulate,
+        .accumulate = unit->to.adds,
         .accumulate_sums = sums.accumulate,
     };
     t->device->ops->norm_bwd(pass->stream, &args);

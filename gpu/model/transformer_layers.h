@@ -13,15 +13,18 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux);
 
+/* Enqueues the gradient of a weight and its bias, unless they are frozen. */
+void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args);
+
 /* y = x · W + bias. The up product has an `aux`: y is gelu(aux) then, where aux = x · W + bias; or aux is SwiGLU or
  * GeGLU of y in a model whose MLP is gated, unless transformer_gates_again(). */
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
                     void *aux);
 
-/* The gradients of weight and bias (unless bias_summed) from dy and x, then dx = dy · Wᵀ. The down product has an
- * `aux`: that of the up product whose GELU x is. Then dx also goes back through that GELU, and the gradient of that
- * product's bias comes with it if it is bias_summed. Or it is gate and up of a gated MLP, which become their gradient,
- * and dx is scratch. */
+/* The gradients of weight and bias (unless bias_summed, or frozen) from dy and x, then dx = dy · Wᵀ. The down product
+ * has an `aux`: that of the up product whose GELU x is. Then dx also goes back through that GELU, and the gradient of
+ * that product's bias comes with it if it is bias_summed. Or it is gate and up of a gated MLP, which become their
+ * gradient, and dx is scratch. */
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
                      const void *x, void *aux);
 

@@ -43,13 +43,10 @@
  * output are needed from the end of forward to the start of backward, when wide is free: they lie in it. */
 #include "gpu/model/transformer_block.h"
 
+#include "core/round_up.h"
+
 #include <math.h>
 #include <stdlib.h>
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* (rows, width) elements of dt */
 static void *take_dt(const struct transformer *t, struct arena *arena, int64_t rows, int64_t width)
@@ -189,7 +186,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {
         t->dres = take_dt(t, arena, M, t->C);
-        bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && t->offset[ROLE_DOWN_B] >= 0;
+        bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && transformer_tensor(t, 1, ROLE_DOWN_B);
         t->dres_sums = summed ? take_f32(arena, 1, t->C) : NULL;
         bool differs = t->norms_after || config->desc->residual_multiplier != 1;
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;

@@ -10,7 +10,7 @@
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_cache.c      attention over the keys and values of the tokens before
  *   transformer_layers.c     matrix products and norms, as block and head use them
- *   transformer_unit.c       a unit in use: its parameters and gradients, through the five verbs
+ *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *
  * Each file calls only those below it. Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v; dt is
  * the compute dtype. */
@@ -80,7 +80,7 @@ struct transformer {
     bool post_norm;    /* NORM_AFTER_RESIDUAL */
     float eps;
     float embedding_scale;
-    int64_t offset[ROLE_COUNT]; /* where a role's tensor starts in its unit, elements; -1: the model has none */
+    const struct tensor_info **tensors; /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
     struct linear_shape linears[LINEAR_COUNT];
     bool bias_summed[LINEAR_COUNT]; /* the op that writes the gradient of the product gives that of its bias as well */
 
@@ -111,6 +111,12 @@ struct transformer {
     struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
     bool replays;                /* transformer_replay() */
 };
+
+/* The tensor of that role in a unit of the model; NULL: it has none. */
+static inline const struct tensor_info *transformer_tensor(const struct transformer *t, int unit, enum tensor_role role)
+{
+    return role == ROLE_COUNT ? NULL : t->tensors[unit * ROLE_COUNT + (int)role];
+}
 
 /* Whether the MLP has a gate. */
 static inline bool transformer_gates(const struct transformer *t)

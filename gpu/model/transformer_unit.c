@@ -12,23 +12,16 @@ void unit_release(const struct pass *pass, const struct unit *unit)
     pass->verbs->release(pass->verbs->self, unit->index, unit->kind, pass->stream);
 }
 
-/* The products of the other units also have gradients of embeddings, or several chunks, in the same tensor. */
-static bool unit_is_block(const struct transformer *t, int index)
-{
-    return index > 0 && index <= t->L;
-}
-
 enum status unit_grads(const struct pass *pass, struct unit *unit)
 {
     const struct param_verbs *verbs = pass->verbs;
+    struct unit_grads *to = &unit->to;
     const size_t elements = (size_t)pass->transformer->config.table->units[unit->index].numel;
-    TRY(verbs->grads(verbs->self, unit->index, pass->stream, &unit->grads, &unit->accumulate, pass->err));
-    if (verbs->matrix_sums && unit_is_block(pass->transformer, unit->index))
-        unit->matrix_sums = verbs->matrix_sums(verbs->self, unit->index, &unit->matrix_adds);
-    if (pass->M == 0 && !unit->accumulate)
-        stream_fill_zero(pass->stream, unit->grads, elements * sizeof(float));
-    if (pass->M == 0 && unit->matrix_sums && !unit->matrix_adds)
-        stream_fill_zero(pass->stream, unit->matrix_sums, elements * dtype_size(DTYPE_BF16));
+    TRY(verbs->grads(verbs->self, unit->index, pass->stream, to, pass->err));
+    if (pass->M == 0 && !to->adds)
+        stream_fill_zero(pass->stream, to->grads, elements * sizeof(float));
+    if (pass->M == 0 && to->matrix_sums && !to->matrix_adds)
+        stream_fill_zero(pass->stream, to->matrix_sums, elements * dtype_size(DTYPE_BF16));
     return STATUS_OK;
 }
 
@@ -39,19 +32,23 @@ enum status unit_ready(const struct pass *pass, const struct unit *unit)
 
 const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
-    if (role == ROLE_COUNT || t->offset[role] < 0)
+    const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
+    if (!tensor)
         return NULL;
-    return (const char *)unit->params + (size_t)t->offset[role] * dtype_size(t->dtype);
+    const char *params = tensor->frozen ? unit->params.frozen : unit->params.trained;
+    return params + (size_t)tensor->offset * dtype_size(t->dtype);
 }
 
 float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
-    return role == ROLE_COUNT || t->offset[role] < 0 ? NULL : unit->grads + t->offset[role];
+    const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
+    return !tensor || tensor->frozen ? NULL : unit->to.grads + tensor->offset;
 }
 
 void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
-    if (!unit->matrix_sums)
+    const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
+    if (!unit->to.matrix_sums || tensor->frozen)
         return unit_grad(t, unit, role);
-    return (char *)unit->matrix_sums + (size_t)t->offset[role] * dtype_size(DTYPE_BF16);
+    return (char *)unit->to.matrix_sums + (size_t)tensor->offset * dtype_size(DTYPE_BF16);
 }

@@ -24,11 +24,8 @@ struct pass {
 struct unit {
     int index;
     enum param_pass kind;
-    const void *params; /* dt, the unit's flat range */
-    float *grads;       /* set by unit_grads(); else NULL */
-    bool accumulate;    /* gradients are added to what grads holds */
-    void *matrix_sums;  /* bf16: where those of matrices go instead, set for blocks by unit_grads(); NULL: nowhere */
-    bool matrix_adds;   /* they are added to what is there */
+    struct unit_params params; /* dt */
+    struct unit_grads to;      /* where its gradients go, set by unit_grads() */
 };
 
 /* The verbs of gpu/parameter_verbs.h for one unit. */
@@ -38,7 +35,8 @@ void unit_release(const struct pass *pass, const struct unit *unit);
 enum status unit_grads(const struct pass *pass, struct unit *unit);
 enum status unit_ready(const struct pass *pass, const struct unit *unit);
 
-/* The unit's tensor of that role and its gradient; NULL if the model has no such tensor. */
+/* The unit's tensor of that role and its gradient; NULL if the unit has no such tensor, or no gradient because it is
+ * frozen. */
 const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role);
 float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
 

@@ -76,7 +76,11 @@ static void describe(const char *folder, struct described *d)
         snprintf(d->units[u].name, sizeof d->units[u].name, "%s", m->units[u].name);
         d->units[u].numel = m->units[u].numel;
     }
-    d->table = (struct tensor_table){m->num_tensors, m->num_units, d->tensors, d->units, elements};
+    d->table = (struct tensor_table){.num_tensors = m->num_tensors,
+                                     .num_units = m->num_units,
+                                     .tensors = d->tensors,
+                                     .units = d->units,
+                                     .num_params = elements};
 }
 
 static void described_release(struct described *d)
@@ -133,6 +137,7 @@ static void write_rank(const struct checkpoint *source, const struct described *
                                    .world = layout->world,
                                    .num_states = m->num_states,
                                    .num_units = layout->num_units,
+                                   .num_trained = layout->num_trained,
                                    .slice = layout->slice,
                                    .state_name = state_kind_names};
     char path[FS_PATH_MAX];

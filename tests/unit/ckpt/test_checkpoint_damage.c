@@ -200,7 +200,7 @@ static const struct {
     const char *find, *put, *expected;
 } forgeries[] = {
     {"\"format\": \"ztrain-checkpoint\"", "\"format\": \"zip\"", "format: expected 'ztrain-checkpoint', not 'zip'"},
-    {"\"format_version\": 1", "\"format_version\": 3", "has format version 3; this ztrain reads versions 1 to 2"},
+    {"\"format_version\": 1", "\"format_version\": 4", "has format version 4; this ztrain reads versions 1 to 3"},
     {"\"format_version\": 1", "\"format_version\": \"1\"", "format_version: expected an integer"},
     {"\"dtype\": \"bf16\"", "\"dtype\": \"int8\"", "dtype: expected fp32, bf16 or fp16, not 'int8'"},
     {"\"world\": 2", "\"world\": 0", "world: expected an integer from 1"},
@@ -293,7 +293,7 @@ static void test_forged_manifests(void **unused)
 
 static const int64_t slices[] = {100, RANKFILE_FRAME_ELEMENTS + 5};
 static const char *const state_names[] = {"one", "two"};
-static const struct rankfile_shape shape = {1, 3, 2, 2, slices, state_names};
+static const struct rankfile_shape shape = {1, 3, 2, 2, 2, slices, state_names};
 
 /* A rank file of slices of zeros, in memory; caller frees. */
 static uint8_t *make_rank_file(const char *path, struct rankfile_facts *facts, struct error *err)

@@ -96,9 +96,9 @@ static void replicas_body(struct bootstrap *bootstrap, void *context)
     const bool parallel = run.world > 1;
     const struct unit_info *unit = &run.table.units[2];
     const struct tensor_info *tensor = &run.table.tensors[unit->first_tensor + 3];
-    const void *params;
+    struct unit_params params;
     CHECK_OK(run.verbs->acquire(run.verbs->self, 2, PASS_FORWARD, run.compute, &params, &error));
-    unsigned char *byte = (unsigned char *)params + (size_t)(tensor->offset + 5) * dtype_size(setting->dtype);
+    unsigned char *byte = (unsigned char *)params.trained + (size_t)(tensor->offset + 5) * dtype_size(setting->dtype);
     if (run.rank == run.world - 1)
         *byte ^= 1;
     CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
@@ -173,15 +173,14 @@ static enum status try_step(struct run *run, int step)
     begin_step(run, step);
     zero_begin_micro(run->zero, true);
     for (int u = 0; u <= head; u++) {
-        const void *params;
+        struct unit_params params;
         TRY(run->verbs->acquire(run->verbs->self, u, PASS_FORWARD, run->compute, &params, &error));
         run->verbs->release(run->verbs->self, u, PASS_FORWARD, run->compute);
     }
     for (int u = head; u >= 0; u--) {
-        float *grads;
-        bool accumulate;
-        TRY(run->verbs->grads(run->verbs->self, u, run->compute, &grads, &accumulate, &error));
-        memset(grads, 0, (size_t)run->table.units[u].numel * sizeof *grads);
+        struct unit_grads to;
+        TRY(run->verbs->grads(run->verbs->self, u, run->compute, &to, &error));
+        memset(to.grads, 0, (size_t)run->table.units[u].numel * sizeof *to.grads);
         TRY(run->verbs->grads_ready(run->verbs->self, u, run->compute, &error));
     }
     struct zero_result result;

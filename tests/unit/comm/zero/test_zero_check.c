@@ -34,10 +34,9 @@ static void flip_state(struct run *run, int flip)
 /* Flips a bit of the gradient of the unit's fourth tensor. */
 static void flip_gradient(struct run *run, int unit)
 {
-    float *grads;
-    bool accumulate;
-    CHECK_OK(run->verbs->grads(run->verbs->self, unit, run->compute, &grads, &accumulate, &error));
-    *(unsigned char *)&grads[run->table.tensors[run->table.units[unit].first_tensor + 3].offset + 5] ^= 1;
+    struct unit_grads to;
+    CHECK_OK(run->verbs->grads(run->verbs->self, unit, run->compute, &to, &error));
+    *(unsigned char *)&to.grads[run->table.tensors[run->table.units[unit].first_tensor + 3].offset + 5] ^= 1;
 }
 
 static const struct zero_watch *real_watch; /* of this rank's process */
@@ -77,7 +76,7 @@ static void flip_collective(struct run *run, int flip)
 static void gradients_only(struct run *run, int micro, bool flip)
 {
     for (int u = run->table.num_units - 1; u >= 0; u--) {
-        const void *params;
+        struct unit_params params;
         CHECK_OK(run->verbs->acquire(run->verbs->self, u, PASS_BACKWARD, run->compute, &params, &error));
         give_grads(run, 2, micro, u, 0, tensors_of(run, u));
         if (flip && u == 2)

@@ -98,7 +98,7 @@ static void cut_the_file(const char *name)
 /* Passes of evaluation until an error. */
 static enum status acquire_until_error(struct run *run)
 {
-    const void *params;
+    struct unit_params params;
     for (int pass = 0; pass < 100; pass++)
         for (int u = 0; u < run->table.num_units; u++) {
             TRY(run->verbs->acquire(run->verbs->self, u, PASS_EVALUATION, run->compute, &params, &error));

@@ -221,12 +221,11 @@ static void overflow_body(struct bootstrap *bootstrap, void *context)
     zero_begin_micro(run.zero, true);
     int head = run.table.num_units - 1;
     for (int u = head; u >= 0; u--) {
-        float *grads;
-        bool accumulate;
-        CHECK_OK(run.verbs->grads(run.verbs->self, u, run.compute, &grads, &accumulate, &error));
-        memset(grads, 0, (size_t)run.table.units[u].numel * sizeof *grads);
+        struct unit_grads to;
+        CHECK_OK(run.verbs->grads(run.verbs->self, u, run.compute, &to, &error));
+        memset(to.grads, 0, (size_t)run.table.units[u].numel * sizeof *to.grads);
         if (u == 2 && run.rank == 1)
-            grads[run.table.tensors[run.table.units[u].first_tensor + 3].offset + 5] = 50000;
+            to.grads[run.table.tensors[run.table.units[u].first_tensor + 3].offset + 5] = 50000;
         ready(&run, u);
     }
     CHECK_OK(finish_step(&run, 1, &result));

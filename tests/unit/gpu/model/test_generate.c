@@ -32,12 +32,12 @@ struct model {
     struct param_verbs verbs;
 };
 
-static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
-                           struct error *err)
+static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                           struct unit_params *params, struct error *err)
 {
     (void)stream, (void)err;
     assert_int_equal(pass, PASS_EVALUATION);
-    *params = ((struct model *)self)->units[unit];
+    params->trained = ((struct model *)self)->units[unit];
     return STATUS_OK;
 }
 

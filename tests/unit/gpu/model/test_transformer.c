@@ -83,12 +83,12 @@ static enum status whole_call(struct whole *whole, struct error *err, const char
 
 static const char *const PASS_LETTER[] = {[PASS_FORWARD] = "f", [PASS_BACKWARD] = "b", [PASS_EVALUATION] = "e"};
 
-static enum status whole_acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
-                                 struct error *err)
+static enum status whole_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                 struct unit_params *params, struct error *err)
 {
     struct whole *whole = self;
     (void)stream;
-    *params = whole->params[unit];
+    params->trained = whole->params[unit];
     return whole_call(whole, err, "acquire", PASS_LETTER[pass], unit);
 }
 
@@ -98,13 +98,11 @@ static void whole_release(void *self, int unit, enum param_pass pass, struct str
     whole_call(self, NULL, "release", PASS_LETTER[pass], unit);
 }
 
-static enum status whole_grads(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
-                               struct error *err)
+static enum status whole_grads(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err)
 {
     struct whole *whole = self;
     (void)stream;
-    *grads = whole->grads[unit];
-    *accumulate = whole->accumulate;
+    *grads = (struct unit_grads){.grads = whole->grads[unit], .adds = whole->accumulate};
     return whole_call(whole, err, "grads", "", unit);
 }
 
@@ -274,7 +272,7 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     f->whole.table = &f->table;
     f->kept = (struct kept){.next = 0};
     f->activations = (struct activation_verbs){&f->kept, KEPT_BUFFERS, keep_input, fetch_input};
-    f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, NULL, whole_ready};
+    f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready};
     assert_int_equal(device_open(DEVICE_CPU, 0, 2, &f->device, &err), STATUS_OK);
     assert_int_equal(stream_new(f->device, STREAM_COMPUTE, &f->stream, &err), STATUS_OK);
 }
