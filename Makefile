@@ -29,7 +29,7 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
-# A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/engine/gpu_test_record.h).
+# A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/engine/gpu_test.h).
 LDFLAGS_ALL = -Wl,--build-id
 # STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
 LIBRARIES = yaml jansson zstd xxhash sodium uring pcre2-8 utf8proc

@@ -10,6 +10,7 @@
 #include "cmd/plan_speed.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 
 #include <errno.h>
@@ -110,11 +111,32 @@ static void check_weights(const struct engine *t, struct error *refused)
 }
 
 /* Whether the files can be read that a run takes into its checkpoints. */
-static void check_tokenizer(const struct run_spec *spec, struct error *refused)
+static void check_saved_files(const struct run_spec *spec, struct error *refused)
 {
     struct checkpoint_save_cache *cache;
     if (checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused) == STATUS_OK)
         checkpoint_save_cache_free(cache);
+}
+
+/* Builds the run on the device that train.device names, or --device NAME. A GPU that is not here is assumed. */
+static enum status build_plan(struct engine *t, struct run_spec *spec, int world, const char *option, int threads,
+                              struct error *err)
+{
+    char why[256] = "";
+    const enum spec_device wanted = spec->train.device;
+    const bool cuda = !option && wanted != SPEC_DEVICE_CPU && device_cuda_available(why);
+    const bool assumed = option || (wanted == SPEC_DEVICE_CUDA && !cuda);
+    int ctas;
+    if (assumed && !option)
+        log_info("no GPU here (%s): the plan assumes one, and estimates cuDNN's workspace", why);
+    else if (*why)
+        log_info("device: the CPU (%s)", why);
+    if (assumed)
+        TRY(simulated_device_open(option, &t->simulation.device, err));
+    else
+        TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, threads, &t->simulation.device, err));
+    TRY(engine_build(t, spec, 0, world, NULL, threads, err));
+    return assumed ? STATUS_OK : choose_sm_target(spec, t->device, world, NULL, NULL, &ctas, err);
 }
 
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
@@ -122,7 +144,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
 {
     struct engine engine = {0};
     enum status status;
-    TRY_END(engine_build(&engine, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
+    TRY_END(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
     struct error refused = {.code = STATUS_OK}; /* what a run would be refused for */
     const bool data_known = engine_open_data(&engine, &refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
@@ -141,7 +163,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     if (refused.code == STATUS_OK && !resumes)
         check_weights(&engine, &refused);
     if (refused.code == STATUS_OK)
-        check_tokenizer(spec, &refused);
+        check_saved_files(spec, &refused);
     memory_plan_print(&engine);
     TRY_END(print_policies(&engine, err));
     TRY_END(check_printed(err));
@@ -187,10 +209,8 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         TRY_END(plan_fit(&question, spec, err));
     } else {
         TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
-        if (options.device)
-            TRY_END(simulated_device_open(options.device, &engine.planned, err));
-        TRY_END(
-            engine_build(&engine, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
+        const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
+        TRY_END(build_plan(&engine, spec, world, options.device, threads, err));
         print_batch(spec, world, "planned");
         print_mixture(spec);
         memory_plan_print(&engine);

@@ -65,7 +65,7 @@ enum status device_alloc(struct device *device, size_t bytes, void **memory, str
 void device_free(struct device *device, void *memory, size_t bytes);
 
 /* Bytes of the device's memory that are free now, as its driver reports them. False: the device has none of its own
- * (the CPU, a GPU on paper), or the driver does not answer. */
+ * (the CPU, a simulated GPU), or the driver does not answer. */
 bool device_available_bytes(struct device *device, size_t *bytes);
 
 /* Allocates zeroed host memory that the device can read and write by itself (CUDA: pinned; CPU: plain memory). Copies

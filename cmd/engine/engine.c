@@ -1,12 +1,8 @@
 #include "cmd/engine/engine.h"
 
-#include "cmd/engine/choose_device.h"
-#include "cmd/engine/choose_kernels.h"
-#include "cmd/engine/choose_sm_target.h"
-#include "cmd/engine/engine_labels.h"
+#include "cmd/engine/choose.h"
 #include "cmd/engine/memory_plan.h"
 #include "comm/agree.h"
-#include "core/data/cut_count.h"
 #include "core/log.h"
 #include "core/model/model_folder.h"
 #include "core/printable.h"
@@ -15,10 +11,8 @@
 #include "gpu/ops_profile.h"
 #include "gpu/peaks.h"
 #include "gpu/phase_times.h"
-#include "gpu/simulate/simulated_device.h"
 
 #include <inttypes.h>
-#include <xxhash.h>
 
 /* packing false or first_fit: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few
  * different shapes */
@@ -37,7 +31,7 @@ static enum status apply_task(const struct run_spec *spec, struct model_desc *de
     if (num_labels == 0)
         num_labels = desc->num_labels;
     if (num_labels == 0)
-        TRY(engine_count_labels(spec, &num_labels, err));
+        TRY(train_sources_count_labels(spec, &num_labels, err));
     return model_desc_classify(desc, num_labels, err);
 }
 
@@ -153,11 +147,9 @@ static enum status open_device(struct engine *t, int threads, struct error *err)
     struct device_choice choice;
     const char *way = NULL;
     int ctas;
-    if (t->planned)
+    if (t->device)
         return STATUS_OK;
     TRY(engine_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
-    if (choice.to_plan)
-        return simulated_device_open(NULL, &t->device, err);
     struct cpu_kernels kernels;
     enum status status;
     if (choice.kind == DEVICE_CPU) {
@@ -170,8 +162,7 @@ static enum status open_device(struct engine *t, int threads, struct error *err)
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     TRY(phase_times_new(t->device, &t->phase_times, err));
     TRY(engine_agree(t, choose_sm_target(t->spec, t->device, t->world, t->comm, t->boot, &ctas, err), err));
-    if (t->comm)
-        TRY(engine_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
+    TRY(engine_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
     apply_sm_target(t->spec, t->device, t->comm, ctas, t->rank == 0);
@@ -261,7 +252,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     t->rank = rank;
     t->world = world;
     t->comm = comm;
-    t->device = t->planned;
+    t->device = t->simulation.device;
     TRY(engine_agree(t, describe_shards(t, err), err));
     TRY(open_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
@@ -271,7 +262,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
                                             .device = t->device,
                                             .comm = comm,
                                             .profile = t->profile,
-                                            .log_choice = rank == 0 && !t->planned};
+                                            .log_choice = rank == 0 && !t->quiet && !t->simulation.comm};
     TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {
@@ -297,10 +288,9 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .offload_param = spec->zero.offload_param,
         .sub_group_size = spec->zero.sub_group_size,
         .aio = spec->aio,
+        .disk = t->simulation.disk,
     };
-    if (t->planned_comm)
-        zero.disk = simulated_device_disk(t->planned);
-    TRY(zero_new(&zero, t->device, t->planned ? t->planned_comm : comm, &t->zero, err));
+    TRY(zero_new(&zero, t->device, comm ? comm : t->simulation.comm, &t->zero, err));
 
     TRY(build_transformer(t, err));
     return memory_plan_make(t, err);
@@ -319,209 +309,6 @@ enum status engine_activation_bytes(const struct engine *t, enum recompute polic
     transformer_layout(transformer, &arena);
     transformer_free(transformer);
     *bytes = arena.by_kind[MEM_ACTIVATIONS];
-    return STATUS_OK;
-}
-
-/* The key that sets the length of a schedule whatever the run's; NULL: it has none. */
-static const char *length_key(enum schedule_type type)
-{
-    switch (type) {
-    case SCHEDULE_LINEAR:
-    case SCHEDULE_COSINE:
-    case SCHEDULE_WSD: return "total_steps";
-    case SCHEDULE_WARMUP_DECAY_LR:
-    case SCHEDULE_WARMUP_COSINE_LR: return "total_num_steps";
-    default: return NULL;
-    }
-}
-
-/* A schedule that ends with the run, whose length has changed since the checkpoint: its learning rates jump. */
-static void report_stretch(const struct engine *t)
-{
-    const struct schedule_spec *s = &t->spec->scheduler;
-    const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
-    const char *key = length_key(s->type);
-    char way[96] = "";
-    if (!former || former == t->total_steps || !schedule_needs_total(s))
-        return;
-    if (key)
-        snprintf(way, sizeof way, "; scheduler.params.%s: %" PRId64 " keeps the schedule", key, former);
-    log_info("scheduler: %s follows the run's length, which was %" PRId64 " steps in the checkpoint and is %" PRId64
-             " now: the learning rate is another from here on%s",
-             schedule_name(s->type), former, t->total_steps, way);
-}
-
-/* The schedule against the run's length, which is known now. */
-static enum status check_schedule(const struct engine *t, struct error *err)
-{
-    const struct schedule_spec *s = &t->spec->scheduler;
-    const int64_t warmup = schedule_warmup(s);
-    report_stretch(t);
-    if (s->type != SCHEDULE_CONSTANT && warmup > t->total_steps)
-        log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
-                 " (scheduler.params): the full learning rate is not reached",
-                 t->total_steps, warmup);
-    if (s->type == SCHEDULE_WSD && warmup + s->decay_steps > s->total_steps)
-        return error_set(err, STATUS_USAGE,
-                         "scheduler.params: WSD's warm-up of %" PRId64 " steps and decay of %" PRId64
-                         " are more than its %" PRId64 " steps; hint: set a smaller decay_steps",
-                         warmup, s->decay_steps, s->total_steps);
-    return STATUS_OK;
-}
-
-/* data.packing first_fit: packs the documents of a token set, which `key` names in the log. */
-static enum status pack_documents(const struct engine *t, const char *key, const struct token_set *set,
-                                  struct first_fit **fit, struct error *err)
-{
-    const int64_t length = t->spec->data.seq_length;
-    if (t->spec->data.packing != SPEC_PACKING_FIRST_FIT)
-        return STATUS_OK;
-    TRY(first_fit_new(set, length, fit, err));
-    if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
-        log_info("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%", key,
-                 token_set_documents(set), (*fit)->samples,
-                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)length));
-    return STATUS_OK;
-}
-
-/* Whether a document may be longer than a sample; a classifier refuses such documents when it reads them. */
-static bool cuts_documents(const struct engine *t)
-{
-    return t->spec->data.packing != SPEC_PACKING_CUT && t->desc.num_labels == 0;
-}
-
-/* Rank 0 says what is lost where documents are cut; `training`: STATUS_DATA if no target is left. */
-static enum status report_cuts(const struct engine *t, const char *key, const struct token_set *set, bool training,
-                               struct error *err)
-{
-    const int64_t length = t->spec->data.seq_length;
-    struct cut_count cut;
-    if (t->rank != 0 || t->quiet || !cuts_documents(t))
-        return STATUS_OK;
-    TRY(cut_count(set, length, &cut, err));
-    if (cut.documents == 0)
-        return STATUS_OK;
-    if (cut.targets > 0 && !cut.target_left && training)
-        return error_set(err, STATUS_DATA,
-                         "%s: data.seq_length %" PRId64 " cuts every target off: %" PRId64 " of %" PRId64
-                         " documents are longer, and their %" PRId64
-                         " targets are beyond it; hint: set a larger data.seq_length, or data.packing: true",
-                         key, length, cut.documents, token_set_documents(set), cut.targets);
-    log_info("%s: %" PRId64 " of %" PRId64 " documents are longer than data.seq_length %" PRId64
-             " and are cut, which loses %" PRId64 " targets%s",
-             key, cut.documents, token_set_documents(set), length, cut.targets,
-             cut.target_left ? "" : ", and leaves none");
-    return STATUS_OK;
-}
-
-/* Says where data.document_mask comes from if it was auto and the data have masks, and that masks are not used if so.
- */
-static enum status check_masks(const struct engine *t, struct error *err)
-{
-    const bool leads = t->rank == 0 && !t->quiet, masked = train_sources_have_mask(&t->sources);
-    const bool apart = t->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON;
-    if (t->probed && t->found_mask != masked)
-        return error_set(err, STATUS_DATA,
-                         "the loss masks of data.train appeared or vanished while the run began; hint: start it again "
-                         "when the data are complete");
-    if (!masked || !leads)
-        return STATUS_OK;
-    if (t->desc.num_labels > 0)
-        log_warn(
-            "the loss masks beside data.train are not used: with model.task sequence_classification a document has "
-            "one target, its label");
-    else if (spec_document_mask_was_auto(t->spec) && t->probed && apart)
-        log_info(
-            "data.document_mask: true, as data.train has loss masks; false lets the documents of a sample attend to "
-            "each other");
-    else if (spec_document_mask_was_auto(t->spec) && !t->probed && t->spec->data.packing != SPEC_PACKING_NONE)
-        log_info("data.document_mask: %s, as the run began", apart ? "true" : "false");
-    return STATUS_OK;
-}
-
-/* Opens data.train: one stream of shards, or a mixture of several. */
-static enum status open_training_data(struct engine *t, struct error *err)
-{
-    const struct run_spec *spec = t->spec;
-    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
-    TRY(train_sources_open(spec, t->desc.vocab_size, &t->sources, err));
-    TRY(check_masks(t, err));
-    for (int i = 0; i < t->sources.count; i++) {
-        const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
-        TRY(pack_documents(t, name, t->sources.sets[i], &t->sources.fits[i], err));
-        TRY(report_cuts(t, name, t->sources.sets[i], true, err));
-        if (t->desc.num_labels > 0)
-            TRY(engine_take_labels(t, t->sources.labels[i], err));
-    }
-    if (!mixed) {
-        t->train_config.set = t->sources.sets[0];
-        t->train_config.labels = t->sources.labels[0];
-        t->train_config.fit = t->sources.fits[0];
-        return STATUS_OK;
-    }
-    TRY(train_sources_mix(&t->sources, spec, &t->train_config, &t->mixture, err));
-    t->train_config.mixture = &t->mixture;
-    if (t->rank == 0 && !t->quiet)
-        train_sources_print(spec, &t->mixture);
-    return STATUS_OK;
-}
-
-static enum status open_validation_data(struct engine *t, struct error *err)
-{
-    const struct run_spec *spec = t->spec;
-    struct token_stream_config *config = &t->validation_config;
-    TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
-                       &t->validation_set, err));
-    struct data_fingerprint tokens;
-    TRY(token_set_check(t->validation_set, t->desc.vocab_size, &tokens, err));
-    const uint64_t facts[] = {tokens.first, (uint64_t)config->max_samples, (uint64_t)spec->data.seq_length,
-                              (uint64_t)spec->data.packing};
-    t->evaluation_data = XXH3_64bits(facts, sizeof facts);
-    TRY(pack_documents(t, "data.validation", t->validation_set, &t->validation_fit, err));
-    TRY(report_cuts(t, "data.validation", t->validation_set, false, err));
-    if (t->desc.num_labels > 0) {
-        TRY(label_set_open(t->validation_set, &t->validation_labels, err));
-        TRY(engine_take_labels(t, t->validation_labels, err));
-    }
-    const uint64_t more[] = {t->evaluation_data, tokens.sampled, config->document_mask,
-                             t->validation_labels ? label_set_fingerprint(t->validation_labels, 0) : 0};
-    t->evaluation_part_data = XXH3_64bits(more, sizeof more);
-    config->set = t->validation_set;
-    config->labels = t->validation_labels;
-    config->fit = t->validation_fit;
-    for (int i = 0; i < t->sources.count; i++) {
-        const char *both = token_set_common(t->sources.sets[i], t->validation_set);
-        if (both)
-            log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
-                     both);
-    }
-    if (token_stream_samples(config) < 1)
-        return error_set(err, STATUS_DATA,
-                         "data.validation holds no whole sample of %" PRId64
-                         " tokens; hint: add validation data, or set a shorter data.seq_length",
-                         spec->data.seq_length);
-    return STATUS_OK;
-}
-
-enum status engine_open_data(struct engine *t, struct error *err)
-{
-    const struct run_spec *spec = t->spec;
-    TRY(open_training_data(t, err));
-    t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
-    if (t->steps_per_epoch < 1)
-        return error_set(err, STATUS_DATA,
-                         "data.train holds %" PRId64 " samples%s, fewer than one train_batch_size of %" PRId64
-                         "; hint: add data, or set a smaller train_batch_size or a shorter data.seq_length",
-                         token_stream_samples(&t->train_config), t->train_config.mixture ? " an epoch" : "",
-                         spec->train_batch_size);
-    t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
-    TRY(check_schedule(t, err));
-    if (spec->data.validation.count)
-        return open_validation_data(t, err);
-    if (spec->train.eval_interval_steps)
-        log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
-    if (t->samples && t->rank == 0)
-        log_info("train.samples is set, but there is no data.validation: samples come with evaluations");
     return STATUS_OK;
 }
 

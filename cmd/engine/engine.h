@@ -7,7 +7,7 @@
 #pragma once
 
 #include "ckpt/checkpoint.h"
-#include "cmd/engine/choose_graphs.h"
+#include "cmd/engine/choose.h"
 #include "cmd/engine/engine_samples.h"
 #include "cmd/engine/memory_plan.h"
 #include "cmd/engine/train_sources.h"
@@ -24,14 +24,20 @@
 #include "gpu/device.h"
 #include "gpu/model/transformer.h"
 
+/* What stands in for the machine of a run that is only planned. */
+struct simulation {
+    struct device *device;   /* owned by the engine from engine_build() on */
+    struct comm *comm;       /* borrowed; NULL: memory is laid out, and no step is made */
+    const struct disk *disk; /* borrowed; with comm */
+};
+
 struct engine {
     struct run_spec *spec; /* borrowed */
     int rank, world;
     struct comm *comm;                        /* borrowed; NULL while planning */
     const struct bootstrap *boot;             /* set before engine_build, borrowed; NULL while planning */
-    const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels.h; may be NULL */
-    struct device *planned;                   /* set before engine_build, owned then: a plan of speed; may be NULL */
-    struct comm *planned_comm;                /* with it, borrowed: its ranks (transport_simulated.h) */
+    const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels(); may be NULL */
+    struct simulation simulation;             /* set before engine_build; all NULL: a run */
     int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
     bool quiet;                               /* set before engine_build: notices about the model are not printed */
     bool profile;                             /* set before engine_build: ops are timed (ops_profile_read) */

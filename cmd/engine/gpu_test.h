@@ -1,9 +1,19 @@
 /* gpu_test.h: the self-test of a GPU: its ops on small shapes against the CPU device's, and a captured step of a small
  * model against the same step op by op. `ztrain doctor --gpu-test` prints it; a run begins with it on every new
- * combination of GPU, driver, libraries and build of ztrain, which gpu_test_record.h remembers.
+ * combination of GPU, driver, libraries and build of ztrain.
  *
  * The collectives of several GPUs are checked at every start (transport_check.h), and cuDNN's attention for every
- * shape of a run (attention_cudnn_verify.h). */
+ * shape of a run (attention_cudnn_verify.h).
+ *
+ * Which machines have passed is remembered in a text file for each model of GPU, gpu-test-NAME.txt, next to the choices
+ * of matrix products (gpu/gemm_cache.h). A line for each test:
+ *
+ *     HASH AVOID CHECKSUM    16 hexadecimal digits of XXH64 over what was tested; what to avoid (enum device_part), a
+ *                            number; 16 of XXH64 over the line before it
+ *
+ * Lines are appended, each with one write, and the last one of a hash counts. A line that does not parse is skipped:
+ * the GPU is tested again. A line after one that was cut off begins with a newline of its own. What was tested includes
+ * the program's build ID; without one there are no records, and the GPU is tested at every start. */
 #pragma once
 
 #include "cmd/engine/engine.h"

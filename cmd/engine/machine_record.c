@@ -197,7 +197,7 @@ enum status machine_record_compare_ranks(struct comm *comm, const struct bootstr
                                          bool replicas, struct error *err)
 {
     char text[MACHINE_TEXT] = "";
-    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose_kernels.h */
+    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
         return STATUS_OK;
     char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
     size_t length = json_dumpb(own, text, sizeof text, JSON_COMPACT);

@@ -1,12 +1,16 @@
 #include "cmd/engine/memory_limit.h"
 
 #include "cmd/engine/memory_tunables.h"
+#include "core/log.h"
 #include "core/machine.h"
+#include "core/memory.h"
 #include "core/size_text.h"
+#include "gpu/cuda/nvml.h"
 #include "gpu/simulate/simulated_device.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- what would fit ------------------------------------------------------ */
@@ -35,11 +39,11 @@ static enum status measure(const struct engine *t, struct run_spec *spec, size_t
                            struct error *err)
 {
     const bool borrowed = t->device->kind == DEVICE_CPU;
-    struct engine other = {.quiet = true, .planned = t->device, .node_ranks = t->node_ranks};
+    struct engine other = {.quiet = true, .simulation.device = t->device, .node_ranks = t->node_ranks};
     enum status status;
     if (!borrowed) {
-        TRY(simulated_device_open(NULL, &other.planned, err));
-        other.planned->memory_bytes = t->device->memory_bytes;
+        TRY(simulated_device_open(NULL, &other.simulation.device, err));
+        other.simulation.device->memory_bytes = t->device->memory_bytes;
     }
     TRY_END(engine_build(&other, spec, t->rank, t->world, NULL, 1, err));
     *bytes = memory_plan_device_bytes(&other.plan);
@@ -194,10 +198,99 @@ enum status memory_node_check(const struct engine *t, struct error *err)
                            "stage, or offload to nvme; `ztrain plan` shows what takes the memory");
 }
 
-enum status memory_limit_advise(const struct engine *t, size_t available, int ranks, struct error *err)
+/* ---- what is free on a GPU ----------------------------------------------- */
+
+/* Adds the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. The hint's bytes
+ * are those that the arenas of these ranks would take: the reserve is taken already, or not asked for. */
+static enum status advise(const struct engine *t, size_t available, int ranks, struct error *err)
 {
     const size_t reserve = t->plan.reserve.total;
     struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
     struct error ignored;
     return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
+}
+
+/* What a rank will take of its GPU. */
+struct share {
+    char id[sizeof((struct device *)NULL)->id];
+    uint64_t bytes;
+};
+
+/* The arenas of all ranks that share this rank's GPU (usually it is alone), and the number of these ranks. */
+static enum status add_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
+{
+    struct share own = {.bytes = t->plan.local.used}, *all = memory_zeroed((size_t)t->world, sizeof *all);
+    snprintf(own.id, sizeof own.id, "%s", t->device->id);
+    enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    *bytes = 0;
+    *ranks = 0;
+    for (int r = 0; status == STATUS_OK && r < t->world; r++) {
+        if (strcmp(all[r].id, own.id) != 0)
+            continue;
+        *bytes += (size_t)all[r].bytes;
+        ++*ranks;
+    }
+    free(all);
+    return status;
+}
+
+/* Writes "; process 4711 (python, 12.0 GiB) computes on it as well", or nothing. */
+static const char *describe_others(const char *id, char *text, size_t size)
+{
+    enum { NAMED = 3 };
+    struct nvml_process others[NAMED];
+    const int count = nvml_processes(NULL, id, others, NAMED);
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < count && i < NAMED && used < size; i++) {
+        const struct nvml_process *p = &others[i];
+        char bytes[SIZE_TEXT_MAX] = "";
+        if (p->bytes)
+            size_round((int64_t)p->bytes, bytes);
+        used += (size_t)snprintf(text + used, size - used, "%s%u (%s%s%s)", i ? ", " : "; on it are processes ", p->pid,
+                                 *p->name ? p->name : "unknown", *bytes ? ", " : "", bytes);
+    }
+    if (count > NAMED && used < size)
+        snprintf(text + used, size - used, " and %d more", count - NAMED);
+    return text;
+}
+
+static enum status refuse_arenas(const struct engine *t, size_t need, int ranks, size_t available, struct error *err)
+{
+    char wanted[SIZE_TEXT_MAX], free_text[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], others[512], who[64] = "the plan takes";
+    if (ranks > 1)
+        snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
+    error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
+              size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
+              size_round((int64_t)t->device->memory_bytes, total), t->device->name,
+              describe_others(t->device->id, others, sizeof others));
+    return advise(t, available, ranks, err);
+}
+
+/* The plan leaves too little for kernels that are loaded later: `later` bytes. */
+static void warn_of_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
+{
+    char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
+    const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
+    if (room)
+        snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
+    log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels which are loaded later are "
+             "expected to take: the run may end for lack of memory; hint: %s",
+             size_round((int64_t)(available - need), left), size_round((int64_t)later, expected),
+             room ? hint : "free memory on the GPU (nvidia-smi)");
+}
+
+enum status memory_free_check(const struct engine *t, struct error *err)
+{
+    size_t need, available;
+    int ranks;
+    TRY(add_shares(t, &need, &ranks, err));
+    if (!device_available_bytes(t->device, &available))
+        return STATUS_OK;
+    if (need > available)
+        return refuse_arenas(t, need, ranks, available, err);
+    const size_t later = t->plan.reserve.parts[CUDA_RESERVE_KERNELS] * (size_t)ranks;
+    if (available - need < later)
+        warn_of_kernels(t, need, ranks, available, later);
+    return STATUS_OK;
 }

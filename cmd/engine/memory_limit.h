@@ -17,7 +17,8 @@ enum status memory_size_check(const struct engine *engine, struct error *err);
  * machines may differ: the caller agrees. */
 enum status memory_node_check(const struct engine *engine, struct error *err);
 
-/* Adds to an error the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. The
- * hint's bytes are those that the arenas of these ranks would take, without the reserve, which is taken already or is
- * not asked for. Returns err's code. */
-enum status memory_limit_advise(const struct engine *engine, size_t available, int ranks, struct error *err);
+/* To be called when libraries are loaded and communicators connected, and no arena is allocated yet. STATUS_DEVICE if
+ * the arenas of the ranks on this GPU take more than its driver reports as free; the message names the other processes
+ * on it, and settings that would fit. A warning if they leave less than the kernels that are loaded later are expected
+ * to take. Collective, but ranks may return different results: the caller agrees. */
+enum status memory_free_check(const struct engine *engine, struct error *err);

@@ -1,8 +1,8 @@
 /* simulated_run.c: see simulated_run.h.
  *
  * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
- * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/transport_simulated.h). A later step is measured,
- * because the first has no work left over from a step before. */
+ * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/transport_simulated.h). A later step is
+ * measured, because the first has no work left over from a step before. */
 #include "cmd/engine/simulated_run.h"
 
 #include "core/log.h"
@@ -160,8 +160,9 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
     if (spec->data.packing != SPEC_PACKING_CUT && !quiet)
         log_info("data.packing is not true: the plan is for micro-batches of full length");
     w->comm = transport_simulated_open(machine->world, &machine->link);
-    t->planned = simulated_device_open_timed(&machine->settings);
-    t->planned_comm = w->comm;
+    t->simulation.device = simulated_device_open_timed(&machine->settings);
+    t->simulation.disk = simulated_device_disk(t->simulation.device);
+    t->simulation.comm = w->comm;
     t->node_ranks = machine->link.per_node;
     return engine_build(t, spec, 0, machine->world, NULL, 1, err);
 }

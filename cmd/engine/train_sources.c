@@ -117,14 +117,22 @@ bool train_sources_have_mask(const struct train_sources *sources)
     return false;
 }
 
-int64_t train_sources_classes(const struct train_sources *sources)
+enum status train_sources_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err)
 {
-    int64_t most = 0;
-    for (int i = 0; i < sources->count; i++) {
-        const int64_t classes = label_set_classes(sources->labels[i]);
-        most = classes > most ? classes : most;
+    struct train_sources sources;
+    enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
+    *labels = 0;
+    for (int i = 0; status == STATUS_OK && i < sources.count; i++) {
+        const int64_t its = label_set_classes(sources.labels[i]);
+        *labels = its > *labels ? its : *labels;
     }
-    return most;
+    train_sources_release(&sources);
+    TRY(status);
+    if (*labels < 2)
+        return error_set(err, STATUS_DATA,
+                         "all documents of data.train have the label 0: a classifier needs two labels or more; hint: "
+                         "set model.num_labels if the others are rare");
+    return STATUS_OK;
 }
 
 /* ---- mixing -------------------------------------------------------------- */

@@ -26,8 +26,8 @@ bool train_sources_probe_mask(const struct run_spec *spec);
 /* Whether any of them has a loss mask. */
 bool train_sources_have_mask(const struct train_sources *sources);
 
-/* The number of labels: the most that any of them has. */
-int64_t train_sources_classes(const struct train_sources *sources);
+/* *labels: of a classifier's data.train, the most that any source has. */
+enum status train_sources_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err);
 
 /* How a mixture takes its samples; config: how they are packed (the source and mixture in it are not read).
  * STATUS_DATA: a source has no whole sample, or its epochs are less than one. */

@@ -4,7 +4,6 @@
 #include "cmd/engine/engine_weights.h"
 #include "cmd/engine/gpu_test.h"
 #include "cmd/engine/machine_record.h"
-#include "cmd/engine/memory_free.h"
 #include "cmd/engine/memory_limit.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/integrity.h"
@@ -298,7 +297,7 @@ static enum status choose_first(struct run *run, const struct checkpoint *checkp
 
 /* Rank 0 chooses kernels first, then the others take what it has chosen: a step's bits do not depend on the machine
  * that a sample was given to. checkpoint: to resume from, or NULL. */
-static enum status choose_kernels(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct error failure;
     const bool is_first = run->boot->rank == 0;
@@ -330,7 +329,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
-    TRY(choose_kernels(run, checkpoint, err));
+    TRY(choose_in_turn(run, checkpoint, err));
     attention_price_warn(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(memory_plan_allocate(t, err));

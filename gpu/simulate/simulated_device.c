@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Base address of a speed plan's device memory, outside every mapping. Host memory lies below it. */
+/* Base address of device memory with clocks, outside every mapping. Host memory lies below it. */
 static const uintptr_t no_memory = (uintptr_t)1 << 60;
 
 struct simulated_device {
@@ -206,7 +206,7 @@ static void simulated_copy(struct stream *stream, void *dst, const void *src, si
 }
 
 /* Host functions run on paper at once; the ops that they call take their time on the stream's clock. */
-static struct simulated_stream *host_stream; /* of the host function that is running; plans have one thread */
+static struct simulated_stream *host_stream; /* of the host function that is running; a simulation has one thread */
 
 static void simulated_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
 {
@@ -336,7 +336,7 @@ static bool simulated_event_elapsed(struct event *from, struct event *to, double
     return true;
 }
 
-/* Graphs of a block; those of a step have several streams and are not captured for a plan. */
+/* Graphs of a block; those of a step have several streams and are not captured here. */
 static enum status simulated_graph_begin(struct stream *const *streams, int count, struct graph **graph,
                                          struct error *err)
 {
@@ -408,7 +408,7 @@ void simulated_device_set(struct device *device, const struct assumed_gpu *setti
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* A plan does not call the entries that are left out. */
+/* A simulation does not call the entries that are left out. */
 static const struct device_backend simulated_backend = {
     .close = simulated_close,
     .alloc = simulated_alloc,

@@ -1,10 +1,9 @@
-/* simulated_device.h: a GPU that need not exist, for plans, in every build. It runs nothing. Its properties are
- * assumed, which its name states.
+/* simulated_device.h: a GPU that need not exist, in every build. It runs nothing. Its properties are assumed, which its
+ * name states.
  *
- * For a memory plan it answers how much workspace the ops need. For a plan of speed it counts: what a step enqueues is
- * walked through, every stream has a clock that each op advances by its estimated time (op_estimate.h), and an event
- * keeps the clock of the stream that recorded it, so that a stream that waits for it is set forward. Memory has
- * addresses, which must not be dereferenced. A graph keeps the estimates of its ops, which a launch adds up. */
+ * For a memory plan it answers how much workspace the ops need. With clocks it simulates a step: each op advances the
+ * clock of its stream by its estimated time (op_estimate.h), and an event keeps the clock of the stream that recorded
+ * it. Memory has addresses, which must not be dereferenced. A graph keeps the estimates of its ops. */
 #pragma once
 
 #include "core/storage/disk.h"

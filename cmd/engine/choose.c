@@ -1,0 +1,341 @@
+/* choose.c: see choose.h. The ranks exchange what they have, and all draw the same conclusion: ranks that decided by
+ * themselves would compute on different devices, or take GPUs from each other. */
+#include "cmd/engine/choose.h"
+
+#include "comm/agree.h"
+#include "comm/gpu_binding.h"
+#include "core/env_switch.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "gpu/model/transformer.h"
+#include "gpu/open/device_open.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the device ---------------------------------------------------------- */
+
+static const char share_name[] = "ZTRAIN_SHARE_GPUS";
+
+/* Fills in the view that this rank gives the others; a problem is part of the view. */
+static void look_for_gpus(int rank, struct gpu_view *view)
+{
+    unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
+    char why[256] = "";
+    struct error err;
+    bool shares = false, tf32;
+    if (env_switch(share_name, "ranks may share a GPU", &shares, &err) != STATUS_OK ||
+        device_cuda_wants_tf32(&tf32, &err) != STATUS_OK) {
+        gpu_view_none(view, rank, err.code, err.text);
+    } else if (!device_cuda_available(why)) {
+        gpu_view_none(view, rank, STATUS_DEVICE, why);
+    } else if (gpu_view_init(view, rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX), uuids,
+                             &err) != STATUS_OK) {
+        gpu_view_none(view, rank, err.code, err.text);
+    }
+    view->share = shares;
+}
+
+/* Some rank (`blind`) has no GPU to use: an error with train.device: cuda, otherwise a message. */
+static enum status do_without(const struct run_spec *spec, const struct bootstrap *boot, int blind, const char *why,
+                              int seeing, struct error *err)
+{
+    char who[128] = "";
+    if (boot->world > 1)
+        snprintf(who, sizeof who, "rank %d on %s: ", blind, boot->places[blind].host);
+    if (spec->train.device == SPEC_DEVICE_CUDA) {
+        /* the lowest rank prints it for all, and its messages begin with its name */
+        error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
+        if (!device_cuda_is_built())
+            return error_hint(err, "build ztrain where nvcc is installed; or set train.device to cpu or auto");
+        if (boot->launcher)
+            error_hint(err,
+                       "srun --gpus-per-node=N gives the ranks of a node N GPUs; or set train.device to cpu or auto");
+        return error_hint(err, "set train.device to cpu or auto"); /* unless `why` has one */
+    }
+    if (seeing && boot->rank == 0)
+        log_warn("device: all ranks use the CPU, though %d of %d have a GPU (%s%s)", seeing, boot->world, who, why);
+    else
+        log_info("device: the CPU (%s%s)", who, why);
+    return STATUS_OK;
+}
+
+enum status choose_device(const struct run_spec *spec, struct comm *comm, const struct bootstrap *boot,
+                          struct device_choice *choice, struct error *err)
+{
+    struct gpu_binding binding;
+    *choice = (struct device_choice){.kind = DEVICE_CPU};
+    if (spec->train.device == SPEC_DEVICE_CPU)
+        return STATUS_OK;
+    struct gpu_view own;
+    look_for_gpus(boot->rank, &own);
+    TRY(gpu_binding_find(comm, boot, &own, &binding, err));
+    if (binding.blind >= 0)
+        return do_without(spec, boot, binding.blind, binding.why, binding.seeing, err);
+    *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
+    if (binding.sharing && boot->local_rank == 0)
+        log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
+                 binding.shared == 1 ? "" : "s", share_name);
+    log_debug("GPU %d of the %d that this rank sees", binding.index, own.count);
+    return STATUS_OK;
+}
+
+/* ---- kernels of the CPU -------------------------------------------------- */
+
+/* The lowest of the ranks with the most kernels. */
+static int best_rank(const struct cpu_kernels *all, int world)
+{
+    int best = 0;
+    for (int r = 1; r < world; r++) {
+        const struct cpu_kernels *k = &all[r], *most = &all[best];
+        int more = k->isa != most->isa ? (int)k->isa - (int)most->isa
+                                       : k->avx512_bf16 + k->amx_bf16 - most->avx512_bf16 - most->amx_bf16;
+        best = more > 0 ? r : best;
+    }
+    return best;
+}
+
+/* The lowest rank that has no more kernels than all ranks have in common; else one whose kernels differ from `best`. */
+static int lowering_rank(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
+{
+    int other = -1;
+    for (int r = 0; r < world; r++) {
+        if (cpu_kernels_equal(&all[r], common))
+            return r;
+        other = other < 0 && !cpu_kernels_equal(&all[r], &all[best]) ? r : other;
+    }
+    return other;
+}
+
+static void log_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
+                             const struct cpu_kernels *common)
+{
+    char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
+    int best = best_rank(all, boot->world);
+    if (cpu_kernels_equal(&all[best], common))
+        return;
+    int low = lowering_rank(all, boot->world, best, common);
+    log_warn("all ranks compute with %s kernels instead of %s: rank %d on %s supports no more (because of its CPU, or "
+             "of ZTRAIN_CPU_ISA there), rank %d on %s would support the latter",
+             cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
+             boot->places[low].host, best, boot->places[best].host);
+}
+
+static void log_products(const struct bootstrap *boot, const struct cpu_kernels *all, const struct cpu_kernels *common)
+{
+    char here[CPU_KERNELS_TEXT], there[CPU_KERNELS_TEXT], result[CPU_KERNELS_TEXT];
+    for (int r = 1; r < boot->world; r++) {
+        if (cpu_kernels_equal(&all[r], &all[0]))
+            continue;
+        log_warn("all ranks multiply matrices with %s: rank 0 on %s would use %s, rank %d on %s %s",
+                 cpu_kernels_products(common, result), boot->places[0].host, cpu_kernels_products(&all[0], here), r,
+                 boot->places[r].host, cpu_kernels_products(&all[r], there));
+        return;
+    }
+}
+
+/* Collective: reduces `own` to the kernels that all ranks have. say: logs the differences (rank 0). */
+static enum status settle(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *own,
+                          void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
+                                      const struct cpu_kernels *common),
+                          struct error *err)
+{
+    struct cpu_kernels *all = memory_alloc((size_t)boot->world * sizeof *all);
+    enum status status = comm_exchange(comm, own, sizeof *own, all, err);
+    if (status == STATUS_OK) {
+        cpu_kernels_common(all, boot->world, own);
+        if (boot->rank == 0)
+            say(boot, all, own);
+    }
+    free(all);
+    return status;
+}
+
+/* Leaves out kernels that the run did not begin with. */
+static void keep(const struct bootstrap *boot, const struct cpu_kernels *before, struct cpu_kernels *kernels)
+{
+    char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
+    cpu_kernels_instructions(kernels, had);
+    enum cpu_isa best = kernels->isa;
+    if (cpu_kernels_keep(kernels, before) && boot->rank == 0)
+        log_info(
+            "the run continues with the %s kernels that it began with, so that its bits stay the same; this CPU has "
+            "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
+            cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
+}
+
+enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,
+                           struct cpu_kernels *kernels, struct error *err)
+{
+    TRY(agree(comm, cpu_kernels_detect(kernels, err), err));
+    if (before)
+        keep(boot, before, kernels);
+    TRY(settle(comm, boot, kernels, log_instructions, err));
+    TRY(agree(comm, cpu_kernels_choose_products(kernels, before, err), err));
+    return settle(comm, boot, kernels, log_products, err);
+}
+
+/* ---- multiprocessors for NCCL -------------------------------------------- */
+
+/* With auto, a GPU gives up a sixth of its multiprocessors at most: smaller GPUs have no NVLink that needs
+ * so many blocks. Only at stage 3 every micro-batch's products run beside collectives; docs/performance.md has the
+ * share of time from which the limit pays. */
+enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
+
+/* A rank's GPU. */
+struct gpu_size {
+    int rank, multiprocessors; /* of the CPU: 0 */
+    char name[sizeof((struct device *)NULL)->name];
+};
+
+/* The smallest GPU of all ranks; of equal ones that of the lowest rank. comm is NULL in a plan, which has its own. */
+static enum status find_smallest(const struct device *device, struct comm *comm, struct gpu_size *smallest,
+                                 struct error *err)
+{
+    struct gpu_size own;
+    memset(&own, 0, sizeof own); /* its padding is sent as well */
+    own.rank = comm ? comm_rank(comm) : 0;
+    own.multiprocessors = device->multiprocessors;
+    memcpy(own.name, device->name, sizeof own.name);
+    *smallest = own;
+    if (!comm)
+        return STATUS_OK;
+    const int world = comm_world(comm);
+    struct gpu_size *all = memory_zeroed((size_t)world, sizeof *all);
+    const enum status status = comm_exchange(comm, &own, sizeof own, all, err);
+    for (int r = world - 1; status == STATUS_OK && r >= 0; r--)
+        if (all[r].multiprocessors <= smallest->multiprocessors)
+            *smallest = all[r];
+    free(all);
+    return status;
+}
+
+static enum status refuse_limit(const struct device *device, const struct bootstrap *boot,
+                                const struct gpu_size *smallest, struct error *err)
+{
+    char who[128] = ""; /* rank 0 prints it for all, and its messages begin with its name */
+    if (smallest->rank != 0)
+        snprintf(who, sizeof who, "rank %d on %s: ", smallest->rank, boot->places[smallest->rank].host);
+    if (device->kind == DEVICE_CPU)
+        error_set(err, STATUS_USAGE, "train.sm_count_target is true, but the CPU device has no multiprocessors");
+    else
+        error_set(err, STATUS_USAGE,
+                  "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d", who,
+                  smallest->name, smallest->multiprocessors, SM_TARGET_CTAS);
+    return error_hint(err, "auto limits matrix products where it helps");
+}
+
+enum status choose_sm_target(const struct run_spec *spec, const struct device *device, int world, struct comm *comm,
+                             const struct bootstrap *boot, int *ctas, struct error *err)
+{
+    const bool forced = spec->train.sm_count_target == SPEC_SM_TARGET_ON;
+    const bool beside = world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm;
+    struct gpu_size smallest;
+    *ctas = 0;
+    if (spec->train.sm_count_target == SPEC_SM_TARGET_OFF || !(forced || beside))
+        return STATUS_OK;
+    TRY(find_smallest(device, comm, &smallest, err));
+    if (forced && smallest.multiprocessors <= SM_TARGET_CTAS)
+        return refuse_limit(device, boot, &smallest, err);
+    if (forced || smallest.multiprocessors >= AUTO_LEAST)
+        *ctas = SM_TARGET_CTAS;
+    return STATUS_OK;
+}
+
+void apply_sm_target(const struct run_spec *spec, struct device *device, const struct comm *comm, int ctas, bool log)
+{
+    if (ctas == 0)
+        return;
+    if (!comm_can_capture(comm)) {
+        if (log && spec->train.sm_count_target == SPEC_SM_TARGET_ON)
+            log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
+        return;
+    }
+    device_leave_multiprocessors(device, ctas);
+    if (log)
+        log_info("matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
+                 device->multiprocessors - ctas, device->multiprocessors, ctas);
+}
+
+/* ---- CUDA graphs --------------------------------------------------------- */
+
+/* The time of launching is estimated from: the number of launches for a layer, forward and backward, with its share of
+ * the update; the host's seconds for one launch; the share of its peak that a GPU reaches; the peak assumed for a GPU
+ * whose peak is unknown. */
+static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
+
+/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. Even when the GPU takes twice
+ * the host's time it still waits: for short kernels that follow long ones, and at the start of each step. */
+static bool is_launch_bound(const struct graph_question *q)
+{
+    const struct run_spec *spec = q->spec;
+    double peak = q->device->peak_flops[spec->dtype] > 0 ? q->device->peak_flops[spec->dtype] : usual_peak;
+    double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
+    double gpu = transformer_flops_per_token(q->desc, spec->data.seq_length) * tokens / (usual_mfu * peak);
+    return gpu < 2 * launch_seconds * launches_per_layer * (double)(q->desc->num_layers + 2);
+}
+
+/* The reason why nothing in a step can be a graph; NULL if blocks can. */
+static const char *obstacle_of_blocks(const struct graph_question *q)
+{
+    if (!device_has_graphs(q->device))
+        return "the CPU device has none";
+    if (q->spec->data.packing != SPEC_PACKING_CUT)
+        return "with data.packing other than true no two steps are alike";
+    if (q->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON)
+        return "with data.document_mask no two steps are alike";
+    if (q->profile)
+        return "--profile times each op";
+    return NULL;
+}
+
+/* The reason why a step of blocks that can be graphs cannot be one graph; NULL if it can. */
+static const char *obstacle_of_steps(const struct graph_question *q)
+{
+    if (q->spec->zero.offload_param.device != OFFLOAD_NONE)
+        return "zero_optimization.offload_param moves data on streams of its own";
+    if (q->spec->cpu_checkpointing)
+        return "activation_checkpointing.cpu_checkpointing copies on a stream that is not captured";
+    if (q->spec->zero.offload_optimizer.device != OFFLOAD_NONE)
+        return "with zero_optimization.offload_optimizer the host updates parameters in each step";
+    if (q->spec->comms_logger.enabled)
+        return "comms_logger times each collective";
+    if (q->comm && !comm_can_capture(q->comm))
+        return "ranks that share a GPU communicate through the host";
+    if (q->spec->train.cuda_graphs == SPEC_GRAPHS_AUTO && q->spec->wall_clock_breakdown)
+        return "wall_clock_breakdown times the parts of a step";
+    return NULL;
+}
+
+static void log_choice(enum graph_mode graphs, const char *why_not_blocks, const char *why_not_steps)
+{
+    if (graphs == GRAPHS_BY_STEP)
+        log_info("CUDA graphs: by step: a step is captured once, then launched as one piece");
+    else if (graphs == GRAPHS_BY_BLOCK)
+        log_info(
+            "CUDA graphs: by block: each block's forward and backward is captured once, then launched as one piece; "
+            "not by step: %s",
+            why_not_steps);
+    else
+        log_info("CUDA graphs: none: %s", why_not_blocks);
+}
+
+enum status choose_graphs(const struct graph_question *q, enum graph_mode *graphs, struct error *err)
+{
+    enum spec_graphs wanted = q->spec->train.cuda_graphs;
+    const char *why_not = wanted == SPEC_GRAPHS_OFF ? "train.cuda_graphs is false" : obstacle_of_blocks(q);
+    const char *why_not_steps = obstacle_of_steps(q);
+    *graphs = GRAPHS_NONE;
+    if (wanted == SPEC_GRAPHS_ON && why_not) {
+        error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
+        return error_hint(err, "auto takes graphs where they are possible and help");
+    }
+    if (wanted == SPEC_GRAPHS_AUTO && !why_not && !is_launch_bound(q))
+        why_not = "this model's kernels take longer than their launches";
+    if (!why_not)
+        *graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
+    if (q->log_choice && device_has_graphs(q->device))
+        log_choice(*graphs, why_not, why_not_steps);
+    return STATUS_OK;
+}
