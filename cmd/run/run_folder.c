@@ -1,6 +1,5 @@
 #include "cmd/run/run_folder.h"
 
-#include "cmd/run/run_kernels.h"
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/io.h"
@@ -106,14 +105,15 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark)
  * writing there now. */
 static void sweep_torn_files(const struct run_folder *folder)
 {
-    static const char torn[] = "run.yaml.tmp-";
+    static const char *const written[] = {"run.yaml", "metrics.jsonl", "comms.json", "kernels-"};
     DIR *entries = io_opendir(folder->path);
     if (!entries)
         return;
     for (struct dirent *entry; (entry = io_readdir(entries));)
-        if ((!strncmp(entry->d_name, torn, sizeof torn - 1) || run_kernels_is_torn(entry->d_name)) &&
-            unlinkat(dirfd(entries), entry->d_name, 0))
-            log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
+        for (size_t i = 0; i < COUNT_OF(written); i++)
+            if (!strncmp(entry->d_name, written[i], strlen(written[i])) && strstr(entry->d_name, ".tmp-") &&
+                unlinkat(dirfd(entries), entry->d_name, 0))
+                log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
     io_closedir(entries);
 }
 

@@ -15,12 +15,7 @@
 /* A text of 16 MiB has about fifty thousand choices, a run has about fifty. */
 enum { NAME_SIZE = 160, TEXT_MAX = 1 << 24, HEAD_LINES = 3 };
 
-static const char prefix[] = "kernels-", torn[] = ".txt.tmp-";
-
-bool run_kernels_is_torn(const char *name)
-{
-    return strncmp(name, prefix, sizeof prefix - 1) == 0 && strstr(name, torn);
-}
+static const char prefix[] = "kernels-";
 
 static void file_name(const struct device *device, char name[NAME_SIZE])
 {

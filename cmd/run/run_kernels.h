@@ -18,6 +18,3 @@ char *run_kernels_join(struct device *device, char *taken);
 
 /* Writes the text into the run folder; a failure is a warning. */
 void run_kernels_write(const char *folder, const struct device *device, const char *text);
-
-/* Whether a file of this name was left by a process that was killed in run_kernels_write(). */
-bool run_kernels_is_torn(const char *name);

@@ -258,33 +258,24 @@ static struct due due_now(const struct run *run)
     return due;
 }
 
-static enum status report_epoch_end(struct run *run, struct error *err)
+/* The mean loss of an epoch that ends, or, of one that the run does not finish, so far. */
+static enum status report_epoch(struct run *run, bool ends, struct error *err)
 {
     const struct train_position *position = &run->position;
     double loss = run_mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
-    if (!run->metrics)
+    if (!run->metrics || (!ends && position->step_in_epoch == 0))
         return STATUS_OK;
-    TRY(metrics_epoch_end(run->metrics, position->epoch, position->step, loss, err));
+    TRY(metrics_epoch(run->metrics, ends, position->epoch, position->step, loss, err));
     console_break(&run->console);
-    log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, position->step, loss);
-    if (position->epoch_targets == 0)
+    if (!ends)
+        log_info("epoch %" PRId64 " so far, %" PRId64 " of its %" PRId64 " steps  train_loss %.4f", position->epoch,
+                 position->step_in_epoch, run->engine.steps_per_epoch, loss);
+    else
+        log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, position->step, loss);
+    if (ends && position->epoch_targets == 0)
         log_warn("no target of epoch %" PRId64 " counted, so the model has learned nothing in it; hint: are the loss "
                  "masks beside data.train 0 everywhere?",
                  position->epoch);
-    return STATUS_OK;
-}
-
-/* An epoch that the run does not finish: its mean loss so far. */
-static enum status report_epoch_part(struct run *run, struct error *err)
-{
-    const struct train_position *position = &run->position;
-    double loss = run_mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
-    if (!run->metrics || position->step_in_epoch == 0)
-        return STATUS_OK;
-    TRY(metrics_epoch_part(run->metrics, position->epoch, position->step, loss, err));
-    console_break(&run->console);
-    log_info("epoch %" PRId64 " so far, %" PRId64 " of its %" PRId64 " steps  train_loss %.4f", position->epoch,
-             position->step_in_epoch, run->engine.steps_per_epoch, loss);
     return STATUS_OK;
 }
 
@@ -339,10 +330,8 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
         TRY(run_samples(run, err));
         TRY(judge_evaluation(run, due, err));
     }
-    if (due->epoch_end)
-        TRY(report_epoch_end(run, err));
-    else if (due->run_end || run->stop)
-        TRY(report_epoch_part(run, err));
+    if (due->epoch_end || due->run_end || run->stop)
+        TRY(report_epoch(run, due->epoch_end, err));
     position->epoch_end = due->epoch_end;
     if (due->run_end && run->engine.profile) /* before the last checkpoint, which may take long */
         flops_report_run(run);
@@ -379,7 +368,7 @@ static enum status stop_within_step(struct run *run, struct error *err)
     TRY(collect_steps(run, 0, err));
     TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
     if (run->saved_step != run->position.step) {
-        TRY(report_epoch_part(run, err));
+        TRY(report_epoch(run, false, err));
         TRY(save_checkpoint(run, true, err));
     }
     return stop_status(run);

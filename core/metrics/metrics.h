@@ -4,6 +4,7 @@
 
 #include "core/metrics/class_scores.h"
 #include "core/metrics/early_stop.h"
+#include "core/metrics/metrics_history.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -33,47 +34,11 @@ struct step_metrics {
     } seconds;
 };
 
-/* The history that the file of a resumed run continues. */
-struct metrics_history {
-    int64_t step;           /* lines of later steps are left out */
-    bool evaluation_due;    /* the step is not evaluated yet: its lines from an evaluation on are left out as well */
-    const char *checkpoint; /* the path of the resumed checkpoint, as in its line */
-    int64_t bytes;          /* its size, in case that line was lost in a kill */
-    int from;               /* 0: the lines of the file continue; N: those of metrics.jsonl.N; -1: none */
-    int former;             /* the number of the former file, if it has to be kept: metrics_number() */
-};
-
-/* Opens <path> for appending. `history` NULL: the file starts empty, and an existing one becomes <path>.N with the
- * first free N. Otherwise only the lines of the history stay. If lines have to be left out (including damaged ones,
- * with a warning, and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER,
- * and the new one takes its place in one step. A kill at any instant leaves one file or the other. The line of the
- * resumed checkpoint is added if it is missing. Missing lines of steps up to the history's are a warning, unless `from`
- * is -1. Fails with STATUS_CHECKPOINT. */
+/* Opens <path> for appending. `history` NULL: the file starts empty (metrics_history_leave()). Otherwise it has the
+ * lines of the history and no others (metrics_history_take()), and the line of the resumed checkpoint is added if it
+ * was lost in a kill. Fails with STATUS_CHECKPOINT. */
 enum status metrics_open(const char *path, const struct metrics_history *history, struct metrics **metrics,
                          struct error *err);
-
-/* The state of the name <path>.N: the former file may get number N unless it is taken. */
-enum metrics_number {
-    METRICS_NUMBER_FREE,
-    METRICS_NUMBER_KEPT, /* the file itself already has this name as well: a resume was killed halfway */
-    METRICS_NUMBER_TAKEN,
-};
-enum metrics_number metrics_number(const char *path, int number);
-
-/* Gives the file the second name <path>.NUMBER, durably, before anything else changes. metrics_open() then replaces
- * the file under its first name. */
-enum status metrics_keep(const char *path, int number, struct error *err);
-
-/* A checkpoint, as its line in a metrics file describes it. */
-struct metrics_checkpoint_line {
-    const char *name; /* the last part of its path */
-    int64_t step, bytes;
-};
-
-/* Returns which file has the lines that led to a checkpoint: 0 for <path>, N for <path>.N, -1 if no readable file has
- * them. <path>.N with N = `first` is read before all others. *branch_step is the last step up to which that file and
- * <path> have the same history; 0: they share no step. */
-int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);
 
 void metrics_close(struct metrics *metrics);
 
@@ -110,9 +75,9 @@ enum status metrics_restart(struct metrics *metrics, int number, int64_t step, i
  * open any more. */
 enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
                             struct error *err);
-/* The mean training loss of the steps of an epoch so far, where the run ends or stops inside it. */
-enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
-                               struct error *err);
+/* The mean training loss of an epoch that ends, or of its steps so far, where the run ends or stops inside it. */
+enum status metrics_epoch(struct metrics *metrics, bool ends, int64_t epoch, int64_t step, double train_loss,
+                          struct error *err);
 
 /* The run ends early after `step`. */
 enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
@@ -140,8 +105,6 @@ struct corruption_metrics {
 };
 enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err);
 
-enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
-                              struct error *err);
 /* A checkpoint: its bytes, the seconds that training waited for it, and those until it was whole. NAN: not known. */
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
                                double seconds_stalled, double seconds_total, struct error *err);

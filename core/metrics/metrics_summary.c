@@ -1,124 +1,107 @@
-/* metrics_summary.c: the file is read twice, line by line: the first pass finds the best evaluation, the second one the
- * checkpoint that is nearest to it. Memory does not grow with the file or with the number of starts. */
 #include "core/metrics/metrics_summary.h"
 
 #include "core/fsutil.h"
-#include "core/memory.h"
+#include "core/metrics/metrics_reader.h"
 
-#include <errno.h>
-#include <jansson.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t integer_of(const json_t *line, const char *name)
+/* A summary in the making. */
+struct summing {
+    struct metrics_summary *s;
+    int64_t tokens_before; /* up to s->last_step */
+    struct {
+        char name[sizeof((struct metrics_summary *)0)->best_checkpoint];
+        int64_t step;
+    } newest; /* of the checkpoints so far; name "": none */
+};
+
+static double number_of(const struct metrics_reader *line, const char *name)
 {
-    return json_integer_value(json_object_get(line, name));
+    const json_t *value = json_object_get(line->object, name);
+    return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* *tokens_before: the tokens up to s->last_step */
-static void add_step(struct metrics_summary *s, const json_t *line, int64_t *tokens_before)
+static void add_step(struct summing *sum, const struct metrics_reader *line)
 {
-    int64_t step = integer_of(line, "step"), tokens = integer_of(line, "tokens");
-    double seconds = json_number_value(json_object_get(json_object_get(line, "seconds"), "step"));
+    struct metrics_summary *s = sum->s;
+    int64_t tokens = json_integer_value(json_object_get(line->object, "tokens"));
+    double seconds = json_number_value(json_object_get(json_object_get(line->object, "seconds"), "step"));
     if (s->steps == 0)
-        s->first_step = step;
-    if (step > s->last_step + 1)
-        s->missing += step - s->last_step - 1;
-    if (step > s->last_step + 1 || (s->steps == 0 && step > 1)) /* lines before it are missing, or in another file */
-        *tokens_before = tokens - llround(seconds * json_number_value(json_object_get(line, "tokens_per_s")));
+        s->first_step = line->step;
+    if (line->step > s->last_step + 1)
+        s->missing += line->step - s->last_step - 1;
+    if (line->step > s->last_step + 1 || (s->steps == 0 && line->step > 1)) /* lines before it are missing, or in
+                                                                             another file */
+        sum->tokens_before =
+            tokens - llround(seconds * json_number_value(json_object_get(line->object, "tokens_per_s")));
     s->steps++;
-    s->last_step = step;
-    s->tokens += tokens - *tokens_before;
-    *tokens_before = tokens;
+    s->last_step = line->step;
+    s->tokens += tokens - sum->tokens_before;
+    sum->tokens_before = tokens;
     s->seconds += seconds;
 }
 
-/* If this line begins the file, the run branched off: the steps before it, and the start, belong to another run. */
-static void add_resume(struct metrics_summary *s, const json_t *line, bool begins_file)
+static void add_evaluation(struct summing *sum, const struct metrics_reader *line, enum eval_metric metric,
+                           enum eval_mode mode)
 {
-    if (begins_file) {
-        s->last_step = integer_of(line, "step");
+    struct metrics_summary *s = sum->s;
+    const double best[EVAL_METRIC_COUNT] = {s->best_loss, s->best_accuracy, s->best_f1};
+    const double value = number_of(line, eval_metric_name(metric)); /* null: there was nothing to predict */
+    if (isnan(value) || (s->best_step && !eval_metric_better(metric, mode, value, best[metric])))
         return;
-    }
-    s->starts++;
-}
-
-static double best_value(const struct metrics_summary *s, enum eval_metric metric)
-{
-    const double values[EVAL_METRIC_COUNT] = {s->best_loss, s->best_accuracy, s->best_f1};
-    return values[metric];
-}
-
-static void add_evaluation(struct metrics_summary *s, const json_t *line, enum eval_metric metric, enum eval_mode mode)
-{
-    const json_t *value = json_object_get(line, eval_metric_name(metric)); /* null: there was nothing to predict */
-    if (!json_is_number(value) ||
-        (s->best_step && !eval_metric_better(metric, mode, json_number_value(value), best_value(s, metric))))
-        return;
-    s->best_loss = json_number_value(json_object_get(line, "eval_loss"));
-    s->best_step = integer_of(line, "step");
-    const json_t *accuracy = json_object_get(line, "accuracy");
-    s->best_accuracy = json_is_number(accuracy) ? json_number_value(accuracy) : NAN;
-    s->best_f1 = json_number_value(json_object_get(line, "f1"));
+    s->best_loss = number_of(line, "eval_loss");
+    s->best_accuracy = number_of(line, "accuracy");
+    s->best_f1 = number_of(line, "f1");
+    s->best_step = line->step;
+    memcpy(s->best_checkpoint, sum->newest.name, sizeof s->best_checkpoint); /* of those before it the nearest */
+    s->checkpoint_step = sum->newest.step;
 }
 
 /* Of two equally near checkpoints the later one counts, because it holds the evaluated weights. */
-static void add_checkpoint(struct metrics_summary *s, const json_t *line, const char *checkpoints)
+static void add_checkpoint(struct summing *sum, const struct metrics_reader *line, const char *checkpoints)
 {
-    const char *folder = json_string_value(json_object_get(line, "checkpoint"));
-    const char *name = folder ? fs_base_name(folder) : NULL;
-    int64_t step = integer_of(line, "step");
+    struct metrics_summary *s = sum->s;
+    const char *name = metrics_reader_folder(line, "checkpoint");
     char path[FS_PATH_MAX];
-    if (!name || strlen(name) >= sizeof s->best_checkpoint ||
-        (*s->best_checkpoint && llabs(step - s->best_step) > llabs(s->checkpoint_step - s->best_step)) ||
+    if (strlen(name) >= sizeof sum->newest.name ||
         fs_join(path, checkpoints, name, STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_is_dir(path))
         return;
-    snprintf(s->best_checkpoint, sizeof s->best_checkpoint, "%s", name);
-    s->checkpoint_step = step;
+    if (line->step >= sum->newest.step) {
+        strcpy(sum->newest.name, name);
+        sum->newest.step = line->step;
+    }
+    if (s->best_step &&
+        (!*s->best_checkpoint || llabs(line->step - s->best_step) <= llabs(s->checkpoint_step - s->best_step))) {
+        strcpy(s->best_checkpoint, name);
+        s->checkpoint_step = line->step;
+    }
 }
 
 enum status metrics_summarise(const char *path, const char *checkpoints, enum eval_metric metric, enum eval_mode mode,
                               struct metrics_summary *summary, struct error *err)
 {
+    struct summing sum = {.s = summary};
+    struct metrics_reader line;
+    enum status status;
     *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
-    FILE *file;
-    TRY(fs_open_stream(path, STATUS_CHECKPOINT, &file, err));
-    char *text = NULL;
-    size_t size = 0;
-    ssize_t length;
-    int64_t tokens_before = 0;
-    bool begins_file = true;
-    for (int pass = 0; pass < 2; pass++) {
-        rewind(file);
-        while ((length = memory_getline(&text, &size, file)) > 0) {
-            static const char checkpoint_line[] = "{\"checkpoint\":";
-            bool names_checkpoint = strncmp(text, checkpoint_line, sizeof checkpoint_line - 1) == 0;
-            if (names_checkpoint != (pass == 1)) {
-                begins_file = false;
-                continue;
-            }
-            json_t *line = json_loadb(text, (size_t)length, 0, NULL);
-            if (pass == 1)
-                add_checkpoint(summary, line, checkpoints);
-            else if (json_object_get(line, "loss"))
-                add_step(summary, line, &tokens_before);
-            else if (json_object_get(line, "eval_loss"))
-                add_evaluation(summary, line, metric, mode);
-            else if (json_object_get(line, "resumed_from"))
-                add_resume(summary, line, begins_file);
-            begins_file = begins_file && !line;
-            json_decref(line);
-        }
-        if (!summary->best_step)
-            break;
+    TRY_END(metrics_reader_open(&line, path, err));
+    for (bool begins = true; metrics_reader_next(&line); begins = begins && !line.object) {
+        if (json_object_get(line.object, "checkpoint"))
+            add_checkpoint(&sum, &line, checkpoints);
+        else if (json_object_get(line.object, "loss"))
+            add_step(&sum, &line);
+        else if (json_object_get(line.object, "eval_loss"))
+            add_evaluation(&sum, &line, metric, mode);
+        else if (json_object_get(line.object, "resumed_from") && begins)
+            summary->last_step =
+                line.step; /* the run branched off: the steps before, and the start, are another run's */
+        else if (json_object_get(line.object, "resumed_from"))
+            summary->starts++;
     }
-    enum status status = STATUS_OK;
-    if (ferror(file))
-        status = error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", path, strerror(errno));
-    free(text);
-    fclose(file);
+    status = metrics_reader_check(&line, err);
+end:
+    metrics_reader_close(&line);
     return status;
 }

@@ -263,7 +263,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     assert_int_equal(metrics_checkpoint(metrics, "step-3", 3, 1, 0.5, 0.75, &err), STATUS_OK);
     assert_int_equal(metrics_resume(metrics, "step-3", 3, &err), STATUS_OK);
     assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, NULL, &err), STATUS_OK);
-    assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
+    assert_int_equal(metrics_epoch(metrics, true, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
 
     metrics_close(resume_metrics(3, false)); /* no evaluation is due: all lines stay */
@@ -276,7 +276,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
 
     metrics =
         resume_metrics(3, false); /* an epoch's end without an evaluation: the run continues without validation data */
-    assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
+    assert_int_equal(metrics_epoch(metrics, true, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
     metrics_close(resume_metrics(3, true));
     assert_int_equal(count_lines(read_file(path)), 4);
