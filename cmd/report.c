@@ -176,7 +176,7 @@ static enum status watch_runs(const struct report_options *options, struct watch
     TRY(write_patiently(options, runs, count, 0, err));
     for (int r = 0; r < count; r++)
         printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_word(runs[r].state),
-               runs[r].history.last_step);
+               runs[r].metrics.last_step);
     if (!asked_to_end)
         return STATUS_OK;
     error_set(err, STATUS_INTERRUPTED, "ended by a signal");

@@ -33,7 +33,7 @@ enum step_series {
         STEP_SERIES_COUNT
 };
 
-/* The time of a step is in no field: run_history.c adds up the steps' seconds. */
+/* The time of a step is in no field: run_metrics.c adds up the steps' seconds. */
 struct step_line {
     int64_t step, epoch, targets; /* targets: -1 where the line has none */
     bool skipped;

@@ -152,7 +152,7 @@ static void put_end(FILE *out)
     fputs("\"end\":0}", out);
 }
 
-static void put_curves(FILE *out, const struct run_history *h)
+static void put_curves(FILE *out, const struct run_metrics *h)
 {
     fputs("\"steps\":{", out);
     put_axis(out, &h->steps, STEP_TOKENS, STEP_TIME);
@@ -171,7 +171,7 @@ static void put_curves(FILE *out, const struct run_history *h)
 
 static void put_facts(FILE *out, const struct watched_run *run)
 {
-    const struct run_history *h = &run->history;
+    const struct run_metrics *h = &run->metrics;
     put_text(out, "name", PRINTABLE(run->name));
     put_text(out, "folder", PRINTABLE(run->folder));
     put_text(out, "state", run_state_word(run->state));
@@ -207,19 +207,19 @@ static void put_formers(FILE *out, const struct watched_run *run)
     fputs("],", out);
 }
 
-static void put_events(FILE *out, const struct run_history *h)
+static void put_events(FILE *out, const struct run_metrics *h)
 {
     const char *before = "";
     fputs("\"totals\":{", out);
-    for (int k = 0; k < HISTORY_EVENT_COUNT; k++)
-        put_integer(out, history_event_word((enum history_event_kind)k), h->events[k].total);
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++)
+        put_integer(out, report_event_word((enum report_event_kind)k), h->events[k].total);
     put_end(out);
     fputs(",\"events\":[", out);
-    for (int k = 0; k < HISTORY_EVENT_COUNT; k++)
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++)
         for (int i = 0; i < h->events[k].count; i++) {
-            const struct history_event *event = &h->events[k].items[i];
+            const struct report_event *event = &h->events[k].items[i];
             fprintf(out, "%s{", before);
-            put_text(out, "kind", history_event_word((enum history_event_kind)k));
+            put_text(out, "kind", report_event_word((enum report_event_kind)k));
             put_text(out, "text", event->text);
             put_integer(out, "step", event->step);
             put_integer(out, "tokens", event->tokens);
@@ -230,12 +230,12 @@ static void put_events(FILE *out, const struct run_history *h)
     fputs("],", out);
 }
 
-static void put_samples(FILE *out, const struct run_history *h)
+static void put_samples(FILE *out, const struct run_metrics *h)
 {
-    const struct history_sample *sample;
+    const struct report_sample *sample;
     put_integer(out, "num_samples", h->num_samples);
     fputs("\"samples\":[", out);
-    for (int i = 0; (sample = history_sample_at(h, i)); i++) {
+    for (int i = 0; (sample = report_sample_at(h, i)); i++) {
         fputs(i ? ",{" : "{", out);
         put_integer(out, "step", sample->step);
         put_integer(out, "number", sample->number);
@@ -252,9 +252,9 @@ static void put_run(FILE *out, const struct watched_run *run)
     fputc('{', out);
     put_facts(out, run);
     put_formers(out, run);
-    put_events(out, &run->history);
-    put_samples(out, &run->history);
-    put_curves(out, &run->history);
+    put_events(out, &run->metrics);
+    put_samples(out, &run->metrics);
+    put_curves(out, &run->metrics);
     put_end(out);
 }
 
@@ -336,8 +336,8 @@ enum status report_page(const char *path, struct watched_run *runs, int count, d
     size_t bytes;
     for (int r = 0; r < count; r++) {
         const int share = PAGE_BUCKETS / count;
-        thin_reduce(&runs[r].history.steps, share);
-        thin_reduce(&runs[r].history.evals, share);
+        thin_reduce(&runs[r].metrics.steps, share);
+        thin_reduce(&runs[r].metrics.evals, share);
     }
     FILE *out = memory_stream(&text, &bytes);
     put_page(out, runs, count, reload);

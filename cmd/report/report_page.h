@@ -10,7 +10,7 @@
 
 #define REPORT_PAGE_BEGIN "<!doctype html>" /* of every page */
 
-enum { PAGE_BUCKETS = 3 * HISTORY_BUCKETS }; /* of all runs together, so that the page stays of a few MB */
+enum { PAGE_BUCKETS = 3 * REPORT_BUCKETS }; /* of all runs together, so that the page stays of a few MB */
 
 /* Writes the page, which takes the place of an older one at once. Thins the runs to PAGE_BUCKETS. reload: seconds after
  * which the page loads itself again; 0: never. STATUS_CHECKPOINT: it cannot be written. */

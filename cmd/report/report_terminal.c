@@ -26,7 +26,7 @@ static void put_part(struct terminal_line *line, enum ink ink, char *text)
 
 static void put_title(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
-    const struct run_history *h = &run->history;
+    const struct run_metrics *h = &run->metrics;
     struct terminal_line line = {.out = out, .style = style};
     const char *name = PRINTABLE(run->name);
     terminal_put(out, style, INK_BOLD, terminal_width(name) > style->columns ? style->columns : 0, name);
@@ -73,7 +73,7 @@ static void put_model(FILE *out, const struct terminal_style *style, const struc
                                run->model.world == 1 ? "" : "s"));
 }
 
-static void put_trained(FILE *out, const struct terminal_style *style, const struct run_history *h)
+static void put_trained(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
     if (h->step_lines)
         put_fact(out, style, "trained on",
@@ -81,7 +81,7 @@ static void put_trained(FILE *out, const struct terminal_style *style, const str
                                FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
 }
 
-static void put_best(FILE *out, const struct terminal_style *style, const struct run_history *h)
+static void put_best(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
     if (!h->best_step)
         return;
@@ -97,15 +97,15 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
 {
     static const char *const plurals[] = {"checkpoints",  "resumes", "restarts", "skipped steps",
                                           "epochs ended", NULL,      NULL};
-    STATIC_ASSERT(COUNT_OF(plurals) == HISTORY_EVENT_COUNT, "each kind has its plural");
+    STATIC_ASSERT(COUNT_OF(plurals) == REPORT_EVENT_COUNT, "each kind has its plural");
     char *text = memory_text("");
-    for (int k = 0; k < HISTORY_EVENT_COUNT; k++) {
-        const int64_t n = run->history.events[k].total;
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
+        const int64_t n = run->metrics.events[k].total;
         if (!n || !plurals[k])
             continue;
-        const char *word = n > 1                ? plurals[k]
-                           : k == HISTORY_EPOCH ? "epoch ended"
-                                                : history_event_word((enum history_event_kind)k);
+        const char *word = n > 1              ? plurals[k]
+                           : k == EVENT_EPOCH ? "epoch ended"
+                                              : report_event_word((enum report_event_kind)k);
         char *more = memory_printf("%s%s%s %s", text, *text ? ", " : "", FIGURE(count, n), word);
         free(text);
         text = more;
@@ -114,7 +114,7 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
         put_fact(out, style, "events", text);
     else
         free(text);
-    const struct history_events *failures = &run->history.events[HISTORY_FAILURE];
+    const struct report_events *failures = &run->metrics.events[EVENT_FAILURE];
     if (failures->count && run->state == RUN_STOPPED)
         put_fact(out, style, "failed", memory_text(PRINTABLE(failures->items[failures->count - 1].text)));
     for (int i = 0; i < run->num_formers; i++) {
@@ -146,7 +146,7 @@ static const struct row {
     {"host memory", false, STEP_HOST, false, figure_bytes},
 };
 
-static void put_metrics(FILE *out, const struct terminal_style *style, const struct run_history *h)
+static void put_metrics(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
     char text[FIGURE_MAX];
     if (!h->steps.count && !h->evals.count)
@@ -178,7 +178,7 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
 }
 
 /* Where a step's time goes, on average. */
-static void put_time(FILE *out, const struct terminal_style *style, const struct run_history *h)
+static void put_time(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
     static const struct {
         enum step_series series;
@@ -218,7 +218,7 @@ static char *one_line(const char *text)
 
 /* A prompt and its continuation on one line. Where the line has no room for both, the prompt loses its beginning, of
  * which at most a half of the line is left, and then the continuation its end. */
-static void put_sample(FILE *out, const struct terminal_style *style, int columns, const struct history_sample *sample)
+static void put_sample(FILE *out, const struct terminal_style *style, int columns, const struct report_sample *sample)
 {
     char *prompt = one_line(sample->prompt), *text = one_line(sample->text + (sample->text[0] == ' '));
     char *after = memory_printf(" %s %s", style->utf8 ? "→" : "->", text);
@@ -235,14 +235,14 @@ static void put_sample(FILE *out, const struct terminal_style *style, int column
 }
 
 /* The samples of the newest evaluation. */
-static void put_samples(FILE *out, const struct terminal_style *style, const struct run_history *h)
+static void put_samples(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
-    const struct history_sample *last = NULL, *sample;
-    for (int i = 0; (sample = history_sample_at(h, i)); i++)
+    const struct report_sample *last = NULL, *sample;
+    for (int i = 0; (sample = report_sample_at(h, i)); i++)
         last = sample;
     if (last)
         fprintf(out, "\n  samples after step %s\n", FIGURE(count, last->step));
-    for (int i = 0; last && (sample = history_sample_at(h, i)); i++) {
+    for (int i = 0; last && (sample = report_sample_at(h, i)); i++) {
         if (sample->step != last->step)
             continue;
         fputs("    ", out);
@@ -254,12 +254,12 @@ static void put_run(FILE *out, const struct terminal_style *style, const struct 
 {
     put_title(out, style, run);
     put_model(out, style, run);
-    put_trained(out, style, &run->history);
-    put_best(out, style, &run->history);
+    put_trained(out, style, &run->metrics);
+    put_best(out, style, &run->metrics);
     put_events(out, style, run);
-    put_metrics(out, style, &run->history);
-    put_time(out, style, &run->history);
-    put_samples(out, style, &run->history);
+    put_metrics(out, style, &run->metrics);
+    put_time(out, style, &run->metrics);
+    put_samples(out, style, &run->metrics);
 }
 
 /* ---- several runs -------------------------------------------------------- */
@@ -272,7 +272,7 @@ static const char *const heads[] = {"run",     "state",  "step",     "loss", "be
 
 static void fill_fields(const struct watched_run *run, char fields[][FIELD_TEXT])
 {
-    const struct run_history *h = &run->history;
+    const struct run_metrics *h = &run->metrics;
     const char *const texts[] = {
         PRINTABLE(run->name),
         run_state_word(run->state),
@@ -345,7 +345,7 @@ static void put_table(FILE *out, const struct terminal_style *style, const struc
         fill_fields(&runs[r], fields);
         put_row(out, style, INK_PLAIN, widths, n, 2, fields);
         if (style->columns - all >= 8) {
-            char *line = sparkline(&runs[r].history.steps, STEP_LOSS, style->columns - all, true, style->utf8);
+            char *line = sparkline(&runs[r].metrics.steps, STEP_LOSS, style->columns - all, true, style->utf8);
             fputs("  ", out);
             terminal_put(out, style, INK_LINE, 0, line);
             free(line);

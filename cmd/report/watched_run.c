@@ -44,7 +44,7 @@ static void read_model(struct watched_run *run)
     struct error why;
     char folder[FS_PATH_MAX];
     bool any;
-    const int64_t events = run->history.events[HISTORY_CHECKPOINT].total;
+    const int64_t events = run->metrics.events[EVENT_CHECKPOINT].total;
     if ((run->model.known && run->model.events == events) ||
         fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK)
         return;
@@ -97,9 +97,9 @@ static int64_t last_step_of(const char *data, size_t bytes)
 
 static void read_former(struct watched_run *run, int number)
 {
-    char *path = memory_printf("%s.%d", run->history.path, number);
+    char *path = memory_printf("%s.%d", run->metrics.path, number);
     char *own = memory_alloc(EDGE_BYTES), *other = memory_alloc(EDGE_BYTES);
-    size_t n = read_edge(run->history.path, false, own), m = read_edge(path, false, other);
+    size_t n = read_edge(run->metrics.path, false, own), m = read_edge(path, false, other);
     const char *line = memchr(own, '\n', n);
     const size_t length = line ? (size_t)(line - own) + 1 : 0;
     struct former_file *former = &run->formers[run->num_formers++];
@@ -149,25 +149,25 @@ static double spec_number(const struct watched_run *run, const char *key)
 static int64_t length_of(const struct watched_run *run)
 {
     const double most = spec_number(run, "train.max_steps"), epochs = spec_number(run, "train.epochs");
-    const int64_t max_steps = most > 0 && most < 0x1p62 ? (int64_t)most : 0, per_epoch = run->history.steps_per_epoch;
+    const int64_t max_steps = most > 0 && most < 0x1p62 ? (int64_t)most : 0, per_epoch = run->metrics.steps_per_epoch;
     return epochs > 0 && per_epoch > 0 ? spec_run_length(epochs, max_steps, per_epoch) : max_steps;
 }
 
 static enum run_state state_of(const struct watched_run *run)
 {
-    const struct history_events *early = &run->history.events[HISTORY_EARLY];
+    const struct report_events *early = &run->metrics.events[EVENT_EARLY];
     if (run_lock_in_use(run->folder))
         return RUN_RUNNING;
-    if (early->count && early->items[early->count - 1].step >= run->history.last_step)
+    if (early->count && early->items[early->count - 1].step >= run->metrics.last_step)
         return RUN_ENDED_EARLY;
     if (!run->total_steps)
         return RUN_UNKNOWN;
-    return run->history.last_step >= run->total_steps ? RUN_FINISHED : RUN_STOPPED;
+    return run->metrics.last_step >= run->total_steps ? RUN_FINISHED : RUN_STOPPED;
 }
 
 /* ---- the folder ---------------------------------------------------------- */
 
-static void warn_about_lines(const struct run_history *h, int64_t damaged_before, int64_t unordered_before)
+static void warn_about_lines(const struct run_metrics *h, int64_t damaged_before, int64_t unordered_before)
 {
     if (h->damaged > damaged_before)
         log_warn("'%s': %" PRId64 " damaged line%s left out, the first is line %" PRId64, h->path, h->damaged,
@@ -179,11 +179,11 @@ static void warn_about_lines(const struct run_history *h, int64_t damaged_before
 
 enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err)
 {
-    struct run_history *h = &run->history;
+    struct run_metrics *h = &run->metrics;
     const int64_t damaged = h->damaged, unordered = h->unordered;
     const enum run_state state = run->state;
     const ino_t inode = h->inode;
-    TRY(run_history_read(h, changed, err));
+    TRY(run_metrics_read(h, changed, err));
     warn_about_lines(h, h->inode == inode ? damaged : 0, h->inode == inode ? unordered : 0);
     if (h->lines && h->damaged == h->lines)
         return error_set(err, STATUS_CHECKPOINT,
@@ -229,7 +229,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
         log_warn("%s; the report goes without the run's spec", why.text);
     const char *mode = spec_pairs_find(&run->spec, "checkpoint.mode");
     const enum eval_metric metric = eval_metric_find(spec_pairs_find(&run->spec, "checkpoint.metric"));
-    run_history_init(&run->history, path, metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric,
+    run_metrics_init(&run->metrics, path, metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric,
                      mode && !strcmp(mode, "min")   ? EVAL_MODE_MIN
                      : mode && !strcmp(mode, "max") ? EVAL_MODE_MAX
                                                     : EVAL_MODE_AUTO);
@@ -238,7 +238,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
 
 void watched_run_close(struct watched_run *run)
 {
-    run_history_release(&run->history);
+    run_metrics_release(&run->metrics);
     spec_pairs_release(&run->spec);
     free(run->folder);
     free(run->name);
@@ -247,7 +247,7 @@ void watched_run_close(struct watched_run *run)
 
 bool watched_run_is(const struct watched_run *run, const struct watched_run *other)
 {
-    const struct run_history *a = &run->history, *b = &other->history;
+    const struct run_metrics *a = &run->metrics, *b = &other->metrics;
     return a->device == b->device && a->inode == b->inode;
 }
 

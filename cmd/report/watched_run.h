@@ -2,7 +2,7 @@
  * the run is still going on. Nothing in the folder is changed. */
 #pragma once
 
-#include "cmd/report/run_history.h"
+#include "cmd/report/run_metrics.h"
 #include "cmd/report/spec_pairs.h"
 #include "core/status.h"
 
@@ -30,7 +30,7 @@ enum { WATCHED_FORMERS = 64 };
 struct watched_run {
     char *folder, *name; /* name: the last part of the path; in a report of several runs as much of it as tells them
                             apart; owned */
-    struct run_history history;
+    struct run_metrics metrics;
     struct spec_pairs spec;
     enum run_state state;
     int64_t total_steps;    /* 0: unknown */

@@ -1,7 +1,7 @@
 /* The reading and thinning of `ztrain report`. */
 #include "cmd/report/figures.c"
 #include "cmd/report/metrics_line.c"
-#include "cmd/report/run_history.c"
+#include "cmd/report/run_metrics.c"
 #include "cmd/report/spec_pairs.c"
 #include "cmd/report/terminal.c"
 #include "cmd/report/thin.c"
@@ -16,7 +16,7 @@
 
 /* ---- thinning ------------------------------------------------------------ */
 
-/* A million rows with one spike up, one down and one NaN in a history of 64 buckets. */
+/* A million rows with one spike up, one down and one NaN in 64 buckets. */
 static void test_a_million_rows_keep_their_spikes(void **state)
 {
     (void)state;
@@ -153,16 +153,16 @@ static void test_the_quick_reader_agrees_with_the_general_one(void **state)
 
 /* ---- histories ----------------------------------------------------------- */
 
-static void add(struct run_history *history, const char *text)
+static void add(struct run_metrics *metrics, const char *text)
 {
-    run_history_line(history, text, strlen(text));
+    run_metrics_line(metrics, text, strlen(text));
 }
 
 static void test_lines_of_all_kinds(void **state)
 {
     (void)state;
-    struct run_history h;
-    run_history_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+    struct run_metrics h;
+    run_metrics_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
     add(&h, "{\"step\":11,\"epoch\":1,\"loss\":4,\"tokens\":10,\"seconds\":{\"step\":0.5}}");
     add(&h, STEP_LINE);
     add(&h, STEP_LINE); /* the same step again */
@@ -183,47 +183,47 @@ static void test_lines_of_all_kinds(void **state)
     assert_true(h.lines == 17 && h.damaged == 3 && h.first_damaged == 15 && h.unordered == 1);
     assert_true(h.step_lines == 2 && h.last_step == 12 && h.tokens == 4096 && h.seconds == 0.75 && h.epoch == 2);
     assert_true(h.best == 3.5 && h.best_step == 12 && h.evals.count == 3 && thin_at(&h.evals, 2, EVAL_LOSS)->bad == 1);
-    assert_string_equal(h.events[HISTORY_CHECKPOINT].items[0].text, "step-00000012");
-    assert_string_equal(h.events[HISTORY_RESTART].items[0].text, "exit code 6: gone");
-    assert_true(h.events[HISTORY_SKIPPED].total == 1 && h.events[HISTORY_EPOCH].total == 1 && h.steps_per_epoch == 6);
-    assert_true(h.events[HISTORY_EARLY].total == 1 && h.events[HISTORY_RESUME].items[0].tokens == 4096);
-    assert_string_equal(history_sample_at(&h, 0)->text, "t");
-    assert_string_equal(history_sample_at(&h, 1)->text, "4, 5");
-    assert_string_equal(history_sample_at(&h, 1)->prompt, "7, 8");
-    assert_true(history_sample_at(&h, 1)->ids && history_sample_at(&h, 1)->number == 2 && !history_sample_at(&h, 2));
-    run_history_release(&h);
+    assert_string_equal(h.events[EVENT_CHECKPOINT].items[0].text, "step-00000012");
+    assert_string_equal(h.events[EVENT_RESTART].items[0].text, "exit code 6: gone");
+    assert_true(h.events[EVENT_SKIPPED].total == 1 && h.events[EVENT_EPOCH].total == 1 && h.steps_per_epoch == 6);
+    assert_true(h.events[EVENT_EARLY].total == 1 && h.events[EVENT_RESUME].items[0].tokens == 4096);
+    assert_string_equal(report_sample_at(&h, 0)->text, "t");
+    assert_string_equal(report_sample_at(&h, 1)->text, "4, 5");
+    assert_string_equal(report_sample_at(&h, 1)->prompt, "7, 8");
+    assert_true(report_sample_at(&h, 1)->ids && report_sample_at(&h, 1)->number == 2 && !report_sample_at(&h, 2));
+    run_metrics_release(&h);
 }
 
 /* More events and samples than are kept: the newest samples, and events from all parts of the run. */
 static void test_events_and_samples_are_thinned(void **state)
 {
     (void)state;
-    struct run_history h;
+    struct run_metrics h;
     char text[128];
-    run_history_init(&h, "x", EVAL_METRIC_ACCURACY, EVAL_MODE_AUTO);
+    run_metrics_init(&h, "x", EVAL_METRIC_ACCURACY, EVAL_MODE_AUTO);
     for (int i = 1; i <= 3000; i++) {
         snprintf(text, sizeof text, "{\"checkpoint\":\"step-%d\",\"step\":%d}", i, i);
         add(&h, text);
         snprintf(text, sizeof text, "{\"sample\":0,\"step\":%d,\"prompt\":\"\",\"text\":\"\"}", i);
         add(&h, text);
     }
-    const struct history_events *events = &h.events[HISTORY_CHECKPOINT];
-    assert_true(events->total == 3000 && events->count <= HISTORY_EVENTS && events->count > HISTORY_EVENTS / 2);
+    const struct report_events *events = &h.events[EVENT_CHECKPOINT];
+    assert_true(events->total == 3000 && events->count <= REPORT_EVENTS && events->count > REPORT_EVENTS / 2);
     for (int i = 0; i < events->count; i++)
         assert_int_equal(events->items[i].step, 1 + i * events->stride);
-    assert_true(history_sample_at(&h, 0)->step == 3000 - HISTORY_SAMPLES + 1 && h.num_samples == 3000);
-    assert_true(history_sample_at(&h, HISTORY_SAMPLES - 1)->step == 3000 && !history_sample_at(&h, HISTORY_SAMPLES));
-    run_history_release(&h);
+    assert_true(report_sample_at(&h, 0)->step == 3000 - REPORT_SAMPLES + 1 && h.num_samples == 3000);
+    assert_true(report_sample_at(&h, REPORT_SAMPLES - 1)->step == 3000 && !report_sample_at(&h, REPORT_SAMPLES));
+    run_metrics_release(&h);
 }
 
 /* A checkpoint that was written while training went on stands where its step was, also between merged steps. */
 static void test_a_late_checkpoint_stands_at_its_step(void **state)
 {
     (void)state;
-    for (int steps = 100; steps <= 10 * HISTORY_BUCKETS; steps += 10 * HISTORY_BUCKETS - 100) {
-        struct run_history h;
+    for (int steps = 100; steps <= 10 * REPORT_BUCKETS; steps += 10 * REPORT_BUCKETS - 100) {
+        struct run_metrics h;
         char text[128];
-        run_history_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+        run_metrics_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
         for (int i = 1; i <= steps; i++) {
             snprintf(text, sizeof text, "{\"step\":%d,\"epoch\":1,\"loss\":4,\"tokens\":%d,\"seconds\":{\"step\":0.5}}",
                      i, i * 32);
@@ -233,10 +233,10 @@ static void test_a_late_checkpoint_stands_at_its_step(void **state)
         for (int i = 0; i < 4; i++) {
             snprintf(text, sizeof text, "{\"checkpoint\":\"step-%d\",\"step\":%d}", saved[i], saved[i]);
             add(&h, text);
-            const struct history_event *event = &h.events[HISTORY_CHECKPOINT].items[i];
+            const struct report_event *event = &h.events[EVENT_CHECKPOINT].items[i];
             assert_true(event->step == saved[i] && event->tokens == saved[i] * 32 && event->seconds == 0.5 * saved[i]);
         }
-        run_history_release(&h);
+        run_metrics_release(&h);
     }
 }
 
@@ -253,28 +253,28 @@ static void test_a_file_that_grows_and_is_replaced(void **state)
 {
     (void)state;
     char folder[] = "/tmp/test_report_XXXXXX", path[64], other[64];
-    struct run_history h;
+    struct run_metrics h;
     struct error err;
     bool changed;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     snprintf(other, sizeof other, "%s/other", folder);
-    run_history_init(&h, path, EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
-    assert_int_equal(run_history_read(&h, &changed, &err), STATUS_CHECKPOINT);
+    run_metrics_init(&h, path, EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+    assert_int_equal(run_metrics_read(&h, &changed, &err), STATUS_CHECKPOINT);
     write_file(path, "w", "{\"step\":1,\"loss\":5}\n{\"step\":2,\"lo");
-    assert_int_equal(run_history_read(&h, &changed, &err), STATUS_OK);
+    assert_int_equal(run_metrics_read(&h, &changed, &err), STATUS_OK);
     assert_true(changed && h.torn && h.last_step == 1 && h.damaged == 0);
-    assert_int_equal(run_history_read(&h, &changed, &err), STATUS_OK);
+    assert_int_equal(run_metrics_read(&h, &changed, &err), STATUS_OK);
     assert_false(changed);
     write_file(path, "a", "ss\":4}\n\n");
-    assert_int_equal(run_history_read(&h, &changed, &err), STATUS_OK);
+    assert_int_equal(run_metrics_read(&h, &changed, &err), STATUS_OK);
     assert_true(changed && !h.torn && h.last_step == 2 && h.damaged == 1 && h.last[STEP_LOSS] == 4);
     write_file(other, "w", "{\"step\":1,\"loss\":5}\n{\"step\":2,\"loss\":9}\n{\"step\":3,\"loss\":8}\n");
     assert_int_equal(rename(other, path), 0);
-    assert_int_equal(run_history_read(&h, &changed, &err), STATUS_OK);
+    assert_int_equal(run_metrics_read(&h, &changed, &err), STATUS_OK);
     assert_true(changed && h.last_step == 3 && h.damaged == 0 && h.step_lines == 3 &&
                 thin_at(&h.steps, 1, STEP_LOSS)->max == 9);
-    run_history_release(&h);
+    run_metrics_release(&h);
     unlink(path);
     rmdir(folder);
 }
@@ -416,13 +416,13 @@ static void test_sparklines_of_extreme_values(void **state)
 static void test_a_line_with_extreme_values(void **state)
 {
     (void)state;
-    struct run_history h;
-    run_history_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+    struct run_metrics h;
+    run_metrics_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
     add(&h, "{\"step\":1,\"loss\":1,\"tokens\":1e300,\"seconds\":{\"step\":1e308}}");
     assert_true(h.tokens == 9000000000000000000 && h.seconds == 1e15 && h.last[STEP_TOKENS] == 9e18);
     add(&h, "{\"step\":2,\"loss\":1,\"tokens\":-1e300,\"seconds\":{\"step\":1e308}}");
     assert_true(h.tokens == 0 && h.seconds == 1e15 && h.step_lines == 2 && h.damaged == 0);
-    run_history_release(&h);
+    run_metrics_release(&h);
 }
 
 int main(void)

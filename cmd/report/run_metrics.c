@@ -1,4 +1,4 @@
-#include "cmd/report/run_history.h"
+#include "cmd/report/run_metrics.h"
 
 #include "core/fsutil.h"
 #include "core/io.h"
@@ -22,11 +22,11 @@ static const char *const eval_names[] = {
 };
 static const char *const event_words[] = {
 #define EVENT_WORD(name, word) word,
-    HISTORY_EVENT_KINDS(EVENT_WORD)
+    REPORT_EVENT_KINDS(EVENT_WORD)
 #undef EVENT_WORD
 };
 
-const char *history_event_word(enum history_event_kind kind)
+const char *report_event_word(enum report_event_kind kind)
 {
     return event_words[kind];
 }
@@ -36,35 +36,35 @@ const char *eval_series_name(enum eval_series series)
     return eval_names[series];
 }
 
-void run_history_init(struct run_history *history, const char *path, enum eval_metric metric, enum eval_mode mode)
+void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode)
 {
-    *history = (struct run_history){.path = memory_text(path), .metric = metric, .mode = mode, .best = NAN};
-    thin_init(&history->steps, STEP_SERIES_COUNT, HISTORY_BUCKETS);
-    thin_init(&history->evals, EVAL_SERIES_COUNT, HISTORY_BUCKETS);
+    *metrics = (struct run_metrics){.path = memory_text(path), .metric = metric, .mode = mode, .best = NAN};
+    thin_init(&metrics->steps, STEP_SERIES_COUNT, REPORT_BUCKETS);
+    thin_init(&metrics->evals, EVAL_SERIES_COUNT, REPORT_BUCKETS);
     for (int s = 0; s < STEP_SERIES_COUNT; s++)
-        history->last[s] = NAN;
+        metrics->last[s] = NAN;
     for (int s = 0; s < EVAL_SERIES_COUNT; s++)
-        history->last_eval[s] = NAN;
+        metrics->last_eval[s] = NAN;
 }
 
-static void sample_release(struct history_sample *sample)
+static void sample_release(struct report_sample *sample)
 {
     free(sample->prompt);
     free(sample->text);
-    *sample = (struct history_sample){.prompt = NULL};
+    *sample = (struct report_sample){.prompt = NULL};
 }
 
-void run_history_release(struct run_history *history)
+void run_metrics_release(struct run_metrics *metrics)
 {
-    thin_release(&history->steps);
-    thin_release(&history->evals);
-    for (int k = 0; k < HISTORY_EVENT_COUNT; k++)
-        free(history->events[k].items);
-    for (int i = 0; history->samples && i < HISTORY_SAMPLES; i++)
-        sample_release(&history->samples[i]);
-    free(history->samples);
-    free(history->path);
-    *history = (struct run_history){.path = NULL};
+    thin_release(&metrics->steps);
+    thin_release(&metrics->evals);
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++)
+        free(metrics->events[k].items);
+    for (int i = 0; metrics->samples && i < REPORT_SAMPLES; i++)
+        sample_release(&metrics->samples[i]);
+    free(metrics->samples);
+    free(metrics->path);
+    *metrics = (struct run_metrics){.path = NULL};
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -91,13 +91,13 @@ static double value_at(const struct thin *steps, int bucket, enum step_series se
 
 /* A checkpoint's line may follow those of later steps (checkpoint.writer.decoupled): the event is placed where its step
  * was, within a bucket as if the steps were alike. */
-static void place_event(const struct run_history *history, struct history_event *event)
+static void place_event(const struct run_metrics *metrics, struct report_event *event)
 {
-    const struct thin *steps = &history->steps;
+    const struct thin *steps = &metrics->steps;
     int bucket = steps->count - 1;
-    event->tokens = history->tokens;
-    event->seconds = history->seconds;
-    if (event->step >= history->last_step)
+    event->tokens = metrics->tokens;
+    event->seconds = metrics->seconds;
+    if (event->step >= metrics->last_step)
         return;
     while (bucket > 0 && steps->buckets[bucket].first > event->step)
         bucket--;
@@ -108,26 +108,26 @@ static void place_event(const struct run_history *history, struct history_event 
     event->seconds = value_at(steps, bucket, STEP_TIME, event->step);
 }
 
-static void add_event(struct run_history *history, enum history_event_kind kind, int64_t step, const char *text)
+static void add_event(struct run_metrics *metrics, enum report_event_kind kind, int64_t step, const char *text)
 {
-    struct history_events *events = &history->events[kind];
+    struct report_events *events = &metrics->events[kind];
     if (!events->items) {
-        events->items = memory_zeroed(HISTORY_EVENTS, sizeof *events->items);
+        events->items = memory_zeroed(REPORT_EVENTS, sizeof *events->items);
         events->stride = 1;
     }
     if (events->total++ % events->stride)
         return;
-    if (events->count == HISTORY_EVENTS) {
-        for (int i = 0; 2 * i < HISTORY_EVENTS; i++)
+    if (events->count == REPORT_EVENTS) {
+        for (int i = 0; 2 * i < REPORT_EVENTS; i++)
             events->items[i] = events->items[2 * i];
-        events->count = HISTORY_EVENTS / 2;
+        events->count = REPORT_EVENTS / 2;
         events->stride *= 2;
         if ((events->total - 1) % events->stride)
             return;
     }
-    struct history_event *event = &events->items[events->count++];
-    *event = (struct history_event){.step = step};
-    place_event(history, event);
+    struct report_event *event = &events->items[events->count++];
+    *event = (struct report_event){.step = step};
+    place_event(metrics, event);
     copy_text(event->text, sizeof event->text, text ? text : "");
 }
 
@@ -145,43 +145,43 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-static void take_step(struct run_history *history, struct step_line *line)
+static void take_step(struct run_metrics *metrics, struct step_line *line)
 {
-    if (line->step <= history->last_step) {
-        history->unordered++;
+    if (line->step <= metrics->last_step) {
+        metrics->unordered++;
         return;
     }
     if (isfinite(line->values[STEP_STEP]) && line->values[STEP_STEP] > 0)
-        history->seconds = fmin(history->seconds + line->values[STEP_STEP], MOST_SECONDS);
-    line->values[STEP_TIME] = history->seconds;
+        metrics->seconds = fmin(metrics->seconds + line->values[STEP_STEP], MOST_SECONDS);
+    line->values[STEP_TIME] = metrics->seconds;
     line->present |= 1ULL << STEP_TIME;
     if (isfinite(line->values[STEP_TOKENS])) {
         line->values[STEP_TOKENS] = fmax(0, fmin(line->values[STEP_TOKENS], MOST_TOKENS));
-        history->tokens = (int64_t)line->values[STEP_TOKENS];
+        metrics->tokens = (int64_t)line->values[STEP_TOKENS];
     }
-    timed_mean_add(&history->rate, line->values[STEP_RATE], line->values[STEP_STEP]);
-    timed_mean_add(&history->mfu, line->values[STEP_MFU], line->values[STEP_STEP]);
-    thin_add(&history->steps, line->step, line->values, line->present);
-    memcpy(history->last, line->values, sizeof history->last);
-    history->step_lines++;
-    history->last_step = line->step;
-    history->epoch = line->epoch;
+    timed_mean_add(&metrics->rate, line->values[STEP_RATE], line->values[STEP_STEP]);
+    timed_mean_add(&metrics->mfu, line->values[STEP_MFU], line->values[STEP_STEP]);
+    thin_add(&metrics->steps, line->step, line->values, line->present);
+    memcpy(metrics->last, line->values, sizeof metrics->last);
+    metrics->step_lines++;
+    metrics->last_step = line->step;
+    metrics->epoch = line->epoch;
     if (line->skipped)
-        add_event(history, HISTORY_SKIPPED, line->step, NULL);
+        add_event(metrics, EVENT_SKIPPED, line->step, NULL);
 }
 
-static void take_best(struct run_history *history, const double *values, int64_t step)
+static void take_best(struct run_metrics *metrics, const double *values, int64_t step)
 {
     static const enum eval_series series[] = {EVAL_LOSS, EVAL_ACCURACY, EVAL_F1};
     STATIC_ASSERT(COUNT_OF(series) == EVAL_METRIC_COUNT, "the metrics of eval_metric.h");
-    double value = values[series[history->metric]];
-    if (isfinite(value) && eval_metric_better(history->metric, history->mode, value, history->best)) {
-        history->best = value;
-        history->best_step = step;
+    double value = values[series[metrics->metric]];
+    if (isfinite(value) && eval_metric_better(metrics->metric, metrics->mode, value, metrics->best)) {
+        metrics->best = value;
+        metrics->best_step = step;
     }
 }
 
-static void take_eval(struct run_history *history, const json_t *object, int64_t step)
+static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     double values[EVAL_SERIES_COUNT];
     uint64_t present = 1ULL << EVAL_TOKENS | 1ULL << EVAL_TIME;
@@ -191,16 +191,16 @@ static void take_eval(struct run_history *history, const json_t *object, int64_t
         if (value)
             present |= 1ULL << s;
     }
-    values[EVAL_TOKENS] = (double)history->tokens;
-    values[EVAL_TIME] = history->seconds;
-    if (step < history->last_eval_step) {
-        history->unordered++;
+    values[EVAL_TOKENS] = (double)metrics->tokens;
+    values[EVAL_TIME] = metrics->seconds;
+    if (step < metrics->last_eval_step) {
+        metrics->unordered++;
         return;
     }
-    thin_add(&history->evals, step, values, present);
-    memcpy(history->last_eval, values, sizeof values);
-    history->last_eval_step = step;
-    take_best(history, values, step);
+    thin_add(&metrics->evals, step, values, present);
+    memcpy(metrics->last_eval, values, sizeof values);
+    metrics->last_eval_step = step;
+    take_best(metrics, values, step);
 }
 
 /* The ids of a prompt or a sample without text, "17, 4, 99". */
@@ -210,7 +210,7 @@ static char *ids_text(const json_t *ids)
     size_t bytes, i;
     json_t *id;
     FILE *out = memory_stream(&text, &bytes);
-    json_array_foreach(ids, i, id) if (json_is_integer(id) && i < HISTORY_TEXT / 8)
+    json_array_foreach(ids, i, id) if (json_is_integer(id) && i < REPORT_TEXT / 8)
         fprintf(out, "%s%" JSON_INTEGER_FORMAT, i ? ", " : "", json_integer_value(id));
     fclose(out);
     return text;
@@ -218,18 +218,18 @@ static char *ids_text(const json_t *ids)
 
 static char *cut_text(const char *text)
 {
-    char cut[HISTORY_TEXT + 1];
+    char cut[REPORT_TEXT + 1];
     copy_text(cut, sizeof cut, text);
     return memory_printf("%s%s", cut, strlen(cut) < strlen(text) ? "…" : "");
 }
 
-static void take_sample(struct run_history *history, const json_t *object, int64_t step)
+static void take_sample(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     const json_t *text = json_object_get(object, "text"), *ids = json_object_get(object, "tokens");
     const char *prompt = json_string_value(json_object_get(object, "prompt"));
-    if (!history->samples)
-        history->samples = memory_zeroed(HISTORY_SAMPLES, sizeof *history->samples);
-    struct history_sample *sample = &history->samples[history->num_samples++ % HISTORY_SAMPLES];
+    if (!metrics->samples)
+        metrics->samples = memory_zeroed(REPORT_SAMPLES, sizeof *metrics->samples);
+    struct report_sample *sample = &metrics->samples[metrics->num_samples++ % REPORT_SAMPLES];
     sample_release(sample);
     sample->step = step;
     sample->number = json_integer_value(json_object_get(object, "sample"));
@@ -238,77 +238,77 @@ static void take_sample(struct run_history *history, const json_t *object, int64
     sample->text = sample->ids ? ids_text(ids) : cut_text(json_string_value(text));
 }
 
-const struct history_sample *history_sample_at(const struct run_history *history, int i)
+const struct report_sample *report_sample_at(const struct run_metrics *metrics, int i)
 {
-    int64_t kept = history->num_samples < HISTORY_SAMPLES ? history->num_samples : HISTORY_SAMPLES;
-    return i < kept ? &history->samples[(history->num_samples - kept + i) % HISTORY_SAMPLES] : NULL;
+    int64_t kept = metrics->num_samples < REPORT_SAMPLES ? metrics->num_samples : REPORT_SAMPLES;
+    return i < kept ? &metrics->samples[(metrics->num_samples - kept + i) % REPORT_SAMPLES] : NULL;
 }
 
-static void take_epoch_end(struct run_history *history, const json_t *number, int64_t step)
+static void take_epoch_end(struct run_metrics *metrics, const json_t *number, int64_t step)
 {
     char text[64];
-    history->epochs_ended = json_integer_value(number);
-    if (history->epochs_ended > 0)
-        history->steps_per_epoch = step / history->epochs_ended;
-    snprintf(text, sizeof text, "epoch %" PRId64, history->epochs_ended);
-    add_event(history, HISTORY_EPOCH, step, text);
+    metrics->epochs_ended = json_integer_value(number);
+    if (metrics->epochs_ended > 0)
+        metrics->steps_per_epoch = step / metrics->epochs_ended;
+    snprintf(text, sizeof text, "epoch %" PRId64, metrics->epochs_ended);
+    add_event(metrics, EVENT_EPOCH, step, text);
 }
 
 /* A restart after a failure, or the failure that no restart followed. */
-static void take_failure(struct run_history *history, enum history_event_kind kind, const json_t *object, int64_t step)
+static void take_failure(struct run_metrics *metrics, enum report_event_kind kind, const json_t *object, int64_t step)
 {
     const char *cause = json_string_value(json_object_get(object, "cause"));
     char *text =
         memory_printf("exit code %" JSON_INTEGER_FORMAT "%s%s",
                       json_integer_value(json_object_get(object, "exit_code")), cause ? ": " : "", cause ? cause : "");
-    add_event(history, kind, step, text);
+    add_event(metrics, kind, step, text);
     free(text);
 }
 
 /* Kinds of lines that this reader does not know are passed over. */
-static void take_object_line(struct run_history *history, const json_t *object, int64_t step)
+static void take_object_line(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     const json_t *member;
     if (json_object_get(object, "eval_loss"))
-        take_eval(history, object, step);
+        take_eval(metrics, object, step);
     else if ((member = json_object_get(object, "epoch_end")))
-        take_epoch_end(history, member, step);
+        take_epoch_end(metrics, member, step);
     else if (json_is_string(member = json_object_get(object, "early_stop")))
-        add_event(history, HISTORY_EARLY, step, json_string_value(member));
+        add_event(metrics, EVENT_EARLY, step, json_string_value(member));
     else if (json_is_string(member = json_object_get(object, "checkpoint")))
-        add_event(history, HISTORY_CHECKPOINT, step, fs_base_name(json_string_value(member)));
+        add_event(metrics, EVENT_CHECKPOINT, step, fs_base_name(json_string_value(member)));
     else if (json_is_string(member = json_object_get(object, "resumed_from")))
-        add_event(history, HISTORY_RESUME, step, fs_base_name(json_string_value(member)));
+        add_event(metrics, EVENT_RESUME, step, fs_base_name(json_string_value(member)));
     else if (json_object_get(object, "restart"))
-        take_failure(history, HISTORY_RESTART, object, step);
+        take_failure(metrics, EVENT_RESTART, object, step);
     else if (json_object_get(object, "gave_up")) /* where the steps have come to; `step` is that of a checkpoint */
-        take_failure(history, HISTORY_FAILURE, object, history->last_step);
+        take_failure(metrics, EVENT_FAILURE, object, metrics->last_step);
     else if (json_object_get(object, "sample"))
-        take_sample(history, object, step);
+        take_sample(metrics, object, step);
 }
 
-static void damaged_line(struct run_history *history)
+static void damaged_line(struct run_metrics *metrics)
 {
-    if (!history->damaged++)
-        history->first_damaged = history->lines;
+    if (!metrics->damaged++)
+        metrics->first_damaged = metrics->lines;
 }
 
-void run_history_line(struct run_history *history, const char *text, size_t bytes)
+void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes)
 {
     struct step_line line;
-    history->lines++;
+    metrics->lines++;
     if (quick_step_line(text, bytes, &line)) {
-        take_step(history, &line);
+        take_step(metrics, &line);
         return;
     }
     json_t *object = json_loadb(text, bytes, 0, NULL);
     const json_t *step = json_object_get(object, "step");
     if (!json_is_integer(step) || json_integer_value(step) < 0)
-        damaged_line(history);
+        damaged_line(metrics);
     else if (json_step_line(object, &line))
-        take_step(history, &line);
+        take_step(metrics, &line);
     else
-        take_object_line(history, object, json_integer_value(step));
+        take_object_line(metrics, object, json_integer_value(step));
     json_decref(object);
 }
 
@@ -322,31 +322,31 @@ struct window {
 };
 
 /* Takes the whole lines of the window. */
-static void take_lines(struct run_history *history, struct window *window)
+static void take_lines(struct run_metrics *metrics, struct window *window)
 {
     char *end;
     while ((end = memchr(window->data + window->done, '\n', window->used - window->done))) {
         size_t bytes = (size_t)(end - window->data) - window->done;
         if (window->skipping) {
-            history->lines++;
-            damaged_line(history);
+            metrics->lines++;
+            damaged_line(metrics);
         } else {
-            run_history_line(history, window->data + window->done, bytes);
+            run_metrics_line(metrics, window->data + window->done, bytes);
         }
         window->skipping = false;
         window->done += bytes + 1;
-        history->offset += (int64_t)bytes + 1;
+        metrics->offset += (int64_t)bytes + 1;
     }
 }
 
 /* Makes room for more bytes of the file. */
-static void window_move(struct run_history *history, struct window *window)
+static void window_move(struct run_metrics *metrics, struct window *window)
 {
     memmove(window->data, window->data + window->done, window->used - window->done);
     window->used -= window->done;
     window->done = 0;
-    if (window->used == window->room && window->room >= HISTORY_LINE) {
-        history->offset += (int64_t)window->used;
+    if (window->used == window->room && window->room >= REPORT_LINE) {
+        metrics->offset += (int64_t)window->used;
         window->used = 0;
         window->skipping = true;
     } else if (window->used == window->room) {
@@ -355,11 +355,11 @@ static void window_move(struct run_history *history, struct window *window)
     }
 }
 
-static enum status read_lines(struct run_history *history, int fd, struct error *err)
+static enum status read_lines(struct run_metrics *metrics, int fd, struct error *err)
 {
     struct window window = {.room = 1 << 18};
     window.data = memory_alloc(window.room);
-    int64_t at = history->offset;
+    int64_t at = metrics->offset;
     ssize_t n;
     while ((n = io_pread(fd, window.data + window.used, window.room - window.used, at)) > 0 ||
            (n < 0 && errno == EINTR)) {
@@ -367,53 +367,53 @@ static enum status read_lines(struct run_history *history, int fd, struct error 
             continue;
         at += n;
         window.used += (size_t)n;
-        take_lines(history, &window);
-        window_move(history, &window);
+        take_lines(metrics, &window);
+        window_move(metrics, &window);
     }
     int reason = errno;
-    history->torn = window.used > 0 || window.skipping;
+    metrics->torn = window.used > 0 || window.skipping;
     if (window.skipping)
-        history->offset = at - 1; /* so that a later call takes up to its end for one more damaged line */
+        metrics->offset = at - 1; /* so that a later call takes up to its end for one more damaged line */
     free(window.data);
-    return n < 0 ? error_system(err, STATUS_CHECKPOINT, reason, "cannot read '%s'", history->path) : STATUS_OK;
+    return n < 0 ? error_system(err, STATUS_CHECKPOINT, reason, "cannot read '%s'", metrics->path) : STATUS_OK;
 }
 
 /* Forgets all that was read. */
-static void start_over(struct run_history *history)
+static void start_over(struct run_metrics *metrics)
 {
-    char *path = history->path;
-    enum eval_metric metric = history->metric;
-    enum eval_mode mode = history->mode;
-    history->path = NULL;
-    run_history_release(history);
-    run_history_init(history, path, metric, mode);
+    char *path = metrics->path;
+    enum eval_metric metric = metrics->metric;
+    enum eval_mode mode = metrics->mode;
+    metrics->path = NULL;
+    run_metrics_release(metrics);
+    run_metrics_init(metrics, path, metric, mode);
     free(path);
 }
 
-enum status run_history_read(struct run_history *history, bool *changed, struct error *err)
+enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
     int64_t bytes;
     int fd;
-    enum status status = fs_open_read(history->path, STATUS_CHECKPOINT, &fd, &bytes, err);
+    enum status status = fs_open_read(metrics->path, STATUS_CHECKPOINT, &fd, &bytes, err);
     *changed = false;
     if (status != STATUS_OK)
         return status;
-    bool known = history->inode != 0;
+    bool known = metrics->inode != 0;
     if (fstat(fd, &facts)) {
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", history->path);
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
         io_close(fd);
         return status;
     }
-    if (known && (facts.st_dev != history->device || facts.st_ino != history->inode || bytes < history->offset)) {
-        start_over(history);
+    if (known && (facts.st_dev != metrics->device || facts.st_ino != metrics->inode || bytes < metrics->offset)) {
+        start_over(metrics);
         *changed = true;
     }
-    history->device = facts.st_dev;
-    history->inode = facts.st_ino;
-    int64_t before = history->lines;
-    status = read_lines(history, fd, err);
-    *changed = *changed || history->lines != before || !known;
+    metrics->device = facts.st_dev;
+    metrics->inode = facts.st_ino;
+    int64_t before = metrics->lines;
+    status = read_lines(metrics, fd, err);
+    *changed = *changed || metrics->lines != before || !known;
     io_close(fd);
     return status;
 }

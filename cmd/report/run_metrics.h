@@ -1,6 +1,6 @@
-/* run_history.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file.
+/* run_metrics.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file.
  *
- * The file may be growing, and a resume may replace it: run_history_read() goes on where it stopped, or begins anew. */
+ * The file may be growing, and a resume may replace it: run_metrics_read() goes on where it stopped, or begins anew. */
 #pragma once
 
 #include "cmd/report/metrics_line.h"
@@ -13,11 +13,11 @@
 #include <sys/types.h>
 
 enum {
-    HISTORY_BUCKETS = 2048,
-    HISTORY_EVENTS = 512,  /* of a kind; of more, every second, fourth, … is kept */
-    HISTORY_SAMPLES = 240, /* the newest ones */
-    HISTORY_TEXT = 2000,   /* bytes of a sample's prompt and text */
-    HISTORY_LINE = 8 << 20 /* bytes of a line: a longer one is damaged */
+    REPORT_BUCKETS = 2048,
+    REPORT_EVENTS = 512,  /* of a kind; of more, every second, fourth, … is kept */
+    REPORT_SAMPLES = 240, /* the newest ones */
+    REPORT_TEXT = 2000,   /* bytes of a sample's prompt and text */
+    REPORT_LINE = 8 << 20 /* bytes of a line: a longer one is damaged */
 };
 
 /* The values of an evaluation, and where it lies on the axes. */
@@ -37,7 +37,7 @@ enum eval_series {
 };
 
 /* X(NAME, the word for it) */
-#define HISTORY_EVENT_KINDS(X)  \
+#define REPORT_EVENT_KINDS(X)   \
     X(CHECKPOINT, "checkpoint") \
     X(RESUME, "resume")         \
     X(RESTART, "restart")       \
@@ -46,26 +46,26 @@ enum eval_series {
     X(EARLY, "early stopping")  \
     X(FAILURE, "failure")
 
-enum history_event_kind {
-#define EVENT_ENUM(name, word) HISTORY_##name,
-    HISTORY_EVENT_KINDS(EVENT_ENUM)
+enum report_event_kind {
+#define EVENT_ENUM(name, word) EVENT_##name,
+    REPORT_EVENT_KINDS(EVENT_ENUM)
 #undef EVENT_ENUM
-        HISTORY_EVENT_COUNT
+        REPORT_EVENT_COUNT
 };
 
-struct history_event {
+struct report_event {
     int64_t step, tokens;
     double seconds;
     char text[96]; /* a checkpoint's name, a restart's cause, …; "" */
 };
 
-struct history_events {
-    struct history_event *items; /* (HISTORY_EVENTS) owned; NULL: none */
+struct report_events {
+    struct report_event *items; /* (REPORT_EVENTS) owned; NULL: none */
     int count;
     int64_t total, stride; /* total: also those that were left out */
 };
 
-struct history_sample {
+struct report_sample {
     int64_t step, number; /* number: which prompt, from 1 */
     char *prompt, *text;  /* owned; token ids where there is no text */
     bool ids;
@@ -76,12 +76,12 @@ struct timed_mean {
     double sum, seconds;
 };
 
-struct run_history {
+struct run_metrics {
     char *path; /* of metrics.jsonl; owned */
     struct thin steps, evals;
-    struct history_events events[HISTORY_EVENT_COUNT];
-    struct history_sample *samples; /* (HISTORY_SAMPLES) owned, a ring of the newest */
-    int64_t num_samples;            /* all of them */
+    struct report_events events[REPORT_EVENT_COUNT];
+    struct report_sample *samples; /* (REPORT_SAMPLES) owned, a ring of the newest */
+    int64_t num_samples;           /* all of them */
 
     int64_t lines, damaged, first_damaged; /* lines; those that are not an object with a step; the first one's number */
     int64_t unordered;                     /* lines of steps that had come before; they are left out */
@@ -104,21 +104,21 @@ struct run_history {
 };
 
 /* metric, mode: by which the best evaluation is chosen. path is copied. */
-void run_history_init(struct run_history *history, const char *path, enum eval_metric metric, enum eval_mode mode);
-void run_history_release(struct run_history *history);
+void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode);
+void run_metrics_release(struct run_metrics *metrics);
 
 /* Reads the lines that were added since the last call; *changed: there were any. STATUS_CHECKPOINT: the file is absent
  * or cannot be read. */
-enum status run_history_read(struct run_history *history, bool *changed, struct error *err);
+enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err);
 
 /* Takes one line, without its line end (for tests). */
-void run_history_line(struct run_history *history, const char *text, size_t bytes);
+void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes);
 
 /* NAN: no step has the value and its time. */
 double timed_mean(const struct timed_mean *mean);
 
-const char *history_event_word(enum history_event_kind kind);
+const char *report_event_word(enum report_event_kind kind);
 const char *eval_series_name(enum eval_series series);
 
 /* The i-th of the samples that are kept, from the oldest; NULL: there are no more. */
-const struct history_sample *history_sample_at(const struct run_history *history, int i);
+const struct report_sample *report_sample_at(const struct run_metrics *metrics, int i);
