@@ -6,60 +6,22 @@
 #include "core/named_file.h"
 #include "core/printable.h"
 
-#include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* ---- JSON ---------------------------------------------------------------- */
-
-/* A text in UTF-8 as a string that may stand inside a script element. */
-static void put_string(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text; text++) {
-        const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(out, "\\%c", c);
-        else if (c < 0x20 || c == 0x7F || c == '<' || c == '>' || c == '&')
-            fprintf(out, "\\u%04x", c);
-        else
-            fputc(c, out);
-    }
-    fputc('"', out);
-}
-
-/* "name":"text", followed by a comma. */
-static void put_text(FILE *out, const char *name, const char *text)
-{
-    fprintf(out, "\"%s\":", name);
-    put_string(out, text);
-    fputc(',', out);
-}
-
-static void put_real(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, "%.6g", value);
-    else
-        fputs("null", out);
-}
-
-static void put_member(FILE *out, const char *name, double value)
-{
-    fprintf(out, "\"%s\":", name);
-    put_real(out, value);
-    fputc(',', out);
-}
-
-static void put_integer(FILE *out, const char *name, int64_t value)
-{
-    fprintf(out, "\"%s\":%" PRId64 ",", name, value);
-}
-
 /* ---- curves -------------------------------------------------------------- */
+
+/* null: not finite. Whole numbers have no fraction, for the page's size. */
+static json_t *real_to_json(double value)
+{
+    if (!isfinite(value))
+        return json_null();
+    return value == floor(value) && fabs(value) < 1e6 ? json_integer((json_int_t)value) : json_real(value);
+}
 
 static double cell_min(const struct thin_cell *cell)
 {
@@ -71,232 +33,187 @@ static double cell_max(const struct thin_cell *cell)
     return cell->count ? cell->max : NAN;
 }
 
-/* "name":[…] of a series, a number for each bucket. */
-static void put_array(FILE *out, const char *name, const struct thin *thin, int series,
-                      double (*value)(const struct thin_cell *cell))
+/* A number of a series for each bucket. */
+static json_t *values_to_json(const struct thin *thin, int series, double (*value)(const struct thin_cell *cell))
 {
-    fprintf(out, "\"%s\":[", name);
-    for (int b = 0; b < thin->count; b++) {
-        fputs(b ? "," : "", out);
-        put_real(out, value(thin_at(thin, b, series)));
-    }
-    fputs("],", out);
+    json_t *list = json_array();
+    for (int b = 0; b < thin->count; b++)
+        json_array_append_new(list, real_to_json(value(thin_at(thin, b, series))));
+    return list;
 }
 
-/* "low_at":[…],"high_at":[…]: how many steps after its bucket's first one each extreme has its step. */
-static void put_places(FILE *out, const struct thin *thin, int series)
+/* How many steps after its bucket's first one an extreme has its step. */
+static json_t *places_to_json(const struct thin *thin, int series, bool high)
 {
-    fputs("\"low_at\":[", out);
+    json_t *list = json_array();
     for (int b = 0; b < thin->count; b++) {
         const struct thin_cell *cell = thin_at(thin, b, series);
-        fprintf(out, "%s%" PRId64, b ? "," : "", cell->count ? cell->min_step - thin->buckets[b].first : 0);
+        const int64_t step = high ? cell->max_step : cell->min_step;
+        json_array_append_new(list, json_integer(cell->count ? step - thin->buckets[b].first : 0));
     }
-    fputs("],\"high_at\":[", out);
-    for (int b = 0; b < thin->count; b++) {
-        const struct thin_cell *cell = thin_at(thin, b, series);
-        fprintf(out, "%s%" PRId64, b ? "," : "", cell->count ? cell->max_step - thin->buckets[b].first : 0);
-    }
-    fputs("],", out);
+    return list;
 }
 
-/* "bad":[[bucket,count],…], the values that are not finite. */
-static void put_bad(FILE *out, const struct thin *thin, int series)
+/* A series: its means, where buckets hold several rows the extremes as well, with their places if they are drawn, and
+ * [bucket, count] of the values that are not finite. */
+static json_t *series_to_json(const struct thin *thin, int series, bool places)
 {
-    const char *before = "";
-    fputs("\"bad\":[", out);
-    for (int b = 0; b < thin->count; b++) {
-        const struct thin_cell *cell = thin_at(thin, b, series);
-        if (!cell->bad)
-            continue;
-        fprintf(out, "%s[%d,%" PRId64 "]", before, b, cell->bad);
-        before = ",";
+    json_t *object = json_object(), *bad = json_array();
+    json_object_set_new(object, "mean", values_to_json(thin, series, thin_mean));
+    if (thin->per > 1) {
+        json_object_set_new(object, "low", values_to_json(thin, series, cell_min));
+        json_object_set_new(object, "high", values_to_json(thin, series, cell_max));
     }
-    fputs("]", out);
+    if (thin->per > 1 && places) {
+        json_object_set_new(object, "low_at", places_to_json(thin, series, false));
+        json_object_set_new(object, "high_at", places_to_json(thin, series, true));
+    }
+    for (int b = 0; b < thin->count; b++)
+        if (thin_at(thin, b, series)->bad)
+            json_array_append_new(bad, json_pack("[iI]", b, (json_int_t)thin_at(thin, b, series)->bad));
+    json_object_set_new(object, "bad", bad);
+    return object;
 }
 
-/* A series: its means, and where buckets hold several rows also the extremes, with their places if they are drawn. */
-static void put_series(FILE *out, const char *name, const struct thin *thin, int series, bool places)
+/* The buckets of a course, and its series, which are added by add_series(). */
+static json_t *thin_to_json(const struct thin *thin, int tokens, int time)
+{
+    json_t *first = json_array(), *last = json_array();
+    for (int b = 0; b < thin->count; b++) {
+        json_array_append_new(first, json_integer(thin->buckets[b].first));
+        json_array_append_new(last, json_integer(thin->buckets[b].last));
+    }
+    return json_pack("{sIsosososos{}}", "per", (json_int_t)thin->per, "first", first, "last", last, "tokens",
+                     values_to_json(thin, tokens, cell_max), "time", values_to_json(thin, time, cell_max), "series");
+}
+
+static void add_series(json_t *object, const char *name, const struct thin *thin, int series, bool places)
 {
     const struct thin_cell all = thin_total(thin, series);
-    if (!all.count && !all.bad)
-        return;
-    fprintf(out, "\"%s\":{", name);
-    put_array(out, "mean", thin, series, thin_mean);
-    if (thin->per > 1) {
-        put_array(out, "low", thin, series, cell_min);
-        put_array(out, "high", thin, series, cell_max);
-        if (places)
-            put_places(out, thin, series);
-    }
-    put_bad(out, thin, series);
-    fputs("},", out);
+    if (all.count || all.bad)
+        json_object_set_new(json_object_get(object, "series"), name, series_to_json(thin, series, places));
 }
 
-static void put_axis(FILE *out, const struct thin *thin, int tokens, int time)
+static void add_curves(json_t *object, const struct run_metrics *m)
 {
-    fprintf(out, "\"per\":%" PRId64 ",\"first\":[", thin->per);
-    for (int b = 0; b < thin->count; b++)
-        fprintf(out, "%s%" PRId64, b ? "," : "", thin->buckets[b].first);
-    fputs("],\"last\":[", out);
-    for (int b = 0; b < thin->count; b++)
-        fprintf(out, "%s%" PRId64, b ? "," : "", thin->buckets[b].last);
-    fputs("],", out);
-    put_array(out, "tokens", thin, tokens, cell_max);
-    put_array(out, "time", thin, time, cell_max);
-    fputs("\"series\":{", out);
-}
-
-/* Ends an object whose last member is followed by a comma. */
-static void put_end(FILE *out)
-{
-    fputs("\"end\":0}", out);
-}
-
-static void put_curves(FILE *out, const struct run_metrics *h)
-{
-    fputs("\"steps\":{", out);
-    put_axis(out, &h->steps, STEP_TOKENS, STEP_TIME);
+    json_t *steps = thin_to_json(&m->steps, STEP_TOKENS, STEP_TIME);
     for (int s = STEP_LOSS; s < STEP_SERIES_COUNT; s++)
-        put_series(out, step_series_name((enum step_series)s), &h->steps, s, s < STEP_STEP);
-    put_end(out);
-    fputs("},\"evals\":{", out);
-    put_axis(out, &h->evals, EVAL_TOKENS, EVAL_TIME);
+        add_series(steps, step_series_name((enum step_series)s), &m->steps, s, s < STEP_STEP);
+    json_t *evals = thin_to_json(&m->evals, EVAL_TOKENS, EVAL_TIME);
     for (int s = EVAL_LOSS; s < EVAL_SERIES_COUNT; s++)
-        put_series(out, eval_series_name((enum eval_series)s), &h->evals, s, true);
-    put_end(out);
-    fputs("},", out);
+        add_series(evals, eval_series_name((enum eval_series)s), &m->evals, s, true);
+    json_object_set_new(object, "steps", steps);
+    json_object_set_new(object, "evals", evals);
 }
 
 /* ---- runs ---------------------------------------------------------------- */
 
-static void put_facts(FILE *out, const struct watched_run *run)
+static json_t *facts_to_json(const struct watched_run *run)
 {
-    const struct run_metrics *h = &run->metrics;
-    put_text(out, "name", PRINTABLE(run->name));
-    put_text(out, "folder", PRINTABLE(run->folder));
-    put_text(out, "state", run_state_word(run->state));
-    put_integer(out, "step", h->last_step);
-    put_integer(out, "length", run->total_steps);
-    put_integer(out, "epoch", h->epoch);
-    put_integer(out, "trained_tokens", h->tokens);
-    put_member(out, "seconds", h->seconds);
-    put_member(out, "rate", timed_mean(&h->rate));
-    put_member(out, "mfu", timed_mean(&h->mfu));
-    put_member(out, "loss", h->last[STEP_LOSS]);
-    put_text(out, "metric", eval_metric_name(h->metric));
-    put_member(out, "best", h->best);
-    put_integer(out, "best_step", h->best_step);
-    put_member(out, "perplexity",
-               h->metric == EVAL_METRIC_LOSS && isfinite(h->last_eval[EVAL_PERPLEXITY]) ? exp(h->best) : NAN);
-    put_integer(out, "damaged", h->damaged);
-    put_integer(out, "unordered", h->unordered);
+    const struct run_metrics *m = &run->metrics;
+    const bool perplexity = m->metric == EVAL_METRIC_LOSS && isfinite(m->last_eval[EVAL_PERPLEXITY]);
+    json_t *facts = json_pack(
+        "{ssssss sIsIsIsI sosososo ssso sIsosIsI}", "name", PRINTABLE(run->name), "folder", PRINTABLE(run->folder),
+        "state", run_state_word(run->state), "step", (json_int_t)m->last_step, "length", (json_int_t)run->total_steps,
+        "epoch", (json_int_t)m->epoch, "trained_tokens", (json_int_t)m->tokens, "seconds", real_to_json(m->seconds),
+        "rate", real_to_json(timed_mean(&m->rate)), "mfu", real_to_json(timed_mean(&m->mfu)), "loss",
+        real_to_json(m->last[STEP_LOSS]), "metric", eval_metric_name(m->metric), "best", real_to_json(m->best),
+        "best_step", (json_int_t)m->best_step, "perplexity", real_to_json(perplexity ? exp(m->best) : NAN), "damaged",
+        (json_int_t)m->damaged, "unordered", (json_int_t)m->unordered);
     if (!run->model.known)
-        return;
-    put_integer(out, "parameters", run->model.parameters);
-    put_integer(out, "world", run->model.world);
-    put_text(out, "model_type", run->model.model_type);
-    put_text(out, "dtype", run->model.dtype);
+        return facts;
+    json_object_set_new(facts, "parameters", json_integer(run->model.parameters));
+    json_object_set_new(facts, "world", json_integer(run->model.world));
+    json_object_set_new(facts, "model_type", json_string(run->model.model_type));
+    json_object_set_new(facts, "dtype", json_string(run->model.dtype));
+    return facts;
 }
 
-static void put_formers(FILE *out, const struct watched_run *run)
+static json_t *formers_to_json(const struct watched_run *run)
 {
-    fputs("\"formers\":[", out);
+    json_t *list = json_array();
     for (int i = 0; i < run->num_formers; i++)
-        fprintf(out, "%s{\"number\":%d,\"step\":%" PRId64 ",\"same\":%s}", i ? "," : "", run->formers[i].number,
-                run->formers[i].last_step, run->formers[i].same_history ? "true" : "false");
-    fputs("],", out);
+        json_array_append_new(list, json_pack("{sisIsb}", "number", run->formers[i].number, "step",
+                                              (json_int_t)run->formers[i].last_step, "same",
+                                              (int)run->formers[i].same_history));
+    return list;
 }
 
-static void put_events(FILE *out, const struct run_metrics *h)
+static void add_events(json_t *object, const struct run_metrics *m)
 {
-    const char *before = "";
-    fputs("\"totals\":{", out);
-    for (int k = 0; k < REPORT_EVENT_COUNT; k++)
-        put_integer(out, report_event_word((enum report_event_kind)k), h->events[k].total);
-    put_end(out);
-    fputs(",\"events\":[", out);
-    for (int k = 0; k < REPORT_EVENT_COUNT; k++)
-        for (int i = 0; i < h->events[k].count; i++) {
-            const struct report_event *event = &h->events[k].items[i];
-            fprintf(out, "%s{", before);
-            put_text(out, "kind", report_event_word((enum report_event_kind)k));
-            put_text(out, "text", event->text);
-            put_integer(out, "step", event->step);
-            put_integer(out, "tokens", event->tokens);
-            put_member(out, "time", event->seconds);
-            put_end(out);
-            before = ",";
+    json_t *totals = json_object(), *list = json_array();
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
+        const char *kind = report_event_word((enum report_event_kind)k);
+        json_object_set_new(totals, kind, json_integer(m->events[k].total));
+        for (int i = 0; i < m->events[k].count; i++) {
+            const struct report_event *event = &m->events[k].items[i];
+            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", kind, "text", event->text, "step",
+                                                  (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
+                                                  real_to_json(event->seconds)));
         }
-    fputs("],", out);
+    }
+    json_object_set_new(object, "totals", totals);
+    json_object_set_new(object, "events", list);
 }
 
-static void put_samples(FILE *out, const struct run_metrics *h)
+static json_t *samples_to_json(const struct run_metrics *m)
 {
     const struct report_sample *sample;
-    put_integer(out, "num_samples", h->num_samples);
-    fputs("\"samples\":[", out);
-    for (int i = 0; (sample = report_sample_at(h, i)); i++) {
-        fputs(i ? ",{" : "{", out);
-        put_integer(out, "step", sample->step);
-        put_integer(out, "number", sample->number);
-        put_text(out, "prompt", sample->prompt);
-        put_text(out, "text", sample->text);
-        put_integer(out, "ids", sample->ids);
-        put_end(out);
-    }
-    fputs("],", out);
+    json_t *list = json_array();
+    for (int i = 0; (sample = report_sample_at(m, i)); i++)
+        json_array_append_new(list, json_pack("{sIsIsssssi}", "step", (json_int_t)sample->step, "number",
+                                              (json_int_t)sample->number, "prompt", sample->prompt, "text",
+                                              sample->text, "ids", (int)sample->ids));
+    return list;
 }
 
-static void put_run(FILE *out, const struct watched_run *run)
+static json_t *run_to_json(const struct watched_run *run)
 {
-    fputc('{', out);
-    put_facts(out, run);
-    put_formers(out, run);
-    put_events(out, &run->metrics);
-    put_samples(out, &run->metrics);
-    put_curves(out, &run->metrics);
-    put_end(out);
+    json_t *object = facts_to_json(run);
+    json_object_set_new(object, "formers", formers_to_json(run));
+    add_events(object, &run->metrics);
+    json_object_set_new(object, "num_samples", json_integer(run->metrics.num_samples));
+    json_object_set_new(object, "samples", samples_to_json(&run->metrics));
+    add_curves(object, &run->metrics);
+    return object;
 }
 
 /* [[key, the first run's value or null, …], …] */
-static void put_differences(FILE *out, const struct watched_run *runs, int count)
+static json_t *differences_to_json(const struct watched_run *runs, int count)
 {
     const struct spec_differences all = spec_differences(runs, count);
-    fputs("\"differences\":[", out);
+    json_t *list = json_array();
     for (int i = 0; i < all.count; i++) {
-        fputs(i ? ",[" : "[", out);
-        put_string(out, all.keys[i]);
-        for (int r = 0; r < count; r++) {
-            const char *value = spec_pairs_find(&runs[r].spec, all.keys[i]);
-            fputc(',', out);
-            if (value)
-                put_string(out, value);
-            else
-                fputs("null", out);
-        }
-        fputc(']', out);
+        json_t *row = json_pack("[s]", all.keys[i]);
+        for (int r = 0; r < count; r++)
+            json_array_append_new(row, json_pack("s?", spec_pairs_find(&runs[r].spec, all.keys[i])));
+        json_array_append_new(list, row);
     }
-    fputs("]", out);
     free(all.keys);
+    return list;
 }
 
+/* The text of the data, which may stand inside a script element. */
 static void put_data(FILE *out, const struct watched_run *runs, int count, double reload)
 {
     char made[64];
     const time_t now = time(NULL);
     struct tm utc;
     strftime(made, sizeof made, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
-    fputc('{', out);
-    put_text(out, "made", made);
-    put_member(out, "reload", reload);
-    fputs("\"runs\":[", out);
-    for (int r = 0; r < count; r++) {
-        fputs(r ? "," : "", out);
-        put_run(out, &runs[r]);
-    }
-    fputs("],", out);
-    put_differences(out, runs, count);
-    fputc('}', out);
+    json_t *list = json_array();
+    for (int r = 0; r < count; r++)
+        json_array_append_new(list, run_to_json(&runs[r]));
+    json_t *data = json_pack("{sssososo}", "made", made, "reload", real_to_json(reload), "runs", list, "differences",
+                             differences_to_json(runs, count));
+    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    ASSERT(text); /* all texts are UTF-8 */
+    for (const char *c = text; *c; c++)
+        if (strchr("<>&\x7F", *c))
+            fprintf(out, "\\u%04x", *c);
+        else
+            fputc(*c, out);
+    free(text);
+    json_decref(data);
 }
 
 /* ---- the page ------------------------------------------------------------ */

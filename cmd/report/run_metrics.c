@@ -1,20 +1,27 @@
 #include "cmd/report/run_metrics.h"
 
 #include "core/fsutil.h"
-#include "core/io.h"
 #include "core/memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
 static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;
 
+static const struct {
+    const char *object, *member;
+    bool null_is_bad;
+} step_fields[] = {
+#define STEP_FIELD(name, object, member, bad) {object, member, bad},
+    STEP_SERIES(STEP_FIELD)
+#undef STEP_FIELD
+};
 static const char *const eval_names[] = {
 #define EVAL_NAME(name, member) member,
     EVAL_SERIES(EVAL_NAME)
@@ -34,6 +41,11 @@ const char *report_event_word(enum report_event_kind kind)
 const char *eval_series_name(enum eval_series series)
 {
     return eval_names[series];
+}
+
+const char *step_series_name(enum step_series series)
+{
+    return step_fields[series].member;
 }
 
 void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode)
@@ -145,29 +157,49 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-static void take_step(struct run_metrics *metrics, struct step_line *line)
+/* Reads the values of a step (STEP_SERIES_COUNT). Returns the bits of those that the line has, as NAN where it has null
+ * for "not finite". A loss without targets is absent, not infinite. */
+static uint64_t step_values(const json_t *object, double *values)
 {
-    if (line->step <= metrics->last_step) {
+    const json_t *targets = json_object_get(object, "targets");
+    uint64_t present = 0;
+    for (int s = 0; s < STEP_SERIES_COUNT; s++) {
+        const json_t *parent = *step_fields[s].object ? json_object_get(object, step_fields[s].object) : object;
+        const json_t *value = *step_fields[s].member ? json_object_get(parent, step_fields[s].member) : NULL;
+        const bool is_number = json_is_number(value);
+        values[s] = is_number ? json_number_value(value) : NAN;
+        if (is_number || (json_is_null(value) && step_fields[s].null_is_bad))
+            present |= 1ULL << s;
+    }
+    if (json_is_integer(targets) && !json_integer_value(targets) && isnan(values[STEP_LOSS]))
+        present &= ~(1ULL << STEP_LOSS);
+    return present;
+}
+
+static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
+{
+    double values[STEP_SERIES_COUNT];
+    uint64_t present = step_values(object, values) | 1ULL << STEP_TIME;
+    if (step <= metrics->last_step) {
         metrics->unordered++;
         return;
     }
-    if (isfinite(line->values[STEP_STEP]) && line->values[STEP_STEP] > 0)
-        metrics->seconds = fmin(metrics->seconds + line->values[STEP_STEP], MOST_SECONDS);
-    line->values[STEP_TIME] = metrics->seconds;
-    line->present |= 1ULL << STEP_TIME;
-    if (isfinite(line->values[STEP_TOKENS])) {
-        line->values[STEP_TOKENS] = fmax(0, fmin(line->values[STEP_TOKENS], MOST_TOKENS));
-        metrics->tokens = (int64_t)line->values[STEP_TOKENS];
+    if (isfinite(values[STEP_STEP]) && values[STEP_STEP] > 0)
+        metrics->seconds = fmin(metrics->seconds + values[STEP_STEP], MOST_SECONDS);
+    values[STEP_TIME] = metrics->seconds;
+    if (isfinite(values[STEP_TOKENS])) {
+        values[STEP_TOKENS] = fmax(0, fmin(values[STEP_TOKENS], MOST_TOKENS));
+        metrics->tokens = (int64_t)values[STEP_TOKENS];
     }
-    timed_mean_add(&metrics->rate, line->values[STEP_RATE], line->values[STEP_STEP]);
-    timed_mean_add(&metrics->mfu, line->values[STEP_MFU], line->values[STEP_STEP]);
-    thin_add(&metrics->steps, line->step, line->values, line->present);
-    memcpy(metrics->last, line->values, sizeof metrics->last);
+    timed_mean_add(&metrics->rate, values[STEP_RATE], values[STEP_STEP]);
+    timed_mean_add(&metrics->mfu, values[STEP_MFU], values[STEP_STEP]);
+    thin_add(&metrics->steps, step, values, present);
+    memcpy(metrics->last, values, sizeof metrics->last);
     metrics->step_lines++;
-    metrics->last_step = line->step;
-    metrics->epoch = line->epoch;
-    if (line->skipped)
-        add_event(metrics, EVENT_SKIPPED, line->step, NULL);
+    metrics->last_step = step;
+    metrics->epoch = json_integer_value(json_object_get(object, "epoch"));
+    if (json_is_true(json_object_get(object, "skipped")))
+        add_event(metrics, EVENT_SKIPPED, step, NULL);
 }
 
 static void take_best(struct run_metrics *metrics, const double *values, int64_t step)
@@ -266,10 +298,12 @@ static void take_failure(struct run_metrics *metrics, enum report_event_kind kin
 }
 
 /* Kinds of lines that this reader does not know are passed over. */
-static void take_object_line(struct run_metrics *metrics, const json_t *object, int64_t step)
+static void take_line(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     const json_t *member;
-    if (json_object_get(object, "eval_loss"))
+    if (json_object_get(object, "loss"))
+        take_step(metrics, object, step);
+    else if (json_object_get(object, "eval_loss"))
         take_eval(metrics, object, step);
     else if ((member = json_object_get(object, "epoch_end")))
         take_epoch_end(metrics, member, step);
@@ -287,95 +321,35 @@ static void take_object_line(struct run_metrics *metrics, const json_t *object, 
         take_sample(metrics, object, step);
 }
 
-static void damaged_line(struct run_metrics *metrics)
-{
-    if (!metrics->damaged++)
-        metrics->first_damaged = metrics->lines;
-}
-
 void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes)
 {
-    struct step_line line;
-    metrics->lines++;
-    if (quick_step_line(text, bytes, &line)) {
-        take_step(metrics, &line);
-        return;
-    }
     json_t *object = json_loadb(text, bytes, 0, NULL);
     const json_t *step = json_object_get(object, "step");
-    if (!json_is_integer(step) || json_integer_value(step) < 0)
-        damaged_line(metrics);
-    else if (json_step_line(object, &line))
-        take_step(metrics, &line);
-    else
-        take_object_line(metrics, object, json_integer_value(step));
+    metrics->lines++;
+    if (json_is_integer(step) && json_integer_value(step) >= 0)
+        take_line(metrics, object, json_integer_value(step));
+    else if (!metrics->damaged++)
+        metrics->first_damaged = metrics->lines;
     json_decref(object);
 }
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* The part of the file that is in memory: `used` bytes, of which the first `done` have been taken. */
-struct window {
-    char *data;
-    size_t room, used, done;
-    bool skipping; /* inside a line that is too long */
-};
-
-/* Takes the whole lines of the window. */
-static void take_lines(struct run_metrics *metrics, struct window *window)
+/* Takes the whole lines from metrics->offset on. */
+static enum status read_lines(struct run_metrics *metrics, FILE *file, struct error *err)
 {
-    char *end;
-    while ((end = memchr(window->data + window->done, '\n', window->used - window->done))) {
-        size_t bytes = (size_t)(end - window->data) - window->done;
-        if (window->skipping) {
-            metrics->lines++;
-            damaged_line(metrics);
-        } else {
-            run_metrics_line(metrics, window->data + window->done, bytes);
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t n = 0;
+    errno = 0;
+    if (fseeko(file, metrics->offset, SEEK_SET) == 0)
+        while ((n = memory_getline(&text, &room, file)) > 0 && text[n - 1] == '\n') {
+            run_metrics_line(metrics, text, (size_t)n - 1);
+            metrics->offset += n;
         }
-        window->skipping = false;
-        window->done += bytes + 1;
-        metrics->offset += (int64_t)bytes + 1;
-    }
-}
-
-/* Makes room for more bytes of the file. */
-static void window_move(struct run_metrics *metrics, struct window *window)
-{
-    memmove(window->data, window->data + window->done, window->used - window->done);
-    window->used -= window->done;
-    window->done = 0;
-    if (window->used == window->room && window->room >= REPORT_LINE) {
-        metrics->offset += (int64_t)window->used;
-        window->used = 0;
-        window->skipping = true;
-    } else if (window->used == window->room) {
-        window->room *= 2;
-        window->data = memory_resize(window->data, window->room);
-    }
-}
-
-static enum status read_lines(struct run_metrics *metrics, int fd, struct error *err)
-{
-    struct window window = {.room = 1 << 18};
-    window.data = memory_alloc(window.room);
-    int64_t at = metrics->offset;
-    ssize_t n;
-    while ((n = io_pread(fd, window.data + window.used, window.room - window.used, at)) > 0 ||
-           (n < 0 && errno == EINTR)) {
-        if (n < 0)
-            continue;
-        at += n;
-        window.used += (size_t)n;
-        take_lines(metrics, &window);
-        window_move(metrics, &window);
-    }
-    int reason = errno;
-    metrics->torn = window.used > 0 || window.skipping;
-    if (window.skipping)
-        metrics->offset = at - 1; /* so that a later call takes up to its end for one more damaged line */
-    free(window.data);
-    return n < 0 ? error_system(err, STATUS_CHECKPOINT, reason, "cannot read '%s'", metrics->path) : STATUS_OK;
+    free(text);
+    metrics->torn = n > 0;
+    return ferror(file) ? error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", metrics->path) : STATUS_OK;
 }
 
 /* Forgets all that was read. */
@@ -393,27 +367,25 @@ static void start_over(struct run_metrics *metrics)
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
-    int64_t bytes;
-    int fd;
-    enum status status = fs_open_read(metrics->path, STATUS_CHECKPOINT, &fd, &bytes, err);
+    FILE *file;
     *changed = false;
-    if (status != STATUS_OK)
-        return status;
-    bool known = metrics->inode != 0;
-    if (fstat(fd, &facts)) {
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
-        io_close(fd);
-        return status;
+    TRY(fs_open_stream(metrics->path, STATUS_CHECKPOINT, &file, err));
+    if (fstat(fileno(file), &facts)) {
+        error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
+        fclose(file);
+        return STATUS_CHECKPOINT;
     }
-    if (known && (facts.st_dev != metrics->device || facts.st_ino != metrics->inode || bytes < metrics->offset)) {
+    const bool known = metrics->inode != 0;
+    if (known &&
+        (facts.st_dev != metrics->device || facts.st_ino != metrics->inode || facts.st_size < metrics->offset)) {
         start_over(metrics);
         *changed = true;
     }
     metrics->device = facts.st_dev;
     metrics->inode = facts.st_ino;
-    int64_t before = metrics->lines;
-    status = read_lines(metrics, fd, err);
+    const int64_t before = metrics->lines;
+    enum status status = read_lines(metrics, file, err);
     *changed = *changed || metrics->lines != before || !known;
-    io_close(fd);
+    fclose(file);
     return status;
 }

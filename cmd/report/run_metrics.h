@@ -3,7 +3,6 @@
  * The file may be growing, and a resume may replace it: run_metrics_read() goes on where it stopped, or begins anew. */
 #pragma once
 
-#include "cmd/report/metrics_line.h"
 #include "cmd/report/thin.h"
 #include "core/metrics/eval_metric.h"
 #include "core/status.h"
@@ -16,8 +15,34 @@ enum {
     REPORT_BUCKETS = 2048,
     REPORT_EVENTS = 512,  /* of a kind; of more, every second, fourth, … is kept */
     REPORT_SAMPLES = 240, /* the newest ones */
-    REPORT_TEXT = 2000,   /* bytes of a sample's prompt and text */
-    REPORT_LINE = 8 << 20 /* bytes of a line: a longer one is damaged */
+    REPORT_TEXT = 2000    /* bytes of a sample's prompt and text */
+};
+
+/* What is drawn of a step. X(NAME, object that holds the member or "", member, whether null means "not finite"). */
+#define STEP_SERIES(X)                          \
+    X(TOKENS, "", "tokens", false)              \
+    X(TIME, "", "", false)                      \
+    X(LOSS, "", "loss", true)                   \
+    X(GRAD_NORM, "", "grad_norm", true)         \
+    X(LR, "", "lr", false)                      \
+    X(LOSS_SCALE, "", "loss_scale", false)      \
+    X(RATE, "", "tokens_per_s", false)          \
+    X(MFU, "", "mfu", false)                    \
+    X(DEVICE, "memory_bytes", "device", false)  \
+    X(HOST, "memory_bytes", "host", false)      \
+    X(STEP, "seconds", "step", false)           \
+    X(DATA, "seconds", "data", false)           \
+    X(FORWARD, "seconds", "forward", false)     \
+    X(BACKWARD, "seconds", "backward", false)   \
+    X(REDUCE, "seconds", "reduce", false)       \
+    X(OPTIMIZER, "seconds", "optimizer", false) \
+    X(CHECKPOINT, "seconds", "checkpoint", false)
+
+enum step_series {
+#define STEP_ENUM(name, object, member, bad) STEP_##name,
+    STEP_SERIES(STEP_ENUM)
+#undef STEP_ENUM
+        STEP_SERIES_COUNT
 };
 
 /* The values of an evaluation, and where it lies on the axes. */
@@ -119,6 +144,9 @@ double timed_mean(const struct timed_mean *mean);
 
 const char *report_event_word(enum report_event_kind kind);
 const char *eval_series_name(enum eval_series series);
+
+/* The member's name, "tokens_per_s"; of a part of a step's time "forward"; the time axis has none: "". */
+const char *step_series_name(enum step_series series);
 
 /* The i-th of the samples that are kept, from the oldest; NULL: there are no more. */
 const struct report_sample *report_sample_at(const struct run_metrics *metrics, int i);

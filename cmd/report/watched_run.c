@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,10 +89,13 @@ static size_t read_edge(const char *path, bool end, char *data)
 static int64_t last_step_of(const char *data, size_t bytes)
 {
     int64_t last = 0;
-    struct step_line line;
-    for (const char *at = data, *end; (end = memchr(at, '\n', bytes - (size_t)(at - data))); at = end + 1)
-        if (quick_step_line(at, (size_t)(end - at), &line) && line.step > last)
-            last = line.step;
+    for (const char *at = data, *end; (end = memchr(at, '\n', bytes - (size_t)(at - data))); at = end + 1) {
+        json_t *line = json_loadb(at, (size_t)(end - at), 0, NULL);
+        const int64_t step = json_integer_value(json_object_get(line, "step"));
+        if (json_object_get(line, "loss") && step > last)
+            last = step;
+        json_decref(line);
+    }
     return last;
 }
 

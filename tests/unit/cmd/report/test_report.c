@@ -1,6 +1,5 @@
 /* The reading and thinning of `ztrain report`. */
 #include "cmd/report/figures.c"
-#include "cmd/report/metrics_line.c"
 #include "cmd/report/run_metrics.c"
 #include "cmd/report/spec_pairs.c"
 #include "cmd/report/terminal.c"
@@ -81,77 +80,44 @@ static const char STEP_LINE[] =
     "\"seconds\":{\"step\":0.25,\"data\":0.01,\"forward\":null,\"backward\":0.1,\"reduce\":0,\"optimizer\":-0.5,"
     "\"checkpoint\":2}}";
 
-static void assert_same_line(const char *text)
-{
-    struct step_line quick, general;
-    json_t *object = json_loads(text, 0, NULL);
-    const bool is_quick = quick_step_line(text, strlen(text), &quick), is_general = json_step_line(object, &general);
-    if (is_quick) {
-        assert_true(is_general);
-        assert_true(quick.step == general.step && quick.epoch == general.epoch && quick.targets == general.targets);
-        assert_true(quick.skipped == general.skipped && quick.present == general.present);
-        for (int s = 0; s < STEP_SERIES_COUNT; s++)
-            assert_true(quick.values[s] == general.values[s] || (isnan(quick.values[s]) && isnan(general.values[s])));
-    }
-    json_decref(object);
-}
-
 static void test_the_line_of_a_step(void **state)
 {
     (void)state;
-    struct step_line line;
-    assert_true(quick_step_line(STEP_LINE, strlen(STEP_LINE), &line));
-    assert_true(line.step == 12 && line.epoch == 2 && line.targets == 2048 && line.skipped);
-    assert_true(line.values[STEP_LOSS] == 3.25 && line.values[STEP_LR] == 1.5e-05 && line.values[STEP_HOST] == 9);
-    assert_true(line.values[STEP_STEP] == 0.25 && line.values[STEP_CHECKPOINT] == 2 &&
-                line.values[STEP_OPTIMIZER] == -0.5);
-    assert_true(line.present >> STEP_GRAD_NORM & 1 && isnan(line.values[STEP_GRAD_NORM])); /* not finite */
-    assert_false(line.present >> STEP_MFU & 1 || line.present >> STEP_FORWARD & 1);        /* unknown */
-    assert_same_line(STEP_LINE);
+    double values[STEP_SERIES_COUNT];
+    json_t *object = json_loads(STEP_LINE, 0, NULL);
+    const uint64_t present = step_values(object, values);
+    json_decref(object);
+    assert_true(values[STEP_LOSS] == 3.25 && values[STEP_LR] == 1.5e-05 && values[STEP_HOST] == 9);
+    assert_true(values[STEP_STEP] == 0.25 && values[STEP_CHECKPOINT] == 2 && values[STEP_OPTIMIZER] == -0.5);
+    assert_true(present >> STEP_GRAD_NORM & 1 && isnan(values[STEP_GRAD_NORM])); /* not finite */
+    assert_false(present >> STEP_MFU & 1 || present >> STEP_FORWARD & 1);        /* unknown */
 }
 
-/* The quick reader takes nothing that is no JSON, and reads the same as the general one. */
-static void test_the_quick_reader_agrees_with_the_general_one(void **state)
+/* Torn lines, and steps that are none, are damaged; a loss without targets is absent. */
+static void test_lines_that_are_no_steps(void **state)
 {
     (void)state;
-    static const char *const lines[] = {
-        "{\"step\":1,\"loss\":null,\"targets\":0}",
-        "{\"step\":1,\"loss\":1,\"sources\":{\"a\":{\"samples\":1}}}",
-        "{\"step\":1,\"loss\":1,\"text\":\"a\"}",
-        "{\"step\":1,\"loss\":0x10}",
-        "{\"step\":1,\"loss\":1.}",
-        "{\"step\":1,\"loss\":01}",
-        "{\"step\":1,\"loss\":nan}",
-        "{\"step\":1,\"loss\":1e999}",
-        "{\"step\":1,\"loss\":--1}",
-        "{\"step\":1,\"loss\":1,}",
-        "{\"step\":1,\"loss\":1}}",
-        "{\"step\":1,\"loss\":1",
-        "{\"step\":1.5,\"loss\":1}",
-        "{\"step\":-4,\"loss\":1}",
-        "{\"loss\":1}",
-        "{\"step\":1,\"loss\":.5}",
-        "{\"step\":1,\"loss\":1,\"seconds\":{}}",
-        "{\"step\":1,\"loss\":1,\"seconds\":null}",
-        "{\"step\":1,\"loss\":1,\"seconds\":{\"step\":true}}",
-        "{}",
-        "",
-    };
-    for (size_t i = 0; i < COUNT_OF(lines); i++)
-        assert_same_line(lines[i]);
-    char text[sizeof STEP_LINE]; /* every torn and every bent line */
-    for (size_t n = 0; n + 1 < sizeof STEP_LINE; n++) {
-        struct step_line line;
-        assert_false(quick_step_line(STEP_LINE, n, &line));
-        for (const char *with = "}\"0e,"; *with; with++) {
-            memcpy(text, STEP_LINE, sizeof text);
-            text[n] = *with;
-            assert_same_line(text);
-        }
-    }
+    static const char *const wrong[] = {"{\"step\":1,\"loss\":0x10}",
+                                        "{\"step\":1,\"loss\":1e999}",
+                                        "{\"step\":1.5,\"loss\":1}",
+                                        "{\"step\":-4,\"loss\":1}",
+                                        "{\"loss\":1}",
+                                        "{}",
+                                        ""};
+    struct run_metrics m;
+    run_metrics_init(&m, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++)
+        run_metrics_line(&m, wrong[i], strlen(wrong[i]));
+    for (size_t n = 0; n + 1 < sizeof STEP_LINE; n++)
+        run_metrics_line(&m, STEP_LINE, n);
+    assert_true(m.damaged == m.lines && m.lines == COUNT_OF(wrong) + sizeof STEP_LINE - 1 && !m.step_lines);
+    static const char empty[] = "{\"step\":1,\"loss\":null,\"targets\":0,\"seconds\":{\"step\":true}}";
+    run_metrics_line(&m, empty, strlen(empty));
+    assert_true(m.step_lines == 1 && !thin_at(&m.steps, 0, STEP_LOSS)->bad && m.seconds == 0);
+    run_metrics_release(&m);
 }
 
-/* ---- histories ----------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------- */
 
 static void add(struct run_metrics *metrics, const char *text)
 {
@@ -431,7 +397,7 @@ int main(void)
         cmocka_unit_test(test_a_million_rows_keep_their_spikes),
         cmocka_unit_test(test_few_rows_stay_as_they_are),
         cmocka_unit_test(test_the_line_of_a_step),
-        cmocka_unit_test(test_the_quick_reader_agrees_with_the_general_one),
+        cmocka_unit_test(test_lines_that_are_no_steps),
         cmocka_unit_test(test_lines_of_all_kinds),
         cmocka_unit_test(test_events_and_samples_are_thinned),
         cmocka_unit_test(test_a_late_checkpoint_stands_at_its_step),
