@@ -47,6 +47,7 @@ static enum status do_without(const struct run_spec *spec, const struct bootstra
     if (spec->train.device == SPEC_DEVICE_CUDA) {
         /* the lowest rank prints it for all, and its messages begin with its name */
         error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
+        error_blame(err, *who && blind ? blind : -1, FAILURE_NONE);
         if (!device_cuda_is_built())
             return error_hint(err, "build ztrain where nvcc is installed; or set train.device to cpu or auto");
         if (boot->launcher)
@@ -223,6 +224,7 @@ static enum status refuse_limit(const struct device *device, const struct bootst
         error_set(err, STATUS_USAGE,
                   "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d", who,
                   smallest->name, smallest->multiprocessors, SM_TARGET_CTAS);
+    error_blame(err, *who && device->kind != DEVICE_CPU ? smallest->rank : -1, FAILURE_NONE);
     return error_hint(err, "auto limits matrix products where it helps");
 }
 
