@@ -111,9 +111,8 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
     return error_set(err, code, "cannot open the folder '%s': '%s' %s", path, nearest, why);
 }
 
-/* *facts: of the file. */
-static enum status open_regular(const char *path, int flags, enum status code, int *fd, struct stat *facts,
-                                struct error *err)
+enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *facts,
+                            struct error *err)
 {
     /* O_NONBLOCK: a pipe must not make us wait for its other end; ENXIO: it has none */
     *fd = io_open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
@@ -138,13 +137,13 @@ static enum status open_regular(const char *path, int flags, enum status code, i
 enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err)
 {
     struct stat facts;
-    return open_regular(path, flags, code, fd, &facts, err);
+    return fs_open_regular(path, flags, code, fd, &facts, err);
 }
 
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err)
 {
     struct stat facts;
-    TRY(open_regular(path, O_RDONLY, code, fd, &facts, err));
+    TRY(fs_open_regular(path, O_RDONLY, code, fd, &facts, err));
     if (bytes)
         *bytes = facts.st_size;
     return STATUS_OK;

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 enum { FS_PATH_MAX = 4096 };
 
@@ -39,6 +40,10 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
 /* Opens a regular file with these flags of open() (O_CLOEXEC is added, and the mode of a new file is 0666). A folder,
  * pipe or device is refused; a pipe is not waited for. *fd is -1 after an error. */
 enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err);
+
+/* The same; *facts: of the file. */
+enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *facts,
+                            struct error *err);
 
 /* The same for reading. *bytes (may be NULL): the file's size. */
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err);

@@ -10,6 +10,7 @@
 #include "core/data/first_fit.h"
 
 #include "core/heartbeat.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 
@@ -115,10 +116,8 @@ enum status first_fit_new(const struct token_set *set, int64_t seq_length, struc
             err, STATUS_DATA,
             "data.packing first_fit takes up to 2^32 documents, and there are %lld; hint: data.packing true",
             (long long)token_set_documents(set));
-    struct first_fit *new = calloc(1, sizeof *new);
+    struct first_fit *new = memory_zeroed(1, sizeof *new);
     struct packer packer = {.leaves = 0};
-    if (!new)
-        return error_set(err, STATUS_DEVICE, "out of memory while packing documents");
     enum status status = pack(set, seq_length, new, &packer, err);
     free(packer.length);
     free(packer.where);

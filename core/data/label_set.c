@@ -3,6 +3,7 @@
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/io.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,15 +24,15 @@ struct label_set {
 
 /* One shard while it is read. */
 struct shard_labels {
-    const char *prefix; /* the path of the .bin */
-    int length;         /* of the prefix in it */
+    const char *prefix; /* the path of the .bin, or without its end */
     int64_t first, count, tokens;
 };
 
 static enum status companion_path(const struct shard_labels *shard, const char *end, char out[FS_PATH_MAX],
                                   struct error *err)
 {
-    if (snprintf(out, FS_PATH_MAX, "%.*s%s", shard->length, shard->prefix, end) >= FS_PATH_MAX)
+    const int length = (int)strlen(shard->prefix) - (fs_has_suffix(shard->prefix, ".bin") ? 4 : 0);
+    if (snprintf(out, FS_PATH_MAX, "%.*s%s", length, shard->prefix, end) >= FS_PATH_MAX)
         return error_set(err, STATUS_DATA, "path too long: '%.200s…'", shard->prefix);
     return STATUS_OK;
 }
@@ -120,29 +121,22 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
     TRY(companion_path(shard, ".types", path, err));
     if (fs_is_absent(path))
         return STATUS_OK;
-    struct types_reader *reader = calloc(1, sizeof *reader);
-    if (!reader)
-        return error_set(err, STATUS_DEVICE, "out of memory while reading '%s'", path);
-    reader->path = path;
-    enum status status = fs_open_read(path, STATUS_DATA, &reader->fd, &reader->bytes, err);
-    if (status != STATUS_OK) {
-        free(reader);
-        return status;
-    }
-    if (reader->bytes != shard->tokens)
+    struct types_reader reader = {.path = path};
+    TRY(fs_open_read(path, STATUS_DATA, &reader.fd, &reader.bytes, err));
+    enum status status = STATUS_OK;
+    if (reader.bytes != shard->tokens)
         TRY_END(error_set(err, STATUS_DATA,
                           "'%s' has %lld bytes, expected one for each of the %lld tokens of '%s'; hint: the two do not "
                           "belong together; make both again",
-                          path, (long long)reader->bytes, (long long)shard->tokens, shard->prefix));
+                          path, (long long)reader.bytes, (long long)shard->tokens, shard->prefix));
     for (int64_t i = 0; i < shard->count; i++) {
         int64_t first, length;
         TRY_END(token_set_document(tokens, shard->first + i, &first, &length, err));
-        TRY_END(count_first(reader, first - first_token, length, &set->first_text[shard->first + i], err));
+        TRY_END(count_first(&reader, first - first_token, length, &set->first_text[shard->first + i], err));
         set->pairs += set->first_text[shard->first + i] < length;
     }
 end:
-    io_close(reader->fd);
-    free(reader);
+    io_close(reader.fd);
     return status;
 }
 
@@ -221,7 +215,6 @@ static enum status read_shards(struct label_set *set, const struct token_set *to
 {
     struct shard_labels shard = {.first = 0};
     for (int i = 0; (shard.prefix = token_set_shard(tokens, i, &shard.count, &shard.tokens)); i++) {
-        shard.length = (int)strlen(shard.prefix) - (fs_has_suffix(shard.prefix, ".bin") ? 4 : 0);
         TRY(read_labels(set, &shard, err));
         TRY(read_names(set, &shard, err));
         shard.first += shard.count;
@@ -230,7 +223,6 @@ static enum status read_shards(struct label_set *set, const struct token_set *to
     int64_t token = 0;
     shard.first = 0;
     for (int i = 0; (shard.prefix = token_set_shard(tokens, i, &shard.count, &shard.tokens)); i++) {
-        shard.length = (int)strlen(shard.prefix) - (fs_has_suffix(shard.prefix, ".bin") ? 4 : 0);
         TRY(read_types(set, tokens, &shard, token, err));
         shard.first += shard.count;
         token += shard.tokens;
@@ -252,9 +244,7 @@ enum status label_set_open(const struct token_set *tokens, struct label_set **la
 {
     enum status status;
     *labels = NULL;
-    struct label_set *set = calloc(1, sizeof *set);
-    if (!set)
-        return error_set(err, STATUS_DEVICE, "out of memory while reading labels");
+    struct label_set *set = memory_zeroed(1, sizeof *set);
     set->documents = token_set_documents(tokens);
     set->labels = calloc((size_t)set->documents, sizeof *set->labels);
     set->first_text = calloc((size_t)set->documents, sizeof *set->first_text);

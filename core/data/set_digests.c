@@ -78,18 +78,6 @@ static enum status compare_file(const struct shard_file *idx, int64_t list, cons
     return compare_blocks(idx, list, file, blocks, seed, err);
 }
 
-/* The same for a file that is not open. */
-static enum status compare_closed(const struct shard_file *idx, int64_t list, char *path, uint64_t size, int64_t blocks,
-                                  uint64_t seed, struct error *err)
-{
-    struct shard_file file = {.path = fs_is_absent(path) ? NULL : path, .fd = -1};
-    if (file.path)
-        TRY(shard_file_open(&file, err));
-    enum status status = compare_file(idx, list, path, &file, size, blocks, seed, err);
-    shard_file_close(&file);
-    return status;
-}
-
 enum status set_digests_check(const struct shard_file *idx, int64_t at, const struct shard_file *bin,
                               const struct shard_file *mask, int64_t blocks, uint64_t seed, struct error *err)
 {
@@ -103,9 +91,12 @@ enum status set_digests_check(const struct shard_file *idx, int64_t at, const st
         if (head.sizes[i] == 0)
             continue;
         char *path = memory_printf("%.*s%s", prefix, bin->path, ends[i]);
-        const struct shard_file *open = i == 0 ? bin : i == 1 ? mask : NULL;
-        enum status status = open ? compare_file(idx, list, path, open, head.sizes[i], blocks, seed, err)
-                                  : compare_closed(idx, list, path, head.sizes[i], blocks, seed, err);
+        struct shard_file closed = {.path = fs_is_absent(path) ? NULL : path, .fd = -1};
+        const struct shard_file *file = i == 0 ? bin : i == 1 ? mask : &closed;
+        enum status status = file == &closed && closed.path ? shard_file_open(&closed, err) : STATUS_OK;
+        if (status == STATUS_OK)
+            status = compare_file(idx, list, path, file, head.sizes[i], blocks, seed, err);
+        shard_file_close(&closed);
         free(path);
         TRY(status);
         list += (int64_t)blocks_of(head.sizes[i]) * DIGEST;

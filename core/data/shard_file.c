@@ -10,20 +10,15 @@
 
 static const double read_patience = 30; /* seconds */
 
-/* Opens a file and says what it is. */
 static enum status open_facts(const char *path, int *fd, struct stat *facts, struct error *err)
 {
-    /* O_NONBLOCK: a FIFO without a writer must not hang this process before it sees that it is one */
-    *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0 && errno == ENOENT && fs_exists(path))
+    struct error why;
+    const enum status status = fs_open_regular(path, O_RDONLY, STATUS_DATA, fd, facts, &why);
+    if (status != STATUS_OK && why.cause == ENOENT && fs_exists(path))
         return error_set(err, STATUS_DATA, "cannot open '%s': it is a broken link", path);
-    if (*fd < 0)
-        return error_system(err, STATUS_DATA, errno, "cannot open '%s'", path);
-    if (fstat(*fd, facts) == 0 && S_ISREG(facts->st_mode))
-        return STATUS_OK;
-    io_close(*fd);
-    *fd = -1;
-    return error_set(err, STATUS_DATA, "'%s' is not a regular file", path);
+    if (status != STATUS_OK && err)
+        *err = why;
+    return status;
 }
 
 enum status shard_file_open(struct shard_file *file, struct error *err)

@@ -27,14 +27,13 @@
 #include "core/data/shard_file.h"
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
-#include "core/io.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
@@ -82,31 +81,6 @@ struct token_set {
     bool has_mask; /* some shard has one */
 };
 
-/* ---- files --------------------------------------------------------------- */
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return io_stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-static enum status out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_DEVICE, "out of memory while opening token shards");
-}
-
-/* A new string: the first `length` bytes of text, then `end`. NULL: out of memory. */
-static char *path_with_end(const char *text, size_t length, const char *end)
-{
-    size_t tail = strlen(end);
-    char *out = malloc(length + tail + 1);
-    if (out) {
-        memcpy(out, text, length);
-        memcpy(out + length, end, tail + 1);
-    }
-    return out;
-}
-
 /* ---- from patterns to shards --------------------------------------------- */
 
 static size_t base_length(const char *path)
@@ -114,68 +88,72 @@ static size_t base_length(const char *path)
     return strlen(path) - (fs_has_suffix(path, ".bin") || fs_has_suffix(path, ".idx") ? 4 : 0);
 }
 
-/* Adds the shard that `path` names (prefix, .bin or .idx) to the set without opening its files. A shard added since
- * `own` (by the same glob) counts once; one added before is refused. */
-static enum status set_add(struct token_set *set, int own, const char *path, struct error *err)
+static enum status no_shard(const char *path, const char *bin, struct error *err)
 {
-    enum status status = STATUS_OK;
-    size_t length = base_length(path);
-    char *bin = path_with_end(path, length, ".bin"), *idx = path_with_end(path, length, ".idx");
-    char *mask = path_with_end(path, length, ".mask");
-    if (!bin || !idx || !mask) {
-        status = out_of_memory(err);
-        goto done;
-    }
+    if (fs_is_dir(path))
+        return error_set(err, STATUS_DATA,
+                         "'%s' is a folder, expected token shards; hint: name a prefix in it, or all shards with the "
+                         "glob '%s/*.bin'",
+                         path, path);
+    error_set(err, STATUS_DATA,
+              "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a Megatron-LM prefix, an llm.c .bin "
+              "file, or a glob; scripts/tokenize.py makes token shards",
+              path, bin);
+    error_cause(err, ENOENT);
+    return STATUS_DATA;
+}
+
+/* Sets the paths of the shard that `path` names (prefix, .bin or .idx), without opening its files. */
+static enum status find_files(const char *path, struct shard *shard, struct error *err)
+{
+    const int length = (int)base_length(path);
+    char *bin = memory_printf("%.*s.bin", length, path), *idx = memory_printf("%.*s.idx", length, path);
+    char *mask = memory_printf("%.*s.mask", length, path);
+    *shard = (struct shard){
+        .bin = {.path = bin, .fd = -1}, .idx = {.path = idx, .fd = -1}, .mask = {.path = mask, .fd = -1}};
     if (fs_is_absent(mask)) {
         free(mask);
-        mask = NULL;
+        shard->mask.path = NULL;
     }
-    if (fs_is_absent(idx) && !fs_has_suffix(path, ".idx")) {
-        free(idx);
-        idx = NULL;
-        if (fs_is_absent(bin) && length == strlen(path)) {
-            if (is_folder(path))
-                status = error_set(err, STATUS_DATA,
-                                   "'%s' is a folder, expected token shards; hint: name a prefix in it, or all shards "
-                                   "with the glob '%s/*.bin'",
-                                   path, path);
-            else if (fs_is_absent(path)) {
-                status = error_set(err, STATUS_DATA,
-                                   "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a "
-                                   "Megatron-LM prefix, an llm.c .bin file, or a glob; scripts/tokenize.py makes token "
-                                   "shards",
-                                   path, bin);
-                error_cause(err, ENOENT);
-            }
-            if (status != STATUS_OK)
-                goto done;
-            bin[length] = '\0'; /* an llm.c file without .bin in its name */
-        }
-    }
-    for (int i = 0; i < set->num_shards; i++) {
-        if (strcmp(set->shards[i].bin.path, bin) != 0)
-            continue;
-        if (i < own)
-            status = error_set(err, STATUS_DATA, "token shard '%s' is named twice; hint: name each shard once", bin);
-        goto done;
-    }
-    if ((set->num_shards & (set->num_shards - 1)) == 0) { /* grow at powers of two */
-        size_t capacity = set->num_shards ? 2 * (size_t)set->num_shards : 1;
-        struct shard *grown = realloc(set->shards, capacity * sizeof *grown);
-        if (!grown) {
-            status = out_of_memory(err);
-            goto done;
-        }
-        set->shards = grown;
-    }
-    set->shards[set->num_shards++] = (struct shard){
-        .bin = {.path = bin, .fd = -1}, .idx = {.path = idx, .fd = -1}, .mask = {.path = mask, .fd = -1}};
-    return STATUS_OK;
-done:
-    free(bin);
+    if (!fs_is_absent(idx) || fs_has_suffix(path, ".idx"))
+        return STATUS_OK;
     free(idx);
-    free(mask);
-    return status;
+    shard->idx.path = NULL;
+    if (path[length] || !fs_is_absent(bin))
+        return STATUS_OK;
+    if (fs_is_dir(path) || fs_is_absent(path))
+        return no_shard(path, bin, err);
+    bin[length] = '\0'; /* an llm.c file without .bin in its name */
+    return STATUS_OK;
+}
+
+static void shard_release(struct shard *shard)
+{
+    free(shard->bin.path);
+    free(shard->idx.path);
+    free(shard->mask.path);
+}
+
+/* Adds the shard that `path` names to the set. A shard added since `own` (by the same glob) counts once; one added
+ * before is refused. */
+static enum status set_add(struct token_set *set, int own, const char *path, struct error *err)
+{
+    struct shard shard;
+    int same = 0;
+    enum status status = find_files(path, &shard, err);
+    while (status == STATUS_OK && same < set->num_shards && strcmp(set->shards[same].bin.path, shard.bin.path) != 0)
+        same++;
+    if (status == STATUS_OK && same < own)
+        status =
+            error_set(err, STATUS_DATA, "token shard '%s' is named twice; hint: name each shard once", shard.bin.path);
+    if (status != STATUS_OK || same < set->num_shards) {
+        shard_release(&shard);
+        return status;
+    }
+    if ((set->num_shards & (set->num_shards - 1)) == 0) /* grow at powers of two */
+        set->shards = memory_resize(set->shards, (2 * (size_t)set->num_shards + 1) * sizeof *set->shards);
+    set->shards[set->num_shards++] = shard;
+    return STATUS_OK;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -192,14 +170,14 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
     int own = set->num_shards, rc = glob(pattern, GLOB_NOSORT, NULL, &found);
     heartbeat_slow_end(&slow);
     enum status status = STATUS_OK;
-    if (rc == GLOB_NOSPACE) {
-        status = out_of_memory(err);
-    } else if (rc == 0) {
+    if (rc == GLOB_NOSPACE)
+        memory_exhausted(0);
+    if (rc == 0) {
         /* by bytes, whatever the locale */
         qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_names);
         for (size_t i = 0; i < found.gl_pathc && status == STATUS_OK; i++) {
             const char *path = found.gl_pathv[i];
-            if (base_length(path) < strlen(path) && !is_folder(path))
+            if (base_length(path) < strlen(path) && !fs_is_dir(path))
                 status = set_add(set, own, path, err);
         }
     }
@@ -214,9 +192,7 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
         return set_add(set, own, pattern, err);
     TRY(set_add_matches(set, pattern, err));
     if (set->num_shards == own) { /* a glob of prefixes */
-        char *with_end = path_with_end(pattern, strlen(pattern), ".bin");
-        if (!with_end)
-            return out_of_memory(err);
+        char *with_end = memory_printf("%s.bin", pattern);
         enum status status = set_add_matches(set, with_end, err);
         free(with_end);
         TRY(status);
@@ -434,19 +410,11 @@ static enum status mask_check(const struct shard *shard, struct error *err)
                      shard->mask.path, (long long)shard->mask.bytes, shard->bin.path, (long long)shard->tokens);
 }
 
-static void shard_files(struct shard *shard, struct shard_file *files[3])
-{
-    files[0] = &shard->bin;
-    files[1] = &shard->idx;
-    files[2] = &shard->mask;
-}
-
 static void shard_close(struct shard *shard)
 {
-    struct shard_file *files[3];
-    shard_files(shard, files);
-    for (size_t i = 0; i < COUNT_OF(files); i++)
-        shard_file_close(files[i]);
+    shard_file_close(&shard->bin);
+    shard_file_close(&shard->idx);
+    shard_file_close(&shard->mask);
 }
 
 /* blocks: of each file, to compare with the digests of its set; seed chooses them. */
@@ -473,9 +441,7 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
     ASSERT(num_patterns > 0);
     enum status status;
     *set = NULL;
-    struct token_set *new = calloc(1, sizeof *new);
-    if (!new)
-        return out_of_memory(err);
+    struct token_set *new = memory_zeroed(1, sizeof *new);
     for (int i = 0; i < num_patterns; i++)
         TRY_GOTO(set_add_pattern(new, patterns[i], err));
     const int64_t blocks = new->num_shards < COMPARED_BLOCKS ? COMPARED_BLOCKS / new->num_shards : 1;
@@ -503,11 +469,8 @@ void token_set_close(struct token_set *set)
     if (!set)
         return;
     for (int i = 0; i < set->num_shards; i++) {
-        struct shard_file *files[3];
         shard_close(&set->shards[i]);
-        shard_files(&set->shards[i], files);
-        for (size_t j = 0; j < COUNT_OF(files); j++)
-            free(files[j]->path);
+        shard_release(&set->shards[i]);
     }
     free(set->shards);
     free(set);
@@ -576,18 +539,23 @@ static enum status shard_read(const struct shard *shard, int64_t first, int64_t 
     return STATUS_OK;
 }
 
+/* The shard of token `first`, its number there (*start), and how many of `count` tokens are in the shard (*here). */
+static const struct shard *part_of(const struct token_set *set, int64_t first, int64_t count, int64_t *start,
+                                   int64_t *here)
+{
+    const struct shard *shard = shard_of(set, first, false);
+    *start = first - shard->first_token;
+    *here = shard->tokens - *start < count ? shard->tokens - *start : count;
+    return shard;
+}
+
 enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                            struct error *err)
 {
     ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first && vocab_size <= INT32_MAX);
-    while (count > 0) {
-        const struct shard *shard = shard_of(set, first, false);
-        int64_t start = first - shard->first_token;
-        int64_t here = shard->tokens - start < count ? shard->tokens - start : count;
+    for (int64_t start, here; count > 0; first += here, out += here, count -= here) {
+        const struct shard *shard = part_of(set, first, count, &start, &here);
         TRY(shard_read(shard, start, here, vocab_size, out, err));
-        first += here;
-        out += here;
-        count -= here;
     }
     return STATUS_OK;
 }
@@ -618,14 +586,9 @@ enum status token_set_read_mask(const struct token_set *set, int64_t first, int6
                                 struct error *err)
 {
     ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first);
-    while (count > 0) {
-        const struct shard *shard = shard_of(set, first, false);
-        int64_t start = first - shard->first_token;
-        int64_t here = shard->tokens - start < count ? shard->tokens - start : count;
+    for (int64_t start, here; count > 0; first += here, out += here, count -= here) {
+        const struct shard *shard = part_of(set, first, count, &start, &here);
         TRY(shard_read_mask(shard, start, here, out, err));
-        first += here;
-        out += here;
-        count -= here;
     }
     return STATUS_OK;
 }

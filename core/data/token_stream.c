@@ -12,6 +12,7 @@
 #include "core/data/permute.h"
 #include "core/data/sample_reader.h"
 #include "core/heartbeat.h"
+#include "core/memory.h"
 #include "core/round_up.h"
 #include "core/thread.h"
 
@@ -125,6 +126,16 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
 
 /* ---- filling a batch (the thread) ---------------------------------------- */
 
+/* Ends the sequence of the `length` tokens that were put after those of the batch. */
+static void end_sequence(struct slot *slot, int64_t length)
+{
+    struct batch *batch = &slot->batch;
+    batch->num_tokens += length;
+    batch->num_seqs++;
+    batch->max_seq = length > batch->max_seq ? (int32_t)length : batch->max_seq;
+    slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
+}
+
 /* Adds a sequence of `length` inputs: tokens (length + 1) or, NULL, filler without targets. Target i is token i + 1; it
  * counts if mask[i + 1] is 1, or if mask is NULL. */
 static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t *mask, int64_t length)
@@ -140,10 +151,7 @@ static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t
         batch->num_targets += counts;
     }
     slot->first_number += (uint64_t)length;
-    batch->num_tokens += length;
-    batch->num_seqs++;
-    batch->max_seq = length > batch->max_seq ? (int32_t)length : batch->max_seq;
-    slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
+    end_sequence(slot, length);
 }
 
 /* The token that has the label, among the reader's `length`. transformers' classifiers look for the last token
@@ -169,11 +177,8 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
         slot->types[start + i] = i >= first_text;
     }
     slot->targets[start + labelled_token(stream, length)] = label_set_label(stream->reader.source->labels, number);
-    batch->num_tokens += length;
     batch->num_targets++;
-    batch->num_seqs++;
-    batch->max_seq = length > batch->max_seq ? (int32_t)length : batch->max_seq;
-    slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
+    end_sequence(slot, length);
 }
 
 /* Reads document `number` as a sample with a label. */
@@ -422,18 +427,15 @@ static bool has_mask(const struct token_stream_config *config)
     return config->mixture ? mixture_has_mask(config->mixture) : token_set_has_mask(config->set);
 }
 
-static enum status begin_mixing(struct token_stream *stream, struct error *err)
+static void begin_mixing(struct token_stream *stream)
 {
-    struct mixing *mixing = stream->mixing = calloc(1, sizeof *mixing);
-    if (!mixing)
-        return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");
+    struct mixing *mixing = stream->mixing = memory_zeroed(1, sizeof *mixing);
     mixture_begin(&mixing->begin, stream->config.mixture);
     mixing->next = mixing->begin;
     for (int i = 0; i < SLOTS; i++) {
         stream->slots[i].samples = mixing->counts[i];
         stream->slots[i].step_targets = mixing->counts[i] + INTERLEAVE_SOURCES;
     }
-    return STATUS_OK;
 }
 
 /* Allocates one block for all arrays, so that the thread allocates nothing. */
@@ -492,9 +494,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     if (!config->packing && config->seq_length < 2)
         return error_set(err, STATUS_USAGE,
                          "data.seq_length 1 leaves no target if data.packing is false; hint: 2 or more");
-    struct token_stream *new = calloc(1, sizeof *new);
-    if (!new)
-        return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");
+    struct token_stream *new = memory_zeroed(1, sizeof *new);
     new->config = *config;
     new->only = only_source(config);
     new->reader.config = &new->config;
@@ -504,7 +504,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     TRY_GOTO(check_samples(new, err));
     TRY_GOTO(allocate(new, err));
     if (config->mixture)
-        TRY_GOTO(begin_mixing(new, err));
+        begin_mixing(new);
     if (config->evaluation) {
         if (config->max_samples > 0 && config->max_samples < new->samples)
             new->samples = config->max_samples;

@@ -278,7 +278,7 @@ static void a_mask_belongs_to_its_shard(void **state)
     refuses_mask("masked-a.idx", (const char *const[]){"cannot open", "masked-a.mask"}, 2);
     assert_int_equal(unlink(at("masked-a.mask")), 0);
     assert_int_equal(mkdir(at("masked-a.mask"), 0777), 0);
-    refuses_mask("masked-a.idx", (const char *const[]){"masked-a.mask' is not a regular file"}, 1);
+    refuses_mask("masked-a.idx", (const char *const[]){"masked-a.mask': it is a folder, expected a file"}, 1);
 
     llmc("bare-mask", 20240801, 7, 3, 0, 100);
     write_file("bare-mask.mask", mask, 3);
@@ -600,7 +600,7 @@ static void absent_and_foreign_files(void **state)
     mkdir(at("empty"), 0777);
     REFUSE("empty", "is a folder", "*.bin");
     mkdir(at("dir.bin"), 0777);
-    REFUSE("dir.bin", "not a regular file");
+    REFUSE("dir.bin", "it is a folder, expected a file");
     assert_int_equal(mkfifo(at("pipe.bin"), 0666), 0);
     REFUSE("pipe.bin", "not a regular file");
     write_file("text.bin", "{\"text\": \"not tokens\"}\n", 23);
