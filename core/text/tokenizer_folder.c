@@ -189,8 +189,11 @@ static void set_prefix_space(const struct tokenizer_folder *folder, json_t *part
         return;
     if (json_object_get(cut, "add_prefix_space"))
         json_object_set(cut, "add_prefix_space", space);
-    json_array_foreach(cuts, i, item) if (json_object_get(item, "add_prefix_space"))
-        json_object_set(item, "add_prefix_space", space);
+    json_array_foreach(cuts, i, item)
+    {
+        if (json_object_get(item, "add_prefix_space"))
+            json_object_set(item, "add_prefix_space", space);
+    }
 }
 
 /* ---- special tokens ------------------------------------------------------ */
@@ -218,11 +221,21 @@ static json_t *special_tokens(const struct tokenizer_folder *folder)
     size_t i;
     for (i = 0; i < COUNT_OF(NAMES); i++)
         add_special(tokens, json_object_get(folder->values, NAMES[i]));
-    json_object_foreach(folder->values, key, value) if (fs_has_suffix(key, "_token")) add_special(tokens, value);
+    json_object_foreach(folder->values, key, value)
+    {
+        if (fs_has_suffix(key, "_token"))
+            add_special(tokens, value);
+    }
     if (json_object_size(more) + json_array_size(more) == 0)
         more = json_object_get(folder->values, "additional_special_tokens");
-    json_object_foreach(more, key, value) add_special(tokens, value);
-    json_array_foreach(more, i, value) add_special(tokens, value);
+    json_object_foreach(more, key, value)
+    {
+        add_special(tokens, value);
+    }
+    json_array_foreach(more, i, value)
+    {
+        add_special(tokens, value);
+    }
     return tokens;
 }
 
@@ -315,7 +328,10 @@ static enum status add_declared(const struct tokenizer_folder *folder, json_t *f
     const char *key;
     json_t *value;
     size_t count = 0;
-    json_object_foreach(from, key, value) TRY_END(read_declared(folder, key, value, &tokens[count++], err));
+    json_object_foreach(from, key, value)
+    {
+        TRY_END(read_declared(folder, key, value, &tokens[count++], err));
+    }
     qsort(tokens, count, sizeof *tokens, by_id);
     for (size_t i = 0; i < count; i++) {
         const char *text = tokens[i].text;
@@ -373,10 +389,16 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
         from = json_incref(json_object_get(folder->values, "added_tokens_decoder"));
     json_t *special = special_tokens(folder);
     struct addition addition = {items, vocabulary, json_object(), (json_int_t)json_object_size(vocabulary)};
-    json_array_foreach(items, i, item) take_item(&addition, text_of(item), item);
+    json_array_foreach(items, i, item)
+    {
+        take_item(&addition, text_of(item), item);
+    }
     const enum status status = add_declared(folder, from, special, &addition, err);
-    json_object_foreach(special, text, token) if (!json_object_get(addition.by_text, text))
-        add_token(&addition, text, token, true);
+    json_object_foreach(special, text, token)
+    {
+        if (!json_object_get(addition.by_text, text))
+            add_token(&addition, text, token, true);
+    }
     if (folder->class)
         surround(folder, &addition, parts);
     else
