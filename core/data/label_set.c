@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };

@@ -6,7 +6,6 @@
 #include "core/text/tokenizer_json.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/text/unicode.h"
-#include "core/text/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
