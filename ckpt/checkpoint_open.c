@@ -207,6 +207,13 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
                  first->name, first->damage);
 }
 
+/* Whether the folder is gone, or another one than when the list was read. */
+static bool was_replaced(const char *folder, const struct checkpoint_entry *entry)
+{
+    const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
+    return identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder);
+}
+
 /* Opens the newest valid checkpoint of a folder, and warns about newer ones that are damaged. One that cannot be read
  * is passed over only if its name shows that it is older. *again: a checkpoint was deleted or replaced meanwhile. */
 static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
@@ -238,15 +245,12 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
             continue;
         snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
         if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
-            /* what the list has read is not the newest any more if the folder is another one since then */
-            const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
             status = open_one(folder, &list.entries[i], full, out, &damage);
             if (status == STATUS_OK) {
                 say_unread(&list, dir);
                 break;
             }
-            *again = status == STATUS_CHECKPOINT &&
-                     (identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
+            *again = status == STATUS_CHECKPOINT && was_replaced(folder, entry);
             if (*again) {
                 failure = damage;
                 break;
@@ -261,9 +265,8 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
         }
         log_warn("the checkpoint '%s/%s' is not used: %s", dir, entry->name, damage.text);
         status = error_set(&failure, STATUS_CHECKPOINT,
-                           "none of the %d checkpoints in '%s' is valid; the last one "
-                           "tried: %.1500s",
-                           list.count, dir, damage.text);
+                           "none of the %d checkpoints in '%s' is valid; the last one tried: %.1500s", list.count, dir,
+                           damage.text);
     }
     *again = status == STATUS_CHECKPOINT && (*again || list.changed);
     if (status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(&failure))

@@ -129,6 +129,19 @@ __device__ __forceinline__ void store_rows(void *matrix, int64_t ld, int64_t D, 
                    source_of(ld, at.length - first, D, walk));
 }
 
+/* The same with one scale for all rows. */
+template <int DP, typename T>
+__device__ __forceinline__ void store_scaled(void *matrix, int64_t ld, int64_t D, T *tile,
+                                             const struct tile_sum<T, DP> &sum, float scale, const struct place &at,
+                                             const struct walk &walk)
+{
+    float row_scale[ROWS<T>];
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++)
+        row_scale[i] = scale;
+    store_rows<DP>(matrix, ld, D, tile, sum, row_scale, at, walk);
+}
+
 /* The first key that a query of the block sees, rounded down to a multiple of `tile`. */
 __device__ __forceinline__ int first_key(const struct place &at, const struct walk &walk, int tile)
 {
@@ -369,6 +382,27 @@ template <typename T> __device__ __forceinline__ float row_product(const T *out,
     return sum;
 }
 
+/* Turns a tile of scores, the warp's queries by K keys, into the gradient of the scaled ones: p · (dp - delta) · slope.
+ */
+template <int K, typename T>
+__device__ __forceinline__ void
+score_gradient(struct tile_sum<T, K> *p, const struct tile_sum<T, K> &dp, const float *row_lse, const float *row_delta,
+               const struct attention_bwd_args &a, const struct place &at, int query, int key, const struct walk &walk)
+{
+    const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk);
+    const float scale = cap_scores(p, a.scale, a.softcap);
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+        for (int j = 0; j < K / LANES<T>; j++) {
+            const bool seen = whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk);
+            const float slope = a.softcap == 0 ? 1 : cap_slope(p->at[i][j], a.softcap);
+            p->at[i][j] = seen ? exponential(fmaf(p->at[i][j], scale, -row_lse[i])) : 0;
+            p->at[i][j] *= (dp.at[i][j] - row_delta[i]) * slope;
+        }
+    }
+}
+
 template <typename T, int DP>
 __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     attention_dq_kernel(struct attention_bwd_args a, struct walk walk, float *delta)
@@ -386,7 +420,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     load_rows<Q, DP>(dout, a.dout, a.ld_o, at.head, a.D, at.first, at, walk);
     __syncthreads();
 
-    float row_delta[ROWS<T>], row_lse[ROWS<T>], row_scale[ROWS<T>];
+    float row_delta[ROWS<T>], row_lse[ROWS<T>];
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
         const int at_query = query + tile_row<T>(i);
@@ -397,7 +431,6 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                               : 0;
         row_delta[i] = sum_over_lanes(product, LANES<T>);
         row_lse[i] = there ? a.lse[at.head * a.M + token] : 0;
-        row_scale[i] = a.scale;
         if (there && lane_of_warp() % LANES<T> == 0)
             delta[at.head * a.M + token] = row_delta[i];
     }
@@ -417,22 +450,11 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         multiply_rows<K, DP>(&dp, my_dout, v, walk.depth);
         if (a.dropout.threshold)
             drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
-        const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk);
-        const float scale = cap_scores(&p, a.scale, a.softcap);
-#pragma unroll
-        for (int i = 0; i < ROWS<T>; i++) {
-#pragma unroll
-            for (int j = 0; j < K / LANES<T>; j++) {
-                const bool seen = whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk);
-                const float slope = a.softcap == 0 ? 1 : cap_slope(p.at[i][j], a.softcap);
-                p.at[i][j] = seen ? exponential(fmaf(p.at[i][j], scale, -row_lse[i])) : 0;
-                p.at[i][j] *= (dp.at[i][j] - row_delta[i]) * slope;
-            }
-        }
+        score_gradient<K>(&p, dp, row_lse, row_delta, a, at, query, key, walk);
         put_scores<K>(my_ds, p);
         multiply_columns<K, DP>(&dq, my_ds, k, walk.depth);
     }
-    store_rows<DP>(a.dq, a.ld_dq, a.D, my_q, dq, row_scale, at, walk);
+    store_scaled<DP>(a.dq, a.ld_dq, a.D, my_q, dq, a.scale, at, walk);
 }
 
 /* Turns a tile of scores, the warp's keys by Q queries, into probabilities. `lse`: of the queries. */
@@ -460,6 +482,23 @@ __device__ __forceinline__ void load_query_values(float *lse, float *delta, cons
     for (int i = static_cast<int>(threadIdx.x); i < Q; i += static_cast<int>(blockDim.x)) {
         lse[i] = i < count ? all_lse[first + i] : 0;
         delta[i] = i < count ? all_delta[first + i] : 0;
+    }
+}
+
+/* Turns probabilities, the warp's keys by Q queries, into the gradient of the scaled scores. dp: of the probabilities.
+ */
+template <int Q, typename T>
+__device__ __forceinline__ void gradient_by_key(struct tile_sum<T, Q> *scores, const struct tile_sum<T, Q> &dp,
+                                                const float *lse, const float *delta, float softcap)
+{
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+        for (int j = 0; j < Q / LANES<T>; j++) {
+            const int column = score_column<T>(j);
+            const float p = scores->at[i][j], gradient = p * (dp.at[i][j] - delta[column]);
+            scores->at[i][j] = softcap == 0 ? gradient : gradient * cap_slope_of_weight(p, lse[column], softcap);
+        }
     }
 }
 
@@ -513,30 +552,16 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                 multiply_rows<Q, DP>(&dp, my_v, dout, walk.depth);
                 if (OUTPUTS == OUTPUT_DK && a.dropout.threshold)
                     drop_scores<true>(&dp, my_p, a.dropout, at, head, key, query);
-#pragma unroll
-                for (int i = 0; i < ROWS<T>; i++) {
-#pragma unroll
-                    for (int j = 0; j < Q / LANES<T>; j++) {
-                        const int column = score_column<T>(j);
-                        const float p = scores.at[i][j], gradient = p * (dp.at[i][j] - query_delta[column]);
-                        scores.at[i][j] =
-                            a.softcap == 0 ? gradient : gradient * cap_slope_of_weight(p, query_lse[column], a.softcap);
-                    }
-                }
+                gradient_by_key<Q>(&scores, dp, query_lse, query_delta, a.softcap);
                 put_scores<Q>(my_p, scores);
                 multiply_columns<Q, DP>(&dk, my_p, q, walk.depth);
             }
         }
     }
-    float row_scale[ROWS<T>];
-    for (int i = 0; i < ROWS<T>; i++)
-        row_scale[i] = a.scale;
     if (OUTPUTS & OUTPUT_DK)
-        store_rows<DP>(a.dk, a.ld_dk, a.D, my_k, dk, row_scale, at, walk);
-    for (int i = 0; i < ROWS<T>; i++)
-        row_scale[i] = 1;
+        store_scaled<DP>(a.dk, a.ld_dk, a.D, my_k, dk, a.scale, at, walk);
     if (OUTPUTS & OUTPUT_DV)
-        store_rows<DP>(a.dv, a.ld_dv, a.D, my_v, dv, row_scale, at, walk);
+        store_scaled<DP>(a.dv, a.ld_dv, a.D, my_v, dv, 1, at, walk);
 }
 
 /* ---- launchers ----------------------------------------------------------- */

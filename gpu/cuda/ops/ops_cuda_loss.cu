@@ -234,6 +234,14 @@ __device__ __forceinline__ void put_target(T *dlogits, float logit, float sum, c
     from_float(gradient[0], dlogits);
 }
 
+/* The loss of a row. `below`: the mean of its logits, less the highest. */
+__device__ __forceinline__ double row_loss(float sum, float highest, float logit, float below, float smoothing)
+{
+    const double smooth = static_cast<double>(smoothing);
+    return log(static_cast<double>(sum)) - smooth * static_cast<double>(below) +
+           (1 - smooth) * (static_cast<double>(highest) - static_cast<double>(logit));
+}
+
 /* V elements at a time: 16 bytes of the narrower type. losses: (M). The first `held` elements of a row, whole vectors,
  * are kept in the dynamic shared memory. */
 template <typename T, typename L, int V, int THREADS>
@@ -279,11 +287,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
         float below = 0; /* the mean of the logits, less the highest */
         if (a.smoothing > 0)
             below = block_sum<THREADS>(share.total, slots[2]) / static_cast<float>(columns) - row.highest;
-        if (threadIdx.x == 0) {
-            const double smoothing = static_cast<double>(a.smoothing);
-            losses[i] = log(static_cast<double>(sum)) - smoothing * static_cast<double>(below) +
-                        (1 - smoothing) * (static_cast<double>(row.highest) - static_cast<double>(logit[0]));
-        }
+        if (threadIdx.x == 0)
+            losses[i] = row_loss(sum, row.highest, logit[0], below, a.smoothing);
         if (a.dlogits) {
             row.factor = scale / sum;
             put_gradient<T, L, V, THREADS>(dlogits, logits, kept, whole, held, row);

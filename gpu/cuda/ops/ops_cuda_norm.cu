@@ -98,6 +98,49 @@ __device__ __forceinline__ void add_delta(pack<T, V> *x, const pack<T, V> &delta
         x->at[v] = rounded<T>(fmaf(to_float(delta.at[v]), scale, to_float(x->at[v])));
 }
 
+/* *held = V elements that are read at this place, if READ. */
+template <bool READ, typename T, int V> __device__ __forceinline__ void hold(pack<T, V> *held, const T *from)
+{
+    if (READ)
+        *held = load_pack<V>(from);
+    keep_packed(held);
+}
+
+/* *sum += the elements of x for LayerNorm, and their squares otherwise. */
+template <typename T, int V> __device__ __forceinline__ void add_elements(float *sum, const pack<T, V> &x, bool layer)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const float z = to_float(x.at[v]);
+        *sum = layer ? *sum + z : fmaf(z, z, *sum);
+    }
+}
+
+/* *sum += (x - mean)² */
+template <typename T, int V> __device__ __forceinline__ void add_squares(float *sum, const pack<T, V> &x, float mean)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const float z = to_float(x.at[v]) - mean;
+        *sum = fmaf(z, z, *sum);
+    }
+}
+
+/* y = (x - mean) · rstd · (weight_offset + weight) + bias, the columns from `at` on. */
+template <typename T, int V>
+__device__ __forceinline__ void store_norm(T *y, const pack<T, V> &x, const struct norm_fwd_args &a, int at, float mean,
+                                           float rstd)
+{
+    float w[V], b[V] = {0};
+    load(static_cast<const T *>(a.weight) + at, w);
+    if (a.bias)
+        load(static_cast<const T *>(a.bias) + at, b);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        w[v] = fmaf((to_float(x.at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
+    store(y + at, w);
+}
+
 /* A row is read once if it is whole, and held in T: with delta the norm sees the rounded sum, which T holds exactly.
  * All reads of a row are under way before the first sum is stored. Registers for FWD_RESIDENT threads of a
  * multiprocessor. */
@@ -108,7 +151,6 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
     SHARED(float, slots, [2][1][MAX_WARPS]);
     const int C = static_cast<int>(a.C), vectors = C / V;
     const bool layer = a.kind == NORM_LAYER;
-    const T *weight = static_cast<const T *>(a.weight), *bias = static_cast<const T *>(a.bias);
     int turn = 0;
     for (int first = static_cast<int>(blockIdx.x * blockDim.y); first < rows;
          first += static_cast<int>(gridDim.x * blockDim.y)) {
@@ -120,12 +162,9 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
         float sum[1] = {0}, mean = 0;
 
         auto read = [&](int k, int j) {
-            held[k] = load_pack<V>(x + j * V);
-            keep_packed(&held[k]);
-            if (a.delta) {
-                held_delta[k] = load_pack<V>(delta + j * V);
-                keep_packed(&held_delta[k]);
-            }
+            hold<true>(&held[k], x + j * V);
+            if (a.delta)
+                hold<true>(&held_delta[k], delta + j * V);
         };
         if (WHOLE)
             each_vector<FWD_HELD, WHOLE>(mine, read);
@@ -137,11 +176,7 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
                 keep_packed(&held[k]);
                 store_pack(x_out + j * V, held[k]);
             }
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                const float z = to_float(held[k].at[v]);
-                sum[0] = layer ? sum[0] + z : fmaf(z, z, sum[0]);
-            }
+            add_elements(sum, held[k], layer);
         });
         sum_over_row(sum, slots, &turn);
         if (a.delta)
@@ -151,14 +186,8 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
             mean = sum[0] / static_cast<float>(C);
             sum[0] = 0;
             each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-                if (!WHOLE)
-                    held[k] = load_pack<V>(x + j * V);
-                keep_packed(&held[k]);
-#pragma unroll
-                for (int v = 0; v < V; v++) {
-                    const float z = to_float(held[k].at[v]) - mean;
-                    sum[0] = fmaf(z, z, sum[0]);
-                }
+                hold<!WHOLE>(&held[k], x + j * V);
+                add_squares(sum, held[k], mean);
             });
             sum_over_row(sum, slots, &turn);
         }
@@ -170,17 +199,8 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
                 a.mean[row] = mean;
         }
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-            float w[V], b[V] = {0};
-            if (!WHOLE)
-                held[k] = load_pack<V>(x + j * V);
-            keep_packed(&held[k]);
-            load(weight + j * V, w);
-            if (bias)
-                load(bias + j * V, b);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-                w[v] = fmaf((to_float(held[k].at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
-            store(y + j * V, w);
+            hold<!WHOLE>(&held[k], x + j * V);
+            store_norm(y, held[k], a, j * V, mean, rstd);
         });
     }
 }
@@ -285,6 +305,31 @@ __device__ __forceinline__ void load_weight(float (&w)[V], const struct norm_bwd
 /* The sums of a thread's columns over its rows, in the order of a part. */
 enum { SUM_WEIGHT, SUM_BIAS, SUM_DX };
 
+/* A row's statistics, and the means of g and g · n over it. */
+struct bwd_row {
+    float mean, rstd, mean_g, mean_gn;
+};
+
+/* w, the weights of a vector, becomes its dx; the vector's elements are added to the sums of their columns. */
+template <typename T, int SUMS, int HELD, int V>
+__device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUMS][HELD][V], int k, const pack<T, V> &x,
+                                                const pack<T, V> &dy, const pack<T, V> &dres, bool with_dres,
+                                                const struct bwd_row &row)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float d = to_float(dy.at[v]), n = (to_float(x.at[v]) - row.mean) * row.rstd;
+        sums[SUM_WEIGHT][k][v] = fmaf(d, n, sums[SUM_WEIGHT][k][v]);
+        if constexpr (SUMS > SUM_BIAS)
+            sums[SUM_BIAS][k][v] += d;
+        w[v] = row.rstd * (fmaf(d, w[v], -row.mean_g) - n * row.mean_gn);
+        if (with_dres)
+            w[v] += to_float(dres.at[v]);
+        if constexpr (SUMS > SUM_DX)
+            sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
+    }
+}
+
 /* Threads at most that hold vectors of a row: as many as leave room for their registers. */
 template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
 
@@ -328,25 +373,15 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
             add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
-        const float mean_g = layer ? sums[0] / static_cast<float>(C) : 0, mean_gn = sums[1] / static_cast<float>(C);
+        const struct bwd_row of_row = {mean, rstd, layer ? sums[0] / static_cast<float>(C) : 0,
+                                       sums[1] / static_cast<float>(C)};
 
         each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
             if (!WHOLE)
                 read(k, j);
             load_weight<T>(w, a, j * V);
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
-                over_rows[SUM_WEIGHT][k][v] = fmaf(d, n, over_rows[SUM_WEIGHT][k][v]);
-                if constexpr (SUMS > SUM_BIAS)
-                    over_rows[SUM_BIAS][k][v] += d;
-                w[v] = rstd * (fmaf(d, w[v], -mean_g) - n * mean_gn);
-                if (a.dres)
-                    w[v] += to_float(held_dres[k].at[v]);
-                if constexpr (SUMS > SUM_DX)
-                    over_rows[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
-            }
+            norm_bwd_vector(w, over_rows, k, held_x[k], held_dy[k], held_dres[k], a.dres, of_row);
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
             if (!WHOLE) /* the registers serve the next vector: the sums are kept in the workspace */
 #pragma unroll
