@@ -116,7 +116,7 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) $(UNIT_FOLDERS) tests/unit/fixtures tests/bench tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-layers clean count-objects doc fault-tools format fuzz fuzz-targets help install manual \
+.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-functions check-layers clean count-objects doc fault-tools format fuzz fuzz-targets help install manual \
 	quickstart test test-faults test-slurm unit-tests
 
 #: all            build/ztrain (the default)
@@ -258,9 +258,11 @@ fuzz:
 	tests/run-fuzz.sh build/fuzzer $(FUZZ_SECONDS)
 fuzz-targets: $(FUZZ_TARGETS)
 
-#: check-layers   no include goes upwards or in a circle; check-docs: pages name files that exist
+#: check-layers   no include goes upwards or in a circle; check-docs: pages name files that exist; check-functions: their length
 check-layers:
 	scripts/check-layers.py
+check-functions:
+	scripts/check-functions.py
 check-docs:
 	scripts/check-docs.py
 

@@ -1,4 +1,4 @@
-/* main.c: runs the command, prints its error, exits. The only file that calls exit(). */
+/* main.c: runs the command, prints its error, exits. No other file does (exceptions: scripts/check-functions.py). */
 #include "cmd/commands.h"
 #include "core/log.h"
 #include "core/memory.h"

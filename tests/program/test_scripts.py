@@ -14,10 +14,14 @@ from harness import ROOT, session_members, wait_until
 FLOORS = ("core", "gpu", "comm", "ckpt", "cmd")
 
 
-def check_layers(root):
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "check-layers.py"), str(root)],
+def run_check(script, root):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", script), str(root)],
                           stdout=subprocess.PIPE, text=True, check=False)
     return done.returncode, done.stdout
+
+
+def check_layers(root):
+    return run_check("check-layers.py", root)
 
 
 @pytest.fixture
@@ -35,6 +39,24 @@ def append(path, text):
 def test_the_floors_are_kept(house):
     code, out = check_layers(house)
     assert code == 0, out
+
+
+LONG = ["static void told(void)", "{"] + ["    log_info(\"{\");"] * 57 + ["}"]
+
+
+def test_functions_are_short_and_return(house):
+    append(house / "core" / "log.c", "\n".join(LONG))
+    code, out = run_check("check-functions.py", house)
+    assert code == 0, out
+    append(house / "core" / "log.c", "\n".join(LONG[:2] + LONG[2:3] + LONG[2:]))
+    append(house / "core" / "io.c", "/* exit(1) */ static void told(void)\n{\n    log_info(\"exit(1)\");\n    _exit(1);\n}")
+    os.unlink(house / "core" / "faults.c")
+    code, out = run_check("check-functions.py", house)
+    lines = out.splitlines()
+    assert code == 1 and len(lines) == 3, out
+    assert any("core/log.c" in line and "told() has 61 lines, at most 60" in line for line in lines), out
+    assert any("core/io.c" in line and "ends the process in 1 places, 0 were expected" in line for line in lines), out
+    assert any("core/faults.c" in line and "it is not there" in line for line in lines), out
 
 
 def test_an_include_upwards(house):

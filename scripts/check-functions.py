@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Checks two rules of CONTRIBUTING.md in the sources of the five floors: scripts/check-functions.py [ROOT]
+
+- A function has at most 60 lines, from the first line of its head to its closing brace.
+- Only cmd/main.c ends the process. The files of EXITS may, for the reason given there.
+
+Prints every breach as file:line: message, and exits 1 if there is one.
+"""
+import os
+import re
+import sys
+
+FLOORS = ("core", "gpu", "comm", "ckpt", "cmd")
+SUFFIXES = (".c", ".h", ".cu", ".cuh")
+LINES = 60
+# File: calls that end the process, and why main cannot.
+EXITS = {
+    "cmd/main.c": (2, "the end of every command"),
+    "cmd/run/stop_signal.c": (1, "a signal handler: the user presses Ctrl-C a second time"),
+    "cmd/supervise/supervise.c": (2, "between fork and exec: the supervisor is gone, or exec fails"),
+    "cmd/train/rank_main.c": (2, "the watchdog's thread, when the rank is blocked; a save that never ends still uses what a return would free"),
+    "comm/launch/launcher_store.c": (1, "the thread that hears of the job's end, when the rank is blocked in a call"),
+    "core/faults.c": (1, "a fault that cannot be read, found inside a call of the C library"),
+    "core/memory.c": (1, "a thread that is refused memory has nobody to tell; a library that calls exit()"),
+    "core/status.c": (2, "a failed ASSERT: nothing may run after it"),
+}
+TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)  # comments and literals
+EXIT = re.compile(r"(?<![\w.>])(?:exit|_exit|_Exit|quick_exit|abort)\(")
+HEAD_ENDS = re.compile(r"^[}#]|[;}]$")  # a line above a function that is none of its head's
+
+
+def blank(match):
+    """Spaces in place of a comment or literal; its line ends stay."""
+    return re.sub(r"[^\n]", " ", match.group(0))
+
+
+def functions(lines):
+    """(name, first line, last line) of each function of a source without comments, counted from 1."""
+    opened = None
+    for number, line in enumerate(lines, 1):
+        if line == "{":
+            opened = number
+        elif line.startswith("}") and opened:
+            first = opened
+            while first > 1 and lines[first - 2].strip() and not HEAD_ENDS.search(lines[first - 2].rstrip()):
+                first -= 1
+            head = re.sub(r"(?:__launch_bounds__|__attribute__)\(.*?\)+(?= )", "", " ".join(lines[first - 1:opened - 1]))
+            names = re.findall(r"(\w+)\(", head)
+            yield names[0] if names else "?", first, number
+            opened = None
+
+
+def check(path, text):
+    """Breaches of one file, and how often it ends the process."""
+    code = TEXT.sub(blank, text)
+    breaches = [f"{path}:{first}: {name}() has {last - first + 1} lines, at most {LINES} were expected"
+                for name, first, last in functions(code.split("\n")) if last - first >= LINES]
+    exits = [code.count("\n", 0, match.start()) + 1 for match in EXIT.finditer(code)]
+    allowed = EXITS.get(path, (0, ""))[0]
+    if len(exits) > allowed:
+        breaches.append(f"{path}:{exits[-1]}: this file ends the process in {len(exits)} places, {allowed} were expected; "
+                        "hint: return a status, or give the reason in the table EXITS of scripts/check-functions.py")
+    elif len(exits) < allowed:
+        breaches.append(f"{path}:1: this file ends the process in {len(exits)} places, EXITS of scripts/check-functions.py "
+                        f"allows {allowed}; hint: lower that number")
+    return breaches
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    paths = sorted(os.path.relpath(os.path.join(folder, name), root) for floor in FLOORS
+                   for folder, _, names in os.walk(os.path.join(root, floor)) for name in names if name.endswith(SUFFIXES))
+    if not paths:
+        print(f"check-functions: no source files under {root}; hint: name the repository's root")
+        sys.exit(2)
+    breaches = [f"{path}:1: EXITS of scripts/check-functions.py names this file, but it is not there"
+                for path in EXITS if path not in paths]
+    for path in paths:
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            breaches += check(path, f.read())
+    for breach in breaches:
+        print(breach)
+    if not breaches:
+        print(f"the functions of {len(paths)} files have at most {LINES} lines, and {len(EXITS)} files end the process")
+    sys.exit(bool(breaches))
+
+
+if __name__ == "__main__":
+    main()
