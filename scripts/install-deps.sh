@@ -3,7 +3,7 @@
 #
 #   scripts/install-deps.sh             what building and running needs: compiler, libraries, python3
 #   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
-#   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv; Chromium where apt has it
+#   scripts/install-deps.sh --check     also what .ci/run needs: clang, ccache, linters, venv; Chromium where apt has it
 #   scripts/install-deps.sh --slurm     also Slurm, PMI and network tools, for make test-slurm; an installed Slurm stays
 #   scripts/install-deps.sh --fresh     also debootstrap, for tests/run-fresh.sh
 #   scripts/install-deps.sh --bench     also the libraries that make PyTorch fast, for scripts/bench-peers.sh
@@ -34,7 +34,7 @@ done
 packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev libsodium-dev liburing-dev libpcre2-dev
     libutf8proc-dev python3)
 [ $test_packages = 0 ] || packages+=(libcmocka-dev python3-pytest)
-[ $check_packages = 0 ] || packages+=(clang libomp-dev clang-format shellcheck cppcheck python3-pyflakes python3-venv)
+[ $check_packages = 0 ] || packages+=(clang libomp-dev ccache clang-format shellcheck cppcheck python3-pyflakes python3-venv)
 [ $fresh_packages = 0 ] || packages+=(debootstrap git)
 [ $bench_packages = 0 ] || packages+=(libtcmalloc-minimal4 python3-venv python3-dev g++)
 

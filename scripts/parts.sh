@@ -6,7 +6,7 @@
 #                                part counts as one test. A part that exits non-zero has failed, whatever it counted.
 #                COMMAND may be a function, which sees exported variables only.
 #   part_parallel NAME SECONDS COMMAND…   starts a single-threaded program, which runs while the following parts run
-#   parts_join                   waits for these programs and counts them
+#   parts_join [NAME…]           waits for these programs, or for all, and counts them
 #   parts_end                    prints the tests that failed once and were repeated (tests/conftest.py), and the sum as the
 #                                last line; returns the exit status of the whole run
 
@@ -75,16 +75,17 @@ part_parallel() {
 }
 
 parts_join() {
-    local name seconds started pid code ended cpu failed=0
+    local name seconds started pid code ended cpu failed=0 others=()
     for one in ${parts_parallel[@]+"${parts_parallel[@]}"}; do
         read -r name seconds started pid <<<"$one"
+        [ $# = 0 ] || [[ " $* " == *" $name "* ]] || { others+=("$one") && continue; }
         wait "$pid"
         read -r code ended cpu <"$LOGS/$name.end"
         echo "=== $name (in parallel with others)"
         cat "$LOGS/$name.log"
         part_count "$name" "$code" $((ended - started)) "$seconds" "$cpu" || failed=1
     done
-    parts_parallel=()
+    parts_parallel=(${others[@]+"${others[@]}"})
     return $failed
 }
 

@@ -63,10 +63,10 @@ program() {
     part_parallel program-1 1800 "${tests[@]}" --shard 1/3
     part_parallel program-2 1800 "${tests[@]}" --shard 2/3
     part program-3 1800 "${tests[@]}" --shard 3/3
-    parts_join
+    parts_join program-1 program-2
 }
 
-jobs=$(nproc)
+jobs=$(nproc) # of golden runs twice as many go side by side, since ranks wait for one another
 part build 900 make -s -j"$jobs" SANITIZE="$sanitize" all all-tests "$build/ops-test" || { parts_end && exit 0 || exit 1; }
 [ -n "$sanitize" ] || part layers 60 scripts/check-layers.py
 part unit 900 tests/run-unit.sh "$build"
@@ -75,18 +75,18 @@ if [ "$sanitize" != thread ]; then # that build has no OpenMP: its ops run on on
     part ops-gradients 900 "$build/ops-test" grad
 fi
 if [ $quick = 1 ]; then
-    part golden 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 2
+    part golden 900 tests/golden/check_golden.py --jobs $((2 * jobs)) --ztrain "$ZTRAIN" --stage 3 --ranks 2
     program --sample "$sample" -m 'not long and not interop'
 else
-    part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
-    part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
-    part golden-ranks 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
+    part golden-one-rank 600 tests/golden/check_golden.py --jobs $((2 * jobs)) --ztrain "$ZTRAIN" --dtype fp32,bf16
+    part golden-stages 900 tests/golden/check_golden.py --jobs $((2 * jobs)) --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
+    part golden-ranks 900 tests/golden/check_golden.py --jobs $((2 * jobs)) --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
     if grep -qsw avx512_bf16 /proc/cpuinfo; then # the parts so far used one of two instructions for bf16, these use the other
         other='widen'
         "$ZTRAIN" doctor | grep 'in use: .*dot' >/dev/null || other='dot'
         part "ops-linear-$other" 120 env ZTRAIN_CPU_BF16="$other" "$build/ops-test" test --dtype bf16 --op linear
         part "ops-attention-$other" 120 env ZTRAIN_CPU_BF16="$other" "$build/ops-test" test --dtype bf16 --op attention
-        part "golden-$other" 120 env ZTRAIN_CPU_BF16="$other" tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype bf16
+        part "golden-$other" 120 env ZTRAIN_CPU_BF16="$other" tests/golden/check_golden.py --jobs $((2 * jobs)) --ztrain "$ZTRAIN" --dtype bf16
     fi
     if grep -qsw avx512vl /proc/cpuinfo; then
         part amx-build 60 make -s "$build/amx/libamx.so"

@@ -2,7 +2,7 @@
 # Tests on several machines: tests/run-cluster.sh [PYTEST-OPTION…]    e.g.  tests/run-cluster.sh -k preempt
 # Installs missing packages (scripts/install-deps.sh --slurm), builds, then runs tests/cluster: it starts and stops Slurm
 # clusters of two and of four nodes on this machine (tests/cluster/slurm_lab.py). Without options the files run at
-# the same time, each with its own cluster, because they mostly wait. A test that this machine does not allow is reported
+# the same time, each with its own cluster (the longest in two halves with one each), because they mostly wait. A test that this machine does not allow is reported
 # with the reason and counts as failed. The last line is 'N passed, M failed'; logs are in build/log.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -22,18 +22,29 @@ make -s -j"$(nproc)" all || exit 1
 tests=("$python" -m pytest -q -rs -p no:cacheprovider --durations=5)
 [ $# = 0 ] || exec "${tests[@]}" tests/cluster "$@"
 
+longest=tests/cluster/test_slurm_failures.py
+calls=("$longest --shard 1/2" "$longest --shard 2/2")
+for file in tests/cluster/test_*.py; do
+    [ "$file" = $longest ] || calls+=("$file --shard 1/1")
+done
+
+# log_of FILE --shard K/N
+log_of() { echo "$logs/$(basename "$1" .py)-${3%/*}.log"; }
+
 pids=() code=0 sum="0 0"
 trap 'kill "${pids[@]}" 2>/dev/null' EXIT
-for file in tests/cluster/test_*.py; do
-    "${tests[@]}" "$file" >"$logs/$(basename "$file" .py).log" 2>&1 &
+for call in "${calls[@]}"; do
+    read -ra words <<<"$call"
+    "${tests[@]}" "${words[@]}" >"$(log_of "${words[@]}")" 2>&1 &
     pids+=($!)
 done
 for pid in "${pids[@]}"; do
     wait "$pid" || code=1
 done
-for file in tests/cluster/test_*.py; do
-    log=$logs/$(basename "$file" .py).log
-    echo "=== $file"
+for call in "${calls[@]}"; do
+    read -ra words <<<"$call"
+    log=$(log_of "${words[@]}")
+    echo "=== $call"
     grep -vE '^[0-9]+ passed, [0-9]+ failed$' "$log"
     counted=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -1)
     sum=$(awk -v sum="$sum" '{split(sum, s); print s[1] + $1, s[2] + $3}' <<<"${counted:-0 passed, 1 failed}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the C test programs of a build, each with a time limit: tests/run-unit.sh [BUILD [PATTERN]]
-# It runs one more at a time than there are cores, as many of them wait. It prints the output of a program that failed, one line for one that passed,
-# and 'N passed, M failed' last.
+# It runs twice as many at a time as there are cores, as many of them wait. It prints the output of a program that failed, one line with
+# its seconds for one that passed, and 'N passed, M failed' last.
 # UNIT_REPEATS=N in the environment: up to N programs that failed run once more, alone. Their first output is printed whatever becomes
 # of them, and a line 'failed once, was repeated: NAME', which scripts/parts.sh repeats at the end.
 set -uo pipefail
@@ -13,7 +13,7 @@ trap 'rm -rf "$results"' EXIT
 
 # Leaves 'GOOD BAD' in $results/NAME.count, and the text to be printed in $results/NAME.said.
 run() {
-    local name code good bad
+    local name code good bad started=$SECONDS
     name=$(basename "$1")
     timeout -k 5 "$limit" "$1" >"$results/$name.log" 2>&1
     code=$?
@@ -25,7 +25,7 @@ run() {
     if [ "$bad" -gt 0 ]; then
         { echo "FAIL $name (exit $code):" && tail -40 "$results/$name.log"; } >"$results/$name.said"
     else
-        echo "ok   $name $good" >"$results/$name.said"
+        echo "ok   $name $good ($((SECONDS - started)) s)" >"$results/$name.said"
     fi
     echo "$good $bad" >"$results/$name.count"
 }
@@ -38,7 +38,7 @@ done
 [ ${#programs[@]} -gt 0 ] || { echo "no test programs in $build/tests; hint: make all-tests" && echo "0 passed, 1 failed" && exit 1; }
 
 for program in "${programs[@]}"; do
-    while [ "$(jobs -rp | wc -l)" -gt "$(nproc)" ]; do wait -n; done
+    while [ "$(jobs -rp | wc -l)" -ge $((2 * $(nproc))) ]; do wait -n; done
     run "$program" &
 done
 wait

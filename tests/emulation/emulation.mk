@@ -14,10 +14,11 @@ EMU = build/emulation
 EMU_CXX ?= g++
 
 # The lines that a report names are relative to the top folder, wherever (and in whichever compiler cache) an object was made.
-EMU_COMMON = -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DZTRAIN_EMULATION=1 -DZTRAIN_CUDA=1 -DZTRAIN_FAULTS=1 -I. -Itests/emulation \
-	-isystem $(EMULATION_INCLUDE) -g -ffile-prefix-map=$(CURDIR)=. -fno-omit-frame-pointer -fno-math-errno -MMD -MP $(if $(filter 1,$(WERROR)),-Werror)
-EMU_SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
-EMU_C_FLAGS = -std=c11 -O1 -fopenmp $(EMU_COMMON) $(EMU_SANITIZE)
+EMU_DEFINES = -DZTRAIN_EMULATION=1 -DZTRAIN_CUDA=1 -Itests/emulation -isystem $(EMULATION_INCLUDE)
+EMU_COMMON = -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DZTRAIN_FAULTS=1 -I. $(EMU_DEFINES) \
+	$(DEBUG) -ffile-prefix-map=$(CURDIR)=. -fno-omit-frame-pointer -fno-math-errno -MMD -MP $(if $(filter 1,$(WERROR)),-Werror)
+EMU_SANITIZE = $(SANITIZERS_address)
+EMU_C_FLAGS = -O1 $(CFLAGS_COMMON) $(call CFLAGS_INSTRUMENTED,address) -fopenmp $(EMU_DEFINES)
 EMU_RUNTIME_FLAGS = -std=c++17 -O2 $(EMU_COMMON) -Wall -Wextra -Wshadow
 EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pragmas -Wno-maybe-uninitialized \
 	$(if $(shell grep -qw fma /proc/cpuinfo && echo 1),-mfma)
