@@ -80,7 +80,7 @@ ROOMS = core core/training core/model core/metrics core/flight core/spec core/da
 	comm comm/wire comm/launch comm/control comm/zero ckpt ckpt/huggingface
 CMD_ROOMS = cmd cmd/report cmd/train cmd/save cmd/supervise cmd/observe cmd/run cmd/engine
 # Files that only a build with CUDA has. The others of gpu/cuda include none of its headers.
-CUDA_IN_EVERY_BUILD = $(addprefix gpu/cuda/,cuda_reserve.c cuda_workspace.c gemm_trial.c nvml.c)
+CUDA_IN_EVERY_BUILD = $(addprefix gpu/cuda/,cuda_reserve.c cuda_workspace.c nvml.c)
 CUDA_ONLY_C = $(filter-out $(CUDA_IN_EVERY_BUILD),$(wildcard gpu/cuda/*.c gpu/cuda/*/*.c)) comm/transport_nccl.c
 UNIT_SOURCES := $(sort $(shell find tests/unit -name 'test_*.c'))
 UNIT_FOLDERS := $(patsubst %/,%,$(sort $(dir $(UNIT_SOURCES))))

@@ -5,7 +5,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/device_choices.h"
-#include "gpu/gemm_cache.h"
+#include "gpu/autotune_cache.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static const char prefix[] = "kernels-";
 static void file_name(const struct device *device, char name[NAME_SIZE])
 {
     char words[sizeof device->name];
-    gemm_cache_file_words(device->name, words);
+    autotune_cache_file_words(device->name, words);
     snprintf(name, NAME_SIZE, "%s%s.txt", prefix, words);
 }
 _Static_assert(sizeof prefix + sizeof((struct device *)NULL)->name + sizeof ".txt" <= NAME_SIZE, "every name fits");

@@ -1,9 +1,12 @@
-/* cudnn_graph.c: operation graphs of cuDNN's backend API: see cudnn_graph.h.
+/* cudnn_graph.c: operation graphs of cuDNN's backend API.
  *
  * Every object of that API is a descriptor: it is created, gets attributes, and is finalized. A graph owns its
- * descriptors in the order of creation and destroys them last to first; a plan keeps its graph, because it may refer to
- * it. */
+ * descriptors in the order of creation and destroys them last to first; plans keep their graph, because they may refer
+ * to it. */
 #include "gpu/cuda/cudnn_graph.h"
+
+#include "core/heartbeat.h"
+#include "core/memory.h"
 
 #if ZTRAIN_HAVE_CUDNN
 
@@ -12,8 +15,14 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 8, MAX_CONFIGS = 32, MAX_NOTES = 16 };
-enum { MAX_KNOBS = 64 };
+enum {
+    MAX_DESCRIPTORS = 400,
+    MAX_OPERATIONS = 80,
+    MAX_CONSTANTS = 8,
+    MAX_CONFIGS = 32,
+    MAX_NOTES = 16,
+    MAX_KNOBS = 64
+};
 enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
 struct cudnn_graph {
@@ -25,39 +34,20 @@ struct cudnn_graph {
     int num_operations;
     float constants[MAX_CONSTANTS];
     int num_constants, num_virtual;
+    int num_plans;                 /* that refer to the graph: the last one frees it */
     bool used[CUDNN_MAX_POINTERS]; /* ids of tensors in memory */
-    cudnnStatus_t status;          /* the first failure */
+    bool failed;                   /* for the reason `why` */
     char why[512];
-};
-
-struct cudnn_plan {
-    struct cudnn_graph *graph; /* owned */
-    cudnnBackendDescriptor_t descriptor;
-    int64_t workspace, engine, proposal;
-    uint64_t kernel;
-    char why[512]; /* of the last execution that failed */
 };
 
 /* ---- descriptors --------------------------------------------------------- */
 
-struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank)
-{
-    struct cudnn_graph *graph = calloc(1, sizeof *graph);
-    if (!graph)
-        return NULL;
-    graph->target = *target;
-    graph->rank = rank;
-    return graph;
-}
-
-void cudnn_graph_free(struct cudnn_graph *graph)
-{
-    if (!graph)
-        return;
-    while (graph->count > 0)
-        graph->target.cudnn->cudnnBackendDestroyDescriptor(graph->all[--graph->count]);
-    free(graph);
-}
+struct attribute {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count;
+    const void *values; /* NULL: it is not set */
+};
 
 /* The library's words for its last refusal on this thread. */
 static void describe_failure(const struct cudnn_functions *cudnn, cudnnStatus_t status, char *text, size_t size)
@@ -69,47 +59,72 @@ static void describe_failure(const struct cudnn_functions *cudnn, cudnnStatus_t 
     snprintf(text, size, "%s%s%s", cudnn->cudnnGetErrorString(status), *detail ? ": " : "", detail);
 }
 
-static void keep_failure(struct cudnn_graph *graph, cudnnStatus_t status, const char *what)
+/* A finalized descriptor; NULL: `why` has the reason. */
+static cudnnBackendDescriptor_t make_descriptor(const struct cudnn_functions *cudnn, cudnnBackendDescriptorType_t type,
+                                                const struct attribute *attributes, size_t count, char *why,
+                                                size_t size)
 {
-    char reason[384];
-    if (graph->status != CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_SUCCESS)
-        return;
-    graph->status = status;
-    describe_failure(graph->target.cudnn, status, reason, sizeof reason);
+    cudnnBackendDescriptor_t descriptor = NULL;
+    cudnnStatus_t status = cudnn->cudnnBackendCreateDescriptor(type, &descriptor);
+    for (const struct attribute *a = attributes; a < attributes + count && status == CUDNN_STATUS_SUCCESS; a++)
+        if (a->values)
+            status = cudnn->cudnnBackendSetAttribute(descriptor, a->name, a->type, a->count, a->values);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnn->cudnnBackendFinalize(descriptor);
+    if (status == CUDNN_STATUS_SUCCESS)
+        return descriptor;
+    describe_failure(cudnn, status, why, size);
+    if (descriptor)
+        cudnn->cudnnBackendDestroyDescriptor(descriptor);
+    return NULL;
+}
+
+static void fail(struct cudnn_graph *graph, const char *what, const char *reason)
+{
+    graph->failed = true;
     snprintf(graph->why, sizeof graph->why, "%s: %s", what, reason);
 }
 
 /* A descriptor of the graph; NULL after a failure. */
-static cudnnBackendDescriptor_t create_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type,
-                                                  const char *what)
+static cudnnBackendDescriptor_t add_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type,
+                                               const char *what, const struct attribute *attributes, size_t count)
+{
+    char reason[384];
+    ASSERT(graph->count < MAX_DESCRIPTORS);
+    if (graph->failed)
+        return NULL;
+    cudnnBackendDescriptor_t descriptor =
+        make_descriptor(graph->target.cudnn, type, attributes, count, reason, sizeof reason);
+    if (descriptor)
+        graph->all[graph->count++] = descriptor;
+    else
+        fail(graph, what, reason);
+    return descriptor;
+}
+
+/* One that the library fills; NULL: it has none. */
+static cudnnBackendDescriptor_t add_empty(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
     ASSERT(graph->count < MAX_DESCRIPTORS);
-    if (graph->status == CUDNN_STATUS_SUCCESS)
-        keep_failure(graph, graph->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor), what);
-    if (graph->status != CUDNN_STATUS_SUCCESS)
+    if (graph->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor) != CUDNN_STATUS_SUCCESS)
         return NULL;
     return graph->all[graph->count++] = descriptor;
 }
 
-static void set_attribute(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor,
-                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                          const void *values, const char *what)
+struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank)
 {
-    if (graph->status == CUDNN_STATUS_SUCCESS)
-        keep_failure(graph, graph->target.cudnn->cudnnBackendSetAttribute(descriptor, name, type, count, values), what);
+    struct cudnn_graph *graph = memory_zeroed(1, sizeof *graph);
+    graph->target = *target;
+    graph->rank = rank;
+    return graph;
 }
 
-static void set_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor,
-                           cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value, const char *what)
+static void graph_free(struct cudnn_graph *graph)
 {
-    set_attribute(graph, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
-}
-
-static void finalize_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor, const char *what)
-{
-    if (graph->status == CUDNN_STATUS_SUCCESS)
-        keep_failure(graph, graph->target.cudnn->cudnnBackendFinalize(descriptor), what);
+    while (graph->count > 0)
+        graph->target.cudnn->cudnnBackendDestroyDescriptor(graph->all[--graph->count]);
+    free(graph);
 }
 
 /* ---- tensors ------------------------------------------------------------- */
@@ -119,21 +134,21 @@ enum tensor_kind { IN_MEMORY, VIRTUAL, ON_HOST };
 static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_t id, struct cudnn_tensor *tensor,
                         const struct cudnn_tensor *offsets)
 {
-    static const char what[] = "a tensor";
-    int64_t alignment = ALIGNMENT;
+    const int64_t alignment = ALIGNMENT;
     const int unused = CUDNN_RANK - graph->rank;
-    cudnnBackendDescriptor_t d = tensor->descriptor = create_descriptor(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &tensor->type, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, graph->rank, tensor->dims + unused, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, graph->rank, tensor->strides + unused, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, what);
-    bool is_virtual = kind == VIRTUAL, is_value = kind == ON_HOST;
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual, what);
-    set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_value, what);
-    if (offsets)
-        set_descriptor(graph, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offsets->descriptor, what);
-    finalize_descriptor(graph, d, what);
+    const bool is_virtual = kind == VIRTUAL, is_value = kind == ON_HOST;
+    const struct attribute attributes[] = {
+        {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id},
+        {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &tensor->type},
+        {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, graph->rank, tensor->dims + unused},
+        {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, graph->rank, tensor->strides + unused},
+        {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
+        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual},
+        {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_value},
+        {CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, offsets ? &offsets->descriptor : NULL},
+    };
+    tensor->descriptor =
+        add_descriptor(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor", attributes, COUNT_OF(attributes));
 }
 
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
@@ -175,33 +190,33 @@ struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value)
 
 /* ---- operations ---------------------------------------------------------- */
 
-static void add_operation(struct cudnn_graph *graph, cudnnBackendDescriptor_t operation, const char *what)
+static void add_operation(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type, const char *what,
+                          const struct attribute *attributes, size_t count)
 {
-    finalize_descriptor(graph, operation, what);
     ASSERT(graph->num_operations < MAX_OPERATIONS);
-    graph->operations[graph->num_operations++] = operation;
+    graph->operations[graph->num_operations++] = add_descriptor(graph, type, what, attributes, count);
 }
 
 void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwise *how, const struct cudnn_tensor *x,
                           const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out)
 {
     static const char what[] = "a pointwise operation";
-    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what);
-    set_attribute(graph, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &how->mode, what);
-    set_attribute(graph, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &how->computed_in, what);
-    if (how->mode == CUDNN_POINTWISE_GEN_INDEX)
-        set_attribute(graph, d, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &how->axis, what);
-    finalize_descriptor(graph, d, what);
-
-    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->descriptor, what);
-    if (b)
-        set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->descriptor, what);
-    if (t)
-        set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->descriptor, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out->descriptor, what);
-    add_operation(graph, operation, what);
+    const int64_t *axis = how->mode == CUDNN_POINTWISE_GEN_INDEX ? &how->axis : NULL;
+    const struct attribute mode[] = {
+        {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &how->mode},
+        {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &how->computed_in},
+        {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis},
+    };
+    const cudnnBackendDescriptor_t d =
+        add_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, mode, COUNT_OF(mode));
+    const struct attribute operands[] = {
+        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
+        {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
+        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, b ? &b->descriptor : NULL},
+        {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, t ? &t->descriptor : NULL},
+        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
+    };
+    add_operation(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
 struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudnn_pointwise *how,
@@ -213,34 +228,27 @@ struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudn
     return out;
 }
 
-/* Lengths of m, n or k in a matrix product; NULL: those of the dimension. */
-static void set_lengths(struct cudnn_graph *graph, cudnnBackendDescriptor_t operation, cudnnBackendAttributeName_t name,
-                        const struct cudnn_tensor *lengths, const char *what)
-{
-    if (lengths)
-        set_descriptor(graph, operation, name, lengths->descriptor, what);
-}
-
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
-                  const struct cudnn_lengths *lengths, const struct cudnn_tensor *out)
+                  const struct cudnn_tensor *const lengths[3], const struct cudnn_tensor *out)
 {
     static const char what[] = "a matrix product";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
-    set_attribute(graph, d, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in, what);
-    finalize_descriptor(graph, d, what);
-
-    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a->descriptor, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b->descriptor, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out->descriptor, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, d, what);
-    if (lengths) {
-        set_lengths(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, lengths->m, what);
-        set_lengths(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, lengths->n, what);
-        set_lengths(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, lengths->k, what);
-    }
-    add_operation(graph, operation, what);
+    const struct attribute type[] = {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in}};
+    const cudnnBackendDescriptor_t d =
+        add_descriptor(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what, type, COUNT_OF(type));
+    const void *of[3];
+    for (int i = 0; i < 3; i++)
+        of[i] = lengths && lengths[i] ? &lengths[i]->descriptor : NULL;
+    const struct attribute operands[] = {
+        {CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &a->descriptor},
+        {CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b->descriptor},
+        {CUDNN_ATTR_OPERATION_MATMUL_CDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
+        {CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
+        {CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[0]},
+        {CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[1]},
+        {CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[2]},
+    };
+    add_operation(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
 void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
@@ -248,30 +256,32 @@ void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const st
 {
     static const char what[] = "a reduction";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what);
-    set_attribute(graph, d, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in, what);
-    set_attribute(graph, d, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how, what);
-    finalize_descriptor(graph, d, what);
-
-    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, d, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x->descriptor, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out->descriptor, what);
-    add_operation(graph, operation, what);
+    const struct attribute type[] = {
+        {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
+        {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how},
+    };
+    const cudnnBackendDescriptor_t d =
+        add_descriptor(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what, type, COUNT_OF(type));
+    const struct attribute operands[] = {
+        {CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
+        {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
+        {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
+    };
+    add_operation(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
 struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
                                     const struct cudnn_tensor *offsets)
 {
-    static const char what[] = "a transposition";
     struct cudnn_tensor out = {.type = type,
                                .dims = {x->dims[0], x->dims[1], x->dims[3], x->dims[2]},
                                .strides = {x->strides[0], x->strides[1], x->strides[3], x->strides[2]}};
     make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &out, offsets);
-    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->descriptor, what);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out.descriptor, what);
-    add_operation(graph, operation, what);
+    const struct attribute operands[] = {
+        {CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
+        {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out.descriptor},
+    };
+    add_operation(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition", operands, COUNT_OF(operands));
     return out;
 }
 
@@ -319,7 +329,7 @@ static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t
     const struct cudnn_functions *cudnn = graph->target.cudnn;
     cudnnBackendNumericalNote_t notes[MAX_NOTES];
     int64_t count = 0;
-    cudnnBackendDescriptor_t descriptor = create_descriptor(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
+    cudnnBackendDescriptor_t descriptor = add_empty(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     if (!descriptor ||
         cudnn->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
                                         &descriptor) != CUDNN_STATUS_SUCCESS ||
@@ -334,26 +344,35 @@ static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t
     return true;
 }
 
-/* The engines that the library proposes, best first. */
+/* The engines that the library proposes, best first; returns their number. */
 static int propose_engines(struct cudnn_graph *graph, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
                            cudnnBackendDescriptor_t configs[MAX_CONFIGS])
 {
     static const char what[] = "the choice of engines";
+    char reason[384];
     int64_t count = 0;
-    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what);
-    set_descriptor(graph, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations, what);
-    set_attribute(graph, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, what);
-    if (graph->target.gpu)
-        set_descriptor(graph, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, graph->target.gpu, what);
-    finalize_descriptor(graph, d, what);
-    for (int i = 0; i < MAX_CONFIGS; i++)
-        configs[i] = create_descriptor(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
-    if (graph->status == CUDNN_STATUS_SUCCESS)
-        keep_failure(graph,
-                     graph->target.cudnn->cudnnBackendGetAttribute(
-                         d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count, configs),
-                     what);
-    return graph->status == CUDNN_STATUS_SUCCESS ? (int)count : 0;
+    const struct attribute attributes[] = {
+        {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations},
+        {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
+        {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+         graph->target.gpu ? &graph->target.gpu : NULL},
+    };
+    const cudnnBackendDescriptor_t d =
+        add_descriptor(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what, attributes, COUNT_OF(attributes));
+    int64_t made = 0;
+    while (d && made < MAX_CONFIGS && (configs[made] = add_empty(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)))
+        made++;
+    const cudnnStatus_t status =
+        d ? graph->target.cudnn->cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, configs)
+          : CUDNN_STATUS_SUCCESS;
+    if (status != CUDNN_STATUS_SUCCESS) {
+        describe_failure(graph->target.cudnn, status, reason, sizeof reason);
+        fail(graph, what, reason);
+        count = 0;
+    }
+    graph->failed = false; /* the other mode may succeed; `why` has the failure of this one */
+    return (int)(count < made ? count : made);
 }
 
 /* A finalized plan of this engine, or NULL. */
@@ -361,144 +380,124 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
                                            int64_t *workspace)
 {
     const struct cudnn_functions *cudnn = graph->target.cudnn;
-    cudnnBackendDescriptor_t plan = NULL;
-    int64_t count = 0;
-    cudnnStatus_t status = cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendFinalize(plan);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                                                 &count, workspace);
-    if (status == CUDNN_STATUS_SUCCESS)
-        return plan;
+    const struct attribute engine[] = {
+        {CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config}};
     char reason[384];
-    describe_failure(cudnn, status, reason, sizeof reason);
-    snprintf(graph->why, sizeof graph->why, "the last engine's plan: %s", reason);
-    if (plan)
+    int64_t count = 0;
+    cudnnBackendDescriptor_t plan =
+        make_descriptor(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, engine, 1, reason, sizeof reason);
+    const cudnnStatus_t status = plan ? cudnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                                        CUDNN_TYPE_INT64, 1, &count, workspace)
+                                      : CUDNN_STATUS_SUCCESS;
+    if (plan && status == CUDNN_STATUS_SUCCESS)
+        return plan;
+    if (plan) {
+        describe_failure(cudnn, status, reason, sizeof reason);
         cudnn->cudnnBackendDestroyDescriptor(plan);
+    }
+    snprintf(graph->why, sizeof graph->why, "the last engine's plan: %s", reason);
     return NULL;
 }
 
-/* The number of the first proposal of a mode. */
-static int64_t first_of_mode(cudnnBackendHeurMode_t mode)
-{
-    return mode == CUDNN_HEUR_MODE_A ? 0 : MAX_CONFIGS;
-}
+/* Plans in the making. */
+struct plan_list {
+    const struct cudnn_filter *filter;
+    struct cudnn_plan **plans;
+    int count, most;
+};
 
-static bool is_wished(const struct cudnn_wish *wish, uint64_t kernel)
+/* Whether a plan of this kernel is wanted. */
+static bool wants_kernel(const struct plan_list *list, uint64_t kernel)
 {
-    for (int i = 0; i < wish->num_passed; i++)
-        if (wish->passed[i] == kernel)
+    for (int i = 0; i < list->count; i++)
+        if (list->plans[i]->kernel == kernel)
             return false;
-    return !wish->kernel || wish->kernel == kernel;
+    return !list->filter->kernel || list->filter->kernel == kernel;
 }
 
-/* Fills the plan from the heuristics of one mode; false: no engine is acceptable, and `why` gives the reason of the
- * last one. */
-static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
-                          const struct cudnn_wish *wish)
+/* Adds the plan of a proposal, if it passes; if not, `why` may have the reason. */
+static void add_plan(struct plan_list *list, struct cudnn_graph *graph, cudnnBackendDescriptor_t config,
+                     int64_t proposal)
 {
-    struct cudnn_graph *graph = plan->graph;
-    cudnnBackendDescriptor_t configs[MAX_CONFIGS];
-    if (wish->first >= first_of_mode(mode) + MAX_CONFIGS)
-        return false;
-    int count = propose_engines(graph, operations, mode, configs);
-    graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may succeed; `why` has the failure of this one */
-    for (int i = 0; i < count; i++) {
-        plan->proposal = first_of_mode(mode) + i;
-        if (plan->proposal < wish->first)
-            continue;
-        if (!is_deterministic(graph, configs[i], &plan->engine) && !wish->unordered) {
-            snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
-            continue;
-        }
-        plan->kernel = hash_of_kernel(graph->target.cudnn, configs[i], plan->engine);
-        if (!is_wished(wish, plan->kernel))
-            continue;
-        cudnnBackendDescriptor_t descriptor = try_config(graph, configs[i], &plan->workspace);
-        if (descriptor && plan->workspace >= 0 && (size_t)plan->workspace <= wish->most_workspace) {
-            plan->descriptor = descriptor;
-            return true;
-        }
-        if (!descriptor)
-            continue;
-        snprintf(graph->why, sizeof graph->why, "it would need %.3f GiB of workspace",
-                 (double)plan->workspace / (1 << 30));
+    int64_t engine, workspace = 0;
+    if (!is_deterministic(graph, config, &engine) && !list->filter->unordered) {
+        snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
+        return;
+    }
+    const uint64_t kernel = hash_of_kernel(graph->target.cudnn, config, engine);
+    cudnnBackendDescriptor_t descriptor = wants_kernel(list, kernel) ? try_config(graph, config, &workspace) : NULL;
+    heartbeat_beat();
+    if (!descriptor)
+        return;
+    if (workspace < 0 || (size_t)workspace > list->filter->most_workspace) {
+        snprintf(graph->why, sizeof graph->why, "it would need %.3f GiB of workspace", (double)workspace / (1 << 30));
         graph->target.cudnn->cudnnBackendDestroyDescriptor(descriptor);
+        return;
     }
-    return false;
+    struct cudnn_plan *plan = list->plans[list->count++] = memory_zeroed(1, sizeof *plan);
+    *plan = (struct cudnn_plan){.kernel = kernel,
+                                .workspace = (size_t)workspace,
+                                .engine = engine,
+                                .proposal = proposal,
+                                .graph = graph,
+                                .descriptor = descriptor};
+    graph->num_plans++;
 }
 
-enum status cudnn_plan_new(struct cudnn_graph *graph, const struct cudnn_wish *wish, struct cudnn_plan **out,
-                           struct error *err)
+/* Adds plans of what one mode of the heuristics proposes; its proposals are counted from `first`. */
+static void add_plans(struct plan_list *list, struct cudnn_graph *graph, cudnnBackendDescriptor_t operations,
+                      cudnnBackendHeurMode_t mode, int64_t first)
 {
-    static const char what[] = "the graph of operations";
-    struct cudnn_plan *plan = *out = calloc(1, sizeof *plan);
-    if (!plan) {
-        cudnn_graph_free(graph);
-        return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
+    cudnnBackendDescriptor_t configs[MAX_CONFIGS];
+    if (list->count == list->most)
+        return;
+    const int count = propose_engines(graph, operations, mode, configs);
+    for (int i = 0; i < count && list->count < list->most; i++)
+        add_plan(list, graph, configs[i], first + i);
+}
+
+int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter, struct cudnn_plan **plans, int most,
+                    struct error *err)
+{
+    struct plan_list list = {.filter = filter, .plans = plans, .most = most};
+    const int version = graph->target.version;
+    const struct attribute attributes[] = {
+        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, graph->target.handle ? &graph->target.handle : NULL},
+        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations, graph->operations},
+    };
+    cudnnBackendDescriptor_t operations = add_descriptor(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+                                                         "the graph of operations", attributes, COUNT_OF(attributes));
+    if (operations) {
+        add_plans(&list, graph, operations, CUDNN_HEUR_MODE_A, 0);
+        add_plans(&list, graph, operations, CUDNN_HEUR_MODE_FALLBACK, MAX_CONFIGS);
     }
-    plan->graph = graph;
-    cudnnBackendDescriptor_t operations = create_descriptor(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
-    if (graph->target.handle)
-        set_attribute(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &graph->target.handle,
-                      what);
-    set_attribute(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                  graph->num_operations, graph->operations, what);
-    finalize_descriptor(graph, operations, what);
-    if (graph->status == CUDNN_STATUS_SUCCESS && (choose_engine(plan, operations, CUDNN_HEUR_MODE_A, wish) ||
-                                                  choose_engine(plan, operations, CUDNN_HEUR_MODE_FALLBACK, wish)))
-        return STATUS_OK;
-    error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
-              graph->target.version / 100 % 100, graph->target.version % 100,
+    if (list.count > 0)
+        return list.count;
+    error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", version / 10000, version / 100 % 100, version % 100,
               *graph->why ? graph->why
                           : "it proposes no engine; hint: does it find libnvrtc? CUDNN_LOGLEVEL_DBG=2 and "
                             "CUDNN_LOGDEST_DBG=stderr in the environment make it print more");
-    cudnn_plan_free(plan);
-    *out = NULL;
-    return err->code;
+    graph_free(graph);
+    return 0;
 }
 
 void cudnn_plan_free(struct cudnn_plan *plan)
 {
     if (!plan)
         return;
-    if (plan->descriptor)
-        plan->graph->target.cudnn->cudnnBackendDestroyDescriptor(plan->descriptor);
-    cudnn_graph_free(plan->graph);
+    plan->graph->target.cudnn->cudnnBackendDestroyDescriptor(plan->descriptor);
+    if (--plan->graph->num_plans == 0)
+        graph_free(plan->graph);
     free(plan);
 }
 
-size_t cudnn_plan_workspace_bytes(const struct cudnn_plan *plan)
-{
-    return (size_t)plan->workspace;
-}
-
-int64_t cudnn_plan_engine(const struct cudnn_plan *plan)
-{
-    return plan->engine;
-}
-
-int64_t cudnn_plan_proposal(const struct cudnn_plan *plan)
-{
-    return plan->proposal;
-}
-
-uint64_t cudnn_plan_kernel(const struct cudnn_plan *plan)
-{
-    return plan->kernel;
-}
-
-const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, int count, void *workspace)
+const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
+                               void *workspace)
 {
     struct cudnn_graph *graph = plan->graph;
     const struct cudnn_functions *cudnn = graph->target.cudnn;
     int64_t ids[CUDNN_MAX_POINTERS + MAX_CONSTANTS], n = 0;
-    void *places[CUDNN_MAX_POINTERS + MAX_CONSTANTS];
-    cudnnBackendDescriptor_t pack = NULL;
+    const void *places[CUDNN_MAX_POINTERS + MAX_CONSTANTS];
     for (int i = 0; i < count; i++) {
         if (!graph->used[i])
             continue;
@@ -509,51 +508,91 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, i
         ids[n] = FIRST_CONSTANT + i;
         places[n++] = &graph->constants[i];
     }
-    cudnnStatus_t status = cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n,
-                                                 places);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                                                 &workspace);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendFinalize(pack);
+    const struct attribute attributes[] = {
+        {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids},
+        {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, places},
+        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace},
+    };
+    cudnnBackendDescriptor_t pack = make_descriptor(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes,
+                                                    COUNT_OF(attributes), plan->why, sizeof plan->why);
+    if (!pack)
+        return plan->why;
+    cudnnStatus_t status = cudnn->cudnnSetStream(graph->target.handle, stream);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnn->cudnnBackendExecute(graph->target.handle, plan->descriptor, pack);
     if (status != CUDNN_STATUS_SUCCESS)
         describe_failure(cudnn, status, plan->why, sizeof plan->why);
-    if (pack)
-        cudnn->cudnnBackendDestroyDescriptor(pack);
+    cudnn->cudnnBackendDestroyDescriptor(pack);
     return status == CUDNN_STATUS_SUCCESS ? NULL : plan->why;
 }
 
-/* ---- GPUs that are only described ---------------------------------------- */
+/* ---- targets ------------------------------------------------------------- */
+
+enum status cudnn_target_open(struct cudnn_target *target, struct error *err)
+{
+    struct slow_call slow;
+    *target = (struct cudnn_target){.handle = NULL};
+    TRY(cudnn_open(&target->cudnn, err));
+    target->version = (int)target->cudnn->cudnnGetVersion();
+    heartbeat_slow_begin(&slow, "opening", "cuDNN", -1);
+    const cudnnStatus_t status = target->cudnn->cudnnCreate(&target->handle);
+    heartbeat_slow_end(&slow);
+    if (status == CUDNN_STATUS_SUCCESS)
+        return STATUS_OK;
+    target->handle = NULL;
+    return error_set(err, STATUS_DEVICE, "cannot open cuDNN: %s", target->cudnn->cudnnGetErrorString(status));
+}
 
 enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
                                struct error *err)
 {
     char reason[384];
     *target = (struct cudnn_target){.cudnn = cudnn, .version = (int)cudnn->cudnnGetVersion()};
-    cudnnStatus_t status = cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &target->gpu);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendSetAttribute(target->gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                                 CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendFinalize(target->gpu);
-    if (status == CUDNN_STATUS_SUCCESS)
-        return STATUS_OK;
-    describe_failure(cudnn, status, reason, sizeof reason);
-    cudnn_target_release(target);
-    return error_set(err, STATUS_DEVICE, "cuDNN does not take the description of a GPU: %s", reason);
+    const struct attribute attributes[] = {
+        {CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json}};
+    target->gpu = make_descriptor(cudnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes, 1, reason, sizeof reason);
+    return target->gpu ? STATUS_OK
+                       : error_set(err, STATUS_DEVICE, "cuDNN does not take the description of a GPU: %s", reason);
 }
 
-void cudnn_target_release(struct cudnn_target *target)
+void cudnn_target_close(struct cudnn_target *target)
 {
+    if (target->handle)
+        target->cudnn->cudnnDestroy(target->handle);
     if (target->gpu)
         target->cudnn->cudnnBackendDestroyDescriptor(target->gpu);
+    target->handle = NULL;
     target->gpu = NULL;
+}
+
+#else
+
+enum status cudnn_target_open(struct cudnn_target *target, struct error *err)
+{
+    *target = (struct cudnn_target){.handle = NULL};
+    return error_set(err, STATUS_DEVICE, "this build of ztrain has no cuDNN: it was built without its header");
+}
+
+void cudnn_target_close(struct cudnn_target *target)
+{
+    (void)target;
+}
+
+/* No target can be opened, so there are no plans. */
+void cudnn_plan_free(struct cudnn_plan *plan)
+{
+    ASSERT(!plan);
+}
+
+const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
+                               void *workspace)
+{
+    (void)plan;
+    (void)stream;
+    (void)pointers;
+    (void)count;
+    (void)workspace;
+    BUG("no cuDNN");
 }
 
 #endif

@@ -3,30 +3,72 @@
  * A graph is written down as its formula: tensors of the caller, and operations that return virtual tensors, which are
  * never stored. cuDNN recognises the graph as a whole and has a kernel for it, or refuses it:
  *
- *     operations -> heuristics: engines, best first -> a plan of the first acceptable engine -> execution on a stream
+ *     operations -> heuristics: engines, best first -> plans of the acceptable ones -> execution on a stream
  *
  * The first error stays in the graph and later calls do nothing, so formulas need no checks between their lines;
- * cudnn_plan_new() reports it. All tensors have four dimensions, or three in a graph of rank 3, whose first dimension
+ * cudnn_plans_new() reports it. All tensors have four dimensions, or three in a graph of rank 3, whose first dimension
  * is 1 and is not told the library; strides count elements. Calls of one graph and its plan come from one thread. */
 #pragma once
 
 #include "gpu/cuda/cuda_libraries.h"
 
-#if ZTRAIN_HAVE_CUDNN
-
+#include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { CUDNN_RANK = 4 };
 
 /* The library and the GPU that plans are made for: the GPU of `handle`, or one that is only described
  * (cudnn_describe_gpu()), whose plans can be looked at but not executed. */
 struct cudnn_target {
     const struct cudnn_functions *cudnn; /* borrowed */
-    cudnnHandle_t handle;                /* NULL: a described GPU */
-    cudnnBackendDescriptor_t gpu;        /* the description; NULL with a handle */
+    struct cudnnContext *handle;         /* NULL: a described GPU, or cuDNN cannot be used */
+    void *gpu;                           /* the description; NULL with a handle */
     int version;                         /* 91900: 9.19.0 */
 };
+
+/* Opens cuDNN for the thread's GPU. STATUS_DEVICE: there is none, or it does not start. */
+enum status cudnn_target_open(struct cudnn_target *target, struct error *err);
+void cudnn_target_close(struct cudnn_target *target); /* also of one that was not opened */
+
+/* ---- plans --------------------------------------------------------------- */
+
+struct cudnn_graph;
+
+/* Which kernel a plan has: a hash, never 0, over the engine and its settings (cuDNN's knobs), which together tell the
+ * proposals of a version for a graph apart. Neither its place nor its engine do: the library leaves out what a chip
+ * cannot run, and proposes engines several times with other settings. */
+struct cudnn_plan {
+    uint64_t kernel;
+    size_t workspace; /* bytes */
+    int64_t engine;   /* its number among the library's */
+    int64_t proposal; /* its number among the proposals for this graph: those of heuristic mode A, then the fallbacks */
+    struct cudnn_graph *graph; /* private, like the others; shared with the plans that were made with this one */
+    void *descriptor;
+    char why[512]; /* of the last execution that failed */
+};
+
+/* Which of the library's proposals will do. */
+struct cudnn_filter {
+    bool unordered;        /* results need not repeat bit for bit */
+    size_t most_workspace; /* bytes */
+    uint64_t kernel;       /* the only one that will do; 0: any */
+};
+
+/* Makes plans of the first `most` proposals that pass the filter, no kernel twice; returns their number. 0: `err` has
+ * the refusal, in the library's words. Takes the graph over. */
+int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter, struct cudnn_plan **plans, int most,
+                    struct error *err);
+void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
+
+/* Enqueues the plan. pointers (id): device memory; the workspace is 256-byte aligned scratch memory. Allocates no
+ * device memory and waits for nothing. NULL, or the reason of a failure. */
+const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
+                               void *workspace);
+
+#if ZTRAIN_HAVE_CUDNN
+
+/* ---- graphs -------------------------------------------------------------- */
+
+enum { CUDNN_RANK = 4 };
 
 /* A tensor of a graph; dims and strides serve the tensors that are derived from it. */
 struct cudnn_tensor {
@@ -35,12 +77,8 @@ struct cudnn_tensor {
     int64_t dims[CUDNN_RANK], strides[CUDNN_RANK];
 };
 
-struct cudnn_graph;
-struct cudnn_plan;
-
-/* rank: CUDNN_RANK or 3. The target is copied. NULL: out of memory. */
+/* rank: CUDNN_RANK or 3. The target is copied. cudnn_plans_new() frees it. */
 struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank);
-void cudnn_graph_free(struct cudnn_graph *graph); /* may be NULL */
 
 /* cudnn_memory() adds a tensor in memory, whose pointer is `id` (from 0) in cudnn_plan_execute(); cudnn_virtual() a
  * virtual one that is dense, the last dimension innermost; cudnn_scalar() a value on the host. */
@@ -65,51 +103,18 @@ void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwis
 struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudnn_pointwise *how,
                                     const struct cudnn_tensor *x, const struct cudnn_tensor *b,
                                     const struct cudnn_tensor *t);
-/* The lengths of a product's m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: that of the
- * dimension. */
-struct cudnn_lengths {
-    const struct cudnn_tensor *m, *n, *k;
-};
-/* lengths may be NULL. */
+/* lengths: those of m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: the dimension's. May
+ * be NULL itself. */
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
-                  const struct cudnn_lengths *lengths, const struct cudnn_tensor *out);
+                  const struct cudnn_tensor *const lengths[3], const struct cudnn_tensor *out);
 void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
                   const struct cudnn_tensor *out);
 /* x with its two last dimensions exchanged, rounded to `type`; offsets: those of x, NULL if it is not ragged. */
 struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
                                     const struct cudnn_tensor *offsets);
 
-/* What a plan should be like. The library's proposals are numbered: those of heuristic mode A, then the fallbacks. */
-struct cudnn_wish {
-    bool unordered;         /* its results need not repeat bit for bit */
-    size_t most_workspace;  /* bytes */
-    int64_t first;          /* proposals before this one are passed over */
-    uint64_t kernel;        /* the only one that will do, by cudnn_plan_kernel(); 0: any */
-    const uint64_t *passed; /* kernels that are passed over (num_passed) */
-    int num_passed;
-};
-
-/* Makes a plan of the first proposal that is as wished. Takes the graph over, on failure as well (STATUS_DEVICE: the
- * refusal, in the library's words). */
-enum status cudnn_plan_new(struct cudnn_graph *graph, const struct cudnn_wish *wish, struct cudnn_plan **plan,
-                           struct error *err);
-void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
-size_t cudnn_plan_workspace_bytes(const struct cudnn_plan *plan);
-int64_t cudnn_plan_engine(const struct cudnn_plan *plan);   /* its number among the library's */
-int64_t cudnn_plan_proposal(const struct cudnn_plan *plan); /* and among the proposals for this graph */
-
-/* Which kernel the plan has: a hash, never 0, over the engine and its settings (cuDNN's knobs), which together tell the
- * proposals of a version for a graph apart. Neither its place nor its engine do: the library leaves out what a chip
- * cannot run, and proposes engines several times with other settings. */
-uint64_t cudnn_plan_kernel(const struct cudnn_plan *plan);
-
-/* Enqueues the plan on the stream of the target's handle. pointers (id): device memory; the workspace is 256-byte
- * aligned scratch memory. Allocates no device memory and waits for nothing. NULL, or the reason of a failure. */
-const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, int count, void *workspace);
-
 /* A target for a GPU that need not exist, from its description as cuDNN writes it (JSON). */
 enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
                                struct error *err);
-void cudnn_target_release(struct cudnn_target *target); /* of cudnn_describe_gpu() */
 
 #endif

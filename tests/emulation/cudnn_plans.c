@@ -3,11 +3,11 @@
  *
  *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; without arguments all of them
  *
- * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention/attention_cudnn_graph.c and
- * gemm_cuda_gated_graph.c, and compiles their kernels for that GPU; only the driver that would load them is missing
+ * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention/attention_cudnn_graph.c
+ * and gemm_cuda_gated_graph.c, and compiles their kernels for that GPU; only the driver that would load them is missing
  * (absent_driver.c, whose library must lie next to this program). So the program shows that the library understands the
  * graphs, that there are engines whose bits repeat, and the workspace that they need. When a run begins, the results of
- * the plans are compared with those of ztrain's kernels (gpu/cuda/attention/attention_cudnn_verify.c).
+ * the plans are compared with those of ztrain's kernels (gpu/cuda/autotune.h).
  *
  * The description lacks one thing that a real H200 has: how its multiprocessors are spread over GPCs. No member for it
  * is documented, and cuDNN 9.19 passes over its kernels for sm90 in products then ("No GPC available",
@@ -17,7 +17,7 @@
  * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with a version
  * that takes no descriptions, it prints that and exits 0. */
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
-#include "gpu/cuda/gemm/gemm_cuda_gated_graph.h"
+#include "gpu/cuda/gemm/gemm_cuda_gated.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -122,23 +122,23 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
     struct error err;
     struct cudnn_plan *plan;
     struct attention_shape shape = shape_of(c, backward);
-    const struct cudnn_wish wish = {.most_workspace = SIZE_MAX};
-    enum status status =
-        attention_graph_plan(target, backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD, &shape, &wish, &plan, &err);
-    bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
+    const struct cudnn_filter filter = {.most_workspace = SIZE_MAX};
+    const enum attention_direction direction = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
+    const bool made = attention_graph_plans(target, direction, &shape, &filter, &plan, 1, &err) == 1;
+    bool good = made ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
            " of keys, window %" PRId64 "%s%s%s%s: ",
            gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV, c->window,
            c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "", shape.unordered ? ", unordered" : "",
            shape.dropout ? ", dropout" : "");
-    if (status == STATUS_OK)
-        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")%s\n", cudnn_plan_engine(plan),
-               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), kernel_name(), cudnn_plan_kernel(plan),
+    if (made)
+        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")%s\n", plan->engine,
+               (double)plan->workspace / (1 << 20), kernel_name(), plan->kernel,
                good ? "" : "  WRONG: should be refused");
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);
-    cudnn_plan_free(plan);
+    cudnn_plan_free(made ? plan : NULL);
     return good;
 }
 
@@ -176,18 +176,18 @@ static bool try_product(const struct cudnn_target *target, const struct gpu *gpu
     struct error err;
     struct cudnn_plan *plan;
     const struct gemm_key key = key_of(c, backward);
-    const struct cudnn_wish wish = {.most_workspace = 64 << 20};
-    const enum status status = gemm_gated_plan(target, &key, &wish, &plan, &err);
-    const bool good = status == STATUS_OK || !gpu->required;
+    const struct cudnn_filter filter = {.most_workspace = 64 << 20};
+    const bool made = gemm_gated_plans(target, &key, &filter, &plan, 1, &err) == 1;
+    const bool good = made || !gpu->required;
     printf("%s product with SwiGLU %s, %s, %" PRId64 " tokens, %" PRId64 " to %" PRId64 ": ", gpu->name,
            backward ? "backward" : "forward", dtype_name(c->dtype), c->M, c->C, c->F);
-    if (status == STATUS_OK)
-        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")\n", cudnn_plan_engine(plan),
-               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), kernel_name(), cudnn_plan_kernel(plan));
+    if (made)
+        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")\n", plan->engine,
+               (double)plan->workspace / (1 << 20), kernel_name(), plan->kernel);
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);
-    cudnn_plan_free(plan);
+    cudnn_plan_free(made ? plan : NULL);
     return good;
 }
 
@@ -207,7 +207,7 @@ static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, 
     for (size_t i = 0; i < COUNT_OF(products); i++)
         for (int backward = 0; backward < 2; backward++)
             good = try_product(&target, gpu, &products[i], backward) && good;
-    cudnn_target_release(&target);
+    cudnn_target_close(&target);
     return good;
 }
 

@@ -7,33 +7,23 @@
  *                            kernels
  *
  * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan and the
- * size of its pieces are those of the cache on disk (attention_cudnn_choose.h): all ranks of a machine and a resumed
+ * size of its pieces are those of the cache on disk (gpu/autotune_cache.h): all ranks of a machine and a resumed
  * run compute with the same kernels. Without a cache they depend on the shape, the GPU and the library alone. One
  * thread: the device's. */
 #include "gpu/cuda/attention/attention_cudnn.h"
 
-#include "core/clock.h"
 #include "core/env_switch.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
-#include "gpu/cuda/attention/attention_cudnn_choose.h"
-#include "gpu/cuda/attention/attention_cudnn_verify.h"
+#include "core/memory.h"
+#include "gpu/cuda/attention/attention_cuda_kernels.h"
+#include "gpu/cuda/attention/attention_cudnn_autotune.h"
 #include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/ops_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The values of ZTRAIN_CUDA_ATTENTION; -1: it is not set. */
-enum { WISH_OWN, WISH_CUDNN, WISH_COUNT };
-
-static enum status attention_wish(int *wish, struct error *err)
-{
-    static const char *const words[WISH_COUNT] = {[WISH_OWN] = "own", [WISH_CUDNN] = "cudnn"};
-    return env_choice("ZTRAIN_CUDA_ATTENTION", words, WISH_COUNT, wish, err);
-}
-
-#if ZTRAIN_HAVE_CUDNN
 
 static const char *const direction_names[ATTENTION_DIRECTIONS] = {"forward", "backward"};
 
@@ -54,19 +44,7 @@ static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
     if (a->tried)
         return a->target.handle ? STATUS_OK : error_set(err, STATUS_DEVICE, "%s", a->why);
     a->tried = true;
-    enum status status = cudnn_open(&a->target.cudnn, err);
-    if (status == STATUS_OK) {
-        a->target.version = (int)a->target.cudnn->cudnnGetVersion();
-        struct slow_call slow;
-        heartbeat_slow_begin(&slow, "opening", "cuDNN", -1);
-        cudnnStatus_t code = a->target.cudnn->cudnnCreate(&a->target.handle);
-        heartbeat_slow_end(&slow);
-        if (code != CUDNN_STATUS_SUCCESS) {
-            a->target.handle = NULL;
-            status = error_set(err, STATUS_DEVICE, "cannot open cuDNN on GPU %d: %s", a->cuda->index,
-                               a->target.cudnn->cudnnGetErrorString(code));
-        }
-    }
+    const enum status status = cudnn_target_open(&a->target, err);
     if (status != STATUS_OK)
         snprintf(a->why, sizeof a->why, "%.*s", (int)sizeof a->why - 1, err->text);
     return status;
@@ -75,28 +53,24 @@ static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
 const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *a)
 {
     struct error ignored;
-    return a && open_cudnn(a, &ignored) == STATUS_OK ? &a->target : NULL;
+    return open_cudnn(a, &ignored) == STATUS_OK ? &a->target : NULL;
 }
 
 enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
 {
-    int wish;
-    *attention = NULL;
-    TRY(attention_wish(&wish, err));
-    struct attention_cudnn *a = *attention = calloc(1, sizeof *a);
-    if (!a)
-        return error_set(err, STATUS_DEVICE, "cannot open a CUDA device: out of memory");
+    static const char *const words[] = {"own", "cudnn"};
+    int word;
+    TRY(env_choice("ZTRAIN_CUDA_ATTENTION", words, COUNT_OF(words), &word, err));
+    struct attention_cudnn *a = *attention = memory_zeroed(1, sizeof *a);
     a->cuda = cuda;
-    a->off = wish == WISH_OWN;
-    a->demanded = wish == WISH_CUDNN;
-    enum status status = STATUS_OK;
-    if (a->demanded && (status = open_cudnn(a, err)) != STATUS_OK)
-        error_prefix(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN");
-    if (status != STATUS_OK) {
-        attention_cudnn_free(a);
-        *attention = NULL;
-    }
-    return status;
+    a->off = word == 0;
+    a->demanded = word == 1;
+    if (!a->demanded || open_cudnn(a, err) == STATUS_OK)
+        return STATUS_OK;
+    attention_cudnn_free(a);
+    *attention = NULL;
+    error_prefix(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN");
+    return err->code;
 }
 
 void attention_cudnn_free(struct attention_cudnn *a)
@@ -109,8 +83,7 @@ void attention_cudnn_free(struct attention_cudnn *a)
         cudnn_plan_free(plan->cudnn_plan);
         free(plan);
     }
-    if (a->target.handle)
-        a->target.cudnn->cudnnDestroy(a->target.handle);
+    cudnn_target_close(&a->target);
     free(a);
 }
 
@@ -125,14 +98,12 @@ static struct attention_plan *find_shape(const struct attention_cudnn *a, const 
     return NULL;
 }
 
-/* The plan of a shape that was not announced before, PLANNED or REFUSED; NULL: out of memory. */
+/* The plan of a shape that was not announced before, PLANNED or REFUSED. */
 static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                                           enum attention_direction direction)
 {
     struct error err = {0};
-    struct attention_plan *plan = calloc(1, sizeof *plan);
-    if (!plan)
-        return NULL;
+    struct attention_plan *plan = memory_zeroed(1, sizeof *plan);
     plan->target = &a->target;
     plan->shape = *shape;
     plan->direction = direction;
@@ -152,9 +123,7 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     if (status == STATUS_OK)
         status = attention_plan_make(plan, a->cuda->device.memory_bytes, &err);
     heartbeat_slow_end(&slow);
-    if (status == STATUS_OK)
-        plan->planned = attention_plan_workspace_bytes(plan);
-    else
+    if (status != STATUS_OK)
         attention_plan_refuse(plan, err.text);
     return plan;
 }
@@ -166,7 +135,7 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
     const struct attention_plan *plan = find_shape(a, shape, direction);
     if (!plan)
         plan = new_plan_of(a, shape, M, direction);
-    return plan && plan->cudnn_plan ? plan->planned : 0;
+    return plan->cudnn_plan ? plan->planned : 0;
 }
 
 static size_t announce_fwd(struct attention_cudnn *a, const struct attention_fwd_args *args)
@@ -231,34 +200,38 @@ static bool are_aligned(const void *const *pointers, size_t count)
     return true;
 }
 
-static void report_failure(struct stream *stream, enum attention_direction direction, const char *failed)
+/* Enqueues the plan's op: backward, unless `bwd` is NULL. */
+static void run_plan(struct stream *stream, const struct attention_plan *plan, const struct attention_fwd_args *fwd,
+                     const struct attention_bwd_args *bwd)
 {
+    const char *failed = attention_plan_run(plan, stream, fwd, bwd);
     if (failed)
         cuda_fail(cuda_device_of(stream), "attention, %s: cuDNN: %s; hint: ZTRAIN_CUDA_ATTENTION=own avoids cuDNN",
-                  direction_names[direction], failed);
+                  direction_names[plan->direction], failed);
 }
 
-bool attention_cudnn_fwd(struct stream *stream, const struct attention_fwd_args *args)
+void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
     const void *const used[] = {args->q, args->k, args->v, args->out};
     struct attention_shape shape = attention_shape_fwd(args);
     const struct attention_plan *plan = plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_FORWARD);
-    if (!plan || !are_aligned(used, COUNT_OF(used)))
-        return false;
-    report_failure(stream, ATTENTION_FORWARD, attention_plan_run_fwd(plan, stream, args));
-    return true;
+    if (plan && args->softcap <= 0 && are_aligned(used, COUNT_OF(used)))
+        run_plan(stream, plan, args, NULL);
+    else
+        attention_own_fwd(stream, args);
 }
 
-bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args *args)
+void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
     const void *const used[] = {args->q, args->k, args->v, args->out, args->dout, args->dq, args->dk, args->dv};
+    const struct attention_fwd_args forward = attention_forward_of(args);
     struct attention_shape shape = attention_shape_bwd(args);
     const struct attention_plan *plan =
         plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_BACKWARD);
-    if (!plan || !are_aligned(used, COUNT_OF(used)))
-        return false;
-    report_failure(stream, ATTENTION_BACKWARD, attention_plan_run_bwd(plan, stream, args));
-    return true;
+    if (plan && args->softcap <= 0 && are_aligned(used, COUNT_OF(used)))
+        run_plan(stream, plan, &forward, args);
+    else
+        attention_own_bwd(stream, args);
 }
 
 /* ---- the log ------------------------------------------------------------- */
@@ -276,8 +249,8 @@ static void describe_plan(const struct attention_cudnn *a, const struct attentio
         snprintf(text, size, "ztrain's kernels: %s", plan->why);
     else
         snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, %s", version / 10000,
-                 version / 100 % 100, version % 100, (long long)cudnn_plan_engine(plan->cudnn_plan),
-                 (double)cudnn_plan_workspace_bytes(plan->cudnn_plan) / (1 << 20), pieces);
+                 version / 100 % 100, version % 100, (long long)plan->cudnn_plan->engine,
+                 (double)plan->cudnn_plan->workspace / (1 << 20), pieces);
 }
 
 /* Adds to the reason of a refused plan what to do about it, for warnings. */
@@ -323,23 +296,20 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
         add_hint(plan); /* attention_cudnn_obstacle() */
 }
 
-enum status attention_cudnn_choose(struct attention_cudnn *a, struct gemm_cache *cache, struct gemm_trial *trial,
-                                   struct error *err)
+enum status attention_cudnn_autotune(struct attention_cudnn *a, struct autotuner *tuner, struct error *err)
 {
-    const double start = seconds_now();
-    struct attention_chooser chooser = {.device = &a->cuda->device, .cache = cache, .trial = trial};
-    for (struct attention_plan *plan = a->plans; plan && cache; plan = plan->next)
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next)
         if (plan->state == ATTENTION_PLANNED)
-            TRY(attention_choose(&chooser, plan, err));
-    attention_choose_end(&chooser, seconds_now() - start);
+            TRY(attention_autotune(tuner, plan, err));
+    autotuner_finish(tuner, AUTOTUNE_ATTENTION);
     return STATUS_OK;
 }
 
-enum status attention_cudnn_prepare(struct attention_cudnn *a, struct error *err)
+enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner *tuner, struct error *err)
 {
     for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
         if (plan->state == ATTENTION_PLANNED)
-            TRY(attention_plan_verify(plan, &a->cuda->device, NULL, err));
+            TRY(attention_verify(tuner, plan, err));
         log_plan(a, plan);
     }
     if (a->off && !a->logged) {
@@ -374,85 +344,3 @@ void attention_cudnn_describe(const struct attention_cudnn *a, char *text, size_
         snprintf(text, size, "attention: cuDNN for %d of %d shapes%s%s%s", used, used + refused,
                  refused ? ", ztrain's kernels for the others" : "", *a->why ? "; " : "", a->why);
 }
-
-#else /* a build without cuDNN's header */
-
-struct attention_cudnn {
-    char unused;
-};
-
-enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
-{
-    int wish;
-    (void)cuda;
-    *attention = NULL;
-    TRY(attention_wish(&wish, err));
-    if (wish == WISH_CUDNN)
-        return error_set(err, STATUS_DEVICE,
-                         "ZTRAIN_CUDA_ATTENTION asks for cuDNN, but this build has none: it was "
-                         "built without its header");
-    return STATUS_OK;
-}
-
-const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *attention)
-{
-    (void)attention;
-    return NULL;
-}
-
-void attention_cudnn_free(struct attention_cudnn *attention)
-{
-    (void)attention;
-}
-
-size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const struct op_limits *limits)
-{
-    (void)attention;
-    (void)limits;
-    return 0;
-}
-
-enum status attention_cudnn_choose(struct attention_cudnn *attention, struct gemm_cache *cache,
-                                   struct gemm_trial *trial, struct error *err)
-{
-    (void)attention;
-    (void)cache;
-    (void)trial;
-    (void)err;
-    return STATUS_OK;
-}
-
-enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct error *err)
-{
-    (void)attention;
-    (void)err;
-    return STATUS_OK;
-}
-
-bool attention_cudnn_fwd(struct stream *stream, const struct attention_fwd_args *args)
-{
-    (void)stream;
-    (void)args;
-    return false;
-}
-
-bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args *args)
-{
-    (void)stream;
-    (void)args;
-    return false;
-}
-
-const char *attention_cudnn_obstacle(const struct attention_cudnn *attention)
-{
-    (void)attention;
-    return "this build has no cuDNN: it was built without its header";
-}
-
-void attention_cudnn_describe(const struct attention_cudnn *attention, char *text, size_t size)
-{
-    (void)attention;
-    snprintf(text, size, "attention: ztrain's kernels, as this build has no cuDNN");
-}
-
-#endif

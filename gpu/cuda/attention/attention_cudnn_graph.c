@@ -21,10 +21,30 @@
  * that add in a fixed order. An unordered backward pass has the other form, with faster kernels. */
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
 
-#if ZTRAIN_HAVE_CUDNN
-
 #include <float.h>
 #include <math.h>
+
+int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION_STRIDES])
+{
+    const int64_t all[ATTENTION_STRIDES] = {s->ld_q, s->ld_k, s->ld_v, s->ld_o, s->ld_dq, s->ld_dk, s->ld_dv};
+    int count = 0;
+    for (int i = 0; i < ATTENTION_STRIDES; i++) {
+        int same = 0;
+        while (same < count && strides[same] != all[i])
+            same++;
+        if (same == count && all[i] > 0)
+            strides[count++] = all[i];
+    }
+    return count;
+}
+
+int64_t attention_kept_ld(const struct attention_shape *s)
+{
+    const int64_t step = 8;
+    return (s->T + step - 1) / step * step;
+}
+
+#if ZTRAIN_HAVE_CUDNN
 
 /* Versions below VERSION_LEAST are refused. Up to ODD_LENGTHS_WRONG, backward is wrong for unmasked lengths that are
  * not a multiple of 128. Versions from INF_FROM on need -inf in masks, older ones the least float. */
@@ -62,20 +82,6 @@ static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
 }
 
 /* ---- sequences of unequal length ----------------------------------------- */
-
-int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION_STRIDES])
-{
-    const int64_t all[ATTENTION_STRIDES] = {s->ld_q, s->ld_k, s->ld_v, s->ld_o, s->ld_dq, s->ld_dk, s->ld_dv};
-    int count = 0;
-    for (int i = 0; i < ATTENTION_STRIDES; i++) {
-        int same = 0;
-        while (same < count && strides[same] != all[i])
-            same++;
-        if (same == count && all[i] > 0)
-            strides[count++] = all[i];
-    }
-    return count;
-}
 
 /* The lengths and the offsets of ragged sequences, in memory. */
 static void describe_sequences(struct builder *b)
@@ -131,12 +137,6 @@ static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer 
     return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides);
 }
 
-int64_t attention_kept_ld(const struct attention_shape *s)
-{
-    const int64_t step = 8;
-    return (s->T + step - 1) / step * step;
-}
-
 /* The factor of the weights that dropout keeps. */
 static float dropout_factor(const struct attention_shape *s)
 {
@@ -182,9 +182,9 @@ static struct cudnn_tensor reduce_rows(struct cudnn_graph *g, cudnnReduceTensorO
 static struct cudnn_tensor score_product(struct builder *b, const struct cudnn_tensor *x, const struct cudnn_tensor *y)
 {
     const int64_t dims[CUDNN_RANK] = {x->dims[0], x->dims[1], x->dims[2], y->dims[3]};
-    const struct cudnn_lengths lengths = {.m = lengths_of(b), .n = lengths_of(b)};
+    const struct cudnn_tensor *const lengths[] = {lengths_of(b), lengths_of(b), NULL};
     struct cudnn_tensor out = cudnn_virtual(b->g, CUDNN_DATA_FLOAT, dims);
-    cudnn_matmul(b->g, x, y, &lengths, &out);
+    cudnn_matmul(b->g, x, y, lengths, &out);
     return out;
 }
 
@@ -192,8 +192,8 @@ static struct cudnn_tensor score_product(struct builder *b, const struct cudnn_t
 static void row_product(struct builder *b, const struct cudnn_tensor *scores, const struct cudnn_tensor *y,
                         const struct cudnn_tensor *out)
 {
-    const struct cudnn_lengths lengths = {.m = lengths_of(b), .k = lengths_of(b)};
-    cudnn_matmul(b->g, scores, y, &lengths, out);
+    const struct cudnn_tensor *const lengths[] = {lengths_of(b), NULL, lengths_of(b)};
+    cudnn_matmul(b->g, scores, y, lengths, out);
 }
 
 /* ---- parts of the formulas ----------------------------------------------- */
@@ -376,25 +376,38 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
     return STATUS_OK;
 }
 
-enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
-                                 const struct attention_shape *shape, const struct cudnn_wish *wish,
-                                 struct cudnn_plan **plan, struct error *err)
+int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
+                          const struct attention_shape *shape, const struct cudnn_filter *filter,
+                          struct cudnn_plan **plans, int most, struct error *err)
 {
-    struct cudnn_wish ordered = *wish;
+    struct cudnn_filter ordered = *filter;
     ordered.unordered = shape->unordered != 0;
-    *plan = NULL;
-    TRY(check_shape(target, shape, err));
-    struct cudnn_graph *graph = cudnn_graph_new(target, CUDNN_RANK);
-    if (!graph)
-        return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
-    struct builder builder = {.g = graph, .s = shape, .version = target->version};
+    if (check_shape(target, shape, err) != STATUS_OK)
+        return 0;
+    struct builder builder = {.g = cudnn_graph_new(target, CUDNN_RANK), .s = shape, .version = target->version};
     describe_sequences(&builder);
     describe_dropout(&builder);
     if (direction == ATTENTION_FORWARD)
         build_fwd(&builder);
     else
         build_bwd(&builder);
-    return cudnn_plan_new(graph, &ordered, plan, err);
+    return cudnn_plans_new(builder.g, &ordered, plans, most, err);
+}
+
+#else
+
+int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
+                          const struct attention_shape *shape, const struct cudnn_filter *filter,
+                          struct cudnn_plan **plans, int most, struct error *err)
+{
+    (void)target;
+    (void)direction;
+    (void)shape;
+    (void)filter;
+    (void)plans;
+    (void)most;
+    error_set(err, STATUS_DEVICE, "this build of ztrain has no cuDNN");
+    return 0;
 }
 
 #endif

@@ -4,8 +4,6 @@
 #include "core/dtype.h"
 #include "gpu/cuda/cudnn_graph.h"
 
-#if ZTRAIN_HAVE_CUDNN
-
 enum attention_direction { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_DIRECTIONS };
 
 /* B sequences of T tokens each, one after the other; ragged: of up to T tokens. The other members are as in
@@ -48,10 +46,9 @@ enum attention_pointer {
 /* Elements between the rows of ATTENTION_KEPT, which are aligned as those of the other tensors. */
 int64_t attention_kept_ld(const struct attention_shape *shape);
 
-/* A plan of cuDNN's for the target. STATUS_DEVICE, with the reason: this version of cuDNN cannot compute the shape, is
- * known to compute it wrongly, or has no proposal as wished (`unordered` is as the shape says). */
-enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
-                                 const struct attention_shape *shape, const struct cudnn_wish *wish,
-                                 struct cudnn_plan **plan, struct error *err);
-
-#endif
+/* Plans of cuDNN's, at most `most`; returns their number (cudnn_plans_new(); `unordered` is as the shape says). 0, with
+ * the reason: this version of cuDNN cannot compute the shape, is known to compute it wrongly, or has no proposal that
+ * passes. */
+int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
+                          const struct attention_shape *shape, const struct cudnn_filter *filter,
+                          struct cudnn_plan **plans, int most, struct error *err);

@@ -1,8 +1,7 @@
-/* attention_cudnn_plan.c: see attention_cudnn_plan.h. */
+/* attention_cudnn_plan.c: pieces, workspace and execution of cuDNN's plans for attention. */
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
-#if ZTRAIN_HAVE_CUDNN
-
+#include "core/heartbeat.h"
 #include "gpu/cuda/attention/attention_cudnn_kernels.h"
 #include "gpu/cuda/device_cuda.h"
 
@@ -62,7 +61,7 @@ bool attention_shape_is_aligned(const struct attention_shape *shape)
     return true;
 }
 
-/* ---- making a plan ------------------------------------------------------- */
+/* ---- making plans ------------------------------------------------------- */
 
 void attention_plan_refuse(struct attention_plan *plan, const char *why)
 {
@@ -72,11 +71,12 @@ void attention_plan_refuse(struct attention_plan *plan, const char *why)
     snprintf(plan->why, sizeof plan->why, "%.*s", (int)sizeof plan->why - 1, why);
 }
 
-static enum status make_cudnn_plan(struct attention_plan *plan, const struct cudnn_wish *wish, struct error *err)
+static int make_plans(const struct attention_plan *plan, int64_t piece, const struct cudnn_filter *filter,
+                      struct cudnn_plan **plans, int most, struct error *err)
 {
-    struct attention_shape piece = plan->shape;
-    piece.B = plan->piece;
-    return attention_graph_plan(plan->target, plan->direction, &piece, wish, &plan->cudnn_plan, err);
+    struct attention_shape shape = plan->shape;
+    shape.B = piece;
+    return attention_graph_plans(plan->target, plan->direction, &shape, filter, plans, most, err);
 }
 
 static size_t workspace_aligned(size_t bytes)
@@ -112,36 +112,78 @@ static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
            (s->B % sequences == 0 && sequences * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
 }
 
+/* Where the parts of the workspace begin, in bytes from its aligned begin; cuDNN's part is the last one. */
+struct workspace_parts {
+    size_t delta, lengths, offsets, sums, kept, cudnn;
+    int64_t pitch; /* elements between two arrays of offsets */
+};
+
+static struct workspace_parts workspace_of_piece(const struct attention_shape *s, int64_t piece)
+{
+    const int64_t sequences = s->ragged ? piece : s->B, pitch = (piece + 2) / 2 * 2;
+    const size_t rows = workspace_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
+    struct workspace_parts w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
+    w.offsets = w.lengths + (s->ragged ? workspace_aligned((size_t)piece * sizeof(int32_t)) : 0);
+    w.sums = w.offsets + (s->ragged ? workspace_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
+    w.kept = w.sums + sums_bytes(s, piece);
+    w.cudnn = w.kept + kept_bytes(s, piece);
+    return w;
+}
+
 /* Backward needs a workspace of T x T for every head, or the sums of dq, and dropout a tensor of T x T: they go through
  * the micro-batch in the smallest number of pieces that makes all of that a small part of the memory, and are refused
- * where one sequence alone takes a large part. */
+ * where one sequence alone takes a large part. cuDNN's part of the workspace begins at a multiple of WORKSPACE_ALIGN,
+ * wherever the stream's workspace begins. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err)
 {
     const size_t small = memory / 256, large = memory / 16;
     const struct attention_shape *s = &plan->shape;
     plan->piece = s->B;
-    TRY(make_cudnn_plan(plan, &(struct cudnn_wish){.most_workspace = SIZE_MAX}, err));
-    size_t sequence =
-        (cudnn_plan_workspace_bytes(plan->cudnn_plan) + extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
+    if (!make_plans(plan, s->B, &(struct cudnn_filter){.most_workspace = SIZE_MAX}, &plan->cudnn_plan, 1, err))
+        return err->code;
+    const size_t sequence = (plan->cudnn_plan->workspace + extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
         if (may_be_piece(s, piece))
             plan->piece = piece;
-    if (plan->piece == s->B && sequence * (size_t)s->B <= large)
-        return STATUS_OK;
-    cudnn_plan_free(plan->cudnn_plan);
-    plan->cudnn_plan = NULL;
-    const size_t kept = kept_bytes(s, plan->piece);
-    if (kept > large)
-        return error_set(err, STATUS_DEVICE, "dropout of the weights would need %.3f GiB for a sequence",
-                         (double)kept / (1 << 30));
-    return make_cudnn_plan(plan, &(struct cudnn_wish){.most_workspace = large - kept}, err);
+    if (plan->piece != s->B || sequence * (size_t)s->B > large) {
+        const size_t kept = kept_bytes(s, plan->piece);
+        cudnn_plan_free(plan->cudnn_plan);
+        plan->cudnn_plan = NULL;
+        if (kept > large)
+            return error_set(err, STATUS_DEVICE, "dropout of the weights would need %.3f GiB for a sequence",
+                             (double)kept / (1 << 30));
+        const struct cudnn_filter filter = {.most_workspace = large - kept};
+        if (!make_plans(plan, plan->piece, &filter, &plan->cudnn_plan, 1, err))
+            return err->code;
+    }
+    plan->planned =
+        workspace_of_piece(s, plan->piece).cudnn + workspace_aligned(plan->cudnn_plan->workspace) + WORKSPACE_ALIGN;
+    return STATUS_OK;
+}
+
+int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, uint64_t kernel,
+                              struct cudnn_plan **candidates, int most)
+{
+    struct error ignored;
+    struct slow_call slow;
+    if (piece < 1 || piece > plan->shape.B || !may_be_piece(&plan->shape, piece))
+        return 0;
+    const size_t others = workspace_of_piece(&plan->shape, piece).cudnn + WORKSPACE_ALIGN;
+    if (others > plan->planned)
+        return 0;
+    const struct cudnn_filter filter = {.most_workspace = (plan->planned - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN,
+                                        .kernel = kernel};
+    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    const int count = make_plans(plan, piece, &filter, candidates, most, &ignored);
+    heartbeat_slow_end(&slow);
+    return count;
 }
 
 int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES])
 {
     const size_t small = 8 << 20; /* more pieces only cost launches */
     const struct attention_shape *s = &plan->shape;
-    const size_t bytes = cudnn_plan_workspace_bytes(plan->cudnn_plan) + extra_bytes(s, plan->piece);
+    const size_t bytes = plan->cudnn_plan->workspace + extra_bytes(s, plan->piece);
     int count = 0;
     pieces[count++] = plan->piece;
     for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
@@ -152,53 +194,7 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
     return count;
 }
 
-bool attention_plan_may_have_piece(const struct attention_plan *plan, int64_t piece)
-{
-    return piece >= 1 && piece <= plan->shape.B && may_be_piece(&plan->shape, piece);
-}
-
-/* ---- workspace ----------------------------------------------------------- */
-
-/* Where the parts of the workspace begin, in bytes from its aligned begin; cuDNN's part is the last one. */
-struct workspace_plan {
-    size_t delta, lengths, offsets, sums, kept, cudnn;
-    int64_t pitch; /* elements between two arrays of offsets */
-};
-
-static struct workspace_plan plan_workspace(const struct attention_plan *plan)
-{
-    const struct attention_shape *s = &plan->shape;
-    const int64_t sequences = s->ragged ? plan->piece : s->B, pitch = (plan->piece + 2) / 2 * 2;
-    const size_t rows = workspace_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
-    struct workspace_plan w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
-    w.offsets = w.lengths + (s->ragged ? workspace_aligned((size_t)plan->piece * sizeof(int32_t)) : 0);
-    w.sums = w.offsets + (s->ragged ? workspace_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
-    w.kept = w.sums + sums_bytes(s, plan->piece);
-    w.cudnn = w.kept + kept_bytes(s, plan->piece);
-    return w;
-}
-
-/* cuDNN's part begins at a multiple of WORKSPACE_ALIGN, wherever the stream's workspace begins. */
-size_t attention_plan_workspace_bytes(const struct attention_plan *plan)
-{
-    return plan_workspace(plan).cudnn + workspace_aligned(cudnn_plan_workspace_bytes(plan->cudnn_plan)) +
-           WORKSPACE_ALIGN;
-}
-
-enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, const struct cudnn_wish *wish,
-                                      size_t most, struct error *err)
-{
-    struct cudnn_wish bounded = *wish;
-    cudnn_plan_free(plan->cudnn_plan);
-    plan->cudnn_plan = NULL;
-    plan->piece = piece;
-    const size_t others = plan_workspace(plan).cudnn + WORKSPACE_ALIGN;
-    if (others > most)
-        return error_set(err, STATUS_DEVICE, "%lld sequences at a time need more workspace than is planned",
-                         (long long)piece);
-    bounded.most_workspace = (most - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
-    return make_cudnn_plan(plan, &bounded, err);
-}
+/* ---- execution ----------------------------------------------------------- */
 
 struct attention_workspace {
     float *lse, *delta, *sums;
@@ -211,9 +207,9 @@ struct attention_workspace {
 static struct attention_workspace attention_workspace_of(const struct stream *stream, const struct attention_plan *plan)
 {
     size_t bytes;
-    const struct workspace_plan w = plan_workspace(plan);
+    const struct workspace_parts w = workspace_of_piece(&plan->shape, plan->piece);
     char *base = stream_workspace(stream, &bytes);
-    ASSERT(attention_plan_workspace_bytes(plan) <= bytes);
+    ASSERT(plan->planned <= bytes);
     base += -(uintptr_t)base % WORKSPACE_ALIGN;
     return (struct attention_workspace){
         .lse = (float *)(void *)base,
@@ -233,8 +229,6 @@ void attention_plan_spoil(const struct attention_plan *plan, struct stream *stre
         attention_part_spoil(stream, attention_workspace_of(stream, plan).kept, kept_bytes(&plan->shape, plan->piece));
 }
 
-/* ---- execution ----------------------------------------------------------- */
-
 bool attention_pointer_is_aligned(const void *pointer)
 {
     return (uintptr_t)pointer % ATTENTION_ALIGN == 0;
@@ -246,41 +240,26 @@ static void *rows_from(const void *base, int64_t tokens, int64_t ld)
     return (char *)base + tokens * ld * (int64_t)sizeof(uint16_t);
 }
 
-/* Enqueues one piece. NULL, or the reason of a failure. */
-static const char *run_piece(const struct attention_plan *plan, struct stream *stream,
-                             void *pointers[ATTENTION_POINTERS], void *workspace)
-{
-    const struct cudnn_target *target = plan->target;
-    cudnnStatus_t code = target->cudnn->cudnnSetStream(target->handle, cuda_stream_of(stream)->handle);
-    return code == CUDNN_STATUS_SUCCESS ? cudnn_plan_execute(plan->cudnn_plan, pointers, ATTENTION_POINTERS, workspace)
-                                        : target->cudnn->cudnnGetErrorString(code);
-}
-
 /* Whether (H, B * T) and (B, H, T) are different orders. */
 static bool reorders(const struct attention_shape *shape)
 {
-    return shape->B > 1 && shape->H > 1;
+    return !shape->ragged && shape->B > 1 && shape->H > 1;
 }
 
-/* The pointers of forward, for all pieces of ragged sequences, or for the one that begins at token `first`. */
-static void point_at_fwd(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *args, int64_t first)
+/* The pointers of the op from token `first` on. */
+static void point_at(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *fwd,
+                     const struct attention_bwd_args *bwd, int64_t first)
 {
-    pointers[ATTENTION_Q] = rows_from(args->q, first, args->ld_q);
-    pointers[ATTENTION_K] = rows_from(args->k, first, args->ld_k);
-    pointers[ATTENTION_V] = rows_from(args->v, first, args->ld_v);
-    pointers[ATTENTION_OUT] = rows_from(args->out, first, args->ld_o);
-}
-
-static void point_at_bwd(void *pointers[ATTENTION_POINTERS], const struct attention_bwd_args *args, int64_t first)
-{
-    pointers[ATTENTION_Q] = rows_from(args->q, first, args->ld_q);
-    pointers[ATTENTION_K] = rows_from(args->k, first, args->ld_k);
-    pointers[ATTENTION_V] = rows_from(args->v, first, args->ld_v);
-    pointers[ATTENTION_OUT] = rows_from(args->out, first, args->ld_o);
-    pointers[ATTENTION_DOUT] = rows_from(args->dout, first, args->ld_o);
-    pointers[ATTENTION_DQ] = rows_from(args->dq, first, args->ld_dq);
-    pointers[ATTENTION_DK] = rows_from(args->dk, first, args->ld_dk);
-    pointers[ATTENTION_DV] = rows_from(args->dv, first, args->ld_dv);
+    pointers[ATTENTION_Q] = rows_from(fwd->q, first, fwd->ld_q);
+    pointers[ATTENTION_K] = rows_from(fwd->k, first, fwd->ld_k);
+    pointers[ATTENTION_V] = rows_from(fwd->v, first, fwd->ld_v);
+    pointers[ATTENTION_OUT] = rows_from(bwd ? bwd->out : fwd->out, first, fwd->ld_o);
+    if (!bwd)
+        return;
+    pointers[ATTENTION_DOUT] = rows_from(bwd->dout, first, bwd->ld_o);
+    pointers[ATTENTION_DQ] = rows_from(bwd->dq, first, bwd->ld_dq);
+    pointers[ATTENTION_DK] = rows_from(bwd->dk, first, bwd->ld_dk);
+    pointers[ATTENTION_DV] = rows_from(bwd->dv, first, bwd->ld_dv);
 }
 
 /* The lengths and offsets of a piece, computed on the stream. */
@@ -288,6 +267,8 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
                           const struct attention_workspace *workspace, void *pointers[ATTENTION_POINTERS])
 {
     int64_t strides[ATTENTION_STRIDES];
+    if (!plan->shape.ragged)
+        return;
     const int count = attention_strides(&plan->shape, strides);
     attention_part_describe(stream, part, workspace->lengths, workspace->offsets, workspace->pitch, strides, count);
     pointers[ATTENTION_LENGTHS] = workspace->lengths;
@@ -308,98 +289,35 @@ static void keep_weights(const struct attention_plan *plan, struct stream *strea
                         attention_kept_ld(s));
 }
 
-static struct attention_part first_part(const struct attention_plan *plan, const struct attention_fwd_args *args)
-{
-    return (struct attention_part){.seq_start = args->seq_start,
-                                   .M = args->M,
-                                   .num_seqs = args->num_seqs,
-                                   .B = plan->piece,
-                                   .H = args->H,
-                                   .T = plan->shape.T};
-}
-
-static const char *run_ragged_fwd(const struct attention_plan *plan, struct stream *stream,
-                                  const struct attention_fwd_args *args)
-{
-    struct attention_workspace workspace = attention_workspace_of(stream, plan);
-    struct attention_part part = first_part(plan, args);
-    void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = workspace.lse};
-    const char *failed = NULL;
-    point_at_fwd(pointers, args, 0);
-    for (; part.first < args->num_seqs && !failed; part.first += part.B) {
-        describe_part(plan, stream, &part, &workspace, pointers);
-        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
-        failed = run_piece(plan, stream, pointers, workspace.cudnn);
-        if (!failed)
-            attention_part_store_lse(stream, &part, args->lse, workspace.lse);
-    }
-    return failed;
-}
-
-static const char *run_ragged_bwd(const struct attention_plan *plan, struct stream *stream,
-                                  const struct attention_bwd_args *args)
-{
-    struct attention_workspace workspace = attention_workspace_of(stream, plan);
-    struct attention_fwd_args forward = attention_forward_of(args);
-    struct attention_part part = first_part(plan, &forward);
-    void *pointers[ATTENTION_POINTERS] = {
-        [ATTENTION_LSE] = workspace.lse, [ATTENTION_DELTA] = workspace.delta, [ATTENTION_SUMS] = workspace.sums};
-    const char *failed = NULL;
-    point_at_bwd(pointers, args, 0);
-    for (; part.first < args->num_seqs && !failed; part.first += part.B) {
-        describe_part(plan, stream, &part, &workspace, pointers);
-        attention_part_load_lse(stream, &part, workspace.lse, args->lse);
-        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
-        failed = run_piece(plan, stream, pointers, workspace.cudnn);
-    }
-    return failed;
-}
-
-const char *attention_plan_run_fwd(const struct attention_plan *plan, struct stream *stream,
-                                   const struct attention_fwd_args *args)
+/* lse of ops is (H, M), and for cuDNN (B, H, T): of ragged sequences each piece has its own in the workspace. */
+const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
+                               const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd)
 {
     const struct attention_shape *s = &plan->shape;
-    if (s->ragged)
-        return run_ragged_fwd(plan, stream, args);
-    struct attention_workspace workspace = attention_workspace_of(stream, plan);
-    struct attention_part part = first_part(plan, args);
-    float *lse = reorders(s) ? workspace.lse : args->lse;
+    const struct attention_workspace workspace = attention_workspace_of(stream, plan);
+    struct attention_part part = {
+        .seq_start = fwd->seq_start, .M = fwd->M, .num_seqs = fwd->num_seqs, .B = plan->piece, .H = fwd->H, .T = s->T};
+    float *of_op = bwd ? (float *)(uintptr_t)bwd->lse : fwd->lse,
+          *lse = s->ragged || reorders(s) ? workspace.lse : of_op;
     const char *failed = NULL;
-    for (int64_t i = 0; i < s->B && !failed; i += plan->piece) {
-        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse + i * s->T * s->H};
-        part.first = i;
-        point_at_fwd(pointers, args, i * s->T);
-        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
-        failed = run_piece(plan, stream, pointers, workspace.cudnn);
-    }
-    if (!failed && reorders(s))
-        attention_lse_by_head(stream, args->lse, lse, s->B, s->H, s->T);
-    return failed;
-}
-
-const char *attention_plan_run_bwd(const struct attention_plan *plan, struct stream *stream,
-                                   const struct attention_bwd_args *args)
-{
-    const struct attention_shape *s = &plan->shape;
-    if (s->ragged)
-        return run_ragged_bwd(plan, stream, args);
-    struct attention_workspace workspace = attention_workspace_of(stream, plan);
-    const struct attention_fwd_args forward = attention_forward_of(args);
-    struct attention_part part = first_part(plan, &forward);
-    const float *lse = reorders(s) ? workspace.lse : args->lse;
-    const char *failed = NULL;
-    if (reorders(s))
-        attention_lse_by_sequence(stream, workspace.lse, args->lse, s->B, s->H, s->T);
-    for (int64_t i = 0; i < s->B && !failed; i += plan->piece) {
-        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = (void *)(lse + i * s->T * s->H),
-                                              [ATTENTION_DELTA] = workspace.delta + i * s->T * s->H,
+    if (reorders(s) && bwd)
+        attention_lse_by_sequence(stream, lse, of_op, s->B, s->H, s->T);
+    for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
+        const int64_t first = s->ragged ? 0 : part.first * s->T;
+        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse + first * s->H,
+                                              [ATTENTION_DELTA] = workspace.delta + first * s->H,
                                               [ATTENTION_SUMS] = workspace.sums};
-        part.first = i;
-        point_at_bwd(pointers, args, i * s->T);
-        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
-        failed = run_piece(plan, stream, pointers, workspace.cudnn);
+        point_at(pointers, fwd, bwd, first);
+        describe_part(plan, stream, &part, &workspace, pointers);
+        if (s->ragged && bwd)
+            attention_part_load_lse(stream, &part, lse, of_op);
+        keep_weights(plan, stream, &part, &fwd->dropout, &workspace, pointers);
+        failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
+                                    workspace.cudnn);
+        if (s->ragged && !bwd && !failed)
+            attention_part_store_lse(stream, &part, of_op, lse);
     }
+    if (reorders(s) && !bwd && !failed)
+        attention_lse_by_head(stream, of_op, lse, s->B, s->H, s->T);
     return failed;
 }
-
-#endif

@@ -1,6 +1,6 @@
 /* attention_cudnn_plan.h: one announced shape of attention, cuDNN's plan for it, and the execution of that plan.
  *
- * The stream's workspace, of attention_plan_workspace_bytes():
+ * The stream's workspace, of plan->planned bytes:
  *
  *     | lse (B, H, T) | delta (B, H, T) | sums of dq, if unordered | kept, of a piece | workspace of cuDNN's plan |
  *
@@ -21,8 +21,6 @@
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
 #include "gpu/ops.h"
 
-#if ZTRAIN_HAVE_CUDNN
-
 enum attention_plan_state {
     ATTENTION_PLANNED,  /* there is a plan, not yet tried */
     ATTENTION_VERIFIED, /* its results agree with ztrain's kernels */
@@ -36,7 +34,7 @@ struct attention_plan {
     enum attention_plan_state state;
     struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
     int64_t piece;                 /* sequences that cudnn_plan computes at a time; a divisor of B, unless ragged */
-    size_t planned;                /* bytes of workspace that were announced */
+    size_t planned;                /* bytes of the stream's workspace: no plan that takes its place needs more */
     char why[512];                 /* ATTENTION_REFUSED: the reason */
     bool logged;
     struct attention_plan *next; /* in the list of struct attention_cudnn */
@@ -47,28 +45,22 @@ struct attention_plan {
 struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args);
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args);
 
-/* Has cuDNN make the plan of plan->shape on a GPU of `memory` bytes. Sets cudnn_plan and pieces. STATUS_DEVICE, with
- * the reason: cuDNN cannot compute this shape. */
+/* Has cuDNN make the plan of plan->shape on a GPU of `memory` bytes. Sets cudnn_plan, piece and planned. STATUS_DEVICE,
+ * with the reason: cuDNN cannot compute this shape. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err);
 
-/* Replaces cuDNN's plan by one for `piece` sequences, of the first proposal as wished with which
- * attention_plan_workspace_bytes() is at most `most`, whatever most_workspace of the wish is. STATUS_DEVICE, with the
- * reason: there is none; nor is the old plan. */
-enum status attention_plan_make_again(struct attention_plan *plan, int64_t piece, const struct cudnn_wish *wish,
-                                      size_t most, struct error *err);
+/* Makes plans for `piece` sequences of the first proposals with which the workspace is at most plan->planned; returns
+ * their number. kernel: the only one that will do; 0: any. */
+int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, uint64_t kernel,
+                              struct cudnn_plan **candidates, int most);
 
 /* The sizes of a piece that are worth a trial, the present one first; returns their number. Smaller ones are those
  * whose workspace may stay in the GPU's cache; ragged sequences keep theirs. */
 enum { ATTENTION_PIECES = 3 };
 int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES]);
 
-/* Whether the op may go through cuDNN in pieces of this number of sequences. */
-bool attention_plan_may_have_piece(const struct attention_plan *plan, int64_t piece);
-
 /* Frees cuDNN's plan and keeps the reason. */
 void attention_plan_refuse(struct attention_plan *plan, const char *why);
-
-size_t attention_plan_workspace_bytes(const struct attention_plan *plan);
 
 /* cuDNN's kernels need pointers and rows that are aligned to this many bytes. */
 enum { ATTENTION_ALIGN = 16 };
@@ -78,10 +70,7 @@ bool attention_shape_is_aligned(const struct attention_shape *shape); /* rows ar
 /* For a trial: what dropout leaves of the stream's workspace is NaN now, until the next op. */
 void attention_plan_spoil(const struct attention_plan *plan, struct stream *stream);
 
-/* Enqueue the op on the stream. NULL, or the reason of a failure in cuDNN's words. */
-const char *attention_plan_run_fwd(const struct attention_plan *plan, struct stream *stream,
-                                   const struct attention_fwd_args *args);
-const char *attention_plan_run_bwd(const struct attention_plan *plan, struct stream *stream,
-                                   const struct attention_bwd_args *args);
-
-#endif
+/* Enqueues the op on the stream: forward, or backward if `bwd` is not NULL, with attention_forward_of(bwd). NULL, or
+ * the reason of a failure in cuDNN's words. */
+const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
+                               const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd);

@@ -2,43 +2,41 @@
  *
  *     gemm_cuda_product.c     an op's arguments -> the product that cublasLt computes
  *     gemm_cuda_plan.c        a product -> its descriptors and algorithm
- *     gemm_cuda_measure.c     before the first step: the fastest algorithm of each announced product
- *     gemm_cuda_ways.c        and whether its epilogue is faster than a kernel of its own
+ *     gemm_cuda_autotune.c    before the first step: the fastest algorithm of each announced product, and whether its
+ *                             epilogue is faster than a kernel of its own
  *     gemm_cuda_gated.c       SwiGLU inside products, by cuDNN
  *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
  *
- * Where the library has no algorithm for a product with its epilogue, or the epilogue is the slower way
- * (gemm_cuda_ways.c), the product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias
+ * Where the library has no algorithm for a product with its epilogue, or the epilogue is slower, the
+ * product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias
  * gradient that is accumulated goes to scratch memory first, because the epilogue overwrites. The stream's workspace: |
  * cublasLt | sums of columns |. */
 #include "gpu/cuda/gemm/gemm_cuda.h"
 
 #include "core/env_switch.h"
+#include "core/memory.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
-#include "gpu/cuda/gemm_trial.h"
 #include "gpu/cuda/ops_cuda.h"
 
 #include <stdlib.h>
 
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err)
 {
-    struct gemm_cuda *g = *gemm = calloc(1, sizeof *g);
-    if (!g)
-        return error_set(err, STATUS_DEVICE, "cannot open cublasLt: out of memory");
+    struct gemm_cuda *g = *gemm = memory_zeroed(1, sizeof *g);
     g->cuda = cuda;
     g->lt = cuda->cublaslt;
     g->rules.workspace = cuda_gemm_workspace(cuda->device.memory_bytes);
     enum status status;
     TRY_GOTO(device_cuda_wants_tf32(&g->rules.tf32, err));
-    static const char *const words[] = {"again"}, *const ways[] = {"fused", "unfused"};
-    int again, way;
+    static const char *const words[] = {"again"}, *const fusions[] = {"fused", "unfused"};
+    int again, fusion;
     TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
-    TRY_GOTO(env_choice("ZTRAIN_GEMM_EPILOGUES", ways, COUNT_OF(ways), &way, err));
-    g->forced = way < 0 ? GEMM_WAY_UNTIMED : way == 0 ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
+    TRY_GOTO(env_choice("ZTRAIN_GEMM_EPILOGUES", fusions, COUNT_OF(fusions), &fusion, err));
+    g->forced = fusion < 0 ? GEMM_UNTUNED : fusion == 0 ? GEMM_FUSED : GEMM_UNFUSED;
     cublasStatus_t code = g->lt->cublasLtCreate(&g->handle);
     if (code != CUBLAS_STATUS_SUCCESS) {
         status =
@@ -46,10 +44,9 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
                       cuda->index, cuda->cublaslt->cublasLtGetStatusName(code));
         goto fail;
     }
-    g->cache = gemm_cache_open(cuda->device.name, g->lt->cublasLtGetVersion());
-    g->trial = g->cache ? gemm_trial_open(gemm_cache_path(g->cache)) : NULL;
+    g->cache = autotune_cache_open(cuda->device.name, g->lt->cublasLtGetVersion());
     if (again == 0)
-        gemm_cache_measure_again(g->cache);
+        autotune_cache_tune_again(g->cache);
     return STATUS_OK;
 fail:
     free(g);
@@ -64,7 +61,7 @@ bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
 
 void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
 {
-    g->forced = GEMM_WAY_UNFUSED;
+    g->forced = GEMM_UNFUSED;
 }
 
 void gemm_cuda_leave_multiprocessors(struct gemm_cuda *g, int count)
@@ -85,8 +82,7 @@ void gemm_cuda_free(struct gemm_cuda *g)
         return;
     gemm_plans_free(g);
     g->lt->cublasLtDestroy(g->handle);
-    gemm_trial_close(g->trial);
-    gemm_cache_close(g->cache);
+    autotune_cache_close(g->cache);
     free(g);
 }
 
@@ -105,20 +101,12 @@ static bool run_product(struct stream *stream, const struct gemm_product *p, con
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     struct gemm_cuda *g = cuda->gemm;
-    if (g->forced == GEMM_WAY_UNFUSED && p->key.epilogue != GEMM_PLAIN)
+    if (g->forced == GEMM_UNFUSED && p->key.epilogue != GEMM_PLAIN)
         return false;
-    struct gemm_plan *plan = gemm_plan_get(g, &p->key);
-    if (!plan) {
-        cuda_fail(cuda, "%s: out of memory", op);
-        return true;
-    }
+    const struct gemm_plan *plan = gemm_plan_get(g, &p->key);
     if (!gemm_plan_is_taken(g, plan))
         return false;
-    cublasStatus_t code =
-        gemm_plan_set_pointers(g, plan, p->vector, p->aux)
-            ? gemm_plan_run(g, plan, &plan->algorithm, p, gemm_workspace_of(stream, g->rules.workspace),
-                            cuda_stream_of(stream)->handle)
-            : CUBLAS_STATUS_INVALID_VALUE;
+    const cublasStatus_t code = gemm_plan_run(plan, &plan->algorithm, p, stream);
     if (code != CUBLAS_STATUS_SUCCESS)
         cuda_fail(cuda, "%s: cublasLtMatmul: %s", op, g->lt->cublasLtGetStatusName(code));
     return true;
@@ -151,22 +139,6 @@ static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
     }
     if (bias || aux)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
-}
-
-void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
-{
-    const struct gemm_op op = {.fwd = a};
-    if (a->gated && gemm_gated_takes(cuda_device_of(stream)->gemm, &op)) {
-        const struct linear_fwd_args gate = gemm_gated_half(a);
-        product_fwd(stream, &gate);
-        gemm_gated_run(stream, &op);
-        return;
-    }
-    product_fwd(stream, a);
-    if (a->gated) {
-        const struct swiglu_fwd_args gate = linear_gate_fwd(a);
-        cuda_swiglu_fwd(stream, &gate);
-    }
 }
 
 /* dbias from dx, which is first multiplied by the slopes of GELU at `aux`, unless NULL. */
@@ -203,20 +175,6 @@ static void product_bwd_input(struct stream *stream, const struct linear_bwd_inp
         cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
 }
 
-void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
-{
-    const struct gemm_op op = {.bwd_input = a};
-    if (a->gate_up && gemm_gated_takes(cuda_device_of(stream)->gemm, &op)) {
-        gemm_gated_run(stream, &op);
-        return;
-    }
-    product_bwd_input(stream, a);
-    if (a->gate_up) {
-        const struct swiglu_bwd_args gate = linear_gate_bwd(a);
-        cuda_swiglu_bwd(stream, &gate);
-    }
-}
-
 void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
@@ -241,4 +199,48 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     run_plain(stream, &plain, "linear_bwd_weight");
     if (a->dbias)
         cuda_bias_sums(stream, a, scratch);
+}
+
+const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
+{
+    const struct linear_fwd_args *fwd = op->fwd && op->fwd->gated ? op->fwd : NULL;
+    const struct linear_bwd_input_args *bwd = op->bwd_input && op->bwd_input->gate_up ? op->bwd_input : NULL;
+    const bool inside = (fwd || bwd) && gemm_gated_takes(cuda_device_of(stream)->gemm, op);
+    if (fwd && inside) {
+        const struct linear_fwd_args gate = gemm_gated_half(fwd);
+        product_fwd(stream, &gate);
+    } else if (op->fwd) {
+        product_fwd(stream, op->fwd);
+    } else if (op->bwd_input && !inside) {
+        product_bwd_input(stream, op->bwd_input);
+    } else if (op->bwd_weight) {
+        cuda_linear_bwd_weight(stream, op->bwd_weight);
+    }
+    if (inside)
+        return gemm_gated_execute(stream, op);
+    if (fwd) {
+        const struct swiglu_fwd_args gate = linear_gate_fwd(fwd);
+        cuda_swiglu_fwd(stream, &gate);
+    } else if (bwd) {
+        const struct swiglu_bwd_args gate = linear_gate_bwd(bwd);
+        cuda_swiglu_bwd(stream, &gate);
+    }
+    return NULL;
+}
+
+static void run_op(struct stream *stream, const struct gemm_op *op, const char *name)
+{
+    const char *failed = gemm_op_run(stream, op);
+    if (failed)
+        cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", name, failed);
+}
+
+void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
+{
+    run_op(stream, &(struct gemm_op){.fwd = a}, "linear_fwd");
+}
+
+void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
+{
+    run_op(stream, &(struct gemm_op){.bwd_input = a}, "linear_bwd_input");
 }

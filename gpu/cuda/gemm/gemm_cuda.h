@@ -1,6 +1,8 @@
 /* gemm_cuda.h: the linear ops of the CUDA device over cublasLt: the state that their launchers (ops_cuda.h) use. */
 #pragma once
 
+#include "gpu/cuda/autotune.h"
+#include "gpu/cuda/cudnn_graph.h"
 #include "gpu/cuda/device_cuda.h"
 
 /* Needs cuda->cublaslt and the device's name. STATUS_DEVICE: cublasLt does not start. STATUS_USAGE: a wrong
@@ -16,8 +18,20 @@ void gemm_cuda_leave_multiprocessors(struct gemm_cuda *gemm, int count);
 
 /* From now on announced products with SwiGLU may be computed by cuDNN, which outlives `gemm`. NULL: it cannot be used.
  */
-struct cudnn_target;
 void gemm_cuda_use_cudnn(struct gemm_cuda *gemm, const struct cudnn_target *cudnn);
 
 /* Whether fp32 products use TF32: device_cuda_wants_tf32() when it was made. */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
+
+/* Takes the configs of those products with SwiGLU that rank 0 has tuned. cuDNN compiles their kernels, about a second
+ * for each: therefore before the cache is locked, so that the ranks of a machine do it at the same time. */
+void gemm_cuda_take_imported(struct gemm_cuda *gemm, const struct linear_products *products);
+
+/* ops_prepare() for the linear ops: takes the configs of these products from the cache on disk, or tunes them and adds
+ * them to the cache, which is locked. Without a cache, nothing is tuned. */
+enum status gemm_cuda_autotune(struct gemm_cuda *gemm, struct autotuner *tuner, const struct linear_products *products,
+                               struct error *err);
+
+/* Enqueues a linear op. NULL, or why cuDNN fails; other failures become the device's error. */
+struct gemm_op;
+const char *gemm_op_run(struct stream *stream, const struct gemm_op *op);

@@ -1,8 +1,7 @@
-/* gemm_cuda_gated.c: see gemm_cuda_gated.h. */
+/* gemm_cuda_gated.c: which linear ops may have SwiGLU inside their product, and their execution. */
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 
 #include "core/log.h"
-#include "gpu/cuda/device_cuda_error.h"
 
 #include <stdio.h>
 
@@ -14,8 +13,6 @@ struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *a)
     half.gated = NULL;
     return half;
 }
-
-#if ZTRAIN_HAVE_CUDNN
 
 enum { ALIGN = 16 }; /* bytes */
 
@@ -88,18 +85,14 @@ bool gemm_gated_product(const struct gemm_cuda *g, const struct gemm_op *op, str
 bool gemm_gated_may_fuse(const struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gated_product p;
-    return g->forced != GEMM_WAY_UNFUSED && gemm_gated_product(g, op, &p);
+    return g->forced != GEMM_UNFUSED && gemm_gated_product(g, op, &p);
 }
 
 bool gemm_gated_wants_cudnn(const struct gemm_cuda *g, const struct linear_products *products)
 {
-    if (!g->cache && g->forced != GEMM_WAY_FUSED)
-        return false;
-    for (int i = 0; i < products->num_fwd; i++)
-        if (gemm_gated_may_fuse(g, &(struct gemm_op){.fwd = &products->fwd[i]}))
-            return true;
-    for (int i = 0; i < products->num_bwd_input; i++)
-        if (gemm_gated_may_fuse(g, &(struct gemm_op){.bwd_input = &products->bwd_input[i]}))
+    struct gemm_op op;
+    for (int i = 0; (g->cache || g->forced == GEMM_FUSED) && gemm_op_at(products, i, &op); i++)
+        if (gemm_gated_may_fuse(g, &op))
             return true;
     return false;
 }
@@ -125,96 +118,29 @@ const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
     ASSERT(plan);
-    void *workspace = gemm_workspace_of(stream, g->rules.workspace);
-    cudnnStatus_t code = g->cudnn->cudnn->cudnnSetStream(g->cudnn->handle, cuda_stream_of(stream)->handle);
-    return code == CUDNN_STATUS_SUCCESS ? cudnn_plan_execute(plan->cudnn, p.pointers, GATED_POINTERS, workspace)
-                                        : g->cudnn->cudnn->cudnnGetErrorString(code);
-}
-
-void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
-{
-    const char *why = gemm_gated_execute(stream, op);
-    if (why)
-        cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", op->fwd ? "linear_fwd" : "linear_bwd_input", why);
+    return cudnn_plan_execute(plan->cudnn, cuda_stream_of(stream)->handle, p.pointers, GATED_POINTERS,
+                              gemm_workspace_of(stream, g->rules.workspace));
 }
 
 /* ---- the log ------------------------------------------------------------- */
 
-/* "inside the matrix product, by cuDNN 9.19.0, engine 7" */
-static void describe_way(struct gemm_cuda *g, const struct gemm_op *op, char *text, size_t size)
-{
-    struct gated_product p;
-    const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
-    const int version = plan ? g->cudnn->version : 0;
-    if (plan)
-        snprintf(text, size, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,
-                 version / 100 % 100, version % 100, (long long)cudnn_plan_engine(plan->cudnn));
-    else
-        snprintf(text, size, "a kernel of its own");
-}
-
 void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
 {
-    char how[128];
-    for (int i = 0; i < products->num_fwd; i++) {
-        const struct linear_fwd_args *a = &products->fwd[i];
-        if (!a->gated)
+    struct gemm_op op;
+    for (int i = 0; gemm_op_at(products, i, &op); i++) {
+        struct gated_product p;
+        char how[128] = "a kernel of its own";
+        const struct linear_fwd_args *fwd = op.fwd && op.fwd->gated ? op.fwd : NULL;
+        const struct linear_bwd_input_args *bwd = op.bwd_input && op.bwd_input->gate_up ? op.bwd_input : NULL;
+        if (!fwd && !bwd)
             continue;
-        describe_way(g, &(struct gemm_op){.fwd = a}, how, sizeof how);
-        log_info("%s forward, %s, %lld x %lld: %s", a->gated_gelu ? "GeGLU" : "SwiGLU", dtype_name(a->dtype),
-                 (long long)a->M, (long long)a->N / 2, how);
-    }
-    for (int i = 0; i < products->num_bwd_input; i++) {
-        const struct linear_bwd_input_args *a = &products->bwd_input[i];
-        if (!a->gate_up)
-            continue;
-        describe_way(g, &(struct gemm_op){.bwd_input = a}, how, sizeof how);
-        log_info("%s backward, %s, %lld x %lld: %s", a->gated_gelu ? "GeGLU" : "SwiGLU", dtype_name(a->dtype),
-                 (long long)a->M, (long long)a->K, how);
+        const struct gemm_plan *plan = gemm_gated_product(g, &op, &p) ? taken_plan(g, &p) : NULL;
+        const int version = plan ? g->cudnn->version : 0;
+        if (plan)
+            snprintf(how, sizeof how, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,
+                     version / 100 % 100, version % 100, (long long)plan->cudnn->engine);
+        log_info("%s %s, %s, %lld x %lld: %s", (fwd ? fwd->gated_gelu : bwd->gated_gelu) ? "GeGLU" : "SwiGLU",
+                 fwd ? "forward" : "backward", dtype_name(fwd ? fwd->dtype : bwd->dtype),
+                 (long long)(fwd ? fwd->M : bwd->M), (long long)(fwd ? fwd->N / 2 : bwd->K), how);
     }
 }
-
-#else
-
-void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products)
-{
-    (void)gemm;
-    (void)products;
-}
-
-bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op)
-{
-    (void)gemm;
-    (void)op;
-    return false;
-}
-
-void gemm_gated_run(struct stream *stream, const struct gemm_op *op)
-{
-    (void)stream;
-    (void)op;
-    BUG("no cuDNN");
-}
-
-const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
-{
-    (void)stream;
-    (void)op;
-    BUG("no cuDNN");
-}
-
-bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op)
-{
-    (void)gemm;
-    (void)op;
-    return false;
-}
-
-bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_products *products)
-{
-    (void)gemm;
-    (void)products;
-    return false;
-}
-
-#endif

@@ -1,8 +1,8 @@
-/* gemm_cuda_gated_graph.c: see gemm_cuda_gated_graph.h.
+/* gemm_cuda_gated_graph.c: products with SwiGLU inside as cuDNN's operation graphs.
  *
  * With s = sigmoid(gate), silu(gate) = gate s and silu'(gate) = s + gate s (1 - s). All of it is computed in fp32. The
  * key counts columns as cublasLt does: D (m, n) = A · B is, row by row, (n, m) = (n, k) · (k, m). */
-#include "gpu/cuda/gemm/gemm_cuda_gated_graph.h"
+#include "gpu/cuda/gemm/gemm_cuda_gated.h"
 
 #include "core/dtype.h"
 
@@ -59,20 +59,31 @@ static void build_bwd(struct cudnn_graph *g, const struct gemm_key *key, const s
     cudnn_pointwise_into(g, &MUL, &dh, &silu, NULL, &dup);
 }
 
-enum status gemm_gated_plan(const struct cudnn_target *target, const struct gemm_key *key,
-                            const struct cudnn_wish *wish, struct cudnn_plan **plan, struct error *err)
+int gemm_gated_plans(const struct cudnn_target *target, const struct gemm_key *key, const struct cudnn_filter *filter,
+                     struct cudnn_plan **plans, int most, struct error *err)
 {
     struct cudnn_graph *graph = cudnn_graph_new(target, RANK);
-    *plan = NULL;
-    if (!graph)
-        return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
     const struct cudnn_tensor rows = matrix(graph, GATED_ROWS, key, key->n, key->k, key->ldb, false),
                               weights = matrix(graph, GATED_WEIGHTS, key, key->k, key->m, key->lda, key->transpose_a);
     if (key->epilogue == GEMM_SWIGLU)
         build_fwd(graph, key, &rows, &weights);
     else
         build_bwd(graph, key, &rows, &weights);
-    return cudnn_plan_new(graph, wish, plan, err);
+    return cudnn_plans_new(graph, filter, plans, most, err);
+}
+
+#else
+
+int gemm_gated_plans(const struct cudnn_target *target, const struct gemm_key *key, const struct cudnn_filter *filter,
+                     struct cudnn_plan **plans, int most, struct error *err)
+{
+    (void)target;
+    (void)key;
+    (void)filter;
+    (void)plans;
+    (void)most;
+    error_set(err, STATUS_DEVICE, "this build of ztrain has no cuDNN");
+    return 0;
 }
 
 #endif

@@ -1,13 +1,13 @@
-/* gemm_cuda_plan.c: see gemm_cuda_plan.h. */
+/* gemm_cuda_plan.c: descriptors and algorithms of cublasLt's products. */
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 
-#include "gpu/cuda/cudnn_graph.h"
-#include "gpu/cuda/gemm_trial.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(struct gemm_algorithm) == sizeof(cublasLtMatmulAlgo_t), "the cache holds whole algorithms");
+_Static_assert(sizeof(((struct autotune_config *)NULL)->kernel) == sizeof(cublasLtMatmulAlgo_t),
+               "the cache holds whole algorithms");
 
 /* ---- descriptors --------------------------------------------------------- */
 
@@ -46,7 +46,8 @@ static bool set_operation(const struct gemm_cuda *g, const struct gemm_plan *pla
     return g->lt->cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, size) == CUBLAS_STATUS_SUCCESS;
 }
 
-bool gemm_plan_set_pointers(const struct gemm_cuda *g, const struct gemm_plan *plan, void *vector, void *aux)
+/* Puts the pointers of the epilogue, which differ from call to call, into the descriptor. */
+static bool set_pointers(const struct gemm_cuda *g, const struct gemm_plan *plan, void *vector, void *aux)
 {
     int64_t epilogue = plan->key.epilogue;
     return (!uses_vector(epilogue) ||
@@ -85,7 +86,7 @@ static bool make_descriptors(const struct gemm_cuda *g, struct gemm_plan *plan)
     if (ok && uses_aux(key->epilogue))
         ok = set_operation(g, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->ld_aux, sizeof key->ld_aux) &&
              set_operation(g, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &aux_type, sizeof aux_type);
-    return ok && gemm_plan_set_pointers(g, plan, some, some);
+    return ok && set_pointers(g, plan, some, some);
 }
 
 /* ---- algorithms ---------------------------------------------------------- */
@@ -134,12 +135,19 @@ static int ask_heuristics(const struct gemm_cuda *g, const struct gemm_plan *pla
     return found;
 }
 
-/* Whether a process ended while it tried the algorithm. */
-static bool is_faulty(const struct gemm_cuda *g, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algo)
+struct autotune_config gemm_config_of(const cublasLtMatmulAlgo_t *algorithm, enum gemm_fusion fusion)
 {
-    struct gemm_algorithm algorithm;
-    memcpy(&algorithm, algo, sizeof algorithm);
-    return gemm_trial_is_faulty(g->trial, &plan->key, &algorithm);
+    struct autotune_config config = {.fusion = fusion};
+    memcpy(config.kernel, algorithm, sizeof config.kernel);
+    return config;
+}
+
+/* Whether a process ended while it tried the algorithm. */
+static bool is_faulty(const struct gemm_cuda *g, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm)
+{
+    const struct autotune_key key = gemm_autotune_key(&plan->key);
+    const struct autotune_config config = gemm_config_of(algorithm, GEMM_UNTUNED);
+    return autotune_cache_is_faulty(g->cache, &key, &config);
 }
 
 int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, cublasLtMatmulHeuristicResult_t *results)
@@ -158,18 +166,22 @@ bool gemm_plan_is_taken(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     const int64_t epilogue = plan->key.epilogue;
     const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB && !is_of_cudnn(epilogue);
-    const enum gemm_way way = g->forced != GEMM_WAY_UNTIMED ? g->forced : plan->way;
+    const enum gemm_fusion fusion = g->forced != GEMM_UNTUNED ? g->forced : plan->fusion;
     if (!plan->supported || epilogue == GEMM_PLAIN)
         return plan->supported;
-    return way == GEMM_WAY_UNTIMED ? usual : way == GEMM_WAY_FUSED;
+    return fusion == GEMM_UNTUNED ? usual : fusion == GEMM_FUSED;
 }
 
-bool gemm_plan_take_known(const struct gemm_cuda *g, struct gemm_plan *plan, const struct gemm_choice *known)
+bool gemm_plan_take_known(struct gemm_cuda *g, struct gemm_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algorithm;
+    const struct autotune_key key = gemm_autotune_key(&plan->key);
+    struct autotune_config known;
+    if (!autotune_cache_find(g->cache, &key, &known))
+        return false;
     memset(&result, 0, sizeof result);
-    memcpy(&algorithm, &known->algorithm, sizeof algorithm);
+    memcpy(&algorithm, known.kernel, sizeof algorithm);
     if (g->lt->cublasLtMatmulAlgoCheck(g->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, &algorithm,
                                        &result) != CUBLAS_STATUS_SUCCESS)
         return false;
@@ -177,7 +189,7 @@ bool gemm_plan_take_known(const struct gemm_cuda *g, struct gemm_plan *plan, con
     if (!is_acceptable(g, &result) || is_faulty(g, plan, &algorithm))
         return false;
     plan->algorithm = algorithm;
-    plan->way = known->way;
+    plan->fusion = (enum gemm_fusion)known.fusion;
     return true;
 }
 
@@ -207,9 +219,7 @@ struct gemm_plan *gemm_plan_find(struct gemm_cuda *g, const struct gemm_key *key
 
 struct gemm_plan *gemm_plan_new(struct gemm_cuda *g, const struct gemm_key *key)
 {
-    struct gemm_plan **bucket = bucket_of(g, key), *plan = calloc(1, sizeof *plan);
-    if (!plan)
-        return NULL;
+    struct gemm_plan **bucket = bucket_of(g, key), *plan = memory_zeroed(1, sizeof *plan);
     plan->key = *key;
     plan->supported = !is_of_cudnn(key->epilogue) && make_descriptors(g, plan);
     plan->next = *bucket;
@@ -220,11 +230,11 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *g, const struct gemm_key *key)
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
 {
     cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
-    struct gemm_choice known;
     struct gemm_plan *plan = gemm_plan_find(g, key);
-    if (plan || !(plan = gemm_plan_new(g, key)) || !plan->supported)
+    if (plan)
         return plan;
-    if (gemm_cache_find(g->cache, key, &known) && gemm_plan_take_known(g, plan, &known))
+    plan = gemm_plan_new(g, key);
+    if (!plan->supported || gemm_plan_take_known(g, plan))
         return plan;
     plan->supported = gemm_plan_propose(g, plan, results) > 0;
     if (plan->supported)
@@ -234,9 +244,7 @@ struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
 
 static void plan_free(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
-#if ZTRAIN_HAVE_CUDNN
     cudnn_plan_free(plan->cudnn);
-#endif
     if (plan->operation)
         g->lt->cublasLtMatmulDescDestroy(plan->operation);
     cublasLtMatrixLayout_t layouts[] = {plan->a, plan->b, plan->d};
@@ -267,12 +275,15 @@ void *gemm_workspace_of(struct stream *stream, size_t bytes)
     return memory + skip;
 }
 
-cublasStatus_t gemm_plan_run(const struct gemm_cuda *g, const struct gemm_plan *plan,
-                             const cublasLtMatmulAlgo_t *algorithm, const struct gemm_product *p, void *workspace,
-                             cudaStream_t stream)
+cublasStatus_t gemm_plan_run(const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                             const struct gemm_product *p, struct stream *stream)
 {
     const float one = 1, zero = 0;
+    const struct gemm_cuda *g = cuda_device_of(stream)->gemm;
+    if (!set_pointers(g, plan, p->vector, p->aux))
+        return CUBLAS_STATUS_INVALID_VALUE;
     return g->lt->cublasLtMatmul(g->handle, plan->operation, &one, p->a, plan->a, p->b, plan->b,
-                                 p->key.accumulate ? &one : &zero, p->d, plan->d, p->d, plan->d, algorithm, workspace,
-                                 g->rules.workspace, stream);
+                                 p->key.accumulate ? &one : &zero, p->d, plan->d, p->d, plan->d, algorithm,
+                                 gemm_workspace_of(stream, g->rules.workspace), g->rules.workspace,
+                                 cuda_stream_of(stream)->handle);
 }

@@ -1,23 +1,21 @@
 /* gemm_cuda_plan.h: plans of cublasLt: a product's descriptors and the algorithm chosen for it, made once per shape.
  *
- * The algorithm is the one that gemm_cuda_prepare() found fastest (in the cache on disk, or by measuring), else the
+ * The algorithm is the one that gemm_cuda_autotune() found fastest (in the cache on disk, or by timing), else the
  * library's first proposal. Only algorithms whose reduction has a fixed order are taken: no split of k, or a split
  * whose parts are reduced in a separate step. Whether their results really repeat bit for bit is not tried. One thread:
  * the device's. */
 #pragma once
 
+#include "gpu/cuda/cudnn_graph.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/gemm/gemm_cuda_product.h"
-
-struct cudnn_plan;
-struct cudnn_target;
 
 enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
 
 struct gemm_plan {
     struct gemm_key key;
     bool supported;
-    enum gemm_way way;              /* of a product with an epilogue */
+    enum gemm_fusion fusion;        /* of a product with an epilogue */
     cublasLtMatmulDesc_t operation; /* owned */
     cublasLtMatrixLayout_t a, b, d; /* owned */
     cublasLtMatmulAlgo_t algorithm;
@@ -29,11 +27,10 @@ struct gemm_cuda {
     struct cuda_device *cuda; /* borrowed */
     const struct cublaslt_functions *lt;
     cublasLtHandle_t handle;
-    struct gemm_cache *cache;         /* owned; NULL: there is none, and nothing is measured */
-    struct gemm_trial *trial;         /* owned; may be NULL */
+    struct autotune_cache *cache;     /* owned; NULL: there is none, and nothing is tuned */
     const struct cudnn_target *cudnn; /* borrowed; NULL: no product is computed by cuDNN */
     struct gemm_rules rules;
-    enum gemm_way forced;                       /* of every product with an epilogue; untimed: as timed, or usual */
+    enum gemm_fusion forced;                    /* of every product with an epilogue; untuned: as timed, or usual */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
 
@@ -43,19 +40,19 @@ void *gemm_workspace_of(struct stream *stream, size_t bytes);
 /* The plan of exactly this key; NULL: there is none. */
 struct gemm_plan *gemm_plan_find(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Adds a plan that has no algorithm yet; `supported` is false if cublasLt refuses the product. NULL: no memory. */
+/* Adds a plan that has no algorithm yet; `supported` is false if cublasLt refuses the product. */
 struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *key);
 
 /* Finds the plan or makes it. A product that was not announced gets the cached algorithm or the library's first
- * proposal, so that nothing is measured in a step. NULL: out of memory. */
+ * proposal, so that nothing is timed in a step. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Sets the plan's algorithm and way to those from the cache. False: the library no longer accepts the algorithm, or it
- * has faulted on this machine. */
-bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, const struct gemm_choice *known);
+/* Sets the plan's algorithm and fusion to those of the cache. False: it has none, the library no longer accepts the
+ * algorithm, or it has faulted on this machine. */
+bool gemm_plan_take_known(struct gemm_cuda *gemm, struct gemm_plan *plan);
 
-/* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was the faster
- * way, or where the two were not timed is the usual way. That is the epilogue for bias, GELU and its derivative, since
+/* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was
+ * faster, or where the two were not timed is usual. That is the epilogue for bias, GELU and its derivative, since
  * it saves a pass or two over the matrix for a part of their time. It is not for bias gradients: the kernel's pass is a
  * known part of the product's time, but products with BGRADA or BGRADB have been seen to take much longer than without
  * (github.com/NVIDIA/CUDALibrarySamples/issues/90). Nor is it for SwiGLU, since cuDNN's products may be slower than
@@ -66,12 +63,11 @@ bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *pl
 int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
                       cublasLtMatmulHeuristicResult_t *results);
 
-/* Puts the pointers of the epilogue, which differ from call to call, into the descriptor. */
-bool gemm_plan_set_pointers(const struct gemm_cuda *gemm, const struct gemm_plan *plan, void *vector, void *aux);
+/* An algorithm as the cache has it. */
+struct autotune_config gemm_config_of(const cublasLtMatmulAlgo_t *algorithm, enum gemm_fusion fusion);
 
-/* Enqueues the product by the algorithm. workspace: gemm->rules.workspace bytes. */
-cublasStatus_t gemm_plan_run(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
-                             const cublasLtMatmulAlgo_t *algorithm, const struct gemm_product *product, void *workspace,
-                             cudaStream_t stream);
+/* Enqueues the product by the algorithm. */
+cublasStatus_t gemm_plan_run(const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                             const struct gemm_product *product, struct stream *stream);
 
 void gemm_plans_free(struct gemm_cuda *gemm); /* all of them */

@@ -1,5 +1,36 @@
-/* gemm_cuda_product.c: see gemm_cuda_product.h. cublasLt's GELU is that of tanh; the other one has a kernel. */
+/* gemm_cuda_product.c: the products of linear ops. cublasLt's GELU is that of tanh; the other one has a kernel. */
 #include "gpu/cuda/gemm/gemm_cuda_product.h"
+
+#include "gpu/cuda/cuda_workspace.h"
+
+#include <string.h>
+
+_Static_assert((int)GEMM_KEY_FIELDS <= (int)AUTOTUNE_KEY_FIELDS && (int)GEMM_FUSION_COUNT == (int)AUTOTUNE_FUSIONS,
+               "the cache has room for them");
+
+struct autotune_key gemm_autotune_key(const struct gemm_key *key)
+{
+    struct autotune_key whole = {.op = AUTOTUNE_GEMM};
+    memcpy(whole.fields, key, sizeof *key);
+    return whole;
+}
+
+bool gemm_op_at(const struct linear_products *products, int number, struct gemm_op *op)
+{
+    *op = (struct gemm_op){.fwd = NULL};
+    if (number < products->num_fwd) {
+        op->fwd = &products->fwd[number];
+        return true;
+    }
+    number -= products->num_fwd;
+    if (number < products->num_bwd_input) {
+        op->bwd_input = &products->bwd_input[number];
+        return true;
+    }
+    number -= products->num_bwd_input;
+    op->bwd_weight = number < products->num_bwd_weight ? &products->bwd_weight[number] : NULL;
+    return op->bwd_weight != NULL;
+}
 
 static int64_t alignment(const void *pointer)
 {
@@ -83,6 +114,17 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
     p.key.epilogue = !p.vector ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
     set_alignments(&p);
     return p;
+}
+
+struct gemm_product gemm_product_of(const struct gemm_rules *rules, const struct gemm_op *op)
+{
+    if (op->fwd)
+        return gemm_product_fwd(rules, op->fwd);
+    if (op->bwd_input)
+        return gemm_product_bwd_input(rules, op->bwd_input);
+    const struct linear_bwd_weight_args *a = op->bwd_weight;
+    float *scratch = a->dbias ? (float *)(uintptr_t)CUDA_SCRATCH_ALIGN : NULL;
+    return gemm_product_bwd_weight(rules, a, a->accumulate_dbias ? scratch : a->dbias);
 }
 
 struct gemm_product gemm_product_without_epilogue(const struct gemm_product *p)

@@ -2,12 +2,10 @@
 #include "gpu/cuda/ops_cuda.h"
 
 #include "gpu/cuda/attention/attention_cudnn.h"
+#include "gpu/cuda/autotune.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
-#include "gpu/cuda/gemm/gemm_cuda_measure.h"
-#include "gpu/cuda/gemm/gemm_cuda_plan.h"
-#include "gpu/cuda/gemm_trial.h"
 #include "gpu/device_avoid.h"
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
@@ -17,36 +15,50 @@ size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *l
 {
     const struct cuda_device *cuda = device->private_;
     const size_t own = cuda_workspace_bytes(limits, device->memory_bytes);
-    const size_t cudnn = cuda->attention ? attention_cudnn_workspace_bytes(cuda->attention, limits) : 0;
+    const size_t cudnn = attention_cudnn_workspace_bytes(cuda->attention, limits);
     return own > cudnn ? own : cudnn;
+}
+
+/* Without a cache the announced plans of attention stay. One process of a machine tunes, the others wait and read. */
+static enum status tune(struct cuda_device *cuda, struct autotuner *tuner, const struct linear_products *products,
+                        struct error *err)
+{
+    struct autotune_cache *cache = cuda->gemm->cache;
+    autotune_cache_lock(cache);
+    enum status status = gemm_cuda_autotune(cuda->gemm, tuner, products, err);
+    if (status == STATUS_OK && cache)
+        status = attention_cudnn_autotune(cuda->attention, tuner, err);
+    autotune_cache_unlock(cache);
+    return status;
 }
 
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
-    const struct gemm_cuda *gemm = cuda->gemm;
-    if (gemm_gated_wants_cudnn(gemm, products))
+    struct autotuner tuner;
+    if (gemm_gated_wants_cudnn(cuda->gemm, products))
         gemm_cuda_use_cudnn(cuda->gemm, attention_cudnn_target(cuda->attention));
-    gemm_gated_take_imported(cuda->gemm, products);
-    gemm_cache_lock(gemm->cache); /* one process of a machine measures, the others wait and read */
-    gemm_trial_begin(gemm->trial);
-    enum status status = gemm_cuda_prepare(device, products, err);
+    gemm_cuda_take_imported(cuda->gemm, products);
+    enum status status = autotuner_open(&tuner, device, cuda->gemm->cache, err);
     if (status == STATUS_OK)
-        status = attention_cudnn_choose(cuda->attention, gemm->cache, gemm->trial, err);
-    gemm_cache_unlock(gemm->cache);
-    return status == STATUS_OK ? attention_cudnn_prepare(cuda->attention, err) : status;
+        status = tune(cuda, &tuner, products, err);
+    tuner.cache = NULL; /* it is no longer locked */
+    if (status == STATUS_OK)
+        status = attention_cudnn_prepare(cuda->attention, &tuner, err);
+    autotuner_close(&tuner);
+    return status;
 }
 
 char *ops_cuda_choices(struct device *device)
 {
     const struct cuda_device *cuda = device->private_;
-    return gemm_cache_export(cuda->gemm->cache);
+    return autotune_cache_export(cuda->gemm->cache);
 }
 
 void ops_cuda_take_choices(struct device *device, const char *text, bool complete)
 {
     const struct cuda_device *cuda = device->private_;
-    gemm_cache_import(cuda->gemm->cache, text, complete);
+    autotune_cache_import(cuda->gemm->cache, text, complete);
 }
 
 void ops_cuda_avoid(struct device *device, unsigned parts)

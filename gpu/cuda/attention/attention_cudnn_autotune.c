@@ -1,0 +1,313 @@
+/* attention_cudnn_autotune.c: cuDNN's heuristics propose engines, and a plan is made of the first acceptable one when a
+ * shape is announced. Before the first step the proposals are tuned, also in smaller pieces of the micro-batch where a
+ * plan has much workspace. So a cuDNN that computes something else than the op is noticed before it trains a model.
+ *
+ * Ragged sequences on trial are one more than a piece has, and of several lengths, so that one is as long as it may be
+ * and the second piece has empty places. With dropout, tiles of the tensor of kept weights that have no visible pair
+ * are NaN. */
+#include "gpu/cuda/attention/attention_cudnn_autotune.h"
+
+#include "core/heartbeat.h"
+#include "core/log.h"
+#include "gpu/cuda/attention/attention_cuda_kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ENGINES: that are tried with each size of a piece. */
+enum { ENGINES = 4, CANDIDATES = ENGINES * ATTENTION_PIECES };
+
+struct candidate {
+    struct cudnn_plan *made;
+    int64_t piece;
+};
+
+/* The plan's op on scratch memory. */
+struct trial {
+    struct attention_plan *plan;
+    struct candidate candidates[CANDIDATES]; /* owned */
+    int count;
+    int64_t sequences;
+    struct attention_fwd_args fwd;
+    struct attention_bwd_args bwd; /* forward: it has the pointers of fwd */
+};
+
+static struct autotune_key key_of(const struct attention_plan *plan)
+{
+    struct autotune_key key = {.op = AUTOTUNE_ATTENTION, .fields = {plan->direction, plan->target->version}};
+    _Static_assert(sizeof plan->shape == (AUTOTUNE_KEY_FIELDS - 3) * sizeof(int64_t),
+                   "the key has the direction, the version, all members of the shape, and the planned bytes");
+    memcpy(&key.fields[2], &plan->shape, sizeof plan->shape);
+    key.fields[AUTOTUNE_KEY_FIELDS - 1] = (int64_t)plan->planned;
+    return key;
+}
+
+static struct autotune_config config_of(const struct candidate *c)
+{
+    return (struct autotune_config){
+        .kernel = {(uint64_t)c->piece, (uint64_t)c->made->proposal, (uint64_t)c->made->engine, c->made->kernel}};
+}
+
+/* ---- the op on trial ----------------------------------------------------- */
+
+/* Tokens of sequence i. Ragged: as many as there may be, one, then several. */
+static int32_t sequence_length(const struct attention_shape *s, int64_t i)
+{
+    if (!s->ragged || i == 0)
+        return (int32_t)s->T;
+    return i == 1 || s->T < 8 ? 1 : (int32_t)(s->T / (1 + i % 5));
+}
+
+static void use_candidate(struct trial *t, int candidate)
+{
+    t->plan->cudnn_plan = t->candidates[candidate].made;
+    t->plan->piece = t->candidates[candidate].piece;
+}
+
+static const char *run(void *op, struct stream *stream, int candidate)
+{
+    struct trial *t = op;
+    const bool forward = t->plan->direction == ATTENTION_FORWARD;
+    if (candidate == AUTOTUNE_REFERENCE) {
+        if (forward)
+            attention_own_fwd(stream, &t->fwd);
+        else
+            attention_own_bwd(stream, &t->bwd);
+        return NULL;
+    }
+    use_candidate(t, candidate);
+    return attention_plan_run(t->plan, stream, &t->fwd, forward ? NULL : &t->bwd);
+}
+
+/* Numbers of tokens are read at the begin of sequences alone. Backward reads out and lse of forward. */
+static void prepare(void *op, struct stream *stream, int candidate)
+{
+    struct trial *t = op;
+    t->fwd = attention_forward_of(&t->bwd);
+    t->fwd.out = (void *)(uintptr_t)t->bwd.out;
+    t->fwd.lse = (float *)(uintptr_t)t->bwd.lse;
+    int32_t start = 0;
+    for (int64_t i = 0; i <= t->sequences; start += sequence_length(&t->plan->shape, i), i++) {
+        const uint64_t number = (uint64_t)start;
+        stream_copy(stream, (int32_t *)(uintptr_t)t->bwd.seq_start + i, &start, sizeof start);
+        if (t->bwd.dropout.threshold && i < t->sequences)
+            stream_copy(stream, (uint64_t *)(uintptr_t)t->bwd.dropout.tokens + start, &number, sizeof number);
+    }
+    if (t->plan->direction == ATTENTION_BACKWARD)
+        attention_own_fwd(stream, &t->fwd);
+    if (candidate == AUTOTUNE_REFERENCE)
+        return;
+    use_candidate(t, candidate);
+    attention_plan_spoil(t->plan, stream);
+}
+
+/* "attention forward, 4 x 1024 tokens, 12 heads of 64, engine 3, 4 sequences at a time" */
+static void describe(const void *op, int candidate, char *text, size_t size)
+{
+    const struct trial *t = op;
+    const struct attention_shape *s = &t->plan->shape;
+    snprintf(text, size, "attention %s, %lld x %lld tokens, %lld heads of %lld, engine %lld, %lld sequences at a time",
+             t->plan->direction == ATTENTION_FORWARD ? "forward" : "backward", (long long)s->B, (long long)s->T,
+             (long long)s->H, (long long)s->D, (long long)t->candidates[candidate].made->engine,
+             (long long)t->candidates[candidate].piece);
+}
+
+static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t ld)
+{
+    p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
+}
+
+/* A result of `heads` heads, of which the first and the last sequence are compared, and one between. */
+static void add_result(struct autotune_problem *p, const struct attention_shape *s, void *pointer, int64_t M,
+                       int64_t ld, int64_t heads, const char *name)
+{
+    add_tensor(p, pointer, (enum dtype)s->dtype, M, ld);
+    struct autotune_tensor *tensor = &p->tensors[p->num_tensors - 1];
+    tensor->name = name;
+    tensor->width = heads * s->D;
+    tensor->part = s->D;
+    tensor->sampled = s->T;
+    tensor->tolerance = s->dtype == DTYPE_BF16 ? 6e-2 : 1e-2;
+}
+
+static void add_tensors(struct trial *t, struct autotune_problem *p)
+{
+    const struct attention_shape *s = &t->plan->shape;
+    const enum dtype dtype = (enum dtype)s->dtype;
+    struct attention_bwd_args *a = &t->bwd;
+    const int64_t M = a->M;
+    add_tensor(p, &a->seq_start, DTYPE_F32, t->sequences + 1, 1);
+    add_tensor(p, &a->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
+    add_tensor(p, &a->q, dtype, M, s->ld_q);
+    add_tensor(p, &a->k, dtype, M, s->ld_k);
+    add_tensor(p, &a->v, dtype, M, s->ld_v);
+    if (t->plan->direction == ATTENTION_FORWARD) {
+        add_result(p, s, &a->out, M, s->ld_o, s->H, "out");
+        p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = &a->lse,
+                                                                .dtype = DTYPE_F32,
+                                                                .rows = s->H,
+                                                                .ld = M,
+                                                                .width = M,
+                                                                .name = "lse",
+                                                                .sampled = 1,
+                                                                .part = M,
+                                                                .tolerance = 1e-3};
+        return;
+    }
+    add_tensor(p, &a->out, dtype, M, s->ld_o);
+    add_tensor(p, &a->lse, DTYPE_F32, s->H, M);
+    add_tensor(p, &a->dout, dtype, M, s->ld_o);
+    add_result(p, s, &a->dq, M, s->ld_dq, s->H, "dq");
+    add_result(p, s, &a->dk, M, s->ld_dk, s->KV, "dk");
+    add_result(p, s, &a->dv, M, s->ld_dv, s->KV, "dv");
+}
+
+static void set_args(struct trial *t)
+{
+    const struct attention_shape *s = &t->plan->shape;
+    int64_t M = 0;
+    t->sequences = s->ragged ? t->plan->piece + 1 : s->B;
+    for (int64_t i = 0; i < t->sequences; i++)
+        M += sequence_length(s, i);
+    t->bwd = (struct attention_bwd_args){.dtype = (enum dtype)s->dtype,
+                                         .M = M,
+                                         .H = s->H,
+                                         .KV = s->KV,
+                                         .D = s->D,
+                                         .ld_q = s->ld_q,
+                                         .ld_k = s->ld_k,
+                                         .ld_v = s->ld_v,
+                                         .ld_o = s->ld_o,
+                                         .ld_dq = s->ld_dq,
+                                         .ld_dk = s->ld_dk,
+                                         .ld_dv = s->ld_dv,
+                                         .scale = (float)s->scale,
+                                         .window = s->window,
+                                         .num_seqs = (int32_t)t->sequences,
+                                         .max_seq = (int32_t)s->T,
+                                         .dropout = {.key = {1, 2}},
+                                         .bidirectional = s->bidirectional != 0,
+                                         .ragged = s->ragged != 0};
+    if (s->dropout) {
+        t->bwd.dropout.threshold = (uint32_t)s->dropout;
+        t->bwd.dropout.scale = 65536 / (float)(65536 - s->dropout);
+    }
+}
+
+/* ---- tuning -------------------------------------------------------------- */
+
+static void refuse_for(struct trial *t, int candidate, const struct autotune_candidate *c, bool log)
+{
+    char name[160], why[320];
+    if (c->failure == AUTOTUNE_REFUSED)
+        snprintf(why, sizeof why, "cuDNN cannot run its plan: %s", c->reason);
+    else
+        snprintf(why, sizeof why, "cuDNN's %s %s", c->result,
+                 c->failure == AUTOTUNE_RESTLESS ? "does not repeat bit for bit"
+                                                 : "differs from what ztrain's kernels compute");
+    describe(t, candidate, name, sizeof name);
+    if (log)
+        log_warn("%s is left out: %s", name, why);
+    snprintf(t->plan->why, sizeof t->plan->why, "%s", why);
+}
+
+/* Leaves the plan with the best of the candidates, or refused for the reason of the last one. Frees the candidates. */
+static enum status tune(struct autotuner *tuner, struct trial *t, struct error *err)
+{
+    struct attention_plan *plan = t->plan;
+    struct autotune_candidate candidates[CANDIDATES];
+    struct autotune_problem problem = {.key = key_of(plan),
+                                       .op = t,
+                                       .run = run,
+                                       .prepare = prepare,
+                                       .describe = describe,
+                                       .reference = REFERENCE_VERIFIES,
+                                       .repeats = !plan->shape.unordered,
+                                       .workspace = plan->planned};
+    int best;
+    for (int i = 0; i < t->count; i++)
+        candidates[i] = (struct autotune_candidate){.config = config_of(&t->candidates[i])};
+    set_args(t);
+    add_tensors(t, &problem);
+    const enum status status = autotune(tuner, &problem, candidates, t->count, &best, err);
+    if (status != STATUS_OK)
+        error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");
+    snprintf(plan->why, sizeof plan->why, "the GPU has too little memory to verify cuDNN's results");
+    for (int i = 0; i < t->count && best != AUTOTUNE_NO_MEMORY; i++)
+        if (candidates[i].failure != AUTOTUNE_GOOD)
+            refuse_for(t, i, &candidates[i], t->count > 1);
+    plan->cudnn_plan = NULL;
+    plan->state = best >= 0 ? ATTENTION_VERIFIED : ATTENTION_REFUSED;
+    if (best >= 0)
+        use_candidate(t, best);
+    for (int i = 0; i < t->count; i++)
+        if (i != best)
+            cudnn_plan_free(t->candidates[i].made);
+    return status;
+}
+
+enum status attention_verify(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
+{
+    struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
+    return tune(tuner, &t, err);
+}
+
+/* Takes the config of the cache, wherever among the proposals its kernel stands; false: there is none that can be
+ * taken, and the plan stays. */
+static bool take_known(const struct autotuner *tuner, struct attention_plan *plan)
+{
+    const struct autotune_key key = key_of(plan);
+    struct autotune_config known;
+    struct cudnn_plan *made;
+    if (!autotune_cache_find(tuner->cache, &key, &known) || autotune_cache_is_faulty(tuner->cache, &key, &known))
+        return false;
+    const int64_t piece = (int64_t)known.kernel[0];
+    const uint64_t kernel = known.kernel[3];
+    if (piece == plan->piece && kernel == plan->cudnn_plan->kernel)
+        return true;
+    if (!attention_plan_candidates(plan, piece, kernel, &made, 1))
+        return false;
+    cudnn_plan_free(plan->cudnn_plan);
+    plan->cudnn_plan = made;
+    plan->piece = piece;
+    return true;
+}
+
+/* Makes the candidates, those of the announced piece first, without kernels that have faulted. */
+static void list_candidates(const struct autotuner *tuner, struct trial *t)
+{
+    const struct autotune_key key = key_of(t->plan);
+    int64_t pieces[ATTENTION_PIECES];
+    const int sizes = attention_plan_pieces(t->plan, pieces);
+    for (int i = 0; i < sizes; i++) {
+        struct cudnn_plan *made[ENGINES];
+        const int count = attention_plan_candidates(t->plan, pieces[i], 0, made, ENGINES);
+        for (int j = 0; j < count; j++) {
+            const struct candidate candidate = {made[j], pieces[i]};
+            const struct autotune_config config = config_of(&candidate);
+            if (autotune_cache_is_faulty(tuner->cache, &key, &config))
+                cudnn_plan_free(made[j]);
+            else
+                t->candidates[t->count++] = candidate;
+        }
+    }
+}
+
+enum status attention_autotune(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
+{
+    struct trial t = {.plan = plan};
+    struct slow_call slow;
+    if (take_known(tuner, plan))
+        return STATUS_OK;
+    list_candidates(tuner, &t);
+    if (t.count == 0) {
+        attention_plan_refuse(plan,
+                              "cuDNN's engines for it have faulted when they were tried (the choices' file .faulty)");
+        return STATUS_OK;
+    }
+    cudnn_plan_free(plan->cudnn_plan);                                  /* the first candidate, made again */
+    heartbeat_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
+    const enum status status = tune(tuner, &t, err);
+    heartbeat_slow_end(&slow);
+    return status;
+}

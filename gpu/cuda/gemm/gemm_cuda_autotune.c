@@ -1,0 +1,525 @@
+/* gemm_cuda_autotune.c: autotuning of announced products (gpu/cuda/autotune.h):
+ *
+ *     the algorithm of each product      among up to GEMM_CANDIDATES proposals of cublasLt
+ *     an epilogue, or a kernel for it    as the whole linear op, by the best algorithms of both products
+ *     SwiGLU inside a product, or not    the same, among cuDNN's proposals for the product with SwiGLU inside
+ *
+ * Configs are kept in the cache on disk, whose lock the caller holds: one process of a machine tunes, the others wait
+ * and read. */
+#include "core/heartbeat.h"
+#include "core/log.h"
+#include "gpu/cuda/cuda_workspace.h"
+#include "gpu/cuda/gemm/gemm_cuda.h"
+#include "gpu/cuda/gemm/gemm_cuda_gated.h"
+#include "gpu/cuda/gemm/gemm_cuda_kernels.h"
+#include "gpu/cuda/gemm/gemm_cuda_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { GATED_CANDIDATES = 4, SAMPLE_BYTES = 64 << 10 };
+
+struct tuning {
+    struct gemm_cuda *gemm;
+    struct autotuner *tuner;
+    bool lacks_memory, lacks_memory_for_gates; /* something could not be tried */
+};
+
+/* ---- the algorithm of a product ------------------------------------------ */
+
+struct product_trial {
+    const struct gemm_plan *plan;
+    struct gemm_product product; /* with pointers into scratch memory */
+    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
+};
+
+static const char *run_algorithm(void *op, struct stream *stream, int candidate)
+{
+    const struct product_trial *t = op;
+    const cublasStatus_t code = gemm_plan_run(t->plan, &t->results[candidate].algo, &t->product, stream);
+    return code == CUBLAS_STATUS_SUCCESS ? NULL : cuda_device_of(stream)->gemm->lt->cublasLtGetStatusName(code);
+}
+
+static int describe_product(const struct gemm_key *key, char *text, size_t size)
+{
+    return snprintf(text, size, "the matrix product m %lld n %lld k %lld", (long long)key->m, (long long)key->n,
+                    (long long)key->k);
+}
+
+static void describe_algorithm(const void *op, int candidate, char *text, size_t size)
+{
+    (void)candidate;
+    describe_product(&((const struct product_trial *)op)->plan->key, text, size);
+}
+
+static void add_operand(struct autotune_problem *p, void *pointer, int64_t dtype, int64_t columns, int64_t ld)
+{
+    p->tensors[p->num_tensors++] =
+        (struct autotune_tensor){.pointer = pointer, .dtype = (enum dtype)dtype, .rows = columns, .ld = ld};
+}
+
+static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, struct error *err)
+{
+    const struct gemm_key *key = &plan->key;
+    struct product_trial trial = {.plan = plan, .product.key = *key};
+    struct gemm_product *product = &trial.product;
+    struct autotune_candidate candidates[GEMM_CANDIDATES];
+    struct autotune_problem p = {.key = gemm_autotune_key(key),
+                                 .op = &trial,
+                                 .run = run_algorithm,
+                                 .describe = describe_algorithm,
+                                 .workspace = t->gemm->rules.workspace};
+    int best;
+    const int count = gemm_plan_propose(t->gemm, plan, trial.results);
+    plan->supported = count > 0;
+    if (!plan->supported)
+        return STATUS_OK;
+    for (int i = 0; i < count; i++)
+        candidates[i] = (struct autotune_candidate){.config = gemm_config_of(&trial.results[i].algo, GEMM_UNTUNED)};
+    add_operand(&p, &product->a, key->input, key->transpose_a ? key->m : key->k, key->lda);
+    add_operand(&p, &product->b, key->input, key->transpose_b ? key->k : key->n, key->ldb);
+    add_operand(&p, &product->d, key->output, key->n, key->ldd);
+    add_operand(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
+    add_operand(&p, &product->aux, key->input, key->n, key->ld_aux);
+    TRY(autotune(t->tuner, &p, candidates, count, &best, err));
+    t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
+    plan->algorithm = trial.results[best >= 0 ? best : 0].algo;
+    return STATUS_OK;
+}
+
+static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, struct error *err)
+{
+    struct gemm_cuda *g = t->gemm;
+    const struct autotune_key whole = gemm_autotune_key(key);
+    struct autotune_config known;
+    if (gemm_plan_find(g, key))
+        return STATUS_OK;
+    struct gemm_plan *plan = gemm_plan_new(g, key);
+    if (!plan->supported || gemm_plan_take_known(g, plan))
+        return STATUS_OK;
+    if (autotune_cache_follows(g->cache) && autotune_cache_find(g->cache, &whole, &known))
+        log_warn("this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld, "
+                 "and gives other bits",
+                 (long long)key->m, (long long)key->n, (long long)key->k);
+    return time_algorithms(t, plan, err);
+}
+
+/* ---- the whole op -------------------------------------------------------- */
+
+/* A copy of the op with pointers into scratch memory. */
+struct op_trial {
+    struct gemm_plan *plan; /* of the product with the epilogue */
+    struct linear_fwd_args fwd;
+    struct linear_bwd_input_args bwd_input;
+    struct linear_bwd_weight_args bwd_weight;
+    struct gemm_op op;         /* points to one of them */
+    struct cudnn_plan **cudnn; /* of the candidates; NULL: the epilogue is cublasLt's */
+};
+
+/* The reference is the op without the epilogue. */
+static const char *run_op(void *op, struct stream *stream, int candidate)
+{
+    struct op_trial *t = op;
+    t->plan->fusion = candidate == AUTOTUNE_REFERENCE ? GEMM_UNFUSED : GEMM_FUSED;
+    if (t->cudnn && candidate >= 0)
+        t->plan->cudnn = t->cudnn[candidate];
+    return gemm_op_run(stream, &t->op);
+}
+
+/* "the matrix product m 24 n 8 k 16 with a bias as its epilogue" */
+static void describe_op(const void *op, int candidate, char *text, size_t size)
+{
+    static const char *const epilogues[] = {
+        [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",         [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
+        [GEMM_DGELU] = "GELU's slope", [GEMM_BGRADA] = "bias gradients", [GEMM_BGRADB] = "bias gradients",
+    };
+    _Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue of cublasLt has a name");
+    const struct op_trial *t = op;
+    const int n = describe_product(&t->plan->key, text, size);
+    if (t->cudnn)
+        snprintf(text + n, size - (size_t)n, " with SwiGLU inside by cuDNN's proposal %lld, engine %lld",
+                 (long long)t->cudnn[candidate]->proposal, (long long)t->cudnn[candidate]->engine);
+    else
+        snprintf(text + n, size - (size_t)n, " with %s as its epilogue", epilogues[t->plan->key.epilogue]);
+}
+
+/* Adds a tensor, unless the op lacks it: its announced pointer is NULL. One way rounds once where the other rounds up
+ * to three times, sums have other orders, and the library's tanh has about 11 bits. */
+static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t width,
+                       int64_t ld, const char *name)
+{
+    void *announced;
+    memcpy(&announced, pointer, sizeof announced);
+    if (!announced)
+        return;
+    const int64_t sampled = SAMPLE_BYTES / (ld * (int64_t)dtype_size(dtype));
+    p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer,
+                                                            .dtype = dtype,
+                                                            .rows = rows,
+                                                            .ld = ld,
+                                                            .width = width,
+                                                            .name = name,
+                                                            .sampled = sampled > 1 ? sampled : 1,
+                                                            .part = width,
+                                                            .tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8};
+}
+
+static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const struct linear_fwd_args *args)
+{
+    struct linear_fwd_args *a = &t->fwd;
+    *a = *args;
+    t->op.fwd = a;
+    add_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
+    add_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
+    add_tensor(p, &a->y, a->y_dtype, a->M, a->N, a->ld_y ? a->ld_y : a->N, "y");
+    add_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
+    add_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
+    return 0;
+}
+
+static size_t add_bwd_input(struct op_trial *t, struct autotune_problem *p, const struct linear_bwd_input_args *args)
+{
+    struct linear_bwd_input_args *a = &t->bwd_input;
+    *a = *args;
+    t->op.bwd_input = a;
+    add_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
+    add_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
+    add_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
+    add_tensor(p, &a->dx, a->dtype, a->M, a->K, a->K, a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
+    add_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
+    add_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
+    return a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
+}
+
+static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, const struct linear_bwd_weight_args *args)
+{
+    struct linear_bwd_weight_args *a = &t->bwd_weight;
+    *a = *args;
+    t->op.bwd_weight = a;
+    add_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
+    add_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
+    add_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
+    return a->dbias ? cuda_bias_sums_bytes(a) : 0;
+}
+
+/* Compares and times the op by its candidates and without the epilogue, and keeps the best in the cache. */
+static enum status tune_op(struct tuning *t, struct op_trial *trial, const struct gemm_op *op,
+                           struct autotune_problem *p, struct autotune_candidate *candidates, int count, int *best,
+                           struct error *err)
+{
+    char name[192], why[384];
+    const enum gemm_fusion before = trial->plan->fusion;
+    p->key = gemm_autotune_key(&trial->plan->key);
+    p->op = trial;
+    p->run = run_op;
+    p->describe = describe_op;
+    p->workspace = t->gemm->rules.workspace;
+    p->workspace += op->fwd         ? add_fwd(trial, p, op->fwd)
+                    : op->bwd_input ? add_bwd_input(trial, p, op->bwd_input)
+                                    : add_bwd_weight(trial, p, op->bwd_weight);
+    ASSERT(t->gemm->forced == GEMM_UNTUNED);
+    TRY(autotune(t->tuner, p, candidates, count, best, err));
+    trial->plan->fusion = before;
+    for (int i = 0; i < count && *best != AUTOTUNE_NO_MEMORY; i++) {
+        const struct autotune_candidate *c = &candidates[i];
+        describe_op(trial, i, name, sizeof name);
+        log_debug("%s: %.1f us", name, 1e6 * c->seconds);
+        if (c->failure == AUTOTUNE_GOOD)
+            continue;
+        if (c->failure == AUTOTUNE_REFUSED)
+            snprintf(why, sizeof why, "is refused when it runs (%s)", c->reason);
+        else if (c->failure == AUTOTUNE_RESTLESS)
+            snprintf(why, sizeof why, "gives other bits each time (%s)", c->result);
+        else
+            snprintf(why, sizeof why,
+                     "computes something else than without (element %lld of %s is %g, and %g without the epilogue)",
+                     (long long)c->at, c->result, c->value, c->expected);
+        log_warn("%s %s: it is left out from now on", name, why);
+    }
+    return STATUS_OK;
+}
+
+/* ---- with the epilogue or without ---------------------------------------- */
+
+/* The fusion of the product that differs in whether it adds to D: stages of ZeRO differ in that as well, and have to
+ * give the same bits. */
+static enum gemm_fusion fusion_of_twin(struct gemm_cuda *g, const struct gemm_key *key)
+{
+    struct gemm_key twin = *key;
+    struct autotune_config known;
+    twin.accumulate = !twin.accumulate;
+    const struct autotune_key whole = gemm_autotune_key(&twin);
+    return autotune_cache_find(g->cache, &whole, &known) ? (enum gemm_fusion)known.fusion : GEMM_UNTUNED;
+}
+
+/* Tunes the fusion of a product whose algorithm, and that of the product without the epilogue, are known. */
+static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const struct gemm_op *op, struct error *err)
+{
+    struct op_trial trial = {.plan = plan};
+    const enum gemm_fusion twin = fusion_of_twin(t->gemm, &plan->key);
+    const enum gemm_fusion fusion = twin == GEMM_UNTUNED ? GEMM_FUSED : twin;
+    const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
+    struct autotune_candidate candidate = {.config = gemm_config_of(&plan->algorithm, fusion)};
+    struct autotune_problem p = {.reference = twin == GEMM_UNTUNED ? REFERENCE_COMPETES : REFERENCE_VERIFIES,
+                                 .reference_config = unfused};
+    int best;
+    TRY(tune_op(t, &trial, op, &p, &candidate, 1, &best, err));
+    t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
+    if (best == AUTOTUNE_NO_MEMORY)
+        return STATUS_OK;
+    if (best == AUTOTUNE_NONE)
+        autotune_cache_put(t->gemm->cache, &p.key, &unfused);
+    plan->fusion = best >= 0 ? fusion : GEMM_UNFUSED;
+    return STATUS_OK;
+}
+
+/* Tunes the op's product; the product without its epilogue where it may be computed like that; then the fusion. */
+static enum status tune_products(struct tuning *t, const struct gemm_op *op, struct error *err)
+{
+    struct gemm_cuda *g = t->gemm;
+    const struct gemm_product p = gemm_product_of(&g->rules, op), plain = gemm_product_without_epilogue(&p);
+    if (p.key.epilogue == GEMM_PLAIN || g->forced == GEMM_UNFUSED)
+        return tune_algorithm(t, &plain.key, err);
+    TRY(tune_algorithm(t, &p.key, err));
+    struct gemm_plan *plan = gemm_plan_find(g, &p.key);
+    if (plan->supported && (g->forced == GEMM_FUSED || plan->fusion == GEMM_FUSED))
+        return STATUS_OK;
+    TRY(tune_algorithm(t, &plain.key, err));
+    return plan->supported && plan->fusion == GEMM_UNTUNED ? tune_epilogue(t, plan, op, err) : STATUS_OK;
+}
+
+/* ---- SwiGLU inside, or a kernel for it ----------------------------------- */
+
+enum { WORD_ENGINE, WORD_KERNEL }; /* of autotune_config.kernel */
+
+static struct autotune_config config_of(const struct cudnn_plan *plan)
+{
+    struct autotune_config config = {.fusion = GEMM_FUSED};
+    config.kernel[WORD_ENGINE] = (uint64_t)plan->engine;
+    config.kernel[WORD_KERNEL] = plan->kernel;
+    return config;
+}
+
+static bool is_faulty(const struct gemm_cuda *g, const struct gemm_key *product, const struct cudnn_plan *plan)
+{
+    const struct autotune_key key = gemm_autotune_key(product);
+    const struct autotune_config config = config_of(plan);
+    return autotune_cache_is_faulty(g->cache, &key, &config);
+}
+
+/* Makes cuDNN's plans of a product that need no more workspace than other products, without kernels that have faulted;
+ * returns their number. kernel: the only one that will do; 0: any. */
+static int make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uint64_t kernel, struct cudnn_plan **plans,
+                      int most)
+{
+    struct error ignored;
+    const struct cudnn_filter filter = {.most_workspace = g->rules.workspace, .kernel = kernel};
+    const int count = gemm_gated_plans(g->cudnn, key, &filter, plans, most, &ignored);
+    int good = 0;
+    for (int i = 0; i < count; i++) {
+        if (is_faulty(g, key, plans[i]))
+            cudnn_plan_free(plans[i]);
+        else
+            plans[good++] = plans[i];
+    }
+    return good;
+}
+
+static void take_plan(struct gemm_plan *plan, struct cudnn_plan *made)
+{
+    plan->cudnn = made;
+    plan->supported = true;
+    plan->fusion = GEMM_FUSED;
+}
+
+/* The op's plan, which is made if there is none; NULL: it is not computed by cuDNN. */
+static struct gemm_plan *gated_plan_of(struct gemm_cuda *g, const struct gemm_op *op)
+{
+    struct gated_product p;
+    if (!g->cudnn || !gemm_gated_product(g, op, &p))
+        return NULL;
+    struct gemm_plan *plan = gemm_plan_find(g, &p.key);
+    return plan ? plan : gemm_plan_new(g, &p.key);
+}
+
+/* Takes the config of the cache; false: there is none, or cuDNN does not propose its kernel here. Where rank 0 has
+ * tuned, only its config counts: this rank's file may be of another machine, and have what rank 0 could not try. */
+static bool take_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
+{
+    const struct autotune_key key = gemm_autotune_key(&plan->key);
+    struct autotune_config known;
+    struct cudnn_plan *made;
+    if (plan->fusion == GEMM_FUSED && is_faulty(g, &plan->key, plan->cudnn)) { /* taken before the lock */
+        cudnn_plan_free(plan->cudnn);
+        plan->cudnn = NULL;
+        plan->fusion = GEMM_UNTUNED;
+    }
+    if (plan->fusion != GEMM_UNTUNED)
+        return true;
+    if (!(autotune_cache_follows(g->cache) ? autotune_cache_find_imported : autotune_cache_find)(g->cache, &key,
+                                                                                                 &known))
+        return false;
+    if (known.fusion != GEMM_FUSED)
+        plan->fusion = (enum gemm_fusion)known.fusion;
+    else if (make_plans(g, &plan->key, known.kernel[WORD_KERNEL], &made, 1))
+        take_plan(plan, made);
+    return plan->fusion != GEMM_UNTUNED;
+}
+
+/* ZTRAIN_GEMM_EPILOGUES=fused: the kernel of the cache, or else the first of cuDNN's that has not faulted. */
+static void force_gate(struct gemm_cuda *g, struct gemm_plan *plan)
+{
+    struct cudnn_plan *plans[GATED_CANDIDATES];
+    if (plan->cudnn || (take_known_gate(g, plan) && plan->fusion == GEMM_FUSED))
+        return;
+    const int count = make_plans(g, &plan->key, 0, plans, GATED_CANDIDATES);
+    if (count > 0)
+        take_plan(plan, plans[0]);
+    for (int i = 1; i < count; i++)
+        cudnn_plan_free(plans[i]);
+}
+
+/* Tunes a product of cuDNN's, whose config is not known. The op's products by cublasLt have been tuned. */
+static enum status time_gate(struct tuning *t, struct gemm_plan *plan, const struct gemm_op *op, int *best,
+                             struct error *err)
+{
+    struct cudnn_plan *plans[GATED_CANDIDATES];
+    struct autotune_candidate candidates[GATED_CANDIDATES];
+    struct op_trial trial = {.plan = plan, .cudnn = plans};
+    struct autotune_problem p = {
+        .reference = REFERENCE_COMPETES, .reference_config = {.fusion = GEMM_UNFUSED}, .repeats = true};
+    const int count = make_plans(t->gemm, &plan->key, 0, plans, GATED_CANDIDATES);
+    *best = AUTOTUNE_NONE;
+    if (count == 0)
+        return STATUS_OK; /* there is nothing to try, and nothing to keep */
+    for (int i = 0; i < count; i++)
+        candidates[i] = (struct autotune_candidate){.config = config_of(plans[i])};
+    plan->supported = true;
+    const enum status status = tune_op(t, &trial, op, &p, candidates, count, best, err);
+    plan->cudnn = NULL;
+    plan->fusion = GEMM_UNFUSED;
+    for (int i = 0; i < count; i++) {
+        if (status == STATUS_OK && i == *best)
+            take_plan(plan, plans[i]);
+        else
+            cudnn_plan_free(plans[i]);
+    }
+    return status;
+}
+
+static enum status tune_gate(struct tuning *t, const struct gemm_op *op, struct error *err)
+{
+    struct gemm_cuda *g = t->gemm;
+    struct gemm_plan *plan = gated_plan_of(g, op);
+    struct autotune_config known;
+    int best;
+    if (!plan)
+        return STATUS_OK;
+    if (g->forced == GEMM_FUSED)
+        force_gate(g, plan);
+    if (g->forced == GEMM_FUSED || take_known_gate(g, plan))
+        return STATUS_OK;
+    const struct autotune_key key = gemm_autotune_key(&plan->key);
+    const bool imported = autotune_cache_find_imported(g->cache, &key, &known);
+    if (imported && known.fusion == GEMM_FUSED)
+        log_warn(
+            "this rank cannot take the kernel by which %s the matrix product m %lld n %lld k %lld with SwiGLU inside, "
+            "and gives other bits; hint: ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks compute SwiGLU by a kernel of "
+            "its own",
+            autotune_cache_follows(g->cache) ? "rank 0 computes" : "the run has computed", (long long)plan->key.m,
+            (long long)plan->key.n, (long long)plan->key.k);
+    plan->fusion = GEMM_UNFUSED;
+    if (autotune_cache_follows(g->cache))
+        return STATUS_OK; /* what rank 0 has not tuned, this rank does not tune alone */
+    TRY(time_gate(t, plan, op, &best, err));
+    t->lacks_memory_for_gates |= best == AUTOTUNE_NO_MEMORY;
+    if (best < AUTOTUNE_REFERENCE &&
+        imported) /* rank 0 hands on nothing of a resumed run that it could not take itself */
+        autotune_cache_put(g->cache, &key, &(struct autotune_config){.fusion = GEMM_UNFUSED});
+    return STATUS_OK;
+}
+
+void gemm_cuda_take_imported(struct gemm_cuda *g, const struct linear_products *products)
+{
+    struct slow_call slow;
+    struct gemm_op op;
+    int taken = 0;
+    if (!g->cudnn || !autotune_cache_follows(g->cache))
+        return;
+    heartbeat_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
+    for (int i = 0; gemm_op_at(products, i, &op); i++) {
+        struct gemm_plan *plan = gated_plan_of(g, &op);
+        taken += plan && take_known_gate(g, plan);
+    }
+    heartbeat_slow_end(&slow);
+    log_debug("took rank 0's ways of %d products with SwiGLU", taken);
+}
+
+/* ---- all products -------------------------------------------------------- */
+
+static enum status tune_whole_op(struct tuning *t, const struct gemm_op *op, struct error *err)
+{
+    const struct gemm_cuda *g = t->gemm;
+    const bool may_fuse = gemm_gated_may_fuse(g, op);
+    if (g->cache)
+        TRY(tune_products(t, op, err));
+    if (g->cache && may_fuse && op->fwd) {
+        const struct linear_fwd_args half = gemm_gated_half(op->fwd);
+        TRY(tune_products(t, &(struct gemm_op){.fwd = &half}, err));
+    }
+    return may_fuse && (g->cache || g->forced == GEMM_FUSED) ? tune_gate(t, op, err) : STATUS_OK;
+}
+
+static enum status tune_all_of(struct tuning *t, const struct gemm_op *op, struct error *err)
+{
+    struct slow_call slow;
+    heartbeat_slow_begin(&slow, "measuring matrix products", NULL, -1); /* other ranks may wait for rank 0's configs */
+    const enum status status = tune_whole_op(t, op, err);
+    heartbeat_slow_end(&slow);
+    return status;
+}
+
+/* Times a large square product, which multiplies as fast as this GPU can: the console compares steps with it. */
+static enum status time_ceiling(struct tuning *t, enum dtype dtype, struct error *err)
+{
+    enum { SIDE = 8192, SIDE_F32 = 4096 };
+    const size_t least_memory = (size_t)8 << 30;
+    struct gemm_cuda *g = t->gemm;
+    struct device *device = &g->cuda->device;
+    struct autotune_config known;
+    const int64_t side = dtype == DTYPE_F32 ? SIDE_F32 : SIDE;
+    const struct linear_fwd_args args = {.dtype = dtype, .y_dtype = dtype, .M = side, .N = side, .K = side};
+    if (device->memory_bytes < least_memory)
+        return STATUS_OK;
+    struct gemm_rules rules = g->rules;
+    rules.sm_target = 0; /* no collective runs at the same time */
+    const struct gemm_product p = gemm_product_fwd(&rules, &args);
+    const struct autotune_key key = gemm_autotune_key(&p.key);
+    TRY(tune_algorithm(t, &p.key, err));
+    if (autotune_cache_find(g->cache, &key, &known) && known.microseconds > 0)
+        device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * known.microseconds);
+    return STATUS_OK;
+}
+
+enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, const struct linear_products *products,
+                               struct error *err)
+{
+    struct tuning t = {.gemm = g, .tuner = tuner};
+    struct gemm_op op;
+    for (int i = 0; gemm_op_at(products, i, &op); i++)
+        TRY(tune_all_of(&t, &op, err));
+    if (g->cache && products->num_fwd > 0)
+        TRY(time_ceiling(&t, products->fwd[0].dtype, err));
+    if (t.lacks_memory_for_gates)
+        log_warn(
+            "the GPU has too little memory to try SwiGLU inside matrix products; it is computed by a kernel of its "
+            "own, and a resumed run with more memory may choose otherwise");
+    if (t.lacks_memory)
+        log_warn(
+            "the GPU has too little memory to measure all matrix products; the library's first proposals are used");
+    autotuner_finish(tuner, AUTOTUNE_GEMM);
+    gemm_gated_log(g, products);
+    return STATUS_OK;
+}
