@@ -22,8 +22,8 @@
  *
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
  * ZTRAIN_EMULATION_GPUS: the number of GPUs of the machine (1), of which CUDA_VISIBLE_DEVICES (numbers) selects some; a
- * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_MAJOR: the first number of
- * their compute capability (9); ZTRAIN_EMULATION_SMS: the number of their multiprocessors (4);
+ * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each, ZTRAIN_EMULATION_REFUSES=LEAST-MOST: sizes of
+ * allocations that fail; ZTRAIN_EMULATION_MAJOR: the first number of their compute capability (9); ZTRAIN_EMULATION_SMS: the number of their multiprocessors (4);
  * ZTRAIN_EMULATION_STATS=1: counts at exit;
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
  * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;

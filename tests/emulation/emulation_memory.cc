@@ -198,6 +198,14 @@ std::string source_line(const void *address)
     return line;
 }
 
+/* ZTRAIN_EMULATION_REFUSES=LEAST-MOST: allocations of so many bytes fail, as if the memory did not suffice. */
+static bool is_refused(size_t bytes)
+{
+    size_t least, most;
+    const char *range = getenv("ZTRAIN_EMULATION_REFUSES");
+    return range && sscanf(range, "%zu-%zu", &least, &most) == 2 && bytes >= least && bytes <= most;
+}
+
 cudaError_t memory_new(void **p, size_t bytes)
 {
     if (!memory.base)
@@ -206,7 +214,7 @@ cudaError_t memory_new(void **p, size_t bytes)
     if (!bytes)
         return cudaSuccess;
     size_t size = round_up(bytes, ALIGN), mapped = round_up(size, PAGE);
-    if (memory.used + mapped > memory.total)
+    if (memory.used + mapped > memory.total || is_refused(bytes))
         return cudaErrorMemoryAllocation;
     if (next_offset + mapped + PAGE > memory.reserved)
         report("the emulated device's addresses are used up");

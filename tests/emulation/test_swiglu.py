@@ -136,19 +136,20 @@ def test_an_engine_whose_bits_do_not_repeat_is_left_out(folder):
 
 
 NO_MEMORY = "the GPU has too little memory to try SwiGLU inside matrix products"
-SMALL = {"ZTRAIN_EMULATION_MEMORY": "100"}
+WIDE = {"intermediate_size": 96}
+SMALL = {"ZTRAIN_EMULATION_REFUSES": f"{(64 << 20) + 13000}-{(64 << 20) + 60000}"}  # bytes of scratch memory: those of the larger trials
 
 
 def test_too_little_memory_for_the_trial_is_said(folder):
-    found, done = trained(folder, "small", ZTRAIN_EMULATION_SWIGLU="fast", **SMALL)
+    found, done = trained(folder, "small", WIDE, ZTRAIN_EMULATION_SWIGLU="fast", **SMALL)
     assert NO_MEMORY in done.err and ways() == {}, done
-    assert found == trained(folder, "without", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
+    assert found == trained(folder, "without", WIDE, ZTRAIN_GEMM_EPILOGUES="unfused", **SMALL)[0]
 
 
 @pytest.mark.parametrize("first", [SMALL, {"ZTRAIN_EMULATION_CUDNN": "none"}], ids=["memory", "proposals"])
 def test_no_rank_chooses_alone(folder, first):
     """What rank 0 cannot try, no other rank tries, although they could."""
-    job = Job(folder, "--config", spec_of(folder, "ranks", zero_optimization={"stage": 2}), nodes=[0, 0],
+    job = Job(folder, "--config", spec_of(folder, "ranks", WIDE, zero_optimization={"stage": 2}), nodes=[0, 0],
               env={"ZTRAIN_EMULATION_GPUS": "2", "ZTRAIN_EMULATION_SWIGLU": "fast"}, env_of={0: first, 1: {}})
     ranks = job.wait()
     assert [rank.code for rank in ranks] == [FINISHED, FINISHED] and ways() == {}, ranks
