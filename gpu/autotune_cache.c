@@ -398,7 +398,7 @@ bool autotune_cache_follows(const struct autotune_cache *cache)
 /* ---- candidates that fault ----------------------------------------------- */
 
 /* Notes leave it out. */
-static const char product[] = "the matrix product ";
+static const char product_words[] = "the matrix product ";
 
 /* Neither the time nor the number that is ignored is a part of it. */
 static uint64_t hash_of(const struct autotune_key *key, const struct autotune_config *config)
@@ -435,7 +435,7 @@ static void read_notes(struct autotune_cache *cache)
         FILE *all = running ? open_notes(cache, ".faulty", "ae", faulty) : NULL;
         if (running)
             log_warn("a process ended while it tried a kernel for %s%.*s: that kernel is left out from now on ('%s')",
-                     *text == 'm' ? product : "", (int)strcspn(text, "\n"), text, faulty);
+                     *text == 'm' ? product_words : "", (int)strcspn(text, "\n"), text, faulty);
         const bool written = all && fputs(line, all) >= 0;
         if (running && (!all || fclose(all) != 0 || !written))
             log_warn("cannot write '%s': %s; what is noted there will be tried again", faulty, strerror(errno));
@@ -459,8 +459,8 @@ void autotune_cache_note(struct autotune_cache *cache, const struct autotune_key
     snprintf(path, sizeof path, "%.4000s.trial", cache->path);
     if (cache->note_fd < 0)
         cache->note_fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (strncmp(words, product, sizeof product - 1) == 0)
-        words += sizeof product - 1;
+    if (strncmp(words, product_words, sizeof product_words - 1) == 0)
+        words += sizeof product_words - 1;
     const int n = snprintf(line, sizeof line, "%016" PRIx64 " %.160s\n", hash_of(key, config), words);
     /* best effort: without the note a fault is only not remembered */
     if (cache->note_fd >= 0 && (pwrite(cache->note_fd, line, (size_t)n, 0) != n || ftruncate(cache->note_fd, n) != 0))

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/cuda_workspace.h"
-#include "gpu/cuda/gemm/gemm_cuda_kernels.h"
+#include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/nvml.h"
 
 #include <math.h>
@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3 };
+/* PATTERN: the period of the values in tensors. It is prime, so that no two rows are alike. */
+enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3, PATTERN = 65521 };
 enum kept { OF_REFERENCE, OF_FIRST_RUN, KEPT };
 
 /* A problem on scratch memory. */
@@ -25,7 +26,7 @@ struct trial {
     struct autotuner *tuner;
     const struct autotune_problem *problem;
     char *kept[KEPT][AUTOTUNE_TENSORS]; /* samples of the results on the GPU */
-    char *host[2];                      /* owned: a sample each */
+    char *host[2];                      /* owned: a sample each; one of them has room for a pattern */
 };
 
 /* ---- the tuner ----------------------------------------------------------- */
@@ -106,7 +107,7 @@ static char *memory_of(const struct autotune_tensor *tensor)
     return memory;
 }
 
-static void lay_out(struct trial *t, struct arena *arena)
+static void lay_out_trial(struct trial *t, struct arena *arena)
 {
     const struct autotune_problem *p = t->problem;
     const size_t workspace = p->workspace + CUDA_SCRATCH_ALIGN;
@@ -129,14 +130,14 @@ static bool trial_open(struct trial *t)
     struct autotuner *tuner = t->tuner;
     struct arena arena;
     struct error ignored;
-    size_t largest = 1;
+    size_t largest = PATTERN * sizeof(float);
     for (int i = 0; i < t->problem->num_tensors; i++)
         if (t->problem->tensors[i].name && sample_bytes(&t->problem->tensors[i]) > largest)
             largest = sample_bytes(&t->problem->tensors[i]);
     t->host[0] = malloc(largest);
     t->host[1] = malloc(largest);
     arena_init_dry(&arena);
-    lay_out(t, &arena);
+    lay_out_trial(t, &arena);
     const size_t bytes = arena.used;
     if (bytes > tuner->bytes) {
         device_free(tuner->device, tuner->memory, tuner->bytes);
@@ -147,7 +148,7 @@ static bool trial_open(struct trial *t)
         tuner->bytes = bytes;
     }
     arena_init(&arena, tuner->memory, bytes);
-    lay_out(t, &arena);
+    lay_out_trial(t, &arena);
     return t->host[0] && t->host[1];
 }
 
@@ -161,9 +162,32 @@ static void trial_close(struct trial *t)
 
 /* ---- verifying ----------------------------------------------------------- */
 
-static const char *run(const struct trial *t, int candidate)
+static const char *run_once(const struct trial *t, int candidate)
 {
     return t->problem->run(t->problem->op, t->tuner->stream, candidate);
+}
+
+/* Fills a tensor with values of both signs in [-1, 1): a pattern that is doubled on the GPU. */
+static void fill_tensor(const struct trial *t, int number)
+{
+    const struct autotune_tensor *tensor = &t->problem->tensors[number];
+    const size_t bytes = (size_t)tensor->rows * row_bytes(tensor), pattern = PATTERN * dtype_size(tensor->dtype);
+    uint32_t state = (uint32_t)number + 1;
+    for (size_t i = 0; i < PATTERN; i++) {
+        state = state * 1664525u + 1013904223u;
+        const float value = (float)(int32_t)state * 0x1p-31f;
+        if (tensor->dtype == DTYPE_F32)
+            ((float *)(void *)t->host[0])[i] = value;
+        else
+            ((uint16_t *)(void *)t->host[0])[i] =
+                tensor->dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+    }
+    size_t done = bytes < pattern ? bytes : pattern;
+    stream_copy(t->tuner->stream, memory_of(tensor), t->host[0], done);
+    for (size_t n; done < bytes; done += n) {
+        n = done < bytes - done ? done : bytes - done;
+        stream_copy(t->tuner->stream, memory_of(tensor) + done, memory_of(tensor), n);
+    }
 }
 
 /* Runs on random values, which are the same each time. */
@@ -171,11 +195,10 @@ static const char *run_afresh(const struct trial *t, int candidate)
 {
     const struct autotune_problem *p = t->problem;
     for (int i = 0; i < p->num_tensors; i++)
-        cuda_fill_random(t->tuner->stream, memory_of(&p->tensors[i]),
-                         (size_t)p->tensors[i].rows * row_bytes(&p->tensors[i]), (uint32_t)i + 1);
+        fill_tensor(t, i);
     if (p->prepare)
         p->prepare(p->op, t->tuner->stream, candidate);
-    return run(t, candidate);
+    return run_once(t, candidate);
 }
 
 static void keep_samples(const struct trial *t, enum kept which)
@@ -235,7 +258,7 @@ static int64_t find_difference(const struct autotune_tensor *tensor, const char 
 }
 
 /* Compares the samples of a result with those that were kept: with the first run's bit for bit. */
-static void compare_result(const struct trial *t, int result, enum kept which, struct autotune_candidate *c)
+static void compare_tensor(const struct trial *t, int result, enum kept which, struct autotune_candidate *c)
 {
     const struct autotune_tensor *tensor = &t->problem->tensors[result];
     const size_t bytes = sample_bytes(tensor);
@@ -260,10 +283,10 @@ static void compare_result(const struct trial *t, int result, enum kept which, s
     }
 }
 
-static void compare(const struct trial *t, enum kept which, struct autotune_candidate *c)
+static void compare_all(const struct trial *t, enum kept which, struct autotune_candidate *c)
 {
     for (int i = 0; i < t->problem->num_tensors; i++)
-        compare_result(t, i, which, c);
+        compare_tensor(t, i, which, c);
 }
 
 static void verify(const struct trial *t, int candidate, struct autotune_candidate *c)
@@ -282,9 +305,9 @@ static void verify(const struct trial *t, int candidate, struct autotune_candida
         return;
     }
     if (twice)
-        compare(t, OF_FIRST_RUN, c);
+        compare_all(t, OF_FIRST_RUN, c);
     if (verified)
-        compare(t, OF_REFERENCE, c);
+        compare_all(t, OF_REFERENCE, c);
 }
 
 static enum status try_candidate(const struct trial *t, int candidate, struct autotune_candidate *c, struct error *err)
@@ -314,7 +337,7 @@ static double time_runs(const struct trial *t, int candidate, int repeats)
     double seconds = INFINITY;
     event_record(tuner->start, tuner->stream);
     for (int i = 0; i < repeats; i++)
-        if (run(t, candidate))
+        if (run_once(t, candidate))
             return INFINITY;
     event_record(tuner->end, tuner->stream);
     event_sync(tuner->end);

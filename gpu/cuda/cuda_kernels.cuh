@@ -10,7 +10,6 @@
 
 #include "gpu/cuda/cuda_launch.h"
 #include "gpu/cuda/cuda_workspace.h"
-#include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/ops_cuda.h"
 
 /* Calls function<T>(…) for a dtype. */

@@ -197,18 +197,26 @@ static void add_operation(struct cudnn_graph *graph, cudnnBackendDescriptorType_
     graph->operations[graph->num_operations++] = add_descriptor(graph, type, what, attributes, count);
 }
 
-void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwise *how, const struct cudnn_tensor *x,
-                          const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out)
+static bool gives_booleans(cudnnPointwiseMode_t mode)
+{
+    return mode == CUDNN_POINTWISE_CMP_GE || mode == CUDNN_POINTWISE_CMP_GT || mode == CUDNN_POINTWISE_CMP_LT ||
+           mode == CUDNN_POINTWISE_LOGICAL_AND;
+}
+
+/* axis: NULL but for CUDNN_POINTWISE_GEN_INDEX. */
+static void add_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const int64_t *axis,
+                          const struct cudnn_tensor *x, const struct cudnn_tensor *b, const struct cudnn_tensor *t,
+                          const struct cudnn_tensor *out)
 {
     static const char what[] = "a pointwise operation";
-    const int64_t *axis = how->mode == CUDNN_POINTWISE_GEN_INDEX ? &how->axis : NULL;
-    const struct attribute mode[] = {
-        {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &how->mode},
-        {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &how->computed_in},
+    const cudnnDataType_t computed_in = gives_booleans(mode) ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
+    const struct attribute how[] = {
+        {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
+        {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
         {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis},
     };
     const cudnnBackendDescriptor_t d =
-        add_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, mode, COUNT_OF(mode));
+        add_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, how, COUNT_OF(how));
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
         {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
@@ -219,12 +227,25 @@ void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwis
     add_operation(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
-struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudnn_pointwise *how,
-                                    const struct cudnn_tensor *x, const struct cudnn_tensor *b,
-                                    const struct cudnn_tensor *t)
+void cudnn_pointwise_into(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
+                          const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out)
 {
-    struct cudnn_tensor out = cudnn_virtual(graph, how->gives, x->dims);
-    cudnn_pointwise_into(graph, how, x, b, t, &out);
+    add_pointwise(graph, mode, NULL, x, b, t, out);
+}
+
+struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
+                                    const struct cudnn_tensor *b, const struct cudnn_tensor *t)
+{
+    struct cudnn_tensor out =
+        cudnn_virtual(graph, gives_booleans(mode) ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT, x->dims);
+    add_pointwise(graph, mode, NULL, x, b, t, &out);
+    return out;
+}
+
+struct cudnn_tensor cudnn_index(struct cudnn_graph *graph, const struct cudnn_tensor *x, int64_t axis)
+{
+    struct cudnn_tensor out = cudnn_virtual(graph, CUDNN_DATA_INT32, x->dims);
+    add_pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, &axis, x, NULL, NULL, &out);
     return out;
 }
 

@@ -92,17 +92,14 @@ struct cudnn_tensor cudnn_ragged(struct cudnn_graph *graph, int id, cudnnDataTyp
 struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t type, const int64_t *dims);
 struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value);
 
-/* Operations write a given tensor, or return a virtual one. An operand that a pointwise operation lacks is NULL. */
-struct cudnn_pointwise {
-    cudnnPointwiseMode_t mode;
-    cudnnDataType_t computed_in, gives; /* types of the arithmetic and of the result */
-    int64_t axis;                       /* of CUDNN_POINTWISE_GEN_INDEX */
-};
-void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwise *how, const struct cudnn_tensor *x,
+/* Operations write a given tensor, or return a virtual one. An operand that a pointwise operation lacks is NULL. The
+ * arithmetic is in fp32; comparisons give booleans. */
+void cudnn_pointwise_into(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
                           const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out);
-struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudnn_pointwise *how,
-                                    const struct cudnn_tensor *x, const struct cudnn_tensor *b,
-                                    const struct cudnn_tensor *t);
+struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
+                                    const struct cudnn_tensor *b, const struct cudnn_tensor *t);
+/* The index of each element of x along an axis, in int32. */
+struct cudnn_tensor cudnn_index(struct cudnn_graph *graph, const struct cudnn_tensor *x, int64_t axis);
 /* lengths: those of m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: the dimension's. May
  * be NULL itself. */
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,

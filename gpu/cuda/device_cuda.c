@@ -3,13 +3,9 @@
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/heartbeat.h"
+#include "core/memory.h"
 #include "gpu/cuda/attention/attention_cudnn.h"
-#include "gpu/cuda/device_cuda_error.h"
-#include "gpu/cuda/device_cuda_event.h"
-#include "gpu/cuda/device_cuda_graph.h"
-#include "gpu/cuda/device_cuda_memory.h"
 #include "gpu/cuda/device_cuda_open.h"
-#include "gpu/cuda/device_cuda_stream.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/ops_profile.h"
@@ -211,9 +207,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)
 {
     enum status status;
-    struct cuda_device *cuda = calloc(1, sizeof *cuda);
-    if (!cuda)
-        return error_set(err, STATUS_DEVICE, "cannot open a CUDA device: out of memory");
+    struct cuda_device *cuda = memory_zeroed(1, sizeof *cuda);
     pthread_mutex_init(&cuda->mutex, NULL);
     cuda->private_.backend = &cuda_backend;
     cuda->device.kind = DEVICE_CUDA;

@@ -7,15 +7,17 @@
  *     device_cuda_memory.c     memory on the GPU, and host memory that it can reach
  *     device_cuda_error.c      the sticky error
  *     cuda_libraries.c         cublasLt, cuDNN and NCCL, opened at run time
- *     ops_cuda.c               the op table; its entries are the launchers of ops_cuda.h
- *     ops_cuda_*.cu            kernels and launchers, by group of ops
- *     gemm_cuda*.c             the linear ops over cublasLt
- *     attention_cuda*          attention: over cuDNN where it has a plan, else by ztrain's kernels
- *     attention_cudnn*.c       attention over cuDNN, whose graphs cudnn_graph.c writes down
+ *     autotune.c               verifies and times kernels before the first step, and keeps the fastest
+ *     ops/                     the op table, and kernels and launchers by group of ops
+ *     gemm/                    the linear ops over cublasLt, and with SwiGLU inside over cuDNN
+ *     attention/               attention: over cuDNN where it has a plan, else by ztrain's kernels
  *
- * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread). Errors are
- * asynchronous: the first one stays (device_cuda_error.h), device_check() reports it, and calls after it return without
- * a useful result. Above this floor, only transport_nccl.c includes this header. */
+ * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread).
+ *
+ * Work on a GPU fails asynchronously: the call that reports an error is often not the one that caused it. The first
+ * error of a device stays, device_check() reports it, and calls after it return without a useful result. During a
+ * capture, the first error is kept apart and reported by graph_end(), because a failed capture does not harm the
+ * device. Above this floor, only transport_nccl.c includes this header. */
 #pragma once
 
 #include "gpu/cuda/cuda_libraries.h"
@@ -89,8 +91,68 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
     return (struct cuda_stream *)stream;
 }
 
-/* device_cuda_stream.c: whether the device's thread waits for the GPU, and has for less than ten minutes: it is alive,
- * although it cannot advance the progress counter. Any thread. */
+/* ---- errors -------------------------------------------------------------- */
+
+/* STATUS_BROKEN: the device or its driver has failed. STATUS_DEVICE: another call would have succeeded. */
+enum status cuda_status_of(cudaError_t code);
+
+/* Keeps the message as the device's error if it is the first one. The text names the call or the op. Any thread. */
+void cuda_fail(struct cuda_device *cuda, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* cudaSuccess: advances the progress counter. Otherwise cuda_fail() with `call` and CUDA's text and name of the error.
+ * After a launch: cuda_check(cuda, cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
+bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call);
+
+/* ---- the backend's entries: see device.h --------------------------------- */
+
+enum status cuda_device_check(struct device *device, struct error *err);
+
+enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
+bool cuda_available(struct device *device, size_t *bytes);
+void cuda_free(struct device *device, void *memory, size_t bytes);
+enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
+void cuda_free_host(struct device *device, void *memory, size_t bytes);
+enum status cuda_pin_host(struct device *device, void *memory, size_t bytes, struct error *err);
+void cuda_unpin_host(struct device *device, void *memory, size_t bytes);
+
+enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
+void cuda_stream_free(struct stream *stream);
+void cuda_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
+void cuda_sync(struct stream *stream);
+void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
+void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes);
+void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes);
+
+enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err);
+void cuda_event_free(struct event *event);
+void cuda_event_record(struct event *event, struct stream *stream);
+void cuda_event_wait(struct stream *stream, struct event *event);
+void cuda_event_sync(struct event *event);
+bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds);
+
+bool cuda_is_capturing(const struct device *device);
+enum status cuda_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err);
+enum status cuda_graph_end(struct graph *graph, struct error *err);
+void cuda_graph_launch(struct graph *graph);
+void cuda_graph_free(struct graph *graph);
+
+/* ---- what they share ----------------------------------------------------- */
+
+/* Whether the GPU can read and write the memory by itself: it lies in one of the ranges. Any thread. */
+bool cuda_is_reachable(struct cuda_device *cuda, const void *memory);
+
+/* The number of the capture that is in progress, counted from 1; 0: there is none. */
+uint64_t cuda_capture_number(const struct cuda_device *cuda);
+
+/* Marks a point of the stream, and waits for the GPU where too many of them are not reached yet: so far the host may
+ * run ahead. */
+void cuda_stream_mark(struct cuda_stream *stream);
+
+/* The host waits for the event; `work` names the work that it waited for, in errors. */
+void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work);
+
+/* Whether the device's thread waits for the GPU, and has for less than ten minutes: it is alive, although it cannot
+ * advance the progress counter. Any thread. */
 bool cuda_is_waiting(struct cuda_device *cuda);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* device_cuda_error.c: see device_cuda_error.h. */
-#include "gpu/cuda/device_cuda_error.h"
+/* device_cuda_error.c: the sticky error of a CUDA device. */
+#include "gpu/cuda/device_cuda.h"
 
 #include "core/heartbeat.h"
 

@@ -1,17 +1,16 @@
-/* device_cuda_event.c: see device_cuda_event.h. */
-#include "gpu/cuda/device_cuda_event.h"
+/* device_cuda_event.c: events of a CUDA device.
+ *
+ * Events inside and outside of captures follow device.h: during a capture, only events recorded in that capture are
+ * waited for; outside, only events recorded outside. CUDA itself would refuse all others. */
+#include "gpu/cuda/device_cuda.h"
 
-#include "gpu/cuda/device_cuda_error.h"
-#include "gpu/cuda/device_cuda_graph.h"
-#include "gpu/cuda/device_cuda_stream.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 
 enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
-    struct cuda_event *e = calloc(1, sizeof *e);
-    if (!e)
-        return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
+    struct cuda_event *e = memory_zeroed(1, sizeof *e);
     e->base.device = device;
     e->timed = timed;
     cudaError_t code = cudaEventCreateWithFlags(&e->handle, timed ? cudaEventDefault : cudaEventDisableTiming);

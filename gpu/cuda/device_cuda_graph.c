@@ -8,9 +8,9 @@
  * The capture belongs to its thread (cudaStreamCaptureModeThreadLocal): CUDA calls of other threads do not disturb it.
  * The end of a capture leaves the streams ordered as a launch would, so that events recorded during the capture or
  * before it count as reached even if the capture failed and is never launched. */
-#include "gpu/cuda/device_cuda_graph.h"
+#include "gpu/cuda/device_cuda.h"
 
-#include "gpu/cuda/device_cuda_error.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 
@@ -84,9 +84,7 @@ enum status cuda_graph_begin(struct stream *const *streams, int count, struct gr
     static uint64_t captures; /* only the thread that uses the device counts */
     struct cuda_device *cuda = cuda_device_of(streams[0]);
     cudaError_t code = cudaSuccess;
-    struct cuda_graph *g = calloc(1, sizeof *g);
-    if (!g)
-        return error_set(err, STATUS_DEVICE, "cannot capture a graph: out of memory");
+    struct cuda_graph *g = memory_zeroed(1, sizeof *g);
     g->base.device = streams[0]->device;
     g->number = ++captures;
     g->count = count;

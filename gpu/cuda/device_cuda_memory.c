@@ -1,7 +1,8 @@
-/* device_cuda_memory.c: see device_cuda_memory.h. */
-#include "gpu/cuda/device_cuda_memory.h"
-
-#include "gpu/cuda/device_cuda_error.h"
+/* device_cuda_memory.c: memory of a CUDA device: allocated on the GPU, allocated pinned on the host, or pinned later.
+ *
+ * The device remembers every piece (struct cuda_range), because copies between such memory are the GPU's work alone,
+ * while all other host memory is staged (device_cuda_stream.c). */
+#include "gpu/cuda/device_cuda.h"
 
 #include <string.h>
 

@@ -1,11 +1,25 @@
-/* device_cuda_stream.c: see device_cuda_stream.h. */
-#include "gpu/cuda/device_cuda_stream.h"
+/* device_cuda_stream.c: streams of a CUDA device: their work, host functions, copies, and how far the host runs ahead.
+ *
+ * A stream is a CUDA stream. Work that the host does in stream order (stream_submit) is a host function of the stream;
+ * its argument lives in a ring of closures, so nothing is allocated:
+ *
+ *     stream_submit() -> | closure | closure | … | -> CUDA's thread      tail: submitted, head: done (both count up)
+ *
+ * Host memory that the GPU cannot reach by itself is copied through pinned slots, so that no copy makes the host wait
+ * for the stream (as CUDA's own staging does):
+ *
+ *     to the GPU      host: memcpy to a slot             GPU: slot -> device memory
+ *     to the host     GPU: device memory -> slot         host function: memcpy from the slot
+ *
+ * A copy to the GPU in stream order fills its slots in host functions as well. A slot is free again when the event
+ * after its copy is reached. The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies.
+ * It advances the progress counter with every call; it cannot do so while it waits for the GPU, so cuda_is_waiting() is
+ * true then: peers count a rank whose GPU is at work as alive. */
+#include "gpu/cuda/device_cuda.h"
 
 #include "core/clock.h"
 #include "core/heartbeat.h"
-#include "gpu/cuda/device_cuda_error.h"
-#include "gpu/cuda/device_cuda_graph.h"
-#include "gpu/cuda/device_cuda_memory.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,9 +88,7 @@ static void wait_for_stream(struct cuda_device *cuda, cudaStream_t stream, const
 
 static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
 {
-    struct cuda_staging *s = *staging = calloc(1, sizeof *s);
-    if (!s)
-        return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
+    struct cuda_staging *s = *staging = memory_zeroed(1, sizeof *s);
     pthread_mutex_init(&s->mutex, NULL);
     condition_init(&s->room);
     TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
@@ -123,9 +135,7 @@ enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct
 {
     enum status status;
     int least = 0, greatest = 0;
-    struct cuda_stream *s = calloc(1, sizeof *s);
-    if (!s)
-        return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
+    struct cuda_stream *s = memory_zeroed(1, sizeof *s);
     s->base.device = device;
     /* Peers wait for communication, so it goes first. */
     cudaDeviceGetStreamPriorityRange(&least, &greatest);

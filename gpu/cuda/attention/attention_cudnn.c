@@ -18,7 +18,6 @@
 #include "core/memory.h"
 #include "gpu/cuda/attention/attention_cuda_kernels.h"
 #include "gpu/cuda/attention/attention_cudnn_autotune.h"
-#include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/ops_cuda.h"
 
 #include <stdio.h>

@@ -64,7 +64,7 @@ static void use_candidate(struct trial *t, int candidate)
     t->plan->piece = t->candidates[candidate].piece;
 }
 
-static const char *run(void *op, struct stream *stream, int candidate)
+static const char *run_candidate(void *op, struct stream *stream, int candidate)
 {
     struct trial *t = op;
     const bool forward = t->plan->direction == ATTENTION_FORWARD;
@@ -102,7 +102,7 @@ static void prepare(void *op, struct stream *stream, int candidate)
 }
 
 /* "attention forward, 4 x 1024 tokens, 12 heads of 64, engine 3, 4 sequences at a time" */
-static void describe(const void *op, int candidate, char *text, size_t size)
+static void describe_candidate(const void *op, int candidate, char *text, size_t size)
 {
     const struct trial *t = op;
     const struct attention_shape *s = &t->plan->shape;
@@ -205,7 +205,7 @@ static void refuse_for(struct trial *t, int candidate, const struct autotune_can
         snprintf(why, sizeof why, "cuDNN's %s %s", c->result,
                  c->failure == AUTOTUNE_RESTLESS ? "does not repeat bit for bit"
                                                  : "differs from what ztrain's kernels compute");
-    describe(t, candidate, name, sizeof name);
+    describe_candidate(t, candidate, name, sizeof name);
     if (log)
         log_warn("%s is left out: %s", name, why);
     snprintf(t->plan->why, sizeof t->plan->why, "%s", why);
@@ -218,9 +218,9 @@ static enum status tune(struct autotuner *tuner, struct trial *t, struct error *
     struct autotune_candidate candidates[CANDIDATES];
     struct autotune_problem problem = {.key = key_of(plan),
                                        .op = t,
-                                       .run = run,
+                                       .run = run_candidate,
                                        .prepare = prepare,
-                                       .describe = describe,
+                                       .describe = describe_candidate,
                                        .reference = REFERENCE_VERIFIES,
                                        .repeats = !plan->shape.unordered,
                                        .workspace = plan->planned};

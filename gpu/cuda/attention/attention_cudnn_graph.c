@@ -50,21 +50,6 @@ int64_t attention_kept_ld(const struct attention_shape *s)
  * not a multiple of 128. Versions from INF_FROM on need -inf in masks, older ones the least float. */
 enum { VERSION_LEAST = 90600, ODD_LENGTHS_WRONG = 91500, BROKEN_FIRST = 91000, BROKEN_LAST = 91001, INF_FROM = 91000 };
 
-static const struct cudnn_pointwise ADD = {CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise SUB = {CUDNN_POINTWISE_SUB, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise MUL = {CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise DIV = {CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise EXP = {CUDNN_POINTWISE_EXP, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise LOG = {CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise ROW = {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, CUDNN_DATA_INT32, 2};
-static const struct cudnn_pointwise COLUMN = {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, CUDNN_DATA_INT32, 3};
-static const struct cudnn_pointwise GREATER_EQUAL = {CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
-static const struct cudnn_pointwise GREATER = {CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
-static const struct cudnn_pointwise LESS = {CUDNN_POINTWISE_CMP_LT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
-static const struct cudnn_pointwise AND = {CUDNN_POINTWISE_LOGICAL_AND, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
-static const struct cudnn_pointwise SAME = {CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise SELECT = {CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-
 /* A graph under construction. */
 struct builder {
     struct cudnn_graph *g;
@@ -158,13 +143,13 @@ static void describe_dropout(struct builder *b)
 /* x where dropout keeps the weight, 0 elsewhere. */
 static struct cudnn_tensor dropped(struct builder *b, const struct cudnn_tensor *x)
 {
-    return b->s->dropout ? cudnn_pointwise(b->g, &MUL, x, &b->kept, NULL) : *x;
+    return b->s->dropout ? cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, x, &b->kept, NULL) : *x;
 }
 
 /* x times the factor of dropout. */
 static struct cudnn_tensor raised(struct builder *b, const struct cudnn_tensor *x)
 {
-    return b->s->dropout ? cudnn_pointwise(b->g, &MUL, x, &b->factor, NULL) : *x;
+    return b->s->dropout ? cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, x, &b->factor, NULL) : *x;
 }
 
 /* The sum or the maximum of every row. */
@@ -203,7 +188,7 @@ static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tens
                                       const struct cudnn_tensor *mask)
 {
     struct cudnn_tensor nothing = cudnn_scalar(b->g, b->version >= INF_FROM ? -INFINITY : -FLT_MAX);
-    return cudnn_pointwise(b->g, &SELECT, scores, &nothing, mask);
+    return cudnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, scores, &nothing, mask);
 }
 
 /* Ragged: masks queries and keys after the end of the sequence. */
@@ -211,11 +196,11 @@ static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tens
 {
     if (!b->s->ragged)
         return scores;
-    struct cudnn_tensor row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
-    struct cudnn_tensor column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
-    row = cudnn_pointwise(b->g, &LESS, &row, &b->lengths, NULL);
-    column = cudnn_pointwise(b->g, &LESS, &column, &b->lengths, NULL);
-    struct cudnn_tensor mask = cudnn_pointwise(b->g, &AND, &row, &column, NULL);
+    struct cudnn_tensor row = cudnn_index(b->g, &scores, 2);
+    struct cudnn_tensor column = cudnn_index(b->g, &scores, 3);
+    row = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_LT, &row, &b->lengths, NULL);
+    column = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_LT, &column, &b->lengths, NULL);
+    struct cudnn_tensor mask = cudnn_pointwise(b->g, CUDNN_POINTWISE_LOGICAL_AND, &row, &column, NULL);
     return keep_where(b, &scores, &mask);
 }
 
@@ -225,17 +210,17 @@ static struct cudnn_tensor masked_after_query(struct builder *b, struct cudnn_te
     const struct attention_shape *s = b->s;
     if (s->bidirectional)
         return scores;
-    struct cudnn_tensor row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
-    struct cudnn_tensor column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
-    struct cudnn_tensor mask = cudnn_pointwise(b->g, &GREATER_EQUAL, &row, &column, NULL);
+    struct cudnn_tensor row = cudnn_index(b->g, &scores, 2);
+    struct cudnn_tensor column = cudnn_index(b->g, &scores, 3);
+    struct cudnn_tensor mask = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GE, &row, &column, NULL);
     scores = keep_where(b, &scores, &mask);
     if (s->window <= 0 || s->window >= s->T)
         return scores;
     struct cudnn_tensor window = cudnn_scalar(b->g, (float)s->window);
-    row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
-    column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
-    column = cudnn_pointwise(b->g, &ADD, &column, &window, NULL);
-    mask = cudnn_pointwise(b->g, &GREATER, &column, &row, NULL);
+    row = cudnn_index(b->g, &scores, 2);
+    column = cudnn_index(b->g, &scores, 3);
+    column = cudnn_pointwise(b->g, CUDNN_POINTWISE_ADD, &column, &window, NULL);
+    mask = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GT, &column, &row, NULL);
     return keep_where(b, &scores, &mask);
 }
 
@@ -259,13 +244,15 @@ static void key_gradient(struct builder *b, const struct cudnn_tensor *transpose
 static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tensor *exponentials,
                                       const struct cudnn_tensor *sum)
 {
-    struct cudnn_pointwise last = b->s->dropout ? MUL : DIV;
-    last.gives = cudnn_type_of(b->s);
-    if (!b->s->dropout)
-        return cudnn_pointwise(b->g, &last, exponentials, sum, NULL);
-    struct cudnn_tensor weights = cudnn_pointwise(b->g, &DIV, exponentials, sum, NULL);
+    const struct cudnn_tensor rounded = cudnn_virtual(b->g, cudnn_type_of(b->s), exponentials->dims);
+    if (!b->s->dropout) {
+        cudnn_pointwise_into(b->g, CUDNN_POINTWISE_DIV, exponentials, sum, NULL, &rounded);
+        return rounded;
+    }
+    struct cudnn_tensor weights = cudnn_pointwise(b->g, CUDNN_POINTWISE_DIV, exponentials, sum, NULL);
     weights = raised(b, &weights);
-    return cudnn_pointwise(b->g, &last, &weights, &b->kept, NULL);
+    cudnn_pointwise_into(b->g, CUDNN_POINTWISE_MUL, &weights, &b->kept, NULL, &rounded);
+    return rounded;
 }
 
 /* ---- the graphs ---------------------------------------------------------- */
@@ -282,16 +269,16 @@ static void build_fwd(struct builder *b)
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
 
     struct cudnn_tensor scores = score_product(b, &q, &k);
-    scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
+    scores = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &scores, &scale, NULL);
     scores = masked_after_end(b, scores);
     scores = masked_after_query(b, scores);
 
     struct cudnn_tensor maximum = reduce_rows(g, CUDNN_REDUCE_TENSOR_MAX, &scores);
-    scores = cudnn_pointwise(g, &SUB, &scores, &maximum, NULL);
-    struct cudnn_tensor exponentials = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
+    scores = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &scores, &maximum, NULL);
+    struct cudnn_tensor exponentials = cudnn_pointwise(g, CUDNN_POINTWISE_EXP, &scores, NULL, NULL);
     struct cudnn_tensor sum = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &exponentials);
-    struct cudnn_tensor log_sum = cudnn_pointwise(g, &LOG, &sum, NULL, NULL);
-    cudnn_pointwise_into(g, &ADD, &maximum, &log_sum, NULL, &lse);
+    struct cudnn_tensor log_sum = cudnn_pointwise(g, CUDNN_POINTWISE_LOG, &sum, NULL, NULL);
+    cudnn_pointwise_into(g, CUDNN_POINTWISE_ADD, &maximum, &log_sum, NULL, &lse);
 
     struct cudnn_tensor probabilities = weights_of(b, &exponentials, &sum);
     row_product(b, &probabilities, &v, &out);
@@ -309,7 +296,7 @@ static void query_gradient(struct builder *b, const struct cudnn_tensor *ds, con
     }
     struct cudnn_tensor sums = row_values(b, ATTENTION_SUMS, s->D);
     row_product(b, ds, &k_rows, &sums);
-    cudnn_pointwise_into(b->g, &SAME, &sums, NULL, NULL, &dq);
+    cudnn_pointwise_into(b->g, CUDNN_POINTWISE_IDENTITY, &sums, NULL, NULL, &dq);
 }
 
 static void build_bwd(struct builder *b)
@@ -329,16 +316,16 @@ static void build_bwd(struct builder *b)
     struct cudnn_tensor inverse = cudnn_scalar(g, s->dropout ? 1 / dropout_factor(s) : 1);
 
     /* The recognised form has the product with the inverse of dropout's factor, with or without dropout. */
-    struct cudnn_tensor products = cudnn_pointwise(g, &MUL, &dout, &out, NULL);
+    struct cudnn_tensor products = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &dout, &out, NULL);
     struct cudnn_tensor sums = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &products);
-    cudnn_pointwise_into(g, &MUL, &sums, &inverse, NULL, &delta);
+    cudnn_pointwise_into(g, CUDNN_POINTWISE_MUL, &sums, &inverse, NULL, &delta);
 
     struct cudnn_tensor scores = score_product(b, &q, &k);
-    scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
+    scores = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &scores, &scale, NULL);
     scores = masked_after_end(b, scores);
-    scores = cudnn_pointwise(g, &SUB, &scores, &lse, NULL);
+    scores = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &scores, &lse, NULL);
     scores = masked_after_query(b, scores);
-    struct cudnn_tensor probabilities = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
+    struct cudnn_tensor probabilities = cudnn_pointwise(g, CUDNN_POINTWISE_EXP, &scores, NULL, NULL);
     struct cudnn_tensor weights = dropped(b, &probabilities);
     weights = raised(b, &weights);
     struct cudnn_tensor transposed = cudnn_transpose(g, &weights, cudnn_type_of(s), NULL);
@@ -346,10 +333,10 @@ static void build_bwd(struct builder *b)
 
     struct cudnn_tensor ds = score_product(b, &dout, &v);
     ds = dropped(b, &ds);
-    ds = cudnn_pointwise(g, &SUB, &ds, &delta, NULL);
-    ds = cudnn_pointwise(g, &MUL, &ds, &probabilities, NULL);
+    ds = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &ds, &delta, NULL);
+    ds = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &ds, &probabilities, NULL);
     ds = raised(b, &ds);
-    ds = cudnn_pointwise(g, &MUL, &ds, &scale, NULL);
+    ds = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &ds, &scale, NULL);
     transposed = cudnn_transpose(g, &ds, cudnn_type_of(s), NULL);
     key_gradient(b, &transposed, &q, &dk);
     query_gradient(b, &ds, &k);

@@ -6,27 +6,6 @@
 namespace
 {
 
-/* out (n, m, T) = in (m, n, T) */
-__global__ void exchange_leading_kernel(float *out, const float *in, int64_t n, int64_t m, int64_t T)
-{
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n * m * T;
-         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-        const int64_t row = i / T, a = row / m, b = row % m;
-        out[i] = in[(b * n + a) * T + i % T];
-    }
-}
-
-void exchange_leading(struct stream *stream, float *out, const float *in, int64_t n, int64_t m, int64_t T)
-{
-    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
-    const int64_t blocks = ceil_div(n * m * T, THREADS);
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(exchange_leading_kernel,
-                           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), 0,
-                           cuda_stream_of(stream)->handle, out, in, n, m, T),
-               "attention, the order of lse");
-}
-
 struct part_strides {
     int64_t value[ATTENTION_PART_STRIDES];
     int count;
@@ -62,16 +41,6 @@ __global__ void part_lse_kernel(attention_part part, float *lse, float *padded, 
         else if (t < length)
             lse[at] = padded[i];
     }
-}
-
-void part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded, bool to_sequences)
-{
-    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
-    const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(part_lse_kernel, dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)),
-                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lse, padded, to_sequences),
-               "attention, lse of ragged sequences");
 }
 
 /* Which weights are kept: a thread writes 16 bytes, 8 keys, for each of DROPOUT_QUERIES queries. The grid has a column
@@ -124,25 +93,7 @@ void part_keep(struct stream *stream, const struct attention_part *part, const s
         "attention, dropout of the weights");
 }
 
-__global__ void part_spoil_kernel(uint4 *kept, int64_t count)
-{
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-         i += static_cast<int64_t>(gridDim.x) * blockDim.x)
-        kept[i] = make_uint4(~0u, ~0u, ~0u, ~0u);
-}
-
 } // namespace
-
-void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,
-                               int64_t T)
-{
-    exchange_leading(stream, by_sequence, lse, B, H, T);
-}
-
-void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H, int64_t T)
-{
-    exchange_leading(stream, lse, by_sequence, H, B, T);
-}
 
 void attention_part_describe(struct stream *stream, const struct attention_part *part, int32_t *lengths,
                              int64_t *offsets, int64_t pitch, const int64_t *strides, int count)
@@ -158,25 +109,15 @@ void attention_part_describe(struct stream *stream, const struct attention_part 
                "attention, ragged sequences");
 }
 
-void attention_part_load_lse(struct stream *stream, const struct attention_part *part, float *by_sequence,
-                             const float *lse)
+void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
+                        bool to_sequences)
 {
-    part_lse(stream, part, const_cast<float *>(lse), by_sequence, true);
-}
-
-void attention_part_store_lse(struct stream *stream, const struct attention_part *part, float *lse,
-                              const float *by_sequence)
-{
-    part_lse(stream, part, lse, const_cast<float *>(by_sequence), false);
-}
-
-void attention_part_spoil(struct stream *stream, void *kept, size_t bytes)
-{
-    constexpr int THREADS = 256, BLOCKS = 256;
+    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
+    const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
     cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(part_spoil_kernel, dim3(BLOCKS), dim3(THREADS), 0, cuda_stream_of(stream)->handle,
-                           static_cast<uint4 *>(kept), static_cast<int64_t>(bytes / sizeof(uint4))),
-               "attention, dropout on trial");
+               CUDA_LAUNCH(part_lse_kernel, dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)),
+                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lse, padded, to_sequences),
+               "attention, the order of lse");
 }
 
 void attention_part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout,

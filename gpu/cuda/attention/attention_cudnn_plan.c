@@ -61,7 +61,7 @@ bool attention_shape_is_aligned(const struct attention_shape *shape)
     return true;
 }
 
-/* ---- making plans ------------------------------------------------------- */
+/* ---- making plans -------------------------------------------------------- */
 
 void attention_plan_refuse(struct attention_plan *plan, const char *why)
 {
@@ -226,7 +226,10 @@ static struct attention_workspace attention_workspace_of(const struct stream *st
 void attention_plan_spoil(const struct attention_plan *plan, struct stream *stream)
 {
     if (plan->shape.dropout)
-        attention_part_spoil(stream, attention_workspace_of(stream, plan).kept, kept_bytes(&plan->shape, plan->piece));
+        cuda_check(cuda_device_of(stream),
+                   cudaMemsetAsync(attention_workspace_of(stream, plan).kept, 0xff,
+                                   kept_bytes(&plan->shape, plan->piece), cuda_stream_of(stream)->handle),
+                   "attention, dropout on trial");
 }
 
 bool attention_pointer_is_aligned(const void *pointer)
@@ -238,12 +241,6 @@ bool attention_pointer_is_aligned(const void *pointer)
 static void *rows_from(const void *base, int64_t tokens, int64_t ld)
 {
     return (char *)base + tokens * ld * (int64_t)sizeof(uint16_t);
-}
-
-/* Whether (H, B * T) and (B, H, T) are different orders. */
-static bool reorders(const struct attention_shape *shape)
-{
-    return !shape->ragged && shape->B > 1 && shape->H > 1;
 }
 
 /* The pointers of the op from token `first` on. */
@@ -289,7 +286,7 @@ static void keep_weights(const struct attention_plan *plan, struct stream *strea
                         attention_kept_ld(s));
 }
 
-/* lse of ops is (H, M), and for cuDNN (B, H, T): of ragged sequences each piece has its own in the workspace. */
+/* lse of ops is (H, M), and for cuDNN (B, H, T): where these differ, a piece has its own in the workspace. */
 const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd)
 {
@@ -297,27 +294,24 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
     const struct attention_workspace workspace = attention_workspace_of(stream, plan);
     struct attention_part part = {
         .seq_start = fwd->seq_start, .M = fwd->M, .num_seqs = fwd->num_seqs, .B = plan->piece, .H = fwd->H, .T = s->T};
-    float *of_op = bwd ? (float *)(uintptr_t)bwd->lse : fwd->lse,
-          *lse = s->ragged || reorders(s) ? workspace.lse : of_op;
+    const bool reordered = s->ragged || (s->B > 1 && s->H > 1); /* (H, B * T) and (B, H, T) differ */
+    float *of_op = bwd ? (float *)(uintptr_t)bwd->lse : fwd->lse;
     const char *failed = NULL;
-    if (reorders(s) && bwd)
-        attention_lse_by_sequence(stream, lse, of_op, s->B, s->H, s->T);
     for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
         const int64_t first = s->ragged ? 0 : part.first * s->T;
-        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse + first * s->H,
+        float *lse = reordered ? workspace.lse : of_op + first * s->H;
+        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse,
                                               [ATTENTION_DELTA] = workspace.delta + first * s->H,
                                               [ATTENTION_SUMS] = workspace.sums};
         point_at(pointers, fwd, bwd, first);
         describe_part(plan, stream, &part, &workspace, pointers);
-        if (s->ragged && bwd)
-            attention_part_load_lse(stream, &part, lse, of_op);
+        if (reordered && bwd)
+            attention_part_lse(stream, &part, of_op, lse, true);
         keep_weights(plan, stream, &part, &fwd->dropout, &workspace, pointers);
         failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
                                     workspace.cudnn);
-        if (s->ragged && !bwd && !failed)
-            attention_part_store_lse(stream, &part, of_op, lse);
+        if (reordered && !bwd && !failed)
+            attention_part_lse(stream, &part, of_op, lse, false);
     }
-    if (reorders(s) && !bwd && !failed)
-        attention_lse_by_head(stream, of_op, lse, s->B, s->H, s->T);
     return failed;
 }

@@ -16,7 +16,6 @@
 #include "core/env_switch.h"
 #include "core/memory.h"
 #include "gpu/cuda/cuda_workspace.h"
-#include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"

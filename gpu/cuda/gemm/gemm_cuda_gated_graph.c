@@ -8,11 +8,6 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
-static const struct cudnn_pointwise ADD = {CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise SUB = {CUDNN_POINTWISE_SUB, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise MUL = {CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-static const struct cudnn_pointwise SIGMOID = {CUDNN_POINTWISE_SIGMOID_FWD, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
-
 enum { RANK = 3 }; /* cuDNN's engines for products with operations want three dimensions */
 
 /* A matrix in memory, whose rows or columns are ld elements apart. */
@@ -27,7 +22,7 @@ static struct cudnn_tensor matrix(struct cudnn_graph *g, enum gemm_gated_pointer
 
 static struct cudnn_tensor multiply(struct cudnn_graph *g, const struct cudnn_tensor *x, const struct cudnn_tensor *y)
 {
-    return cudnn_pointwise(g, &MUL, x, y, NULL);
+    return cudnn_pointwise(g, CUDNN_POINTWISE_MUL, x, y, NULL);
 }
 
 /* x, w: the operands of the product; a matrix of n rows and m columns. */
@@ -38,8 +33,9 @@ static void build_fwd(struct cudnn_graph *g, const struct gemm_key *key, const s
                               up = matrix(g, GATED_UP, key, key->n, key->m, key->ldd, false),
                               h = matrix(g, GATED_H, key, key->n, key->m, key->m, false);
     cudnn_matmul(g, x, w, NULL, &up);
-    const struct cudnn_tensor s = cudnn_pointwise(g, &SIGMOID, &gate, NULL, NULL), silu = multiply(g, &gate, &s);
-    cudnn_pointwise_into(g, &MUL, &up, &silu, NULL, &h);
+    const struct cudnn_tensor s = cudnn_pointwise(g, CUDNN_POINTWISE_SIGMOID_FWD, &gate, NULL, NULL),
+                              silu = multiply(g, &gate, &s);
+    cudnn_pointwise_into(g, CUDNN_POINTWISE_MUL, &up, &silu, NULL, &h);
 }
 
 static void build_bwd(struct cudnn_graph *g, const struct gemm_key *key, const struct cudnn_tensor *dy,
@@ -52,11 +48,13 @@ static void build_bwd(struct cudnn_graph *g, const struct gemm_key *key, const s
                               dup = matrix(g, GATED_DUP, key, key->n, key->m, key->ldd, false);
     const struct cudnn_tensor dh = cudnn_virtual(g, CUDNN_DATA_FLOAT, dims);
     cudnn_matmul(g, dy, w, NULL, &dh);
-    const struct cudnn_tensor s = cudnn_pointwise(g, &SIGMOID, &gate, NULL, NULL), silu = multiply(g, &gate, &s),
-                              product = multiply(g, &silu, &s), sum = cudnn_pointwise(g, &ADD, &s, &silu, NULL),
-                              slope = cudnn_pointwise(g, &SUB, &sum, &product, NULL), dsilu = multiply(g, &up, &dh);
-    cudnn_pointwise_into(g, &MUL, &dsilu, &slope, NULL, &dgate);
-    cudnn_pointwise_into(g, &MUL, &dh, &silu, NULL, &dup);
+    const struct cudnn_tensor s = cudnn_pointwise(g, CUDNN_POINTWISE_SIGMOID_FWD, &gate, NULL, NULL),
+                              silu = multiply(g, &gate, &s), product = multiply(g, &silu, &s),
+                              sum = cudnn_pointwise(g, CUDNN_POINTWISE_ADD, &s, &silu, NULL),
+                              slope = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &sum, &product, NULL),
+                              dsilu = multiply(g, &up, &dh);
+    cudnn_pointwise_into(g, CUDNN_POINTWISE_MUL, &dsilu, &slope, NULL, &dgate);
+    cudnn_pointwise_into(g, CUDNN_POINTWISE_MUL, &dh, &silu, NULL, &dup);
 }
 
 int gemm_gated_plans(const struct cudnn_target *target, const struct gemm_key *key, const struct cudnn_filter *filter,

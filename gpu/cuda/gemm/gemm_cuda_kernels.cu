@@ -206,19 +206,6 @@ __global__ void __launch_bounds__(kThreads) add_f32_kernel(int64_t n, float *sum
         sums[i] += x[i];
 }
 
-/* Half words with random signs and mantissas, whose exponents are moderate in fp32, bf16 and fp16 alike. */
-__global__ void __launch_bounds__(kThreads) fill_random_kernel(int64_t words, uint32_t *memory, uint32_t seed)
-{
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < words;
-         i += gridDim.x * static_cast<int64_t>(kThreads)) {
-        uint32_t x = static_cast<uint32_t>(i) * 0x9e3779b9u + seed;
-        x = (x ^ (x >> 16)) * 0x85ebca6bu;
-        x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-        x ^= x >> 16;
-        memory[i] = (x & 0x83ff83ffu) | 0x3c003c00u;
-    }
-}
-
 /* The arguments of cuda_bias_gelu(). */
 struct bias_gelu {
     int64_t M, N, ld_y;
@@ -397,14 +384,4 @@ void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
     cudaError_t code = CUDA_LAUNCH(add_f32_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
                                    dim3(kThreads), 0, cuda_stream_of(stream)->handle, n, sums, x);
     cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
-}
-
-void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_t seed)
-{
-    int64_t words = static_cast<int64_t>(bytes / sizeof(uint32_t));
-    if (words == 0)
-        return;
-    cudaError_t code = CUDA_LAUNCH(fill_random_kernel, dim3(blocks_for(words)), dim3(kThreads), 0,
-                                   cuda_stream_of(stream)->handle, words, static_cast<uint32_t *>(memory), seed);
-    cuda_check(cuda_device_of(stream), code, "filling memory to time matrix products");
 }

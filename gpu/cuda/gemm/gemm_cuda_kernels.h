@@ -35,10 +35,6 @@ void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);
 
-/* Fills memory, in which products are timed, with values of mixed bits that are moderate in whichever dtype they are
- * read. */
-void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_t seed);
-
 #ifdef __cplusplus
 }
 #endif

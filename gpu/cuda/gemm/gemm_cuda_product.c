@@ -46,6 +46,19 @@ static void set_alignments(struct gemm_product *p)
     p->key.align_extra = alignment((void *)((uintptr_t)p->vector | (uintptr_t)p->aux));
 }
 
+/* With what all products of these rules and this dtype have in common. */
+static struct gemm_product completed(const struct gemm_rules *rules, const struct gemm_product *product,
+                                     enum dtype dtype)
+{
+    struct gemm_product p = *product;
+    p.key.input = dtype;
+    p.key.tf32 = rules->tf32 && dtype == DTYPE_F32;
+    p.key.workspace = (int64_t)rules->workspace;
+    p.key.sm_target = rules->sm_target;
+    set_alignments(&p);
+    return p;
+}
+
 struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struct linear_fwd_args *a)
 {
     const bool gelu = a->gelu && !a->gelu_erf;
@@ -59,14 +72,9 @@ struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struc
                               .ldd = a->ld_y ? a->ld_y : a->N,
                               .ld_aux = gelu ? a->N : 0,
                               .transpose_a = !a->weights_in_out,
-                              .input = a->dtype,
-                              .output = a->y_dtype,
-                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
-                              .workspace = (int64_t)rules->workspace,
-                              .sm_target = rules->sm_target};
+                              .output = a->y_dtype};
     p.key.epilogue = gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
-    set_alignments(&p);
-    return p;
+    return completed(rules, &p, a->dtype);
 }
 
 struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const struct linear_bwd_input_args *a)
@@ -81,15 +89,10 @@ struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const
                               .ldd = a->K,
                               .ld_aux = aux ? a->K : 0,
                               .transpose_a = a->weights_in_out,
-                              .input = a->dtype,
                               .output = a->dtype,
                               .epilogue = aux ? GEMM_DGELU : GEMM_PLAIN,
-                              .accumulate = a->accumulate,
-                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
-                              .workspace = (int64_t)rules->workspace,
-                              .sm_target = rules->sm_target};
-    set_alignments(&p);
-    return p;
+                              .accumulate = a->accumulate};
+    return completed(rules, &p, a->dtype);
 }
 
 struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, const struct linear_bwd_weight_args *a,
@@ -105,15 +108,10 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
                               .ldb = a->weights_in_out ? a->K : ld_dy,
                               .ldd = a->weights_in_out ? a->N : a->K,
                               .transpose_b = true,
-                              .input = a->dtype,
                               .output = a->dw_dtype,
-                              .accumulate = a->accumulate,
-                              .tf32 = rules->tf32 && a->dtype == DTYPE_F32,
-                              .workspace = (int64_t)rules->workspace,
-                              .sm_target = rules->sm_target};
+                              .accumulate = a->accumulate};
     p.key.epilogue = !p.vector ? GEMM_PLAIN : a->weights_in_out ? GEMM_BGRADA : GEMM_BGRADB;
-    set_alignments(&p);
-    return p;
+    return completed(rules, &p, a->dtype);
 }
 
 struct gemm_product gemm_product_of(const struct gemm_rules *rules, const struct gemm_op *op)

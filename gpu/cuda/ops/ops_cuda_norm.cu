@@ -98,52 +98,48 @@ __device__ __forceinline__ void add_delta(pack<T, V> *x, const pack<T, V> &delta
         x->at[v] = rounded<T>(fmaf(to_float(delta.at[v]), scale, to_float(x->at[v])));
 }
 
-/* *held = V elements that are read at this place, if READ. */
-template <bool READ, typename T, int V> __device__ __forceinline__ void hold(pack<T, V> *held, const T *from)
-{
-    if (READ)
-        *held = load_pack<V>(from);
-    keep_packed(held);
-}
+/* The vectors of a row that a thread holds, in T: with delta the norm sees the rounded sum, which T holds exactly. */
+template <typename T, int V> struct fwd_row {
+    pack<T, V> held[FWD_HELD];
+};
 
-/* *sum += the elements of x for LayerNorm, and their squares otherwise. */
-template <typename T, int V> __device__ __forceinline__ void add_elements(float *sum, const pack<T, V> &x, bool layer)
+/* Reads the row, adds delta to it and stores it, where there is one. Returns this thread's part of the row's sum, or
+ * without `layer` of the sum of squares. All reads of a whole row are under way before the first sum is stored. */
+template <typename T, int V, bool WHOLE>
+__device__ __forceinline__ float read_row(fwd_row<T, V> *row, const struct norm_fwd_args &a, int64_t at, int vectors,
+                                          bool layer)
 {
+    const T *x = static_cast<const T *>(a.x) + at, *delta = static_cast<const T *>(a.delta) + at;
+    pack<T, V> held_delta[FWD_HELD];
+    float sum = 0;
+    auto read = [&](int k, int j) {
+        row->held[k] = load_pack<V>(x + j * V);
+        keep_packed(&row->held[k]);
+        if (a.delta) {
+            held_delta[k] = load_pack<V>(delta + j * V);
+            keep_packed(&held_delta[k]);
+        }
+    };
+    if (WHOLE)
+        each_vector<FWD_HELD, WHOLE>(vectors, read);
+    each_vector<FWD_HELD, WHOLE>(vectors, [&](int k, int j) {
+        if (!WHOLE)
+            read(k, j);
+        if (a.delta) {
+            add_delta(&row->held[k], held_delta[k], a.delta_scale);
+            keep_packed(&row->held[k]);
+            store_pack(static_cast<T *>(a.x_out) + at + j * V, row->held[k]);
+        }
 #pragma unroll
-    for (int v = 0; v < V; v++) {
-        const float z = to_float(x.at[v]);
-        *sum = layer ? *sum + z : fmaf(z, z, *sum);
-    }
+        for (int v = 0; v < V; v++) {
+            const float z = to_float(row->held[k].at[v]);
+            sum = layer ? sum + z : fmaf(z, z, sum);
+        }
+    });
+    return sum;
 }
 
-/* *sum += (x - mean)² */
-template <typename T, int V> __device__ __forceinline__ void add_squares(float *sum, const pack<T, V> &x, float mean)
-{
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const float z = to_float(x.at[v]) - mean;
-        *sum = fmaf(z, z, *sum);
-    }
-}
-
-/* y = (x - mean) · rstd · (weight_offset + weight) + bias, the columns from `at` on. */
-template <typename T, int V>
-__device__ __forceinline__ void store_norm(T *y, const pack<T, V> &x, const struct norm_fwd_args &a, int at, float mean,
-                                           float rstd)
-{
-    float w[V], b[V] = {0};
-    load(static_cast<const T *>(a.weight) + at, w);
-    if (a.bias)
-        load(static_cast<const T *>(a.bias) + at, b);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        w[v] = fmaf((to_float(x.at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
-    store(y + at, w);
-}
-
-/* A row is read once if it is whole, and held in T: with delta the norm sees the rounded sum, which T holds exactly.
- * All reads of a row are under way before the first sum is stored. Registers for FWD_RESIDENT threads of a
- * multiprocessor. */
+/* A row is read once if it is whole. Registers for FWD_RESIDENT threads of a multiprocessor. */
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
     norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y)
@@ -151,43 +147,33 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
     SHARED(float, slots, [2][1][MAX_WARPS]);
     const int C = static_cast<int>(a.C), vectors = C / V;
     const bool layer = a.kind == NORM_LAYER;
+    const T *weight = static_cast<const T *>(a.weight), *bias = static_cast<const T *>(a.bias);
     int turn = 0;
     for (int first = static_cast<int>(blockIdx.x * blockDim.y); first < rows;
          first += static_cast<int>(gridDim.x * blockDim.y)) {
         const int row = first + static_cast<int>(threadIdx.y), mine = row < rows ? vectors : 0;
-        const int64_t at_x = row_offset(layout_x, row, C), at_y = row_offset(layout_y, row, C);
-        const T *x = static_cast<const T *>(a.x) + at_x, *delta = static_cast<const T *>(a.delta) + at_x;
-        T *x_out = static_cast<T *>(a.x_out) + at_x, *y = static_cast<T *>(a.y) + at_y;
-        pack<T, V> held[FWD_HELD], held_delta[FWD_HELD];
-        float sum[1] = {0}, mean = 0;
-
-        auto read = [&](int k, int j) {
-            hold<true>(&held[k], x + j * V);
-            if (a.delta)
-                hold<true>(&held_delta[k], delta + j * V);
-        };
-        if (WHOLE)
-            each_vector<FWD_HELD, WHOLE>(mine, read);
-        each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-            if (!WHOLE)
-                read(k, j);
-            if (a.delta) {
-                add_delta(&held[k], held_delta[k], a.delta_scale);
-                keep_packed(&held[k]);
-                store_pack(x_out + j * V, held[k]);
-            }
-            add_elements(sum, held[k], layer);
-        });
+        const int64_t at_x = row_offset(layout_x, row, C);
+        const T *x = static_cast<const T *>(a.delta ? a.x_out : a.x) + at_x;
+        T *y = static_cast<T *>(a.y) + row_offset(layout_y, row, C);
+        fwd_row<T, V> of;
+        float sum[1] = {read_row<T, V, WHOLE>(&of, a, at_x, mine, layer)}, mean = 0;
         sum_over_row(sum, slots, &turn);
-        if (a.delta)
-            x = x_out;
 
+        auto again = [&](int k, int j) {
+            if (!WHOLE)
+                of.held[k] = load_pack<V>(x + j * V);
+            keep_packed(&of.held[k]);
+        };
         if (layer) {
             mean = sum[0] / static_cast<float>(C);
             sum[0] = 0;
             each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-                hold<!WHOLE>(&held[k], x + j * V);
-                add_squares(sum, held[k], mean);
+                again(k, j);
+#pragma unroll
+                for (int v = 0; v < V; v++) {
+                    const float z = to_float(of.held[k].at[v]) - mean;
+                    sum[0] = fmaf(z, z, sum[0]);
+                }
             });
             sum_over_row(sum, slots, &turn);
         }
@@ -199,8 +185,15 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
                 a.mean[row] = mean;
         }
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-            hold<!WHOLE>(&held[k], x + j * V);
-            store_norm(y, held[k], a, j * V, mean, rstd);
+            float w[V], b[V] = {0};
+            again(k, j);
+            load(weight + j * V, w);
+            if (bias)
+                load(bias + j * V, b);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                w[v] = fmaf((to_float(of.held[k].at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
+            store(y + j * V, w);
         });
     }
 }
@@ -305,31 +298,6 @@ __device__ __forceinline__ void load_weight(float (&w)[V], const struct norm_bwd
 /* The sums of a thread's columns over its rows, in the order of a part. */
 enum { SUM_WEIGHT, SUM_BIAS, SUM_DX };
 
-/* A row's statistics, and the means of g and g · n over it. */
-struct bwd_row {
-    float mean, rstd, mean_g, mean_gn;
-};
-
-/* w, the weights of a vector, becomes its dx; the vector's elements are added to the sums of their columns. */
-template <typename T, int SUMS, int HELD, int V>
-__device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUMS][HELD][V], int k, const pack<T, V> &x,
-                                                const pack<T, V> &dy, const pack<T, V> &dres, bool with_dres,
-                                                const struct bwd_row &row)
-{
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        float d = to_float(dy.at[v]), n = (to_float(x.at[v]) - row.mean) * row.rstd;
-        sums[SUM_WEIGHT][k][v] = fmaf(d, n, sums[SUM_WEIGHT][k][v]);
-        if constexpr (SUMS > SUM_BIAS)
-            sums[SUM_BIAS][k][v] += d;
-        w[v] = row.rstd * (fmaf(d, w[v], -row.mean_g) - n * row.mean_gn);
-        if (with_dres)
-            w[v] += to_float(dres.at[v]);
-        if constexpr (SUMS > SUM_DX)
-            sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
-    }
-}
-
 /* Threads at most that hold vectors of a row: as many as leave room for their registers. */
 template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
 
@@ -373,15 +341,25 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
             add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
-        const struct bwd_row of_row = {mean, rstd, layer ? sums[0] / static_cast<float>(C) : 0,
-                                       sums[1] / static_cast<float>(C)};
+        const float mean_g = layer ? sums[0] / static_cast<float>(C) : 0, mean_gn = sums[1] / static_cast<float>(C);
 
         each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
             if (!WHOLE)
                 read(k, j);
             load_weight<T>(w, a, j * V);
-            norm_bwd_vector(w, over_rows, k, held_x[k], held_dy[k], held_dres[k], a.dres, of_row);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
+                over_rows[SUM_WEIGHT][k][v] = fmaf(d, n, over_rows[SUM_WEIGHT][k][v]);
+                if constexpr (SUMS > SUM_BIAS)
+                    over_rows[SUM_BIAS][k][v] += d;
+                w[v] = rstd * (fmaf(d, w[v], -mean_g) - n * mean_gn);
+                if (a.dres)
+                    w[v] += to_float(held_dres[k].at[v]);
+                if constexpr (SUMS > SUM_DX)
+                    over_rows[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
+            }
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
             if (!WHOLE) /* the registers serve the next vector: the sums are kept in the workspace */
 #pragma unroll
