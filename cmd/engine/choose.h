@@ -31,7 +31,7 @@ enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, cons
 /* A block of one of NCCL's kernels holds a multiprocessor until the collective has ended. A product that counts on all
  * of them then gives its tiles to multiprocessors that it does not get, and its last wave waits. So the communicator is
  * told the most blocks that it may use (maxCTAs), and cublasLt that the products have as many multiprocessors fewer
- * (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), which is part of the key of the choices of kernels (gpu/gemm_cache.h).
+ * (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), which is part of the key of the choices of kernels (gpu/autotune_cache.h).
  *
  * The blocks are what NCCL uses on Hopper for collectives through NVLink's switches: its own choice, held fixed. */
 enum { SM_TARGET_CTAS = 16 };

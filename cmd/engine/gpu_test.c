@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/device_avoid.h"
-#include "gpu/gemm_cache.h"
+#include "gpu/autotune_cache.h"
 #include "gpu/model/step_check.h"
 #include "gpu/op_check.h"
 #include "gpu/open/device_open.h"
@@ -124,9 +124,9 @@ enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 static bool record_path(const struct device *device, char *path, size_t size)
 {
     char folder[RECORD_PATH], name[sizeof device->name];
-    if (!gemm_cache_folder(folder, sizeof folder))
+    if (!autotune_cache_folder(folder, sizeof folder))
         return false;
-    gemm_cache_file_words(device->name, name);
+    autotune_cache_file_words(device->name, name);
     return snprintf(path, size, "%.3900s/gpu-test-%s.txt", folder, name) < (int)size;
 }
 
@@ -235,7 +235,7 @@ static void add_record(const struct device *device, unsigned avoid)
     uint64_t hash;
     if (!hash_of_machine(device, &hash) || !record_path(device, path, sizeof path))
         return;
-    gemm_cache_make_folder();
+    autotune_cache_make_folder();
     const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     const int before = fd >= 0 && is_torn(fd); /* the line's own newline ends the torn one */
     const int n = before + print_record(line + before, RECORD_LINE, hash, avoid);

@@ -3,10 +3,10 @@
  * combination of GPU, driver, libraries and build of ztrain.
  *
  * The collectives of several GPUs are checked at every start (transport_check.h), and cuDNN's attention for every
- * shape of a run (attention_cudnn_verify.h).
+ * shape of a run (gpu/cuda/autotune.h).
  *
  * Which machines have passed is remembered in a text file for each model of GPU, gpu-test-NAME.txt, next to the choices
- * of matrix products (gpu/gemm_cache.h). A line for each test:
+ * of matrix products (gpu/autotune_cache.h). A line for each test:
  *
  *     HASH AVOID CHECKSUM    16 hexadecimal digits of XXH64 over what was tested; what to avoid (enum device_part), a
  *                            number; 16 of XXH64 over the line before it

@@ -20,7 +20,7 @@ WAY_FIELD = 22  # after the key's, before the algorithm's
 
 
 def xxh64(data, seed):
-    """The hash of the notes on kernels (gpu/cuda/gemm_trial.c)."""
+    """The hash of the notes on kernels (gpu/autotune_cache.c)."""
     library = ctypes.CDLL("libxxhash.so.0")
     library.XXH64.restype = ctypes.c_uint64
     return library.XXH64(data, ctypes.c_size_t(len(data)), ctypes.c_uint64(seed))
