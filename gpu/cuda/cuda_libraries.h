@@ -14,7 +14,7 @@
 
 #include <cublasLt.h>
 #include <stdbool.h>
-#if 0
+#if __has_include(<cudnn.h>)
 #include <cudnn.h>
 #define ZTRAIN_HAVE_CUDNN 1
 #else
