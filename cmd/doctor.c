@@ -109,20 +109,12 @@ static void report_cpu(void)
 
     struct device *device;
     struct error err;
-    char path[4096];
     if (device_open(DEVICE_CPU, 0, 0, &device, &err) != STATUS_OK) {
         doctor_line("cpu device", "does not open: %s", err.text);
         return;
     }
     doctor_line("cpu device", "%s; %d threads", device->detail, device->threads);
     report_bf16(device);
-    const char *onednn = libraries_path("libdnnl", path, sizeof path);
-    if (onednn)
-        doctor_line("oneDNN", "in use: %s", onednn);
-    else if (library_opens("libdnnl.so.2") || library_opens("libdnnl.so.3"))
-        doctor_line("oneDNN", "installed; ztrain's own matrix products are used on this CPU");
-    else
-        doctor_line("oneDNN", "not installed; hint: scripts/install-deps.sh installs it (CPUs without AVX2 need it)");
     device_close(device);
 }
 

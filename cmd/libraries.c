@@ -1,6 +1,5 @@
 /* libraries.c: the versions that the libraries report at run time, next to the versions of the headers that ztrain was
- * built with, and the files that the dynamic linker has found. oneDNN is not among them: the CPU device opens it by
- * itself and reports it (struct device, detail). */
+ * built with, and the files that the dynamic linker has found. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "cmd/libraries.h"
 

@@ -59,7 +59,8 @@ void device_unpin_host(struct device *device, void *memory, size_t bytes)
 
 enum status device_check(struct device *device, struct error *err)
 {
-    return device_backend_of(device)->check(device, err);
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->check ? backend->check(device, err) : STATUS_OK;
 }
 
 const char *device_part_name(unsigned part)

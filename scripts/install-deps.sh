@@ -86,13 +86,7 @@ for package in "${packages[@]}"; do
     installed "$package" || missing+=("$package")
 done
 add_chromium
-# oneDNN, the GEMM library of the CPU device, is opened at run time; its package carries the version in its name.
-need_onednn=1
-for package in $(dpkg-query -W -f '${binary:Package}:${db:Status-Status}\n' 'libdnnl[0-9]*' 2>/dev/null || true); do
-    case $package in *:installed) need_onednn=0 ;; esac
-done
-
-if [ ${#missing[@]} = 0 ] && [ $need_onednn = 0 ]; then
+if [ ${#missing[@]} = 0 ]; then
     [ $quiet = 1 ] || echo "all packages are installed"
     exit 0
 fi
@@ -101,21 +95,16 @@ as_root=()
 if [ "$(id -u)" != 0 ]; then
     if ! command -v sudo >/dev/null; then
         echo "install-deps.sh: cannot install packages: neither root nor sudo; hint: have these installed:" \
-            "${missing[*]} libdnnl (oneDNN)" >&2
+            "${missing[*]}" >&2
         exit 1
     fi
     as_root=(sudo)
 fi
 
-onednn_package() {
-    apt-cache search --names-only '^libdnnl[0-9.]+$' 2>/dev/null | awk '{print $1}' | sort -V | tail -1
-}
-
 update=0
 for package in "${missing[@]}"; do
     candidate "$package" || update=1
 done
-[ $need_onednn = 0 ] || [ -n "$(onednn_package)" ] || update=1
 
 # Another apt may be running, especially on a machine that has just started. apt's DPkg::Lock::Timeout waits for only one of
 # its three locks, so a call that finds a lock taken is made again.
@@ -148,14 +137,6 @@ run_apt() {
 if [ $update = 1 ]; then
     run_apt update
     add_chromium # the lists may have been empty
-fi
-if [ $need_onednn = 1 ]; then
-    onednn=$(onednn_package)
-    if [ -n "$onednn" ]; then
-        missing+=("$onednn")
-    else
-        echo "install-deps.sh: there is no oneDNN package for this machine; CPUs below AVX2 will compute matrix products slowly" >&2
-    fi
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     echo "installing ${missing[*]}"

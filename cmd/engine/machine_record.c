@@ -20,23 +20,11 @@ static const struct {
     const char *name;
     bool decides; /* the bits of results depend on it */
 } members[] = {
-    {"device", true},
-    {"gpu", true},
-    {"compute_capability", true},
-    {"driver", true},
-    {"cuda", true},
-    {"cublasLt", true},
-    {"cuDNN", true},
-    {"NCCL", true},
-    {"cpu", false},
-    {"isa", true},
-    {"avx512_bf16", true},
-    {"amx_bf16", true},
-    {"bf16_products", true},
-    {"gemm_fp32", true},
-    {"gemm_bf16", true},
-    {"onednn_isa", true},
-    {"onednn_threads", true},
+    {"device", true},        {"gpu", true},         {"compute_capability", true},
+    {"driver", true},        {"cuda", true},        {"cublasLt", true},
+    {"cuDNN", true},         {"NCCL", true},        {"cpu", false},
+    {"isa", true},           {"avx512_bf16", true}, {"amx_bf16", true},
+    {"bf16_products", true}, {"gemm_fp32", true},   {"gemm_bf16", true},
 };
 
 /* The name that a driver or a CPU gives itself, as ASCII. */
@@ -54,18 +42,12 @@ static void set_text(json_t *machine, const char *name, const char *text)
 static void set_kernels(json_t *machine, const struct device *device)
 {
     const struct cpu_kernels *k = device_cpu_kernels(device);
-    char library[40];
-    snprintf(library, sizeof library, "oneDNN %s", k->onednn_version);
     set_text(machine, "isa", cpu_isa_name(k->isa));
     json_object_set_new(machine, "avx512_bf16", json_boolean(k->avx512_bf16));
     json_object_set_new(machine, "amx_bf16", json_boolean(k->amx_bf16));
     set_text(machine, "bf16_products", cpu_bf16_name(k->bf16));
-    set_text(machine, "gemm_fp32", k->onednn[DTYPE_F32] ? library : "builtin");
-    set_text(machine, "gemm_bf16", k->onednn[DTYPE_BF16] ? library : "builtin");
-    if (!k->onednn_version[0])
-        return;
-    json_object_set_new(machine, "onednn_isa", json_integer(k->onednn_isa));
-    json_object_set_new(machine, "onednn_threads", json_integer(device->threads)); /* oneDNN divides sums among them */
+    set_text(machine, "gemm_fp32", "builtin"); /* earlier versions: or "oneDNN 2.6.3" */
+    set_text(machine, "gemm_bf16", "builtin");
 }
 
 static void set_gpu(json_t *machine, const struct device *device)
@@ -105,13 +87,6 @@ static bool is_text(const json_t *machine, const char *name, const char *expecte
     return text && !strcmp(text, expected);
 }
 
-/* Whether oneDNN multiplied this dtype; if so, its version. */
-static bool read_library(const json_t *machine, const char *name, char version[24])
-{
-    const char *text = json_string_value(json_object_get(machine, name));
-    return text && sscanf(text, "oneDNN %23s", version) == 1;
-}
-
 bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels)
 {
     memset(kernels, 0, sizeof *kernels);
@@ -125,9 +100,6 @@ bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels)
     kernels->amx_bf16 = json_is_true(json_object_get(machine, "amx_bf16"));
     bool widens = !kernels->avx512_bf16 || is_text(machine, "bf16_products", cpu_bf16_name(CPU_BF16_WIDEN));
     kernels->bf16 = widens ? CPU_BF16_WIDEN : CPU_BF16_DOT;
-    kernels->onednn[DTYPE_F32] = read_library(machine, "gemm_fp32", kernels->onednn_version);
-    kernels->onednn[DTYPE_BF16] = read_library(machine, "gemm_bf16", kernels->onednn_version);
-    kernels->onednn_isa = (uint32_t)json_integer_value(json_object_get(machine, "onednn_isa"));
     return true;
 }
 

@@ -1,9 +1,7 @@
 #include "gpu/cpu/cpu_kernels.h"
 
 #include "core/env_switch.h"
-#include "core/log.h"
 #include "gpu/cpu/cpu_bf16.h"
-#include "gpu/cpu/gemm_onednn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,53 +43,17 @@ bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *bef
     return !cpu_kernels_equal(kernels, &had);
 }
 
-/* Keeps the choice of `before` if the alternatives are the same here. */
-static enum status choose_bf16(struct cpu_kernels *kernels, const struct cpu_kernels *before, struct error *err)
-{
-    const char *wish = getenv("ZTRAIN_CPU_BF16");
-    if ((wish && *wish) || !before || before->avx512_bf16 != kernels->avx512_bf16)
-        return cpu_bf16_choose(kernels, err);
-    kernels->bf16 = before->bf16;
-    return STATUS_OK;
-}
-
-static bool uses_onednn(const struct cpu_kernels *kernels)
-{
-    for (int d = 0; d < DTYPE_COUNT; d++)
-        if (kernels->onednn[d])
-            return true;
-    return false;
-}
-
 enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
                                         struct error *err)
 {
-    enum { BUILTIN, ONEDNN };
-    static const char *const words[] = {[BUILTIN] = "builtin", [ONEDNN] = "onednn"};
-    int wish;
-    TRY(env_choice("ZTRAIN_CPU_GEMM", words, COUNT_OF(words), &wish, err));
-    TRY(choose_bf16(kernels, before, err));
-    memset(kernels->onednn, 0, sizeof kernels->onednn);
-    memset(kernels->onednn_version, 0, sizeof kernels->onednn_version);
-    kernels->onednn_isa = 0;
-    const bool kept = wish < 0 && before && before->isa == kernels->isa;
-    if (wish == BUILTIN || (wish < 0 && !(kept ? uses_onednn(before) : kernels->isa == CPU_ISA_BASELINE)))
-        return STATUS_OK;
-    struct error why;
-    if (gemm_onednn_version(kernels->onednn_version, sizeof kernels->onednn_version, &kernels->onednn_isa, &why) ==
-        STATUS_OK) {
-        kernels->onednn[DTYPE_F32] = kept ? before->onednn[DTYPE_F32] : true;
-        kernels->onednn[DTYPE_BF16] =
-            kept ? before->onednn[DTYPE_BF16] : wish == ONEDNN && kernels->isa == CPU_ISA_AVX512;
-        return STATUS_OK;
-    }
-    if (wish != ONEDNN) {
-        log_warn("%s; matrix products use a built-in routine, which is slow on this CPU; hint: install libdnnl",
-                 why.text);
-        return STATUS_OK;
-    }
-    error_set(err, why.code, "%s", why.text);
-    return error_hint(err, "install libdnnl, or unset ZTRAIN_CPU_GEMM");
+    static const char *const words[] = {"builtin"};
+    const char *wish = getenv("ZTRAIN_CPU_BF16");
+    int builtin;
+    TRY(env_choice("ZTRAIN_CPU_GEMM", words, COUNT_OF(words), &builtin, err));
+    if ((wish && *wish) || !before || before->avx512_bf16 != kernels->avx512_bf16)
+        return cpu_bf16_choose(kernels, err);
+    kernels->bf16 = before->bf16; /* the alternatives are the same here */
+    return STATUS_OK;
 }
 
 void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_kernels *common)
@@ -101,26 +63,17 @@ void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_ker
     memcpy(&lowest, &all[0], sizeof lowest);
     for (int i = 1; i < count; i++) {
         const struct cpu_kernels *k = &all[i];
-        bool same = k->onednn_isa == lowest.onednn_isa && !strcmp(k->onednn_version, lowest.onednn_version);
         lowest.isa = k->isa < lowest.isa ? k->isa : lowest.isa;
         lowest.avx512_bf16 = lowest.avx512_bf16 && k->avx512_bf16;
         lowest.amx_bf16 = lowest.amx_bf16 && k->amx_bf16;
         lowest.bf16 = lowest.avx512_bf16 && k->bf16 == CPU_BF16_DOT ? lowest.bf16 : CPU_BF16_WIDEN;
-        for (int d = 0; d < DTYPE_COUNT; d++)
-            lowest.onednn[d] = lowest.onednn[d] && k->onednn[d] && same;
-    }
-    if (!uses_onednn(&lowest)) {
-        memset(lowest.onednn_version, 0, sizeof lowest.onednn_version);
-        lowest.onednn_isa = 0;
     }
     memcpy(common, &lowest, sizeof lowest);
 }
 
 bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b)
 {
-    return a->isa == b->isa && a->avx512_bf16 == b->avx512_bf16 && a->amx_bf16 == b->amx_bf16 && a->bf16 == b->bf16 &&
-           !memcmp(a->onednn, b->onednn, sizeof a->onednn) && !strcmp(a->onednn_version, b->onednn_version) &&
-           a->onednn_isa == b->onednn_isa;
+    return a->isa == b->isa && a->avx512_bf16 == b->avx512_bf16 && a->amx_bf16 == b->amx_bf16 && a->bf16 == b->bf16;
 }
 
 const char *cpu_kernels_instructions(const struct cpu_kernels *k, char *text)
@@ -133,11 +86,9 @@ const char *cpu_kernels_instructions(const struct cpu_kernels *k, char *text)
 
 const char *cpu_kernels_products(const struct cpu_kernels *k, char *text)
 {
-    char library[40], builtin[40] = "builtin";
-    snprintf(library, sizeof library, "oneDNN %s", k->onednn_version);
+    snprintf(text, CPU_KERNELS_TEXT, "fp32 builtin, bf16 builtin");
     if (k->avx512_bf16 || k->amx_bf16) /* otherwise there is no choice to name */
-        snprintf(builtin, sizeof builtin, "builtin (%s%s)", k->amx_bf16 ? "amx, " : "", cpu_bf16_name(k->bf16));
-    snprintf(text, CPU_KERNELS_TEXT, "fp32 %s, bf16 %s", k->onednn[DTYPE_F32] ? library : "builtin",
-             k->onednn[DTYPE_BF16] ? library : builtin);
+        snprintf(text, CPU_KERNELS_TEXT, "fp32 builtin, bf16 builtin (%s%s)", k->amx_bf16 ? "amx, " : "",
+                 cpu_bf16_name(k->bf16));
     return text;
 }

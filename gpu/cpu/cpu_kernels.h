@@ -5,7 +5,7 @@
  *
  *     cpu_kernels_detect()            the instruction sets of this CPU, as far as ZTRAIN_CPU_ISA allows them
  *     cpu_kernels_common()            those that all ranks have
- *     cpu_kernels_choose_products()   the library (ztrain or oneDNN) and the bf16 instruction of matrix products
+ *     cpu_kernels_choose_products()   the bf16 instruction of matrix products
  *     cpu_kernels_common()            again: the choices that all ranks share
  *     device_open_cpu()               opens a device that computes with them
  *
@@ -31,9 +31,6 @@ struct cpu_kernels {
     bool avx512_bf16; /* VDPBF16PS may be used; only at CPU_ISA_AVX512 */
     bool amx_bf16;    /* TDPBF16PS multiplies whole bf16 matrices; only at CPU_ISA_AVX512 */
     enum cpu_bf16_products bf16;
-    bool onednn[DTYPE_COUNT]; /* oneDNN computes products of this dtype; else ztrain does */
-    char onednn_version[24];  /* "2.6.3"; "" if oneDNN computes no product */
-    uint32_t onednn_isa;      /* oneDNN's number of the instruction set that it uses; 0: unknown */
 };
 
 /* Sets *kernels to the best instruction sets of this CPU, or those of ZTRAIN_CPU_ISA=baseline|avx2|avx512, with
@@ -44,16 +41,14 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
  * of the run stay the same; does nothing if ZTRAIN_CPU_ISA names a level. Returns whether *kernels changed. */
 bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
 
-/* Chooses the instruction for bf16 (cpu_bf16_choose()) and the library for matrix products at kernels->isa: ztrain,
- * except for fp32 at the baseline level, where oneDNN is used if it is installed (otherwise a warning: products are
- * slow). A run that began with `before` (may be NULL) keeps its choices, if they are possible here.
- * ZTRAIN_CPU_BF16=dot|widen and ZTRAIN_CPU_GEMM=builtin|onednn take precedence. Opens oneDNN if it is chosen.
- * STATUS_USAGE: a variable has another value. STATUS_DEVICE: oneDNN is requested and cannot be used. */
+/* Chooses the instruction for bf16 (cpu_bf16_choose()). A run that began with `before` (may be NULL) keeps its choice,
+ * if it is possible here, unless ZTRAIN_CPU_BF16=dot|widen says otherwise. STATUS_USAGE: that variable, or
+ * ZTRAIN_CPU_GEMM, which knows `builtin`, has another value. */
 enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
                                         struct error *err);
 
-/* The common part of `count` (at least 1) kernels: the instruction sets that all have; VDPBF16PS if all have chosen it;
- * oneDNN if all use the same version and instruction set of it. */
+/* The common part of `count` (at least 1) kernels: the instruction sets that all have; VDPBF16PS if all have chosen
+ * it. */
 void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_kernels *common);
 
 bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b);
@@ -62,5 +57,5 @@ bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b)
 enum { CPU_KERNELS_TEXT = 160 };
 /* "avx512 with avx512_bf16 and amx_bf16" */
 const char *cpu_kernels_instructions(const struct cpu_kernels *kernels, char *text);
-/* "fp32 builtin, bf16 oneDNN 2.6.3", "fp32 builtin, bf16 builtin (amx, dot)" */
+/* "fp32 builtin, bf16 builtin (amx, dot)" */
 const char *cpu_kernels_products(const struct cpu_kernels *kernels, char *text);

@@ -14,10 +14,10 @@
 #include "core/clock.h"
 #include "core/heartbeat.h"
 #include "core/machine.h"
+#include "core/memory.h"
 #include "core/round_up.h"
 #include "core/thread.h"
 #include "gpu/cpu/device_cpu_state.h"
-#include "gpu/cpu/gemm_onednn.h"
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/ops_profile.h"
 
@@ -148,9 +148,7 @@ static void *worker_main(void *argument)
 static enum status cpu_stream_new(struct device *device, enum stream_kind kind, struct stream **stream,
                                   struct error *err)
 {
-    struct cpu_stream *s = calloc(1, sizeof *s);
-    if (!s)
-        return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
+    struct cpu_stream *s = memory_zeroed(1, sizeof *s);
     s->stream.device = device;
     s->worker = kind == STREAM_COMM;
     if (s->worker) {
@@ -268,10 +266,8 @@ struct event_point {
 
 static enum status cpu_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
-    (void)timed; /* every event keeps the time */
-    struct cpu_event *e = calloc(1, sizeof *e);
-    if (!e)
-        return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
+    (void)timed, (void)err; /* every event keeps the time */
+    struct cpu_event *e = memory_zeroed(1, sizeof *e);
     e->event.device = device;
     pthread_mutex_init(&e->mutex, NULL);
     pthread_cond_init(&e->reached, NULL);
@@ -363,24 +359,10 @@ static void cpu_event_free(struct event *event)
 
 /* ---- the device ---------------------------------------------------------- */
 
-static enum status cpu_check(struct device *device, struct error *err)
-{
-    struct device_cpu *cpu = device->private_;
-    enum status status = STATUS_OK;
-    pthread_mutex_lock(&cpu->error_mutex);
-    if (cpu->error.code != STATUS_OK)
-        status = error_set(err, cpu->error.code, "%s", cpu->error.text);
-    pthread_mutex_unlock(&cpu->error_mutex);
-    return status;
-}
-
 static void cpu_close(struct device *device)
 {
-    struct device_cpu *cpu = device->private_;
     ops_profile_enable(device, false);
-    gemm_onednn_free(cpu->onednn);
-    pthread_mutex_destroy(&cpu->error_mutex);
-    free(cpu);
+    free(device->private_);
 }
 
 static const struct device_backend cpu_backend = {
@@ -392,7 +374,6 @@ static const struct device_backend cpu_backend = {
     .pin_host = cpu_pin_host,
     .unpin_host = cpu_unpin_host,
     .workspace_bytes = ops_cpu_workspace_bytes,
-    .check = cpu_check,
     .stream_new = cpu_stream_new,
     .stream_free = cpu_stream_free,
     .submit = cpu_submit,
@@ -421,9 +402,7 @@ static void *wait_for_release(void *argument)
 static enum status start_team(int threads, struct error *err)
 {
     pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t *started = calloc((size_t)threads, sizeof *started);
-    if (!started)
-        return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
+    pthread_t *started = memory_zeroed((size_t)threads, sizeof *started);
     int n = 0, code = 0;
     pthread_mutex_lock(&release);
     while (n < threads - 1 && !(code = thread_start(&started[n], 0, wait_for_release, &release)))
@@ -449,36 +428,27 @@ static enum status start_team(int threads, struct error *err)
 
 enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err)
 {
-    enum status status;
-    struct device_cpu *cpu = calloc(1, sizeof *cpu);
-    if (!cpu)
-        return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
+#ifdef _OPENMP
+    threads = threads > 0 ? threads : machine_cores();
+    TRY(start_team(threads, err));
+#else
+    threads = 1;
+#endif
+    struct device_cpu *cpu = memory_zeroed(1, sizeof *cpu);
+    struct cpu_features features;
+    char instructions[CPU_KERNELS_TEXT], products[CPU_KERNELS_TEXT];
+    cpu_features_detect(&features);
     cpu->private_.backend = &cpu_backend;
+    memcpy(&cpu->kernels, kernels, sizeof cpu->kernels);
     cpu->device.kind = DEVICE_CPU;
     cpu->device.private_ = cpu;
-    pthread_mutex_init(&cpu->error_mutex, NULL);
-    memcpy(&cpu->kernels, kernels, sizeof cpu->kernels);
-#ifdef _OPENMP
-    cpu->device.threads = threads > 0 ? threads : machine_cores();
-    TRY_GOTO(start_team(cpu->device.threads, err));
-#else
-    (void)threads;
-    cpu->device.threads = 1;
-#endif
+    cpu->device.threads = threads;
     cpu->device.ops = cpu->device.host_ops = ops_cpu_table(kernels->isa);
-    TRY_GOTO(gemm_onednn_new(kernels, &cpu->onednn, err));
-    struct cpu_features features;
-    cpu_features_detect(&features);
     snprintf(cpu->device.name, sizeof cpu->device.name, "%s", features.name);
-    char instructions[CPU_KERNELS_TEXT], products[CPU_KERNELS_TEXT];
     snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s kernels, GEMM: %s",
              cpu_kernels_instructions(kernels, instructions), cpu_kernels_products(kernels, products));
     *device = &cpu->device;
     return STATUS_OK;
-fail:
-    pthread_mutex_destroy(&cpu->error_mutex);
-    free(cpu);
-    return status;
 }
 
 const struct cpu_kernels *device_cpu_kernels(const struct device *device)

@@ -5,7 +5,7 @@
 #include "gpu/device.h"
 
 /* Opens the CPU with the given kernels and `threads` OpenMP threads (0: all cores that this process may run on).
- * Errors: STATUS_DEVICE: out of memory, too few threads, or oneDNN cannot be used. */
+ * Errors: STATUS_DEVICE: too few threads. */
 enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
 
 /* The kernels that an open CPU device computes with. */

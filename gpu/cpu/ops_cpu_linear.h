@@ -1,62 +1,4 @@
-/* ops_cpu_linear.h: the three matrix products of a linear layer, by oneDNN or the built-in products. A template, see
- * ops_cpu.h. */
-
-/* Does the parts of an epilogue that oneDNN's product did not do, row by row over C, or over aux if aux holds the
- * sums. */
-static void finish_library_product(const struct product *p, const struct epilogue *e)
-{
-    struct epilogue rest = *e;
-    const void *sums = e->aux ? e->aux : e->c;
-    const int64_t ld = e->aux ? e->ld_aux : e->ldc;
-    const enum dtype dtype = e->aux ? e->dtype : e->c_dtype;
-    if (e->dtype == DTYPE_BF16)
-        rest.bias = NULL; /* oneDNN has added it */
-    if (!rest.bias && !rest.aux && !rest.gelu_aux)
-        return;
-#pragma omp parallel for schedule(static) if (p->m * p->n > WORTH_THREADS)
-    for (int64_t i = 0; i < p->m; i++) {
-        enum { PIECE = 64 * VF };
-        _Alignas(64) float row[PIECE];
-        for (int64_t j = 0; j < p->n; j += PIECE) {
-            int64_t n = min_i64(PIECE, p->n - j);
-            for (int64_t l = 0; l < n; l += VF) {
-                WITH_DTYPE(dtype, vf_put(row, l, n, vf_get(at(sums, i * ld + j, DT), l, n, DT), DTYPE_F32));
-            }
-            epilogue_rows(&rest, row, PIECE, NULL, 0, i, j, 1, n);
-        }
-    }
-}
-
-static bool product_by_library(struct stream *stream, const struct product *p, const struct epilogue *e)
-{
-    struct device_cpu *cpu = device_cpu_of(stream);
-    struct scratch scratch = scratch_of(stream);
-    struct gemm_args args = {.dtype = e->dtype,
-                             .c_dtype = e->aux ? e->dtype : e->c_dtype,
-                             .transpose_a = p->transpose_a,
-                             .transpose_b = p->transpose_b,
-                             .m = p->m,
-                             .n = p->n,
-                             .k = p->k,
-                             .a = p->a,
-                             .b = p->b,
-                             .lda = p->lda,
-                             .ldb = p->ldb,
-                             .c = e->aux ? e->aux : e->c,
-                             .ldc = e->aux ? e->ld_aux : e->ldc,
-                             .bias = e->dtype == DTYPE_BF16 ? e->bias : NULL,
-                             .accumulate = e->accumulate,
-                             .scratch = scratch.next,
-                             .scratch_bytes = scratch.left};
-    switch (gemm_onednn_multiply(cpu->onednn, &args)) {
-    case GEMM_DONE: finish_library_product(p, e); return true;
-    case GEMM_UNSUPPORTED: return false;
-    case GEMM_FAILED: break;
-    }
-    device_cpu_fail(cpu, "oneDNN failed to multiply %s matrices (m %lld, n %lld, k %lld)", dtype_name(e->dtype),
-                    (long long)p->m, (long long)p->n, (long long)p->k);
-    return true;
-}
+/* ops_cpu_linear.h: the three matrix products of a linear layer. A template, see ops_cpu.h. */
 
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
@@ -64,8 +6,7 @@ static void product(struct stream *stream, const struct product *p, const struct
     heartbeat_beat();
     if (p->m == 0 || p->n == 0)
         return;
-    if (!gemm_onednn_wants(cpu->onednn, e->dtype) || !product_by_library(stream, p, e))
-        gemm_builtin(scratch_of(stream), product_kind(&cpu->kernels, e->dtype), p, e);
+    gemm_builtin(scratch_of(stream), product_kind(&cpu->kernels, e->dtype), p, e);
 }
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)

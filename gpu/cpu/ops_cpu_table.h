@@ -3,7 +3,6 @@
 #include "core/heartbeat.h"
 #include "core/round_up.h"
 #include "gpu/cpu/device_cpu_state.h"
-#include "gpu/cpu/gemm_onednn.h"
 #include "gpu/cpu/ops_cpu_level.h"
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"

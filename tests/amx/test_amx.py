@@ -1,10 +1,8 @@
-"""The CPU device on a CPU with AMX: the built-in product's tiles, and oneDNN's.
+"""The CPU device on a CPU with AMX.
 
 Where the CPU has AMX, the programs run as they are. Elsewhere tests/amx/amx.c emulates it, and counts the products of tiles.
-That the emulation is right is shown by oneDNN, whose kernels for AMX were written for the real one and give the same
-products on it. The emulation needs a CPU with AVX-512; oneDNN uses AMX only on CPUs that also have AVX-512's bf16 instructions.
+The emulation needs a CPU with AVX-512.
 """
-import ctypes.util
 import json
 import os
 import re
@@ -20,20 +18,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from prepare import prepare  # noqa: E402
 
 
-def library_file(name):
-    """Where the dynamic linker finds a library, or None."""
-    soname = ctypes.util.find_library(name)
-    listed = subprocess.run(["/sbin/ldconfig", "-p"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = re.search(rf"^\s*{re.escape(soname)} .*=> (.*)$", listed, re.MULTILINE) if soname else None
-    return os.path.realpath(found[1]) if found else None
-
-
-ONEDNN = library_file("dnnl")
 with open("/proc/cpuinfo", encoding="ascii") as cpuinfo:
     FLAGS = set(cpuinfo.read().split())
 BF16 = "avx512_bf16" in FLAGS
 REAL = {"amx_tile", "amx_bf16"} <= FLAGS
-WAYS = ["builtin"] + (["onednn"] if ONEDNN and BF16 else [])
 
 
 class Machine:
@@ -47,28 +35,24 @@ class Machine:
                 os.symlink(os.path.join(BUILD, name), os.path.join(folder, name))
             else:
                 assert prepare(os.path.join(BUILD, name), os.path.join(folder, name)) > 0
-        if ONEDNN and not REAL:
-            soname = re.search(r"libdnnl\.so\.\d+", ONEDNN)[0]
-            assert prepare(ONEDNN, os.path.join(folder, soname)) > 0
 
-    def execute(self, command, way, cores=None, **environment):
+    def execute(self, command, cores=None, **environment):
         """The output of a command; ends the test if it fails. self.products: how many products of tiles each process of
         ours made in it, as the emulation counts them."""
         if os.path.exists(self.count):
             os.remove(self.count)
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
                                 preexec_fn=lambda: os.sched_setaffinity(0, cores or os.sched_getaffinity(0)),
-                                env={**os.environ, "LD_LIBRARY_PATH": self.folder, "ZTRAIN_AMX_COUNT": self.count,
-                                     "ZTRAIN_CPU_GEMM": way, **environment})
+                                env={**os.environ, "ZTRAIN_AMX_COUNT": self.count, **environment})
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
         if not REAL:
             with open(self.count, encoding="ascii") as file:
                 self.products = [int(line.split()[1]) for line in file]
         return result.stdout + result.stderr
 
-    def run(self, name, *arguments, way="builtin", **more):
+    def run(self, name, *arguments, **more):
         """One of our programs."""
-        return self.execute([os.path.join(self.folder, name), *arguments], way, **self.preloaded, **more)
+        return self.execute([os.path.join(self.folder, name), *arguments], **self.preloaded, **more)
 
 
 @pytest.fixture(scope="module", name="machine")
@@ -93,25 +77,23 @@ def test_doctor(machine):
     assert re.search(r"bf16 products +amx \d+, .*widen \d+ GFLOP/s a core; in use: amx, (dot|widen)\n", text)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_products(machine, way):
+def test_products(machine):
     """All products of the op tests, against float64."""
-    text = machine.run("ops-test", "test", "--op", "linear", "--dtype", "bf16", way=way)
+    text = machine.run("ops-test", "test", "--op", "linear", "--dtype", "bf16")
     assert re.search(r"^[1-9]\d* passed, 0 failed$", text, re.MULTILINE)
     assert REAL or machine.products[0] > 100000
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("arguments", [("--stage", "0", "--ranks", "1", "--case", "gpt2-padded", "--case", "qwen3"),
                                        ("--stage", "3", "--ranks", "2")], ids=["one rank", "ZeRO-3 on two"])
-def test_golden(machine, way, arguments):
+def test_golden(machine, arguments):
     """What transformers computed."""
     script = os.path.join(machine.folder, "golden")
     with open(script, "w", encoding="utf-8") as file:
         preload = "".join(f"{name}={value} " for name, value in machine.preloaded.items())
         file.write(f"#!/bin/sh\n{preload}exec {machine.folder}/ztrain \"$@\"\n")
     os.chmod(script, 0o755)
-    text = machine.execute(["tests/golden/check_golden.py", "--ztrain", script, "--dtype", "bf16", *arguments], way)
+    text = machine.execute(["tests/golden/check_golden.py", "--ztrain", script, "--dtype", "bf16", *arguments])
     passed = re.search(r"^([1-9]\d*) passed, 0 failed$", text, re.MULTILINE)
     assert passed, text
     assert REAL or sum(products > 1000 for products in machine.products) >= int(arguments[3]) * int(passed[1])

@@ -114,7 +114,7 @@ class MallocSweep:
             fault = self.judge(place, name, result, wanted)
             where = fault and self.where(log)
             if fault and name == "doctor" and "memory_dlopen" in where:
-                return None  # the constructors of a library (CUDA's, oneDNN) end the process in their own way
+                return None  # the constructors of a library (CUDA's) end the process in their own way
             return fault and f"{fault} [{where}]"
         # from each place of the program once; a whole sweep has every single request as well
         once = [(n, False) for n in (range(1, total + 1) if sweep.options.all else first)]

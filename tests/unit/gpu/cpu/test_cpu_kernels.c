@@ -35,28 +35,6 @@ static void the_lowest_level_is_common(void **state)
     }
 }
 
-static void onednn_is_common_only_if_it_is_the_same(void **state)
-{
-    (void)state;
-    struct cpu_kernels one = baseline, other;
-    one.onednn[DTYPE_F32] = true;
-    one.onednn_isa = 7;
-    strcpy(one.onednn_version, "2.6.3");
-    struct cpu_kernels common = common_of(&one, &one);
-    assert_true(cpu_kernels_equal(&common, &one));
-
-    other = one;
-    strcpy(other.onednn_version, "3.1.0");
-    common = common_of(&one, &other);
-    assert_true(cpu_kernels_equal(&common, &baseline)); /* the version is cleared as well */
-    other = one;
-    other.onednn_isa = 39;
-    common = common_of(&one, &other);
-    assert_true(cpu_kernels_equal(&common, &baseline));
-    common = common_of(&one, &baseline);
-    assert_true(cpu_kernels_equal(&common, &baseline));
-}
-
 static void kernels_have_names(void **state)
 {
     (void)state;
@@ -67,10 +45,6 @@ static void kernels_have_names(void **state)
     assert_string_equal(cpu_kernels_products(&amx, text), "fp32 builtin, bf16 builtin (amx, widen)");
     assert_string_equal(cpu_kernels_products(&pairs, text), "fp32 builtin, bf16 builtin (widen)");
     assert_string_equal(cpu_kernels_products(&plain, text), "fp32 builtin, bf16 builtin");
-    struct cpu_kernels library = plain;
-    library.onednn[DTYPE_BF16] = true;
-    strcpy(library.onednn_version, "2.6.3");
-    assert_string_equal(cpu_kernels_products(&library, text), "fp32 builtin, bf16 oneDNN 2.6.3");
 }
 
 static void the_environment_chooses(void **state)
@@ -104,9 +78,9 @@ static void the_environment_chooses(void **state)
     assert_true(cpu_kernels_equal(&kernels, &best));
     unsetenv("ZTRAIN_CPU_ISA");
 
-    setenv("ZTRAIN_CPU_GEMM", "mkl", 1);
+    setenv("ZTRAIN_CPU_GEMM", "onednn", 1);
     assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, &err), STATUS_USAGE);
-    assert_string_equal(err.text, "ZTRAIN_CPU_GEMM must be builtin or onednn, not 'mkl'");
+    assert_string_equal(err.text, "ZTRAIN_CPU_GEMM must be builtin, not 'onednn'");
     setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
     kernels = baseline;
     assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, &err), STATUS_OK);
@@ -141,7 +115,7 @@ static void a_run_keeps_its_kernels(void **state)
         assert_int_equal(kernels.bf16, ways[i]);
     }
     unsetenv("ZTRAIN_CPU_GEMM");
-    kernels = baseline; /* the run began without oneDNN */
+    kernels = baseline;
     assert_int_equal(cpu_kernels_choose_products(&kernels, &baseline, &err), STATUS_OK);
     assert_true(cpu_kernels_equal(&kernels, &baseline));
 }
@@ -149,8 +123,9 @@ static void a_run_keeps_its_kernels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_lowest_level_is_common), cmocka_unit_test(onednn_is_common_only_if_it_is_the_same),
-        cmocka_unit_test(kernels_have_names),         cmocka_unit_test(the_environment_chooses),
+        cmocka_unit_test(the_lowest_level_is_common),
+        cmocka_unit_test(kernels_have_names),
+        cmocka_unit_test(the_environment_chooses),
         cmocka_unit_test(a_run_keeps_its_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
