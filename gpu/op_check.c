@@ -1,168 +1,236 @@
 #include "gpu/op_check.h"
 
 #include "core/heartbeat.h"
+#include "core/memory.h"
 #include "gpu/op_check_cases.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHECKED, REFERENCE, BEDS, PIECE_ALIGN = 256 };
+enum { CHECKED, REFERENCE, BEDS, BYTES = 4 << 20, RESULTS = 16, ALIGN = 256 };
 
-struct op_checker {
-    struct op_check_bed beds[BEDS];
-    void *workspaces[BEDS];
-    size_t workspace_bytes[BEDS];
+enum result_type {
+    RESULT_F32 = DTYPE_F32,
+    RESULT_BF16 = DTYPE_BF16,
+    RESULT_F16 = DTYPE_F16,
+    RESULT_DOUBLE = DTYPE_COUNT,
+    RESULT_BYTES /* every byte counts */
 };
 
-static const char *const op_names[] = {
-#define OP_CHECK_NAME(op) #op,
-    OPS_LIST(OP_CHECK_NAME)};
+/* n elements in memory that are compared. */
+struct result {
+    size_t at; /* offset in memory */
+    enum result_type type;
+    int64_t n;
+};
 
-const char *op_check_name(int op)
-{
-    ASSERT(op >= 0 && op < OPS_COUNT);
-    return op_names[op];
-}
+/* Where one device runs a case. Both devices do the same, so that their memory has the same layout and begins with the
+ * same bytes. */
+struct bed {
+    struct device *device; /* borrowed */
+    struct stream *stream;
+    char *memory; /* of the device: BYTES */
+    char *image;  /* of the host: its bytes before the op, and then after it */
+    void *workspace;
+    size_t workspace_bytes;
+    size_t used;
+    uint64_t random;
+    struct result results[RESULTS];
+    int count;
+};
 
-/* ---- tensors ------------------------------------------------------------- */
+struct op_checker {
+    struct bed beds[BEDS];
+};
 
-/* Finds room for `bytes` bytes; *offset: in memory and image. */
-static void *take(struct op_check_bed *bed, size_t bytes, size_t *offset)
-{
-    *offset = bed->used;
-    bed->used += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
-    ASSERT(bed->used <= OP_CHECK_BYTES);
-    return bed->memory + *offset;
-}
+/* ---- operands ------------------------------------------------------------ */
 
 /* -1 … 1, by Knuth's generator of 64 bits. */
-static double draw(struct op_check_bed *bed)
+static double draw(struct bed *bed)
 {
     bed->random = bed->random * 6364136223846793005u + 1442695040888963407u;
     return (double)(int32_t)(bed->random >> 32) * 0x1p-31;
 }
 
-static void put_element(char *at, int64_t i, enum dtype dtype, double value)
+static void put_element(char *to, enum dtype dtype, double value)
 {
     const float x = (float)value;
     const uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
     if (dtype == DTYPE_F32)
-        memcpy(at + (size_t)i * sizeof x, &x, sizeof x);
+        memcpy(to, &x, sizeof x);
+    else if (dtype == DTYPE_COUNT)
+        memcpy(to, &value, sizeof value);
     else
-        memcpy(at + (size_t)i * sizeof half, &half, sizeof half);
+        memcpy(to, &half, sizeof half);
 }
 
-void bed_set(struct op_check_bed *bed, void *tensor, enum dtype dtype, int64_t i, double value)
+/* The row of a table that element i of n names. Types of tokens are mostly equal: a run over three tiles of rows. */
+static int32_t draw_index(struct bed *bed, const struct operand *o, const union op_args *args, int op, int64_t i,
+                          int64_t n)
 {
-    put_element(bed->image + ((const char *)tensor - bed->memory), i, dtype, value);
+    enum { TYPES = 3, TYPES_APART = 5, TABLE = 32 };
+    const bool backward = op == OP_embedding_bwd;
+    const void *pointer = operand_pointer(o, (void *)(uintptr_t)args);
+    if (pointer == (backward ? &args->embedding_bwd.types : &args->embedding_fwd.types))
+        return i < n - TYPES_APART ? 1 : (int32_t)(i % TYPES);
+    const bool tokens = backward && pointer == &args->embedding_bwd.tokens;
+    const double below = tokens ? (double)args->embedding_bwd.V : TABLE;
+    return (int32_t)fmin(fabs(draw(bed)) * below, below - 1);
 }
 
-void *bed_bytes(struct op_check_bed *bed, const void *bytes, size_t size)
+/* Fills an operand that has a shape: inputs with random values, outputs with NaN. Returns its bytes. */
+static size_t fill_tensor(struct bed *bed, const struct operand *o, const struct op_check_case *c, int op,
+                          const union op_args *args, char *to)
 {
-    size_t offset;
-    void *memory = take(bed, size, &offset);
-    memcpy(bed->image + offset, bytes, size);
-    return memory;
-}
-
-static void *fill_random(struct op_check_bed *bed, enum dtype dtype, int64_t n, double middle, double scale)
-{
-    size_t offset;
-    void *memory = take(bed, (size_t)n * dtype_size(dtype), &offset);
-    for (int64_t i = 0; i < n; i++)
-        put_element(bed->image + offset, i, dtype, middle + scale * draw(bed));
-    return memory;
-}
-
-void *bed_input(struct op_check_bed *bed, enum dtype dtype, int64_t n, double scale)
-{
-    return fill_random(bed, dtype, n, 0, scale);
-}
-
-void *bed_positive(struct op_check_bed *bed, enum dtype dtype, int64_t n)
-{
-    return fill_random(bed, dtype, n, 1, 0.5);
-}
-
-int32_t *bed_indices(struct op_check_bed *bed, int64_t n, int32_t below)
-{
-    size_t offset;
-    int32_t *memory = take(bed, (size_t)n * sizeof *memory, &offset);
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t index = (int32_t)(fabs(draw(bed)) * below) % below;
-        memcpy(bed->image + offset + (size_t)i * sizeof index, &index, sizeof index);
+    enum {
+        APART = 4001
+    }; /* of logits that stand out along a row, so that their gradients count next to the target's */
+    const enum dtype dtype = operand_dtype(o, args);
+    const size_t size = operand_element(o, args);
+    const int64_t n = operand_numel(o, args, true), none = -1;
+    const double scale = c->scale > 0 ? (double)c->scale : 1;
+    for (int64_t i = 0; i < n; i++, to += size) {
+        const int32_t index = o->type == OPERAND_INDEX ? draw_index(bed, o, args, op, i, n) : 0;
+        if (o->type == OPERAND_INDEX)
+            memcpy(to, &index, sizeof index);
+        else if (o->type == OPERAND_FIRST)
+            memcpy(to, &none, sizeof none);
+        else if (!(o->use & OPERAND_READ))
+            memset(to, 0xff, size);
+        else if (o->use & OPERAND_POSITIVE)
+            put_element(to, dtype, 1 + 0.5 * draw(bed));
+        else if (c->uneven && op == OP_find_nonfinite && (i == n - 1 || i == n * 2 / 3))
+            put_element(to, dtype, i == n - 1 ? (double)NAN : (double)INFINITY);
+        else
+            put_element(to, dtype, c->uneven && i && i % APART == 0 ? 9 : scale * draw(bed));
     }
-    return memory;
+    return (size_t)n * size;
 }
 
-void bed_compare(struct op_check_bed *bed, const void *at, enum op_check_type type, int64_t n)
+static void compare_later(struct bed *bed, size_t at, enum result_type type, int64_t n)
 {
-    ASSERT(bed->count < OP_CHECK_RESULTS);
-    bed->results[bed->count++] = (struct op_check_result){(size_t)((const char *)at - bed->memory), type, n};
+    ASSERT(bed->count < RESULTS);
+    bed->results[bed->count++] = (struct result){at, type, n};
 }
 
-void *bed_output(struct op_check_bed *bed, enum dtype dtype, int64_t n)
+/* What decide_step writes. */
+static void compare_state(struct bed *bed, size_t at)
 {
-    size_t offset;
-    void *memory = take(bed, (size_t)n * dtype_size(dtype), &offset);
-    memset(bed->image + offset, 0xff, (size_t)n * dtype_size(dtype));
-    bed_compare(bed, memory, (enum op_check_type)dtype, n);
-    return memory;
+#define MEMBER(type, m)                                                                                       \
+    {                                                                                                         \
+        offsetof(struct step_state, m), type, type == RESULT_BYTES ? sizeof((struct step_state *)NULL)->m : 1 \
+    }
+    static const struct result members[] = {MEMBER(RESULT_BYTES, optimizer_step),
+                                            MEMBER(RESULT_DOUBLE, loss_sum),
+                                            MEMBER(RESULT_DOUBLE, grad_norm),
+                                            MEMBER(RESULT_DOUBLE, lr),
+                                            MEMBER(RESULT_DOUBLE, beta2),
+                                            MEMBER(RESULT_F32, grad_scale),
+                                            MEMBER(RESULT_F32, loss_scale),
+                                            MEMBER(RESULT_BYTES, bad_unit),
+                                            MEMBER(RESULT_BYTES, bad_loss_rank),
+                                            MEMBER(RESULT_BYTES, skipped),
+                                            MEMBER(RESULT_BYTES, scaler.last_overflow)};
+    for (size_t i = 0; i < COUNT_OF(members); i++)
+        compare_later(bed, at + members[i].at, members[i].type, members[i].n);
 }
 
-void *bed_changed(struct op_check_bed *bed, enum dtype dtype, int64_t n, double scale)
+/* dlogits lie over the logits; the elements after V_padded are not gradients. */
+static void compare_rows(struct bed *bed, const struct cross_entropy_args *a)
 {
-    void *memory = bed_input(bed, dtype, n, scale);
-    bed_compare(bed, memory, (enum op_check_type)dtype, n);
-    return memory;
+    const size_t at = (size_t)((const char *)a->logits - bed->memory),
+                 row = (size_t)a->ld_logits * dtype_size(a->logits_dtype);
+    for (int64_t i = 0; i < a->M; i++)
+        compare_later(bed, at + (size_t)i * row, (enum result_type)a->dtype, a->V_padded);
 }
 
-double *bed_double(struct op_check_bed *bed, double value)
+/* Gives an operand its memory, and the pointer to it. */
+static void place_operand(struct bed *bed, const struct operand *o, const struct op_check_case *c, int op,
+                          union op_args *args)
 {
-    double *memory = bed_bytes(bed, &value, sizeof value);
-    bed_compare(bed, memory, OP_CHECK_DOUBLE, 1);
-    return memory;
+    const size_t at = bed->used;
+    char *image = bed->image + at;
+    const bool shaped = operand_element(o, args) > 0;
+    bed->used += shaped ? (size_t)operand_numel(o, args, true) * operand_element(o, args) : OP_CHECK_FIXED;
+    bed->used = (bed->used + ALIGN - 1) / ALIGN * ALIGN;
+    ASSERT(bed->used <= BYTES);
+    if (shaped)
+        fill_tensor(bed, o, c, op, args, image);
+    else
+        op_check_fill(o, c, op, image);
+    *operand_pointer(o, args) = bed->memory + at;
+    if (o->type == OPERAND_NUMBERS) {
+        struct dropout *dropout = (struct dropout *)(void *)operand_pointer(o, args);
+        *dropout = dropout_of(0.25, 7, DROPOUT_ATTENTION, 1);
+        dropout->tokens = (const uint64_t *)(void *)(bed->memory + at);
+    }
+    if (!(o->use & OPERAND_WRITTEN))
+        return;
+    if (o->type == OPERAND_STATE)
+        compare_state(bed, at);
+    else if (o->type == OPERAND_FIRST)
+        compare_later(bed, at, RESULT_BYTES, sizeof(int64_t));
+    else
+        compare_later(bed, at, (enum result_type)operand_dtype(o, args), operand_numel(o, args, true));
 }
 
-void bed_load(struct op_check_bed *bed)
+/* The case's arguments, with operands in the bed's memory. */
+static void place_operands(struct bed *bed, const struct op_check_case *c, int op, enum dtype dtype,
+                           union op_args *args)
 {
-    stream_copy(bed->stream, bed->memory, bed->image, bed->used);
+    const struct op_operands *operands = &op_operands[op];
+    *args = c->args;
+    for (int i = 0; i < operands->count; i++) {
+        const int at = operands->all[i].type - 1;
+        enum dtype *own = (enum dtype *)(void *)((char *)args + at);
+        if (at >= 0 && *own == OP_CHECK_SAME)
+            *own = dtype;
+    }
+    for (int i = 0; i < operands->count; i++) {
+        const struct operand *o = &operands->all[i];
+        if (op == OP_cross_entropy && c->uneven && operand_pointer(o, args) == &args->cross_entropy.dlogits) {
+            args->cross_entropy.dlogits = (void *)(uintptr_t)args->cross_entropy.logits;
+            compare_rows(bed, &args->cross_entropy);
+        } else if (operand_exists(o, args)) {
+            place_operand(bed, o, c, op, args);
+        }
+    }
 }
 
 /* ---- comparison ---------------------------------------------------------- */
 
-static double element_of(const char *at, enum op_check_type type, int64_t i)
+static double element_of(const char *at, enum result_type type, int64_t i)
 {
     double wide;
     float x;
     uint16_t half;
     switch (type) {
-    case OP_CHECK_DOUBLE: memcpy(&wide, at + (size_t)i * sizeof wide, sizeof wide); return wide;
-    case OP_CHECK_F32: memcpy(&x, at + (size_t)i * sizeof x, sizeof x); return (double)x;
-    case OP_CHECK_BYTES_EQUAL: return (double)(unsigned char)at[i];
+    case RESULT_DOUBLE: memcpy(&wide, at + (size_t)i * sizeof wide, sizeof wide); return wide;
+    case RESULT_F32: memcpy(&x, at + (size_t)i * sizeof x, sizeof x); return (double)x;
+    case RESULT_BYTES: return (double)(unsigned char)at[i];
     default:
         memcpy(&half, at + (size_t)i * sizeof half, sizeof half);
-        return (double)(type == OP_CHECK_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
+        return (double)(type == RESULT_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
     }
 }
 
-/* Relative to the value and to the tensor's root mean square. The two devices round in the same places, but add in
- * different orders. */
-double op_check_tolerance(enum op_check_type type)
+/* Of a result of a case that is run with `dtype`, relative to the value and to the tensor's root mean square. The two
+ * devices round in the same places, but add in different orders. TF32 has ten bits of mantissa, and a library may cut
+ * off the others instead of rounding. */
+static double tolerance_of(int op, const struct op_check_case *c, enum dtype dtype, enum result_type type)
 {
-    static const double by_type[] = {[OP_CHECK_F32] = 1e-3,
-                                     [OP_CHECK_BF16] = 4e-2,
-                                     [OP_CHECK_F16] = 1e-2,
-                                     [OP_CHECK_DOUBLE] = 1e-3,
-                                     [OP_CHECK_BYTES_EQUAL] = 0};
-    return by_type[type];
-}
-
-static double tolerance_of(const struct op_check_bed *bed, enum op_check_type type)
-{
-    return bed->tolerance > 0 && type != OP_CHECK_BYTES_EQUAL ? bed->tolerance : op_check_tolerance(type);
+    static const double by_type[] = {
+        [RESULT_F32] = 1e-3, [RESULT_BF16] = 4e-2, [RESULT_F16] = 1e-2, [RESULT_DOUBLE] = 1e-3, [RESULT_BYTES] = 0};
+    const bool product = op == OP_linear_fwd || op == OP_linear_bwd_input || op == OP_linear_bwd_weight;
+    bool tf32;
+    if (type == RESULT_BYTES)
+        return 0;
+    if (product && dtype == DTYPE_F32 && device_cuda_wants_tf32(&tf32, NULL) == STATUS_OK && tf32)
+        return 4e-3;
+    return c->tolerance > 0 ? c->tolerance : by_type[c->rounded && dtype != DTYPE_F32 ? (int)dtype : (int)type];
 }
 
 static bool is_close(double value, double right, double rms, double tolerance)
@@ -173,28 +241,26 @@ static bool is_close(double value, double right, double rms, double tolerance)
 }
 
 /* Whether few enough elements differ, where a case has said how many may. */
-static bool are_few_unequal(const struct op_check_bed *own, const struct op_check_bed *reference, int index, char *text,
+static bool are_few_unequal(const char *values, const char *right, const struct result *r, double share, char *text,
                             size_t size)
 {
-    const struct op_check_result *r = &reference->results[index];
-    const int64_t most = (int64_t)(reference->unequal * (double)r->n);
+    const int64_t most = (int64_t)(share * (double)r->n);
     int64_t unequal = 0;
-    if (reference->unequal <= 0 || (r->type != OP_CHECK_BF16 && r->type != OP_CHECK_F16))
+    if (share <= 0 || (r->type != RESULT_BF16 && r->type != RESULT_F16))
         return true;
     for (int64_t i = 0; i < r->n; i++)
-        unequal += memcmp(own->image + r->at + 2 * i, reference->image + r->at + 2 * i, 2) != 0;
-    if (unequal <= most)
-        return true;
-    snprintf(text, size, "in %s, variant %d: %lld of %lld elements differ, where at most %lld is right",
-             dtype_name(own->dtype), own->variant, (long long)unequal, (long long)r->n, (long long)most);
-    return false;
+        unequal += memcmp(values + 2 * i, right + 2 * i, 2) != 0;
+    if (unequal > most)
+        snprintf(text, size, "%lld of %lld elements differ, where at most %lld is right", (long long)unequal,
+                 (long long)r->n, (long long)most);
+    return unequal <= most;
 }
 
 /* Compares a result of the two devices; false: `text` says where they differ. */
-static bool compare_result(const struct op_check_bed *own, const struct op_check_bed *reference, int index, char *text,
-                           size_t size)
+static bool compare_result(const struct bed *own, const struct bed *reference, int index, double tolerance,
+                           double unequal, char *text, size_t size)
 {
-    const struct op_check_result *r = &reference->results[index];
+    const struct result *r = &reference->results[index];
     const char *values = own->image + r->at, *right = reference->image + r->at;
     double squares = 0;
     int64_t finite = 0;
@@ -205,52 +271,76 @@ static bool compare_result(const struct op_check_bed *own, const struct op_check
         squares += x * x;
         finite++;
     }
-    const double rms = finite && r->type != OP_CHECK_BYTES_EQUAL ? sqrt(squares / (double)finite) : 0;
+    const double rms = finite && r->type != RESULT_BYTES ? sqrt(squares / (double)finite) : 0;
     for (int64_t i = 0; i < r->n; i++) {
         const double x = element_of(values, r->type, i), y = element_of(right, r->type, i);
-        if (is_close(x, y, rms, tolerance_of(reference, r->type)))
+        if (is_close(x, y, rms, tolerance))
             continue;
-        snprintf(text, size, "in %s, variant %d: element %lld of %lld is %g, where %g is right", dtype_name(own->dtype),
-                 own->variant, (long long)i, (long long)r->n, x, y);
+        snprintf(text, size, "element %lld of %lld is %g, where %g is right", (long long)i, (long long)r->n, x, y);
         return false;
     }
-    return are_few_unequal(own, reference, index, text, size);
+    return are_few_unequal(values, right, r, unequal, text, size);
+}
+
+/* ---- running a case ------------------------------------------------------ */
+
+/* Backward's out and lse are those of its q, k and v. */
+static void attention_forward(struct bed *bed, const struct attention_bwd_args *a)
+{
+    struct attention_fwd_args forward = attention_forward_of(a);
+    forward.out = (void *)(uintptr_t)a->out;
+    forward.lse = (float *)(uintptr_t)a->lse;
+    bed->device->ops->attention_fwd(bed->stream, &forward);
 }
 
 /* Runs the case on one device and fetches its memory. */
-static bool run_bed(struct op_check_bed *bed, op_check_case run, enum dtype dtype, int variant)
+static void run_bed(struct bed *bed, const struct op_check_case *c, int op, enum dtype dtype)
 {
-    memset(bed->image, 0, bed->used); /* what lies between the tensors of the next case is equal on both devices */
+    union op_args args;
+    memset(bed->image, 0, bed->used); /* what lies between the operands of the next case is equal on both devices */
     bed->used = 0;
     bed->count = 0;
     bed->random = 1;
-    bed->dtype = dtype;
-    bed->variant = variant;
-    bed->tolerance = 0;
-    bed->unequal = 0;
-    if (!run(bed))
-        return false;
+    place_operands(bed, c, op, dtype, &args);
+    stream_copy(bed->stream, bed->memory, bed->image, bed->used);
+    if (op == OP_attention_bwd)
+        attention_forward(bed, &args.attention_bwd);
+    op_launch(bed->stream, op, &args);
     stream_copy(bed->stream, bed->image, bed->memory, bed->used);
     stream_sync(bed->stream);
     heartbeat_beat();
-    return true;
 }
 
-enum status op_check_run(struct op_checker *c, int op, char *differs, size_t size, struct error *err)
+/* `variant`: the number of the case among those of the op and this dtype. */
+static enum status run_case(struct op_checker *checker, int op, const struct op_check_case *c, enum dtype dtype,
+                            int variant, char *differs, size_t size, struct error *err)
 {
-    struct op_check_bed *own = &c->beds[CHECKED], *reference = &c->beds[REFERENCE];
+    struct bed *own = &checker->beds[CHECKED], *reference = &checker->beds[REFERENCE];
+    run_bed(own, c, op, dtype);
+    enum status status = device_check(own->device, err);
+    if (status != STATUS_OK)
+        return error_prefix(err, "the check of %s", op_name(op));
+    run_bed(reference, c, op, dtype);
+    ASSERT(own->used == reference->used && own->count == reference->count);
+    for (int i = 0; i < reference->count && !*differs; i++) {
+        char text[160];
+        const double tolerance = tolerance_of(op, c, dtype, reference->results[i].type);
+        if (!compare_result(own, reference, i, tolerance, c->unequal, text, sizeof text))
+            snprintf(differs, size, "in %s, variant %d: %s", dtype_name(dtype), variant, text);
+    }
+    return STATUS_OK;
+}
+
+enum status op_check_run(struct op_checker *checker, int op, char *differs, size_t size, struct error *err)
+{
+    const struct op_check_cases *cases = &op_check_cases[op];
     differs[0] = '\0';
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
-        for (int v = 0; run_bed(own, op_check_cases[op], (enum dtype)dtype, v); v++) {
-            enum status status = device_check(own->device, err);
-            if (status != STATUS_OK)
-                return error_prefix(err, "the check of %s", op_names[op]);
-            run_bed(reference, op_check_cases[op], (enum dtype)dtype, v);
-            ASSERT(own->used == reference->used && own->count == reference->count);
-            for (int i = 0; i < reference->count && !*differs; i++)
-                compare_result(own, reference, i, differs, size);
-            if (*differs)
-                return STATUS_OK;
+    for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++) {
+        int variant = 0;
+        for (int i = 0; i < cases->count && !*differs; i++) {
+            const struct op_check_case *c = &cases->all[i];
+            if (!c->dtypes || c->dtypes & 1u << dtype)
+                TRY(run_case(checker, op, c, dtype, variant++, differs, size, err));
         }
     }
     return STATUS_OK;
@@ -258,7 +348,7 @@ enum status op_check_run(struct op_checker *c, int op, char *differs, size_t siz
 
 /* ---- life ---------------------------------------------------------------- */
 
-static enum status open_bed(struct op_checker *c, int which, struct device *device, struct error *err)
+static enum status open_bed(struct bed *bed, struct device *device, struct error *err)
 {
     enum { MOST = 128, HEADS = 4, HEAD = 256, TOKENS = 1024, ROW = 17 << 10, VOCABULARY = 1 << 17 }; /* of any case */
     const struct op_limits limits = {.dtype = DTYPE_F32,
@@ -274,31 +364,25 @@ static enum status open_bed(struct op_checker *c, int which, struct device *devi
                                      .max_linear_n = MOST,
                                      .max_seqs = HEADS,
                                      .max_seq = TOKENS};
-    struct op_check_bed *bed = &c->beds[which];
-    const size_t workspace = ops_workspace_bytes(device, &limits);
-    bed->device = device;
-    bed->image = calloc(1, OP_CHECK_BYTES);
-    if (!bed->image)
-        return error_set(err, STATUS_DEVICE, "cannot check the device's ops: out of memory");
-    TRY(stream_new(device, STREAM_COMPUTE, &bed->stream, err));
     void *memory;
-    TRY(device_alloc(device, OP_CHECK_BYTES, &memory, err));
+    bed->device = device;
+    bed->workspace_bytes = ops_workspace_bytes(device, &limits);
+    bed->image = memory_zeroed(1, BYTES);
+    TRY(stream_new(device, STREAM_COMPUTE, &bed->stream, err));
+    TRY(device_alloc(device, BYTES, &memory, err));
     bed->memory = memory;
-    TRY(device_alloc(device, workspace, &c->workspaces[which], err));
-    c->workspace_bytes[which] = workspace;
-    stream_set_workspace(bed->stream, c->workspaces[which], workspace);
+    TRY(device_alloc(device, bed->workspace_bytes, &bed->workspace, err));
+    stream_set_workspace(bed->stream, bed->workspace, bed->workspace_bytes);
     return STATUS_OK;
 }
 
 enum status op_checker_new(struct device *device, struct device *reference, struct op_checker **checker,
                            struct error *err)
 {
-    struct op_checker *c = *checker = calloc(1, sizeof *c);
-    if (!c)
-        return error_set(err, STATUS_DEVICE, "cannot check the device's ops: out of memory");
-    enum status status = open_bed(c, CHECKED, device, err);
+    struct op_checker *c = *checker = memory_zeroed(1, sizeof *c);
+    enum status status = open_bed(&c->beds[CHECKED], device, err);
     if (status == STATUS_OK)
-        status = open_bed(c, REFERENCE, reference, err);
+        status = open_bed(&c->beds[REFERENCE], reference, err);
     if (status != STATUS_OK) {
         op_checker_free(c);
         *checker = NULL;
@@ -308,15 +392,13 @@ enum status op_checker_new(struct device *device, struct device *reference, stru
 
 void op_checker_free(struct op_checker *c)
 {
-    if (!c)
-        return;
-    for (int i = 0; i < BEDS; i++) {
-        struct op_check_bed *bed = &c->beds[i];
+    for (int i = 0; c && i < BEDS; i++) {
+        struct bed *bed = &c->beds[i];
         if (!bed->device)
             continue;
         stream_free(bed->stream);
-        device_free(bed->device, bed->memory, OP_CHECK_BYTES);
-        device_free(bed->device, c->workspaces[i], c->workspace_bytes[i]);
+        device_free(bed->device, bed->memory, BYTES);
+        device_free(bed->device, bed->workspace, bed->workspace_bytes);
         free(bed->image);
     }
     free(c);

@@ -1,11 +1,54 @@
 #include "gpu/op_cost.h"
 
+#include "gpu/op_operands.h"
+
 enum { FLOAT_BYTES = sizeof(float) };
 
 static double size_of(enum dtype dtype)
 {
     return (double)dtype_size(dtype);
 }
+
+/* ---- what operands hold -------------------------------------------------- */
+
+static struct op_cost bytes_of(int op, const void *args)
+{
+    double bytes = 0;
+    for (int i = 0; i < op_operands[op].count; i++) {
+        const struct operand *o = &op_operands[op].all[i];
+        const int times = !!(o->use & OPERAND_READ) + !!(o->use & OPERAND_WRITTEN);
+        if (!(o->use & OPERAND_SIDE) && operand_exists(o, args))
+            bytes += times * (double)operand_numel(o, args, false) * (double)operand_element(o, args);
+    }
+    return (struct op_cost){0, bytes};
+}
+
+#define BYTES_OF(op)                                          \
+    struct op_cost op_cost_##op(const struct op##_args *args) \
+    {                                                         \
+        return bytes_of(OP_##op, args);                       \
+    }
+BYTES_OF(norm_fwd)
+BYTES_OF(norm_bwd)
+BYTES_OF(head_norm_fwd)
+BYTES_OF(head_norm_bwd)
+BYTES_OF(rope)
+BYTES_OF(swiglu_fwd)
+BYTES_OF(swiglu_bwd)
+BYTES_OF(tanh_fwd)
+BYTES_OF(tanh_bwd)
+BYTES_OF(cross_entropy)
+BYTES_OF(dropout)
+BYTES_OF(add)
+BYTES_OF(cast)
+BYTES_OF(sumsq)
+BYTES_OF(find_nonfinite)
+BYTES_OF(adam)
+BYTES_OF(momentum)
+BYTES_OF(muon_momentum)
+BYTES_OF(muon_update)
+
+/* ---- the others ---------------------------------------------------------- */
 
 struct op_cost op_cost_embedding_fwd(const struct embedding_fwd_args *a)
 {
@@ -20,16 +63,6 @@ struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
                     (a->dwse && !a->accumulate_wse ? (double)a->S : 0.0);
     int tables = 1 + (a->dwpe != NULL) + (a->dwse != NULL);
     return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
-}
-
-struct op_cost op_cost_norm_fwd(const struct norm_fwd_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->delta ? 4 : 2)};
-}
-
-struct op_cost op_cost_norm_bwd(const struct norm_bwd_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->dres ? 4 : 3)};
 }
 
 /* A product of M x N x K whose three matrices are read or written once. The bytes are those of an element of (M, N), of
@@ -56,21 +89,6 @@ struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
 {
     double size = size_of(a->dtype);
     return linear_work(a->M, a->N, a->K, size, size_of(a->dw_dtype) * (a->accumulate ? 2 : 1), size);
-}
-
-struct op_cost op_cost_head_norm_fwd(const struct head_norm_fwd_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 2};
-}
-
-struct op_cost op_cost_head_norm_bwd(const struct head_norm_bwd_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 3};
-}
-
-struct op_cost op_cost_rope(const struct rope_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)(a->heads * a->R) * size_of(a->dtype) * 2};
 }
 
 /* The number of query-key pairs that are computed if all sequences are as long as the longest. */
@@ -114,86 +132,15 @@ struct op_cost op_cost_attention_decode(const struct attention_decode_args *a)
     return (struct op_cost){4 * pairs * heads, elements * size_of(a->dtype)};
 }
 
-struct op_cost op_cost_swiglu_fwd(const struct swiglu_fwd_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)a->F * size_of(a->dtype) * 3};
-}
-
-struct op_cost op_cost_swiglu_bwd(const struct swiglu_bwd_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)a->F * size_of(a->dtype) * 5};
-}
-
-struct op_cost op_cost_tanh_fwd(const struct tanh_fwd_args *a)
-{
-    return (struct op_cost){0, (double)a->n * size_of(a->dtype) * 2};
-}
-
-struct op_cost op_cost_tanh_bwd(const struct tanh_bwd_args *a)
-{
-    return (struct op_cost){0, (double)a->n * size_of(a->dtype) * 3};
-}
-
-struct op_cost op_cost_cross_entropy(const struct cross_entropy_args *a)
-{
-    double n = (double)a->M * (double)a->V;
-    return (struct op_cost){0, n * size_of(a->logits_dtype) + (a->dlogits ? n * size_of(a->dtype) : 0)};
-}
-
-struct op_cost op_cost_dropout(const struct dropout_args *a)
-{
-    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * 2};
-}
-
-struct op_cost op_cost_add(const struct add_args *a)
-{
-    return (struct op_cost){0, (double)a->n * size_of(a->dtype) * 3};
-}
-
-struct op_cost op_cost_cast(const struct cast_args *a)
-{
-    return (struct op_cost){0, (double)a->n * (size_of(a->dst_dtype) + size_of(a->src_dtype))};
-}
-
 struct op_cost op_cost_accumulate(const struct accumulate_args *a)
 {
     return (struct op_cost){0,
                             (double)a->n * (size_of(a->dst_dtype) * (a->accumulate ? 2 : 1) + size_of(a->src_dtype))};
 }
 
-struct op_cost op_cost_sumsq(const struct sumsq_args *a)
-{
-    return (struct op_cost){0, (double)a->n * size_of(a->dtype)};
-}
-
 struct op_cost op_cost_decide_step(const struct decide_step_args *a)
 {
     return (struct op_cost){0, (double)a->world * (a->units + 1) * 8};
-}
-
-struct op_cost op_cost_find_nonfinite(const struct find_nonfinite_args *a)
-{
-    (void)a; /* only a skipped step reads anything */
-    return (struct op_cost){0, 0};
-}
-
-struct op_cost op_cost_adam(const struct adam_args *a)
-{
-    double states = 2 * size_of(a->master_dtype) + 4 * size_of(a->moment_dtype); /* read and written */
-    return (struct op_cost){0, (double)a->n *
-                                   (states + size_of(a->grad_dtype) + (a->param ? size_of(a->param_dtype) : 0))};
-}
-
-struct op_cost op_cost_momentum(const struct momentum_args *a)
-{
-    double states = a->m ? 16 : 8; /* fp32, read and written */
-    return (struct op_cost){0, (double)a->n *
-                                   (states + size_of(a->grad_dtype) + (a->param ? size_of(a->param_dtype) : 0))};
-}
-
-struct op_cost op_cost_muon_momentum(const struct muon_momentum_args *a)
-{
-    return (struct op_cost){0, (double)a->n * (8 + size_of(a->grad_dtype) + size_of(DTYPE_BF16))};
 }
 
 /* Of n rows of k elements: the Gram matrix, its square, and its polynomial times the matrix. */
@@ -202,9 +149,4 @@ struct op_cost op_cost_orthogonalize(const struct orthogonalize_args *a)
     const bool tall = a->rows > a->cols;
     const double n = (double)(tall ? a->cols : a->rows), k = (double)(tall ? a->rows : a->cols);
     return (struct op_cost){a->steps * (4 * n * n * k + 2 * n * n * n), 2 * n * k * size_of(DTYPE_BF16)};
-}
-
-struct op_cost op_cost_muon_update(const struct muon_update_args *a)
-{
-    return (struct op_cost){0, (double)a->n * (8 + size_of(DTYPE_BF16) + (a->param ? size_of(a->param_dtype) : 0))};
 }

@@ -55,7 +55,7 @@ static void fail_check(struct gpu_test *test, const char *check, const char *dif
 /* The parts of the device that an op has an alternative to. */
 static unsigned alternatives(int op)
 {
-    const char *name = op_check_name(op);
+    const char *name = op_name(op);
     return strncmp(name, "linear_", 7) == 0 ? DEVICE_EPILOGUES : 0;
 }
 
@@ -64,7 +64,7 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
 {
     char differs[TEXT], again[TEXT], name[64];
     const unsigned parts = alternatives(op) & ~test->avoid;
-    snprintf(name, sizeof name, "op %s", op_check_name(op));
+    snprintf(name, sizeof name, "op %s", op_name(op));
     TRY(op_check_run(test->checker, op, differs, sizeof differs, err));
     tell(test, name, differs);
     if (!*differs)
@@ -72,7 +72,7 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
     if (parts) {
         device_avoid(test->device, parts);
         TRY(op_check_run(test->checker, op, again, sizeof again, err));
-        snprintf(name, sizeof name, "op %s without %s", op_check_name(op), device_part_name(parts));
+        snprintf(name, sizeof name, "op %s without %s", op_name(op), device_part_name(parts));
         tell(test, name, again);
         if (!*again) {
             test->avoid |= parts;

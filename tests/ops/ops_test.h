@@ -17,6 +17,7 @@
 #pragma once
 
 #include "gpu/arena.h"
+#include "gpu/op_operands.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
 
@@ -81,11 +82,6 @@ struct tensor {
 };
 
 enum { MAX_TENSORS = 20 };
-
-#define OP_ARGS_MEMBER(op) struct op##_args op;
-union op_args {
-    OPS_LIST(OP_ARGS_MEMBER)
-};
 
 struct harness {
     struct device *device;

@@ -55,17 +55,9 @@ static void case_describe(const struct op_case *c, enum dtype dtype, char *text,
             used += (size_t)snprintf(text + used, size - used, " %s", flags[i].name);
 }
 
-#define OP_INDEX(name) INDEX_##name,
-enum { OPS_LIST(OP_INDEX) };
-
 void case_launch(struct harness *h, int op)
 {
-#define OP_LAUNCH(name) \
-    case INDEX_##name: h->device->ops->name(h->stream, &h->args.name); break;
-    switch (op) {
-        OPS_LIST(OP_LAUNCH)
-    default: BUG("op %d", op);
-    }
+    op_launch(h->stream, op, &h->args);
 }
 
 int op_of_case(const struct op_case *c)

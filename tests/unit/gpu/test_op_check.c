@@ -221,10 +221,10 @@ static void every_lost_op_is_found(void **state)
     (void)state;
     for (int op = 0; op < OPS_COUNT; op++) {
         if (is_found(op, right) || *differs)
-            fail_msg("%s differs from itself: %s", op_check_name(op), differs);
+            fail_msg("%s differs from itself: %s", op_name(op), differs);
         const struct op_table wrong = table_with(right, &lost_ops, op);
         if (!is_found(op, &wrong))
-            fail_msg("a lost %s is not found", op_check_name(op));
+            fail_msg("a lost %s is not found", op_name(op));
     }
 }
 
@@ -267,7 +267,7 @@ CUT(linear_bwd_weight, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), x, a->M * a->K)
 static int op_number(const char *name)
 {
     int op = 0;
-    while (strcmp(op_check_name(op), name) != 0)
+    while (strcmp(op_name(op), name) != 0)
         op++;
     return op;
 }

@@ -182,7 +182,7 @@ static void products_are_above_400_tflops(void **state)
 static void a_norm_takes_as_long_as_its_bytes(void **state)
 {
     (void)state;
-    struct norm_fwd_args args = {.dtype = DTYPE_BF16, .M = 32768, .C = 768, .delta = &args};
+    struct norm_fwd_args args = {.dtype = DTYPE_BF16, .M = 32768, .C = 768, .x_out = &args, .delta = &args};
     double bytes = 4.0 * 2 * 32768 * 768;
     struct op_estimate estimate = op_estimate_norm_fwd(&settings, &args);
     assert_int_equal(estimate.count, 1);
