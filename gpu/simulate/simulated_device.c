@@ -119,12 +119,6 @@ static size_t simulated_workspace_bytes(struct device *device, const struct op_l
     return cuda_workspace_bytes(limits, device->memory_bytes);
 }
 
-static enum status simulated_check(struct device *device, struct error *err)
-{
-    (void)device, (void)err;
-    return STATUS_OK;
-}
-
 static enum status simulated_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     (void)bytes;
@@ -416,7 +410,6 @@ static const struct device_backend simulated_backend = {
     .alloc_host = simulated_alloc_host,
     .free_host = simulated_free_host,
     .workspace_bytes = simulated_workspace_bytes,
-    .check = simulated_check,
     .stream_new = simulated_stream_new,
     .stream_free = simulated_stream_free,
     .submit = simulated_submit,

@@ -1,7 +1,8 @@
 /* clang-format off */
 /* ops_test_main.c: the ops test program.
  *
- *     ops-test test [OPTION …]   every case against its float64 reference, twice: the bits must repeat
+ *     ops-test test [OPTION …]   every case against its float64 reference, twice: the bits must repeat; without
+ *                                --dtype also the cases of the self-test against the baseline's CPU ops
  *     ops-test grad [OPTION …]   backward ops against finite differences of their forward's reference
  *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, next to those that they must
  *     ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
@@ -12,6 +13,8 @@
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 /* clang-format on */
 #include "tests/ops/ops_test.h"
+
+#include "gpu/op_check.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -330,6 +333,32 @@ static void run_cases(struct harness *h, const struct options *o, struct ceiling
             run_case(h, o, &op_cases[i], dtype, ceilings, score);
 }
 
+/* The cases of a device's self-test (gpu/op_check.h), next to a CPU device with the baseline's instructions. */
+static enum status run_self_test(struct harness *h, const struct options *o, struct score *score, struct error *err)
+{
+    struct device *baseline = NULL;
+    struct op_checker *checker = NULL;
+    char differs[256];
+    setenv("ZTRAIN_CPU_ISA", "baseline", 1);
+    enum status status = device_open(DEVICE_CPU, 0, o->threads, &baseline, err);
+    if (status == STATUS_OK)
+        status = op_checker_new(h->device, baseline, &checker, err);
+    for (int op = 0; status == STATUS_OK && op < OPS_COUNT; op++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s self-test", op_name(op));
+        if (!strstr(text, o->op) || (o->except && strstr(text, o->except)))
+            continue;
+        status = op_check_run(checker, op, differs, sizeof differs, err);
+        if (*differs)
+            printf("FAILED %s: %s\n", text, differs);
+        score->passed += !*differs;
+        score->failed += *differs != 0;
+    }
+    op_checker_free(checker);
+    device_close(baseline);
+    return status;
+}
+
 /* Opens the device, runs the cases on it, prints the score. */
 static int run_on_device(struct harness *h, const struct options *o)
 {
@@ -360,6 +389,10 @@ static int run_on_device(struct harness *h, const struct options *o)
         print_bf16_rates(h->device);
     }
     run_cases(h, o, &ceilings, &score);
+    if (o->mode == MODE_TEST && !*o->dtype && run_self_test(h, o, &score, &err) != STATUS_OK) {
+        printf("FAILED self-test: %s\n", err.text);
+        score.failed++;
+    }
     ops_describe(h->device, text, sizeof text);
     if (*text)
         printf("%s\n", text);
