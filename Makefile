@@ -66,17 +66,17 @@ endif
 # The CPU's ops are compiled once for each instruction-set level and chosen by CPUID at run time. Products may be
 # contracted to fused multiply-adds. (Instrumented, the three at -O3 would take longer than all other files together.)
 OPS_CPU_FLAGS = $(if $(SANITIZE),,-O3) -ffp-contract=fast -Wno-psabi
-CFLAGS_gpu_cpu_ops_cpu_isa_baseline = $(OPS_CPU_FLAGS)
-CFLAGS_gpu_cpu_ops_cpu_isa_avx2 = $(OPS_CPU_FLAGS)
-CFLAGS_gpu_cpu_ops_cpu_isa_avx512 = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_cpu_kernels_cpu_kernels_baseline = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_cpu_kernels_cpu_kernels_avx2 = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_cpu_kernels_cpu_kernels_avx512 = $(OPS_CPU_FLAGS)
 ifneq ($(filter x86_64-% amd64-%,$(shell $(CC) -dumpmachine)),)
-CFLAGS_gpu_cpu_ops_cpu_isa_avx2 += -march=x86-64-v3
-CFLAGS_gpu_cpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
+CFLAGS_gpu_cpu_kernels_cpu_kernels_avx2 += -march=x86-64-v3
+CFLAGS_gpu_cpu_kernels_cpu_kernels_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
 ROOMS = core core/training core/model core/metrics core/flight core/spec core/data core/storage core/text \
-	gpu gpu/cpu gpu/cuda gpu/cuda/attention gpu/cuda/gemm gpu/cuda/ops gpu/simulate gpu/open gpu/model \
+	gpu gpu/cpu gpu/cpu/kernels gpu/cuda gpu/cuda/attention gpu/cuda/gemm gpu/cuda/ops gpu/simulate gpu/open gpu/model \
 	comm comm/wire comm/launch comm/control comm/zero ckpt ckpt/huggingface
 CMD_ROOMS = cmd cmd/report cmd/train cmd/save cmd/supervise cmd/observe cmd/run cmd/engine
 # Files that only a build with CUDA has. The others of gpu/cuda include none of its headers.

@@ -18,7 +18,7 @@ import sys
 # Room: the rooms that its files may include, in addition to its own.
 CORE = ["core", "core/training", "core/model", "core/metrics", "core/flight", "core/spec", "core/data", "core/storage", "core/text"]
 CUDA = ["gpu/cuda", "gpu/cuda/attention", "gpu/cuda/gemm"]
-GPU = ["gpu", "gpu/cpu", *CUDA, "gpu/simulate", "gpu/open", "gpu/model"]
+GPU = ["gpu", "gpu/cpu", "gpu/cpu/kernels", *CUDA, "gpu/simulate", "gpu/open", "gpu/model"]
 COMM = ["comm/wire", "comm/launch", "comm/control", "comm", "comm/zero"]
 CKPT = ["ckpt", "ckpt/huggingface"]
 BELOW_CMD = CORE + GPU + COMM + CKPT
@@ -34,6 +34,7 @@ ROOMS = {
     "core/text": ["core"],
     "gpu": CORE,
     "gpu/cpu": CORE + ["gpu"],
+    "gpu/cpu/kernels": CORE + ["gpu", "gpu/cpu"],
     "gpu/cuda": CORE + ["gpu"],
     "gpu/cuda/gemm": CORE + ["gpu", "gpu/cuda"],
     "gpu/cuda/attention": CORE + ["gpu", "gpu/cuda"],

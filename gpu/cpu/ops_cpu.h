@@ -1,10 +1,9 @@
 /* ops_cpu.h: the CPU backend's ops at an instruction-set level, and the workspace that they need.
  *
- *     ops_cpu_*.h          templates: each op is written once, over the vector type of ops_cpu_vector.h. They and
- *     gemm_cpu_*.h         the parts of the built-in matrix product include no other header and stand in the order of …
- *     ops_cpu_table.h      … which makes them one op table
- *     ops_cpu_isa_*.c      compile that table, once for each level
- *     ops_cpu.c            chooses among the tables */
+ *     kernels/cpu_*.h              the kernels, each written once over the vectors of cpu_vector.h: bodies of
+ * functions, which include no other header and stand in the order of … kernels/cpu_all_kernels.h    … which makes them
+ * one op table kernels/cpu_kernels_*.c      compile that table, once for each level ops_cpu.c chooses among the tables
+ */
 #pragma once
 
 #include "gpu/cpu/cpuid.h"

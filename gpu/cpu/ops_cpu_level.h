@@ -1,4 +1,4 @@
-/* ops_cpu_level.h: the tables that ops_cpu_isa_*.c define: all ops of the CPU backend, compiled for one instruction-set
+/* ops_cpu_level.h: the tables that cpu_kernels_*.c define: all ops of the CPU backend, compiled for one instruction-set
  * level. */
 #pragma once
 

@@ -5,7 +5,7 @@
 #include "core/status.h"
 #include "gpu/device.h"
 
-/* A tile of the micro-kernels has at most this many rows and columns (MR and NR of gemm_cpu_units.h). */
+/* A tile of the micro-kernels has at most this many rows and columns (MR and NR of cpu_gemm_units.h). */
 enum { GEMM_MAX_MR = 16, GEMM_MAX_NR = 64 };
 
 /* Matrix products: a packed block of A, one of B, and a block of sums that wait, each at most GEMM_BLOCK rows (rounded

@@ -25,7 +25,7 @@ EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pr
 EMU_SHADOW_FLAGS = -O2 -fno-tree-vectorize -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 
 # The CPU's kernels are not under test here: they are those of the plain build.
-EMU_PLAIN_C = $(wildcard gpu/cpu/ops_cpu_isa_*.c)
+EMU_PLAIN_C = $(wildcard gpu/cpu/kernels/cpu_kernels_*.c)
 EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach room,$(ROOMS),$(wildcard $(room)/*.c)))
 EMU_CU = $(wildcard gpu/cuda/*/*.cu)
 EMU_RUNTIME = $(filter-out %/emulation_shadow.cc,$(wildcard tests/emulation/*.cc))

@@ -118,7 +118,7 @@ static void a_run_keeps_its_choice(void **state)
 
 enum { SMALLEST = 1 /* 2^-133 */, TWO_TO_100 = 0x7180, WORKSPACE = 64 << 20 };
 
-/* Of two rows: a single one is no matrix product (gemm_cpu_row.h). */
+/* Of two rows: a single one is no matrix product (cpu_gemm_row.h). */
 static float small_times_large(struct device *device, struct stream *stream)
 {
     const uint16_t x[4] = {SMALLEST, SMALLEST, SMALLEST, SMALLEST}, w[2] = {TWO_TO_100, TWO_TO_100};

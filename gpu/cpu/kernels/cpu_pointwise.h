@@ -1,4 +1,4 @@
-/* ops_cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
+/* cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
 
 /* ---- single elements ----------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* gemm_cpu_product.h: the built-in matrix product. A template, see ops_cpu.h. Its parts: gemm_cpu_units.h,
- * gemm_cpu_amx.h (AMX), gemm_cpu_pack.h, gemm_cpu_micro.h.
+/* cpu_gemm.h: the built-in matrix product. A template, see ops_cpu.h. Its parts: cpu_gemm_units.h,
+ * cpu_gemm_amx.h (AMX), cpu_gemm_pack.h, cpu_gemm_micro.h.
  *
  * C (m, n) = op(A) (m, k) · op(B) (k, n), cut three times (the scheme of Goto and van de Geijn, 2008):
  *

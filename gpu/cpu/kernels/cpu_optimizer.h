@@ -1,4 +1,4 @@
-/* ops_cpu_optimizer.h: the end of a step: sum of squares, decision, Adam. A template, see ops_cpu.h. */
+/* cpu_optimizer.h: the end of a step: sum of squares, decision, Adam. A template, see ops_cpu.h. */
 
 /* ---- sum of squares ------------------------------------------------------ */
 

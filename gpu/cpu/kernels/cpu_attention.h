@@ -1,7 +1,7 @@
-/* ops_cpu_attention.h: attention without the score matrix, forward and backward. A template, see ops_cpu.h.
+/* cpu_attention.h: attention without the score matrix, forward and backward. A template, see ops_cpu.h.
  *
  * A block of NR queries (or, for the gradients of k and v, of NR keys) lies in the lanes of the micro-kernel
- * (gemm_cpu_micro.h), and the other side runs through its rows. Scores, probabilities and sums over keys then need no
+ * (cpu_gemm_micro.h), and the other side runs through its rows. Scores, probabilities and sums over keys then need no
  * horizontal operation, and a block of probabilities is already the packed operand of the next product:
  *
  *     forward   S (keys, lanes) = K · Qᵀ      P = exp(scale S - running maximum)      Oᵀ (D, lanes) += Vᵀ · P

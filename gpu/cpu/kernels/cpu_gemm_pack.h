@@ -1,7 +1,7 @@
-/* gemm_cpu_pack.h: packs blocks of A and B into the panels that the micro-kernels read. A template, see ops_cpu.h.
+/* cpu_gemm_pack.h: packs blocks of A and B into the panels that the micro-kernels read. A template, see ops_cpu.h.
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the
- * matrix are packed as zeros. Panels of A for AMX are different: gemm_cpu_amx.h. */
+ * matrix are packed as zeros. Panels of A for AMX are different: cpu_gemm_amx.h. */
 
 /* The number of rows of a panel of A. */
 static int panel_rows(enum unit_kind kind)

@@ -1,4 +1,4 @@
-/* gemm_cpu_units.h: the sizes of the built-in matrix product, and the units that its packed panels consist of. A
+/* cpu_gemm_units.h: the sizes of the built-in matrix product, and the units that its packed panels consist of. A
  * template, see ops_cpu.h.
  *
  * A unit is four bytes: an fp32 number, a half-precision number widened to fp32, or, for the CPU's bf16 instructions

@@ -1,4 +1,4 @@
-/* ops_cpu_linear.h: the three matrix products of a linear layer. A template, see ops_cpu.h. */
+/* cpu_linear.h: the three matrix products of a linear layer. A template, see ops_cpu.h. */
 
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {

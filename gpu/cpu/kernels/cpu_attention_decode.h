@@ -1,8 +1,8 @@
-/* ops_cpu_decode.h: attention of a few new tokens over a cache of keys and values, without a gradient. A template, see
- * ops_cpu.h.
+/* cpu_attention_decode.h: attention of a few new tokens over a cache of keys and values, without a gradient. A
+ * template, see ops_cpu.h.
  *
  * A head of a query is one task. It reads each key and value once, and there are few queries to share them: nothing is
- * packed, and the softmax runs over DECODE_KEYS keys at a time, as in ops_cpu_attention.h. */
+ * packed, and the softmax runs over DECODE_KEYS keys at a time, as in cpu_attention.h. */
 
 enum { DECODE_KEYS = 512 }; /* scores that exist at a time */
 _Static_assert((int)DECODE_KEYS <= 2 * (int)ATTENTION_ROWS * (int)GEMM_MAX_NR, "attention's scratch has room");

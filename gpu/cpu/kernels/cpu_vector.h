@@ -1,4 +1,4 @@
-/* ops_cpu_vector.h: vectors of floats, of the width that the including file is compiled for, with loads and stores of
+/* cpu_vector.h: vectors of floats, of the width that the including file is compiled for, with loads and stores of
  * every dtype, and polynomials for exp() and related functions. It uses the vector extensions that gcc and clang share,
  * and all functions are inlined, so that one source serves AVX-512, AVX2, SSE2 and NEON. */
 #pragma once

@@ -1,4 +1,4 @@
-/* ops_cpu_loss.h: the cross-entropy of the logits and its gradient. A template, see ops_cpu.h. */
+/* cpu_loss.h: the cross-entropy of the logits and its gradient. A template, see ops_cpu.h. */
 
 /* The values whose softmax is taken. `capped`, a constant: there is a soft cap. */
 static ALWAYS_INLINE vf logits_of(vf x, const struct cross_entropy_args *a, bool capped)

@@ -1,4 +1,4 @@
-/* gemm_cpu_amx.h: the part of the built-in matrix product for AMX. A template, see ops_cpu.h.
+/* cpu_gemm_amx.h: the part of the built-in matrix product for AMX. A template, see ops_cpu.h.
  *
  * TDPBF16PS multiplies two tiles: 16 rows of A with 32 elements of k each, and the same 32 elements of k for 16 columns
  * of B, with pairs of k side by side. The micro-kernel holds 32 x 32 elements of C in four tiles, and reads two tiles

@@ -1,4 +1,4 @@
-/* ops_cpu_muon.h: Muon: momentum, Newton-Schulz iterations over the linear ops, update. A template, see ops_cpu.h. */
+/* cpu_muon.h: Muon: momentum, Newton-Schulz iterations over the linear ops, update. A template, see ops_cpu.h. */
 
 /* Rounds where the GPU's kernel does, as adam_part() does. */
 static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a, struct range part,

@@ -1,5 +1,5 @@
-/* gemm_cpu_micro.h: the micro-kernels of the built-in matrix product: tile (MR, NR) = a (units, MR) · b (units, NR),
- * all sums in registers. AMX has its own: gemm_cpu_amx.h. A template, see ops_cpu.h. */
+/* cpu_gemm_micro.h: the micro-kernels of the built-in matrix product: tile (MR, NR) = a (units, MR) · b (units, NR),
+ * all sums in registers. AMX has its own: cpu_gemm_amx.h. A template, see ops_cpu.h. */
 
 typedef void micro_kernel(int64_t units, const uint32_t *a, const uint32_t *b, float *tile);
 

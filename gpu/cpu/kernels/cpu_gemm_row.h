@@ -1,4 +1,4 @@
-/* gemm_cpu_row.h: the product of a single row with a matrix, which is what generation multiplies. A template, see
+/* cpu_gemm_row.h: the product of a single row with a matrix, which is what generation multiplies. A template, see
  * ops_cpu.h.
  *
  * Each number of the matrix is used once, so the bandwidth of the memory is the limit: nothing is packed, and every

@@ -1,3 +1,0 @@
-/* ops_cpu_isa_baseline.c: the CPU's ops with the instructions that every CPU of the architecture has. */
-#define OPS_CPU_LEVEL ops_cpu_baseline
-#include "gpu/cpu/ops_cpu_table.h"
