@@ -337,21 +337,13 @@ static void print_lines(const struct fit_plan *p, const struct fit_candidate *be
 
 /* ---- nothing fits -------------------------------------------------------- */
 
-static void append_line(void *context, const char *line)
-{
-    enum { ROOM = 512 };
-    char *text = context;
-    size_t used = strlen(text);
-    snprintf(text + used, ROOM - used, "%s%s", used ? ", " : "", line);
-}
-
 static enum status refuse(const struct fit_plan *p, struct error *err)
 {
     const struct fit_candidate *c = p->least_host.device ? &p->least_host : &p->least;
-    char lines[512] = "", need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+    char lines[MEMORY_SETTING_TEXT], need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
     struct run_spec copy;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
-    memory_setting_lines(&c->setting, &p->given, &copy, append_line, lines);
+    memory_setting_text(&c->setting, &p->given, &copy, lines);
     const char *with = *lines ? lines : "this spec";
     if (p->least_host.device)
         error_set(err, STATUS_DEVICE, "no setting fits: a node needs at least %s of host memory, with %s, and has %s",

@@ -111,26 +111,16 @@ static enum status search(struct search *s, struct error *err)
 
 /* ---- the message --------------------------------------------------------- */
 
-enum { ADVICE_MAX = 512 };
-
-static void add_line(void *context, const char *line)
-{
-    char *text = context;
-    size_t used = strlen(text);
-    snprintf(text + used, ADVICE_MAX - used, "%s%s", used ? ", " : "", line);
-}
-
 /* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
-static const char *describe(const struct search *s, const struct found *found, char text[ADVICE_MAX])
+static const char *describe(const struct search *s, const struct found *found, char text[MEMORY_SETTING_TEXT])
 {
     char size[SIZE_TEXT_MAX];
     struct run_spec copy;
-    text[0] = 0;
     memory_setting_apply(&found->setting, s->engine->spec, s->engine->world, &copy);
-    memory_setting_lines(&found->setting, &s->given, &copy, add_line, text);
+    memory_setting_text(&found->setting, &s->given, &copy, text);
     size_t used = strlen(text);
     const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
-    snprintf(text + used, ADVICE_MAX - used, "%s(%s)", used ? " " : "this spec ",
+    snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s(%s)", used ? " " : "this spec ",
              size_round((int64_t)bytes * s->ranks, size));
     return text;
 }
@@ -138,7 +128,7 @@ static const char *describe(const struct search *s, const struct found *found, c
 static enum status add_advice(const struct search *s, struct error *err)
 {
     const char *faster = s->engine->device->kind == DEVICE_CPU ? "" : "; `ztrain plan --fit` finds the fastest";
-    char first[ADVICE_MAX], second[ADVICE_MAX];
+    char first[MEMORY_SETTING_TEXT], second[MEMORY_SETTING_TEXT];
     if (!s->cheapest.bytes)
         return error_hint(err,
                           "no micro-batch and no setting of ztrain's fits: the least is %s; more ranks, a shorter "

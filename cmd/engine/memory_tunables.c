@@ -6,32 +6,12 @@
 
 /* ---- the table ----------------------------------------------------------- */
 
-static int get_stage(const struct run_spec *spec)
-{
-    return spec->zero.stage;
-}
-
-static void set_stage(struct run_spec *spec, int value)
-{
-    spec->zero.stage = value;
-}
-
 static const struct memory_tunable_value stages[] = {
     {"0", {"zero_optimization.stage=0"}, .price = 0},
     {"1", {"zero_optimization.stage=1"}, .price = 1},
     {"2", {"zero_optimization.stage=2"}, .price = 2},
     {"3", {"zero_optimization.stage=3"}, .price = 5},
 };
-
-static int get_recompute(const struct run_spec *spec)
-{
-    return (int)spec->recompute;
-}
-
-static void set_recompute(struct run_spec *spec, int value)
-{
-    spec->recompute = (enum recompute)value;
-}
 
 /* `enabled` comes with the policy: enabled: false in the run spec would contradict it. */
 #define POLICY_LINES(name)                                                               \
@@ -46,98 +26,32 @@ static const struct memory_tunable_value recomputations[RECOMPUTE_COUNT] = {
     [RECOMPUTE_BLOCK] = {"block", POLICY_LINES("block"), .price = 9},
 };
 
-/* Where a part of the state lives. */
-enum { ON_DEVICE, IN_HOST_MEMORY, ON_DISK };
-
-static const enum offload_device offload_devices[] = {
-    [ON_DEVICE] = OFFLOAD_NONE, [IN_HOST_MEMORY] = OFFLOAD_CPU, [ON_DISK] = OFFLOAD_NVME};
-
-static int place_of(const struct offload_settings *offload)
-{
-    return offload->device == OFFLOAD_NONE ? ON_DEVICE : offload->device == OFFLOAD_CPU ? IN_HOST_MEMORY : ON_DISK;
-}
-
-/* The folder of a run spec that names none, as in DeepSpeed's examples. */
-static char usual_disk[] = "/local_nvme";
-
-static void set_place(struct offload_settings *offload, const struct offload_settings *other, int value)
-{
-    offload->device = offload_devices[value];
-    if (value == ON_DISK && !offload->nvme_path)
-        offload->nvme_path = other->nvme_path ? other->nvme_path : usual_disk;
-}
-
-static int get_optimizer(const struct run_spec *spec)
-{
-    return place_of(&spec->zero.offload_optimizer);
-}
-
-static void set_optimizer(struct run_spec *spec, int value)
-{
-    set_place(&spec->zero.offload_optimizer, &spec->zero.offload_param, value);
-}
-
 static const struct memory_tunable_value optimizer_places[] = {
-    [ON_DEVICE] = {"device", {"zero_optimization.offload_optimizer.device=none"}, .price = 0},
-    [IN_HOST_MEMORY] =
+    [OFFLOAD_NONE] = {"device", {"zero_optimization.offload_optimizer.device=none"}, .price = 0},
+    [OFFLOAD_CPU] =
         {"host", {"zero_optimization.offload_optimizer.device=cpu"}, .price = 20, .moves = 4, .doubt = 0.02},
-    [ON_DISK] = {"nvme",
-                 {"zero_optimization.offload_optimizer.device=nvme", "zero_optimization.offload_optimizer.nvme_path="},
-                 .price = 50,
-                 .moves = 4,
-                 .doubt = 0.05},
+    [OFFLOAD_NVME] = {"nvme",
+                      {"zero_optimization.offload_optimizer.device=nvme",
+                       "zero_optimization.offload_optimizer.nvme_path="},
+                      .price = 50,
+                      .moves = 4,
+                      .doubt = 0.05},
 };
-
-static int get_param(const struct run_spec *spec)
-{
-    return place_of(&spec->zero.offload_param);
-}
-
-static void set_param(struct run_spec *spec, int value)
-{
-    set_place(&spec->zero.offload_param, &spec->zero.offload_optimizer, value);
-}
 
 static const struct memory_tunable_value param_places[] = {
-    [ON_DEVICE] = {"device", {"zero_optimization.offload_param.device=none"}, .price = 0},
-    [IN_HOST_MEMORY] = {"host", {"zero_optimization.offload_param.device=cpu"}, .price = 30, .moves = 6, .doubt = 0.02},
-    [ON_DISK] = {"nvme",
-                 {"zero_optimization.offload_param.device=nvme", "zero_optimization.offload_param.nvme_path="},
-                 .price = 60,
-                 .moves = 10,
-                 .doubt = 0.05},
+    [OFFLOAD_NONE] = {"device", {"zero_optimization.offload_param.device=none"}, .price = 0},
+    [OFFLOAD_CPU] = {"host", {"zero_optimization.offload_param.device=cpu"}, .price = 30, .moves = 6, .doubt = 0.02},
+    [OFFLOAD_NVME] = {"nvme",
+                      {"zero_optimization.offload_param.device=nvme", "zero_optimization.offload_param.nvme_path="},
+                      .price = 60,
+                      .moves = 10,
+                      .doubt = 0.05},
 };
-
-static int get_inputs(const struct run_spec *spec)
-{
-    return spec->cpu_checkpointing;
-}
-
-static void set_inputs(struct run_spec *spec, int value)
-{
-    spec->cpu_checkpointing = value != 0;
-}
 
 static const struct memory_tunable_value input_places[] = {
     {"device", {"activation_checkpointing.cpu_checkpointing=false"}, .price = 0},
     {"host", {"activation_checkpointing.cpu_checkpointing=true"}, .price = 15, .doubt = 0.02},
 };
-
-/* Precision of what the optimizer reads and writes; -1: a combination of keys that is not in the table. */
-static int get_states(const struct run_spec *spec)
-{
-    const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
-    if (spec->bf16_master)
-        return !grads ? -1 : spec->bf16_moments ? 3 : 2;
-    return grads;
-}
-
-static void set_states(struct run_spec *spec, int value)
-{
-    spec->grad_accum_dtype = value >= 1 ? DTYPE_BF16 : DTYPE_F32;
-    spec->bf16_master = value >= 2;
-    spec->bf16_moments = value >= 3;
-}
 
 #define STATE_LINES(grads, master, moments)                                                 \
     {                                                                                       \
@@ -152,47 +66,78 @@ static const struct memory_tunable_value state_precisions[] = {
 };
 
 const struct memory_tunable memory_tunables[TUNABLE_COUNT] = {
-    [TUNABLE_STAGE] = {"stage", COUNT_OF(stages), stages, get_stage, set_stage},
-    [TUNABLE_RECOMPUTE] = {"recompute", COUNT_OF(recomputations), recomputations, get_recompute, set_recompute},
-    [TUNABLE_OPTIMIZER] = {"optimizer", COUNT_OF(optimizer_places), optimizer_places, get_optimizer, set_optimizer},
-    [TUNABLE_PARAM] = {"parameters", COUNT_OF(param_places), param_places, get_param, set_param},
-    [TUNABLE_INPUTS] = {"inputs", COUNT_OF(input_places), input_places, get_inputs, set_inputs},
-    [TUNABLE_STATES] = {"states", COUNT_OF(state_precisions), state_precisions, get_states, set_states},
+    [TUNABLE_STAGE] = {"stage", COUNT_OF(stages), stages},
+    [TUNABLE_RECOMPUTE] = {"recompute", COUNT_OF(recomputations), recomputations},
+    [TUNABLE_OPTIMIZER] = {"optimizer", COUNT_OF(optimizer_places), optimizer_places},
+    [TUNABLE_PARAM] = {"parameters", COUNT_OF(param_places), param_places},
+    [TUNABLE_INPUTS] = {"inputs", COUNT_OF(input_places), input_places},
+    [TUNABLE_STATES] = {"states", COUNT_OF(state_precisions), state_precisions},
 };
 
 /* ---- settings ------------------------------------------------------------ */
 
+/* The precision of what the optimizer reads and writes; -1: a combination of keys that is not in the table. */
+static int state_precision(const struct run_spec *spec)
+{
+    const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
+    if (spec->bf16_master)
+        return !grads ? -1 : spec->bf16_moments ? 3 : 2;
+    return grads;
+}
+
 void memory_setting_of(const struct run_spec *spec, struct memory_setting *setting)
 {
-    setting->micro = spec->train_micro_batch_size_per_gpu;
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        setting->values[k] = memory_tunables[k].get(spec);
+    *setting = (struct memory_setting){.micro = spec->train_micro_batch_size_per_gpu,
+                                       .values = {[TUNABLE_STAGE] = spec->zero.stage,
+                                                  [TUNABLE_RECOMPUTE] = (int)spec->recompute,
+                                                  [TUNABLE_OPTIMIZER] = (int)spec->zero.offload_optimizer.device,
+                                                  [TUNABLE_PARAM] = (int)spec->zero.offload_param.device,
+                                                  [TUNABLE_INPUTS] = spec->cpu_checkpointing,
+                                                  [TUNABLE_STATES] = state_precision(spec)}};
+}
+
+/* The folder of a run spec that names none, as in DeepSpeed's examples. */
+static char usual_disk[] = "/local_nvme";
+
+static void set_place(struct offload_settings *offload, const struct offload_settings *other, int value)
+{
+    offload->device = (enum offload_device)value;
+    if (value == OFFLOAD_NVME && !offload->nvme_path)
+        offload->nvme_path = other->nvme_path ? other->nvme_path : usual_disk;
 }
 
 void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
                           struct run_spec *copy)
 {
+    const int *values = setting->values, states = values[TUNABLE_STATES];
     *copy = *spec;
     copy->train_micro_batch_size_per_gpu = setting->micro;
     copy->gradient_accumulation_steps = spec->train_batch_size / world / setting->micro;
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        if (setting->values[k] >= 0)
-            memory_tunables[k].set(copy, setting->values[k]);
+    copy->zero.stage = values[TUNABLE_STAGE];
+    copy->recompute = (enum recompute)values[TUNABLE_RECOMPUTE];
+    copy->cpu_checkpointing = values[TUNABLE_INPUTS] != 0;
+    set_place(&copy->zero.offload_optimizer, &copy->zero.offload_param, values[TUNABLE_OPTIMIZER]);
+    set_place(&copy->zero.offload_param, &copy->zero.offload_optimizer, values[TUNABLE_PARAM]);
+    if (states < 0)
+        return;
+    copy->grad_accum_dtype = states >= 1 ? DTYPE_BF16 : DTYPE_F32;
+    copy->bf16_master = states >= 2;
+    copy->bf16_moments = states >= 3;
 }
 
-/* Whether ztrain runs this setting, and no other one means the same. */
+/* Whether ztrain runs this setting, and no other one means the same; asked: the spec's stage. */
 static bool is_sensible(const struct memory_setting *s, const struct run_spec *spec, int world)
 {
-    const int stage = s->values[TUNABLE_STAGE], asked = memory_tunables[TUNABLE_STAGE].get(spec);
+    const int stage = s->values[TUNABLE_STAGE], asked = spec->zero.stage;
     const int optimizer = s->values[TUNABLE_OPTIMIZER], param = s->values[TUNABLE_PARAM];
-    const int least = param != ON_DEVICE || optimizer == ON_DISK ? 3 : optimizer != ON_DEVICE ? 1 : 0;
-    if (param == ON_DISK && optimizer != ON_DISK) /* which takes six times as much of host memory */
+    const int least = param || optimizer == OFFLOAD_NVME ? 3 : optimizer ? 1 : 0;
+    if (param == OFFLOAD_NVME && optimizer != OFFLOAD_NVME) /* which takes six times as much of host memory */
         return false;
     if (stage < least || (s->values[TUNABLE_INPUTS] && !s->values[TUNABLE_RECOMPUTE]))
         return false;
     const int states = s->values[TUNABLE_STATES];
     const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
-    if (muon && (optimizer != ON_DEVICE || param != ON_DEVICE))
+    if (muon && (optimizer || param))
         return false;
     if (states > 1 &&
         (muon || optimizer_moments(&spec->optimizer) != 2)) /* only AdamW and Adam round to bf16 weights */
@@ -201,7 +146,7 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
         return false;
     if (world > 1)
         return true;
-    if (optimizer == IN_HOST_MEMORY && param == ON_DEVICE) /* stage 1 keeps gradients on the device */
+    if (optimizer == OFFLOAD_CPU && !param) /* stage 1 keeps gradients on the device */
         return stage == 1 || stage == (asked > 2 ? asked : 2);
     return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
 }
@@ -291,7 +236,7 @@ double memory_setting_doubt(const struct memory_setting *setting)
 
 bool memory_setting_uses_disk(const struct memory_setting *setting)
 {
-    return setting->values[TUNABLE_OPTIMIZER] == ON_DISK || setting->values[TUNABLE_PARAM] == ON_DISK;
+    return setting->values[TUNABLE_OPTIMIZER] == OFFLOAD_NVME || setting->values[TUNABLE_PARAM] == OFFLOAD_NVME;
 }
 
 bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from)
@@ -316,17 +261,22 @@ void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*
     }
 }
 
-void memory_setting_lines(const struct memory_setting *setting, const struct memory_setting *from,
-                          const struct run_spec *copy, void (*print)(void *context, const char *line), void *context)
+static void add_line(void *context, const char *line)
 {
-    char line[96];
-    if (setting->micro != from->micro) {
-        snprintf(line, sizeof line, "train_micro_batch_size_per_gpu=%" PRId64, copy->train_micro_batch_size_per_gpu);
-        print(context, line);
-        snprintf(line, sizeof line, "gradient_accumulation_steps=%" PRId64, copy->gradient_accumulation_steps);
-        print(context, line);
-    }
+    char *text = context;
+    const size_t used = strlen(text);
+    snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s%s", used ? ", " : "", line);
+}
+
+void memory_setting_text(const struct memory_setting *setting, const struct memory_setting *from,
+                         const struct run_spec *copy, char text[MEMORY_SETTING_TEXT])
+{
+    text[0] = 0;
+    if (setting->micro != from->micro)
+        snprintf(text, MEMORY_SETTING_TEXT,
+                 "train_micro_batch_size_per_gpu=%" PRId64 ", gradient_accumulation_steps=%" PRId64,
+                 copy->train_micro_batch_size_per_gpu, copy->gradient_accumulation_steps);
     for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0 && setting->values[k] != from->values[k])
-            memory_tunable_lines(k, setting->values[k], copy, print, context);
+            memory_tunable_lines(k, setting->values[k], copy, add_line, text);
 }

@@ -2,7 +2,8 @@
  * each, what it costs to turn it that far, and the lines of the run spec. Settings that fit are searched in this table
  * (memory_limit.h).
  *
- * To add a tunable: a constant in enum memory_tunable_name, its functions and values, and a row. */
+ * To add a tunable: a constant in enum memory_tunable_name, its values, a row, and the field of the run spec in
+ * memory_setting_of() and memory_setting_apply(). */
 #pragma once
 
 #include "core/spec/spec.h"
@@ -33,12 +34,11 @@ struct memory_tunable {
     const char *title; /* "recompute" */
     int count;
     const struct memory_tunable_value *values; /* the first one is DeepSpeed's default */
-    int (*get)(const struct run_spec *spec);   /* -1: a value that is not in the table, and that no search changes */
-    void (*set)(struct run_spec *spec, int value);
 };
 extern const struct memory_tunable memory_tunables[TUNABLE_COUNT];
 
-/* A point of the search: samples of a micro-batch, and the value of each tunable. */
+/* A point of the search: samples of a micro-batch, and the value of each tunable. -1: one that is not in the table, and
+ * that no search changes. */
 struct memory_setting {
     int64_t micro;
     int values[TUNABLE_COUNT];
@@ -71,6 +71,7 @@ bool memory_setting_rounds(const struct memory_setting *setting, const struct me
 void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
                           void *context);
 
-/* The same with each line that turns the spec's setting `from` into this one. */
-void memory_setting_lines(const struct memory_setting *setting, const struct memory_setting *from,
-                          const struct run_spec *copy, void (*print)(void *context, const char *line), void *context);
+/* Those lines that turn the spec's setting `from` into this one, with commas. */
+enum { MEMORY_SETTING_TEXT = 512 };
+void memory_setting_text(const struct memory_setting *setting, const struct memory_setting *from,
+                         const struct run_spec *copy, char text[MEMORY_SETTING_TEXT]);
