@@ -1,13 +1,10 @@
 /* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, and what `device: auto` would take. Lines of
  * "name  value" under headings. It changes nothing, and reports as unknown what it cannot find out. */
+#include "cmd/doctor.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/doctor_line.h"
-#include "cmd/gpu_ceilings.h"
-#include "cmd/gpu_test_report.h"
 #include "cmd/libraries.h"
 #include "comm/launch/bootstrap.h"
-#include "core/clock.h"
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/printable.h"
@@ -15,14 +12,10 @@
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/cpuid.h"
 #include "gpu/cpu/device_cpu.h"
-#include "gpu/cuda/cuda_library_info.h"
-#include "gpu/cuda/nvml.h"
 #include "gpu/open/device_open.h"
-#include "gpu/ops.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,17 +35,6 @@ static bool doctor_read_line(const char *path, char *out, size_t size)
     if (found)
         out[strcspn(out, "\n")] = '\0';
     return found;
-}
-
-static const char *format_bytes(uint64_t bytes, char *out, size_t size)
-{
-    if (bytes == UINT64_MAX)
-        snprintf(out, size, "unknown");
-    else if (bytes < (uint64_t)1 << 30)
-        snprintf(out, size, "%.0f MiB", (double)bytes / (1 << 20));
-    else
-        snprintf(out, size, "%.1f GiB", (double)bytes / (1 << 30));
-    return out;
 }
 
 /* Whether a program of that name is on PATH; its path is left in out. */
@@ -120,15 +102,14 @@ static void report_cpu(void)
 
 static void report_memory(void)
 {
-    char total[32], available[32], limit[32], text[256];
+    char total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX], text[256];
     struct machine_memory memory;
     machine_memory("", &memory);
     puts("memory");
-    doctor_line("total", "%s", format_bytes(memory.total, total, sizeof total));
-    doctor_line("available", "%s", format_bytes(memory.available, available, sizeof available));
+    doctor_line("total", "%s", doctor_bytes(memory.total, total));
+    doctor_line("available", "%s", doctor_bytes(memory.available, available));
     bool limited = memory.limit != UINT64_MAX;
-    doctor_line("limit", "%s",
-                limited ? format_bytes(memory.limit, limit, sizeof limit) : "none set by the control group");
+    doctor_line("limit", "%s", limited ? doctor_bytes(memory.limit, limit) : "none set by the control group");
     bool known = doctor_read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     doctor_line("huge pages", "transparent: %s; reserved: %" PRId64, known ? text : "unknown",
                 (int64_t)memory.huge_page_count);
@@ -168,60 +149,6 @@ static void report_slurm(void)
     report_ranks();
 }
 
-static void report_nvml(void)
-{
-    enum { MOST = 32 };
-    struct nvml_gpu gpus[MOST];
-    char driver[96], why[256], name[16], total[32], available[32], throttle[128];
-    int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
-    if (count < 0) {
-        doctor_line("driver", "none found (%s)", why);
-        doctor_line("", "hint: where there is a GPU, install NVIDIA's driver (nvidia-smi shows it); containers start "
-                        "with --gpus all");
-        return;
-    }
-    doctor_line("driver", "%s", driver);
-    for (int i = 0; i < count && i < MOST; i++) {
-        const struct nvml_gpu *gpu = &gpus[i];
-        snprintf(name, sizeof name, "gpu %d", i);
-        doctor_line(name, "%s, %s (%s available)", gpu->name, format_bytes(gpu->memory_total, total, sizeof total),
-                    format_bytes(gpu->memory_free, available, sizeof available));
-        doctor_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
-                    gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000,
-                    gpu->limit_milliwatts / 1000, nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));
-    }
-}
-
-static void report_cuda_libraries(void)
-{
-#if ZTRAIN_CUDA
-    for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
-        struct cuda_library_info info;
-        cuda_library_describe((enum cuda_library)i, &info);
-        if (info.found)
-            doctor_line(info.name, "%s (built with %s)  %s", info.version, info.built_with, info.path);
-        else
-            doctor_line(info.name, "%s", info.why);
-    }
-#endif
-}
-
-static void report_gpu(void)
-{
-    char why[256] = "";
-    puts("gpu");
-    report_nvml();
-    report_cuda_libraries();
-    if (device_cuda_available(why)) {
-        doctor_line("device: auto", "takes cuda");
-        ceilings_report();
-    } else {
-        doctor_line("device: auto", "takes cpu (%s)", why);
-        if (!device_cuda_is_built())
-            doctor_line("", "hint: for GPUs, build ztrain where nvcc is installed");
-    }
-}
-
 static const char USAGE[] =
     "usage: ztrain doctor [--gpu-test]\n\n"
     "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
@@ -239,7 +166,7 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
     if (helped)
         return STATUS_OK;
     if (test)
-        return gpu_test_report(err);
+        return doctor_test_gpu(err);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));
@@ -247,6 +174,6 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
     report_memory();
     report_libraries();
     report_slurm();
-    report_gpu();
+    doctor_report_gpu();
     return STATUS_OK;
 }

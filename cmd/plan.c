@@ -6,8 +6,6 @@
 #include "cmd/engine/engine_weights.h"
 #include "cmd/engine/memory_limit.h"
 #include "cmd/options.h"
-#include "cmd/plan_fit.h"
-#include "cmd/plan_speed.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/open/device_open.h"
@@ -204,9 +202,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     if (options.speed) {
         TRY_END(plan_speed(&machine, spec, err));
     } else if (options.fit) {
-        const struct fit_question question = {
-            .machine = machine, .memory = options.memory, .node_memory = options.node_memory};
-        TRY_END(plan_fit(&question, spec, err));
+        TRY_END(plan_fit(&machine, options.memory, options.node_memory, spec, err));
     } else {
         TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);

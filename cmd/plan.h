@@ -1,11 +1,22 @@
-/* plan.h: the plan of a run: its batch sizes, learning rates and memory. */
+/* plan.h: what `ztrain plan` and --dry-run print of a run: its memory, and estimates for GPUs that need not be here.
+ * The spec's batch sizes are resolved. */
 #pragma once
 
-#include "core/spec/spec.h"
-#include "core/status.h"
+#include "cmd/engine/simulated_run.h"
 
 /* --dry-run: prints the effective spec, the batch sizes, the first five learning rates and the memory plan for `world`
- * ranks that share `cores`. The spec's batch sizes are resolved. Reads the headers of the data and, unless the run
- * resumes, of the model's files, with the errors that a run has; missing data are reported, and are not an error. */
+ * ranks that share `cores`. Reads the headers of the data and, unless the run resumes, of the model's files, with the
+ * errors that a run has; missing data are reported, and are not an error. */
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err);
+
+/* --speed: how fast the run would be. STATUS_USAGE: see simulated_machine_find(). */
+enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err);
+
+/* --fit: searches the settings of cmd/engine/memory_tunables.h and the micro-batch at the spec's train_batch_size, and
+ * prints the fastest that fits, the lines of the run spec for it, and the runners-up. memory: "80GiB" of each GPU;
+ * NULL: train.memory_limit, else what the GPU has. node_memory: "2TiB" of host memory of each node; NULL: enough.
+ * STATUS_USAGE: see simulated_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the
+ * smallest need. */
+enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
+                     const struct run_spec *spec, struct error *err);

@@ -9,9 +9,8 @@
  *
  * NVMe is searched where the host memory of a node is limited, or where the run spec asks for it: it is slower than
  * host memory and takes as much of the device. */
-#include "cmd/plan_fit.h"
-
 #include "cmd/engine/memory_tunables.h"
+#include "cmd/plan.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/size_text.h"
@@ -357,30 +356,30 @@ static enum status refuse(const struct fit_plan *p, struct error *err)
 /* ---- the plan ------------------------------------------------------------ */
 
 /* The device memory of a rank: --memory or train.memory_limit, but not more than the GPU has. */
-static enum status find_limit(struct fit_plan *p, const struct fit_question *question, const struct run_spec *spec,
-                              struct error *err)
+static enum status find_limit(struct fit_plan *p, const char *memory, const struct run_spec *spec, struct error *err)
 {
     const struct gpu_model *gpu = &p->machine.gpu;
     const int64_t whole = (int64_t)(gpu->memory_gib * gib_bytes);
     int64_t asked = spec->train.memory_limit;
     char size[SIZE_TEXT_MAX];
-    TRY(plan_size("memory", question->memory, &asked, err));
+    TRY(plan_size("memory", memory, &asked, err));
     p->device_limit = asked && asked < whole ? asked : whole;
     if (asked > whole)
         log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
-                 question->memory ? "--memory" : "train.memory_limit", size_format(asked, size), gpu->memory_gib);
+                 memory ? "--memory" : "train.memory_limit", size_format(asked, size), gpu->memory_gib);
     return STATUS_OK;
 }
 
-enum status plan_fit(const struct fit_question *question, const struct run_spec *spec, struct error *err)
+enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
+                     const struct run_spec *spec, struct error *err)
 {
     struct run_spec unlimited = *spec;
     struct fit_plan p = {.spec = &unlimited};
     enum status status;
     unlimited.train.memory_limit = 0;
-    TRY(simulated_machine_find(&question->machine, &p.machine, err));
-    TRY(find_limit(&p, question, spec, err));
-    TRY(plan_size("node-memory", question->node_memory, &p.node_limit, err));
+    TRY(simulated_machine_find(question, &p.machine, err));
+    TRY(find_limit(&p, memory, spec, err));
+    TRY(plan_size("node-memory", node_memory, &p.node_limit, err));
     memory_setting_of(&unlimited, &p.given);
     p.samples = spec->train_batch_size / p.machine.world;
     p.uses_disk = p.node_limit || memory_setting_uses_disk(&p.given);

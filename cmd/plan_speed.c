@@ -1,6 +1,6 @@
 /* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (simulated_run.h) in which
  * it is assumed away. */
-#include "cmd/plan_speed.h"
+#include "cmd/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>

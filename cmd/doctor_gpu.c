@@ -1,12 +1,17 @@
-#include "cmd/gpu_ceilings.h"
-
-#include "cmd/doctor_line.h"
+/* doctor_gpu.c: the GPU of `ztrain doctor`: what there is, how fast it is, and --gpu-test. */
+#include "cmd/doctor.h"
+#include "cmd/engine/gpu_test.h"
 #include "core/clock.h"
+#include "gpu/cuda/cuda_library_info.h"
+#include "gpu/cuda/nvml.h"
+#include "gpu/device_avoid.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* ---- ceilings ------------------------------------------------------------ */
 
 enum {
     SIDE = 8192, /* of the square matrices */
@@ -231,7 +236,7 @@ static enum status measure(struct device *device, struct stream *stream, struct 
     return status;
 }
 
-void ceilings_report(void)
+static void ceilings_report(void)
 {
     struct device *device = NULL;
     struct stream *stream = NULL;
@@ -246,4 +251,113 @@ end:
         doctor_line("cuda device", "fails: %s", err.text);
     stream_free(stream);
     device_close(device);
+}
+
+/* ---- what there is ------------------------------------------------------- */
+
+static void report_nvml(void)
+{
+    enum { MOST = 32 };
+    struct nvml_gpu gpus[MOST];
+    char driver[96], why[256], name[16], total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], throttle[128];
+    int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
+    if (count < 0) {
+        doctor_line("driver", "none found (%s)", why);
+        doctor_line("", "hint: where there is a GPU, install NVIDIA's driver (nvidia-smi shows it); containers start "
+                        "with --gpus all");
+        return;
+    }
+    doctor_line("driver", "%s", driver);
+    for (int i = 0; i < count && i < MOST; i++) {
+        const struct nvml_gpu *gpu = &gpus[i];
+        snprintf(name, sizeof name, "gpu %d", i);
+        doctor_line(name, "%s, %s (%s available)", gpu->name, doctor_bytes(gpu->memory_total, total),
+                    doctor_bytes(gpu->memory_free, available));
+        doctor_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
+                    gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000,
+                    gpu->limit_milliwatts / 1000, nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));
+    }
+}
+
+static void report_cuda_libraries(void)
+{
+#if ZTRAIN_CUDA
+    for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
+        struct cuda_library_info info;
+        cuda_library_describe((enum cuda_library)i, &info);
+        if (info.found)
+            doctor_line(info.name, "%s (built with %s)  %s", info.version, info.built_with, info.path);
+        else
+            doctor_line(info.name, "%s", info.why);
+    }
+#endif
+}
+
+void doctor_report_gpu(void)
+{
+    char why[256] = "";
+    puts("gpu");
+    report_nvml();
+    report_cuda_libraries();
+    if (device_cuda_available(why)) {
+        doctor_line("device: auto", "takes cuda");
+        ceilings_report();
+    } else {
+        doctor_line("device: auto", "takes cpu (%s)", why);
+        if (!device_cuda_is_built())
+            doctor_line("", "hint: for GPUs, build ztrain where nvcc is installed");
+    }
+}
+
+/* ---- --gpu-test ---------------------------------------------------------- */
+
+static void print_check(void *context, const char *check, const char *differs)
+{
+    (void)context;
+    printf("  %-24s %s%s\n", check, *differs ? "WRONG: " : "right", differs);
+}
+
+/* Lists the parts that a run does without. They do not end a run, but the test has found a fault. */
+static enum status report_avoided(const struct device *device, unsigned avoid, struct error *err)
+{
+    char names[256] = "";
+    for (unsigned part = 1; part <= DEVICE_PARTS_LAST; part <<= 1) {
+        if (!(avoid & part))
+            continue;
+        doctor_line("runs do without", "%s", device_part_name(part));
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? " and " : "", device_part_name(part));
+    }
+    if (!avoid)
+        return STATUS_OK;
+    error_set(err, STATUS_DEVICE, "the self-test of %s found wrong results with %s, which runs do without",
+              device->name, names);
+    return error_hint(err, "the GPU, its driver or a library is faulty: runs are right, but slower");
+}
+
+static enum status test_and_print(struct device *device, struct error *err)
+{
+    unsigned avoid;
+    const double start = seconds_now();
+    doctor_line("gpu", "%s; %s", device->name, device->detail);
+    TRY(gpu_test_run(device, print_check, NULL, &avoid, err));
+    const enum status status = report_avoided(device, avoid, err);
+    doctor_line("time", "%.1f s", seconds_now() - start);
+    doctor_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
+    return status;
+}
+
+enum status doctor_test_gpu(struct error *err)
+{
+    struct device *device;
+    char why[256];
+    if (!device_cuda_available(why)) {
+        error_set(err, STATUS_DEVICE, "doctor --gpu-test: there is no GPU to test: %s", why);
+        return error_hint(err, "`ztrain doctor` shows what this machine has");
+    }
+    puts("gpu test");
+    TRY(device_open(DEVICE_CUDA, 0, 0, &device, err));
+    enum status status = test_and_print(device, err);
+    device_close(device);
+    return status;
 }
