@@ -19,34 +19,11 @@
 #include <yaml.h>
 #include <zstd.h>
 
-static const char *version_of_yaml(char *text, size_t size)
+static const char *version_of_xxhash(void)
 {
-    snprintf(text, size, "%s", yaml_get_version_string());
-    return text;
-}
-
-static const char *version_of_jansson(char *text, size_t size)
-{
-    snprintf(text, size, "%s", jansson_version_str());
-    return text;
-}
-
-static const char *version_of_zstd(char *text, size_t size)
-{
-    snprintf(text, size, "%s", ZSTD_versionString());
-    return text;
-}
-
-static const char *version_of_xxhash(char *text, size_t size)
-{
-    unsigned n = XXH_versionNumber();
-    snprintf(text, size, "%u.%u.%u", n / 10000, n / 100 % 100, n % 100);
-    return text;
-}
-
-static const char *version_of_sodium(char *text, size_t size)
-{
-    snprintf(text, size, "%s", sodium_version_string());
+    static char text[32];
+    const unsigned n = XXH_versionNumber();
+    snprintf(text, sizeof text, "%u.%u.%u", n / 10000, n / 100 % 100, n % 100);
     return text;
 }
 
@@ -54,15 +31,17 @@ static const char *version_of_sodium(char *text, size_t size)
 extern int io_uring_major_version(void) __attribute__((weak));
 extern int io_uring_minor_version(void) __attribute__((weak));
 
-static const char *version_of_uring(char *text, size_t size)
+static const char *version_of_uring(void)
 {
+    static char text[64];
     char path[PATH_MAX], file[PATH_MAX];
     const char *so = NULL;
-    if (io_uring_major_version && io_uring_minor_version)
-        return snprintf(text, size, "%d.%d", io_uring_major_version(), io_uring_minor_version()), text;
     if (libraries_path("liburing", path, sizeof path) && realpath(path, file))
         so = strstr(file, ".so.");
-    snprintf(text, size, "%s", so ? so + strlen(".so.") : "before 2.4");
+    if (io_uring_major_version && io_uring_minor_version)
+        snprintf(text, sizeof text, "%d.%d", io_uring_major_version(), io_uring_minor_version());
+    else
+        snprintf(text, sizeof text, "%s", so ? so + strlen(".so.") : "before 2.4");
     return text;
 }
 
@@ -86,15 +65,15 @@ static const char *version_of_utf8proc(char *text, size_t size)
 static const struct library_row {
     const char *name, *file; /* file: part of the path it is loaded from */
     const char *built_with;  /* NULL: the headers do not have it */
-    const char *(*version)(char *text, size_t size);
+    const char *(*version)(void);
 } library_table[] = {
-    {"libyaml", "libyaml", NULL, version_of_yaml},
-    {"jansson", "libjansson", JANSSON_VERSION, version_of_jansson},
-    {"zstd", "libzstd", ZSTD_VERSION_STRING, version_of_zstd},
+    {"libyaml", "libyaml", NULL, yaml_get_version_string},
+    {"jansson", "libjansson", JANSSON_VERSION, jansson_version_str},
+    {"zstd", "libzstd", ZSTD_VERSION_STRING, ZSTD_versionString},
     {"xxHash", "libxxhash",
      NUMBER_TEXT(XXH_VERSION_MAJOR) "." NUMBER_TEXT(XXH_VERSION_MINOR) "." NUMBER_TEXT(XXH_VERSION_RELEASE),
      version_of_xxhash},
-    {"libsodium", "libsodium", SODIUM_VERSION_STRING, version_of_sodium},
+    {"libsodium", "libsodium", SODIUM_VERSION_STRING, sodium_version_string},
     {"liburing", "liburing", NULL, version_of_uring},
     {"PCRE2", "libpcre2-8", NUMBER_TEXT(PCRE2_MAJOR) "." NUMBER_TEXT(PCRE2_MINOR), version_of_pcre2},
     {"utf8proc", "libutf8proc",
@@ -129,8 +108,8 @@ void libraries_print(FILE *out, const char *indent, bool paths)
 {
     for (size_t i = 0; i < COUNT_OF(library_table); i++) {
         const struct library_row *row = &library_table[i];
-        char text[64], path[4096];
-        const char *version = row->version(text, sizeof text);
+        char path[4096];
+        const char *version = row->version();
         fprintf(out, "%s%-16s  %s", indent, row->name, version);
         if (row->built_with && strcmp(row->built_with, version))
             fprintf(out, " (built with %s)", row->built_with);
