@@ -266,7 +266,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {
-        .stage = spec->zero.stage,
+        .zero = spec->zero,
         .dtype = spec->dtype,
         .comm_dtype = spec->communication_data_type,
         .comm_factor = (float)spec_comm_factor(spec, world),
@@ -274,9 +274,6 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .master_dtype = spec->bf16_master ? DTYPE_BF16 : DTYPE_F32,
         .moment_dtype = spec->bf16_moments ? DTYPE_BF16 : DTYPE_F32,
         .rounding_seed = spec->run.seed,
-        .overlap_comm = spec->zero.overlap_comm,
-        .reduce_bucket_size = spec->zero.reduce_bucket_size,
-        .allgather_bucket_size = spec->zero.allgather_bucket_size,
         .optimizer = spec->optimizer,
         .clip = spec->gradient_clipping,
         .table = &t->table,
@@ -284,9 +281,6 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .tied = t->desc.tied,
         .training = true,
         .scaler = spec->loss_scaler,
-        .offload_optimizer = spec->zero.offload_optimizer,
-        .offload_param = spec->zero.offload_param,
-        .sub_group_size = spec->zero.sub_group_size,
         .aio = spec->aio,
         .disk = t->simulation.disk,
     };

@@ -102,7 +102,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
                      struct error *err)
 {
     const struct tensor_table *table = config->table;
-    ASSERT(config->stage >= 0 && config->stage <= 3 && table->num_units == config->layout->num_units);
+    ASSERT(config->zero.stage >= 0 && config->zero.stage <= 3 && table->num_units == config->layout->num_units);
     ASSERT(config->layout->num_trained >= 2 && (!comm || comm_world(comm) == config->layout->world));
     enum status status;
     *zero = NULL;
@@ -118,9 +118,9 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->units = config->layout->num_trained;
     z->all_units = config->layout->num_units;
     z->micro = -1;
-    z->params_whole = config->stage <= 2;
-    z->grads_whole = config->stage <= 1;
-    z->state_whole[STATE_EXP_AVG] = z->state_whole[STATE_EXP_AVG_SQ] = config->stage == 0 && config->training;
+    z->params_whole = config->zero.stage <= 2;
+    z->grads_whole = config->zero.stage <= 1;
+    z->state_whole[STATE_EXP_AVG] = z->state_whole[STATE_EXP_AVG_SQ] = config->zero.stage == 0 && config->training;
     z->state_whole[STATE_MASTER] = zero_one_copy(z) ? z->params_whole : z->state_whole[STATE_EXP_AVG];
     z->offload.first_unit = zero_offload_first(config);
     z->muon.on = config->training && config->optimizer.type == OPTIMIZER_MUON && z->units > 2;
@@ -128,7 +128,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
                            config->moment_dtype == DTYPE_F32 && config->master_dtype == DTYPE_F32));
     ASSERT(config->moment_dtype == DTYPE_F32 || config->master_dtype == DTYPE_BF16);
     ASSERT(config->master_dtype == DTYPE_F32 || config->dtype == DTYPE_BF16);
-    ASSERT(z->offload.first_unit == z->units || config->stage > 0);
+    ASSERT(z->offload.first_unit == z->units || config->zero.stage > 0);
     for (int p = 0; p < PLACES; p++)
         z->places[p].unit = z->buckets[p].unit = -1;
 
@@ -213,7 +213,7 @@ static float *take_floats(struct arena *arena, enum mem_kind kind, int64_t count
 static bool peers_read_grads(const struct zero *z)
 {
     bool reduced_in_place = z->config.grad_dtype == DTYPE_F32 && !zero_narrow_wire(z);
-    return zero_parallel(z) && z->grads_whole && (z->config.stage == 0 || reduced_in_place);
+    return zero_parallel(z) && z->grads_whole && (z->config.zero.stage == 0 || reduced_in_place);
 }
 
 /* Gathered units and buckets; with world 1 only the places of units that come up from host memory, and the buckets of
@@ -302,7 +302,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
     const size_t size = dtype_size(config->dtype);
     const int64_t kept = zero_shard_offset(config->layout, z->offload.first_unit); /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
-    struct arena *of_params = zero_offloads_params(z) ? host : config->stage == 0 ? local : read_by_peers;
+    struct arena *of_params = zero_offloads_params(z) ? host : config->zero.stage == 0 ? local : read_by_peers;
 
     const int64_t params = z->params_whole           ? own * z->world
                            : zero_offloads_params(z) ? zero_shard_offset(config->layout, z->offloaded_params.resident)

@@ -35,8 +35,8 @@
 #include "core/model/state_slices.h"
 #include "core/model/tensor_table.h"
 #include "core/storage/disk.h"
-#include "core/training/offload_settings.h"
 #include "core/training/optimizer_settings.h"
+#include "core/training/zero_settings.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
 #include "gpu/parameter_verbs.h"
@@ -44,7 +44,7 @@
 struct zero;
 
 struct zero_config {
-    int stage;
+    struct zero_settings zero;
     enum dtype dtype;      /* of parameters in compute */
     enum dtype comm_dtype; /* in which gradients are reduced */
     float comm_factor;     /* gradients are multiplied by it before they are rounded to comm_dtype; 0: 1 */
@@ -52,21 +52,15 @@ struct zero_config {
     enum dtype master_dtype, moment_dtype; /* of the states: fp32, or bf16 with stochastic rounding; bf16 moments need
                                               bf16 master weights, which need bf16 compute and are the parameters */
     uint64_t rounding_seed;                /* of stochastic rounding */
-    bool overlap_comm;
-    /* elements: collectives are cut into pieces of at most this (at least SHARD_ALIGN × world); 0: no limit */
-    int64_t reduce_bucket_size, allgather_bucket_size;
-    struct optimizer_settings optimizer; /* lr and bias_correction come with each step's schedule */
-    double clip;                         /* largest gradient norm: scale = clip / (norm + 1e-6) above it; 0: off */
-    const struct tensor_table *table;    /* borrowed */
-    const struct shard_layout *layout;   /* borrowed; its world is comm's */
-    bool tied;                           /* the head uses unit 0 as well */
-    bool training;                       /* false: no gradients, m and v (evaluation) */
-    struct loss_scaler_rules scaler;     /* of fp16 */
-    struct offload_settings offload_optimizer, offload_param;
-    int64_t
-        sub_group_size; /* elements that an offloaded optimizer updates at a time, at most SUB_GROUP_MAX; 0: those */
-    struct aio_settings aio; /* of what is offloaded to nvme */
-    const struct disk *disk; /* borrowed; of it; NULL: local_disk */
+    struct optimizer_settings optimizer;   /* lr and bias_correction come with each step's schedule */
+    double clip;                           /* largest gradient norm: scale = clip / (norm + 1e-6) above it; 0: off */
+    const struct tensor_table *table;      /* borrowed */
+    const struct shard_layout *layout;     /* borrowed; its world is comm's */
+    bool tied;                             /* the head uses unit 0 as well */
+    bool training;                         /* false: no gradients, m and v (evaluation) */
+    struct loss_scaler_rules scaler;       /* of fp16 */
+    struct aio_settings aio;               /* of what is offloaded to nvme */
+    const struct disk *disk;               /* borrowed; of it; NULL: local_disk */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,

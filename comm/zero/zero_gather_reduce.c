@@ -40,7 +40,7 @@ static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
     comm_use(z->comm, purpose, unit);
-    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.allgather_bucket_size);
+    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.zero.allgather_bucket_size);
     for (int64_t at = 0; at < slice; at += piece) {
         int64_t count = slice - at < piece ? slice - at : piece;
         size_t offset = (size_t)at * dtype_size(dtype);
@@ -54,7 +54,7 @@ static void reduce_pieces(struct zero *z, int unit, const void *send, enum dtype
                           enum dtype dtype, bool accumulate, int32_t *bad_rank)
 {
     const size_t sent_size = dtype_size(sent_dtype), size = dtype_size(dtype);
-    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.reduce_bucket_size);
+    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.zero.reduce_bucket_size);
     for (int64_t at = 0; at < slice; at += piece) {
         int64_t count = slice - at < piece ? slice - at : piece;
         comm_reduce_scatter(z->comm, (const char *)send + (size_t)at * sent_size, (char *)recv + (size_t)at * size,
@@ -141,7 +141,7 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
     struct gather_place *place = &z->places[zero_place(z, unit)];
     gather_into_place(z, unit);
     place->holds++;
-    int next = z->config.overlap_comm ? next_unit(z, unit, pass) : -1;
+    int next = z->config.zero.overlap_comm ? next_unit(z, unit, pass) : -1;
     if (next >= 0 && z->places[zero_place(z, next)].holds == 0)
         gather_into_place(z, next);
     read_ahead(z, next < 0 ? -1 : next_unit(z, next, pass));
@@ -237,7 +237,7 @@ static const void *reduce_grads(struct zero *z, int unit, const void *send)
         void *slice = zero_grad(z, unit, zero_own(z, unit));
         reduce_unit(z, unit, send, slice, kept, false);
         event_record(sent, z->stream);
-        if (z->config.stage == 0)
+        if (z->config.zero.stage == 0)
             zero_gather(z, COMM_GRADIENTS, unit, slice, zero_grad(z, unit, 0), kept);
         event_record(z->reduced[unit], z->stream);
         if (zero_is_offloaded(z, unit))
@@ -299,7 +299,7 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     } else {
         grads_d2h(z, unit, stream);
     }
-    if (!z->config.overlap_comm)
+    if (!z->config.zero.overlap_comm)
         stream_wait(stream, z->reduced[unit]);
     return comm_status(z->comm, err);
 }
@@ -351,13 +351,13 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t own = z->config.layout->trained_numel, others = z->world - 1;
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
-    int64_t gathered = z->config.stage == 3 ? walk_through(z, micro_batches, true) : own;
+    int64_t gathered = z->config.zero.stage == 3 ? walk_through(z, micro_batches, true) : own;
     int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
     int64_t updates = 0; /* bytes of Muon's */
     for (int u = 1; z->muon.on && u < zero_head(z); u++)
         updates += z->config.layout->slice[u] * (int64_t)sizeof *z->muon.updates;
-    *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports + updates);
-    *reduce_bytes = others * (own * sent_size * (z->config.stage >= 2 ? micro_batches : 1) + updates);
+    *gather_bytes = others * (gathered * (z->config.zero.stage == 0 ? grad_size : size) + reports + updates);
+    *reduce_bytes = others * (own * sent_size * (z->config.zero.stage >= 2 ? micro_batches : 1) + updates);
 }
 
 int64_t zero_theory_evaluation(const struct zero *z, int micro_batches)

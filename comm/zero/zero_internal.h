@@ -330,7 +330,7 @@ static inline float zero_grad_factor(const struct zero *zero)
 /* Whether the own slices of the parameters are in host memory. */
 static inline bool zero_offloads_params(const struct zero *zero)
 {
-    return zero->config.offload_param.device != OFFLOAD_NONE;
+    return zero->config.zero.offload_param.device != OFFLOAD_NONE;
 }
 
 /* Whether offloaded master weights are the parameters in host memory. Where a disk is involved, the two have a copy
@@ -349,7 +349,7 @@ static inline bool zero_param_on_disk(const struct zero *zero, int unit)
 /* Whether units are gathered when they are acquired. */
 static inline bool zero_gathers_on_demand(const struct zero *zero)
 {
-    return zero->config.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
+    return zero->config.zero.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
 }
 
 static inline int zero_head(const struct zero *zero)

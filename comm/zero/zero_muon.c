@@ -117,7 +117,7 @@ void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
         uint16_t *updates = updates_of(z, u);
         mine = is_mine(z, u) ? u : mine;
         take_momentum(z, u, compute);
-        if (!zero_parallel(z) || z->config.stage == 0)
+        if (!zero_parallel(z) || z->config.zero.stage == 0)
             continue;
         begin_exchange(z, compute);
         zero_gather(z, COMM_UPDATES, u, updates + zero_own(z, u), updates, DTYPE_BF16);
@@ -135,7 +135,7 @@ static void deal_out(struct zero *z, int unit, struct stream *compute)
         stream_fill_zero(compute, updates, (size_t)shard_padded(z->config.layout, unit) * sizeof *updates);
     begin_exchange(z, compute);
     zero_sum_halves(z, unit, updates, own);
-    if (z->config.stage == 0)
+    if (z->config.zero.stage == 0)
         zero_gather(z, COMM_UPDATES, unit, own, updates, DTYPE_BF16);
     end_exchange(z, compute);
 }

@@ -31,7 +31,7 @@
 
 int zero_offload_first(const struct zero_config *config)
 {
-    const struct offload_settings *settings = &config->offload_optimizer;
+    const struct offload_settings *settings = &config->zero.offload_optimizer;
     const struct shard_layout *layout = config->layout;
     int first = layout->num_trained;
     if (!config->training || settings->device == OFFLOAD_NONE)
@@ -47,7 +47,7 @@ enum { GRAD_WALK_BUFFERS = 3, GRAD_STREAM_BUFFERS = 4 };
 /* The files of master, m and v, and of gradients, which `down` writes, and `up` and `host` read. */
 static void describe_files(struct zero *z)
 {
-    const struct offload_settings *settings = &z->config.offload_optimizer;
+    const struct offload_settings *settings = &z->config.zero.offload_optimizer;
     struct slice_file_config config = {
         .name = "optimizer",
         .folder = settings->nvme_path,
@@ -78,9 +78,9 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     struct zero_offload *o = &z->offload;
     if (o->first_unit == z->units)
         return STATUS_OK;
-    const int64_t wanted = z->config.sub_group_size;
+    const int64_t wanted = z->config.zero.sub_group_size;
     o->piece = slice_file_piece(wanted > 0 && wanted < SUB_GROUP_MAX ? wanted : SUB_GROUP_MAX);
-    if (z->config.offload_optimizer.device == OFFLOAD_NVME)
+    if (z->config.zero.offload_optimizer.device == OFFLOAD_NVME)
         describe_files(z);
     if (!z->comm)
         return STATUS_OK;

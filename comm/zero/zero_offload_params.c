@@ -30,7 +30,7 @@
 /* The number of first units of which the own slices have at most max_in_cpu elements. */
 static int units_in_host_memory(const struct zero *z)
 {
-    const struct offload_settings *settings = &z->config.offload_param;
+    const struct offload_settings *settings = &z->config.zero.offload_param;
     int unit = 0;
     while (unit < z->all_units &&
            (settings->device != OFFLOAD_NVME || zero_shard_offset(z->config.layout, unit + 1) <= settings->max_in_cpu))
@@ -40,7 +40,7 @@ static int units_in_host_memory(const struct zero *z)
 
 static struct slice_file *describe_file(struct zero *z)
 {
-    const struct offload_settings *settings = &z->config.offload_param;
+    const struct offload_settings *settings = &z->config.zero.offload_param;
     z->offloaded_params.piece = slice_file_piece(settings->buffer_size);
     struct slice_file_config config = {.name = "parameters",
                                        .folder = settings->nvme_path,
@@ -62,7 +62,7 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
     struct offloaded_params *offload = &z->offloaded_params;
     if (!zero_offloads_params(z))
         return STATUS_OK;
-    ASSERT(z->config.stage == 3);
+    ASSERT(z->config.zero.stage == 3);
     offload->resident = units_in_host_memory(z);
     if (offload->resident < z->all_units)
         offload->disk = describe_file(z);
@@ -172,7 +172,7 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
         stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), place->staging, slice_bytes(z, unit));
     event_record(place->d2h_done, d2h);
     event_record(z->offloaded_params.settled[unit], d2h);
-    if (!z->config.overlap_comm)
+    if (!z->config.zero.overlap_comm)
         stream_wait(compute, place->d2h_done);
 }
 

@@ -147,13 +147,13 @@ static void gather_updated(struct zero *z, int unit, struct stream *compute)
     zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0),
                 z->config.dtype);
     event_record(z->fetched[unit], z->stream);
-    if (!z->config.overlap_comm)
+    if (!z->config.zero.overlap_comm)
         stream_wait(compute, z->fetched[unit]);
 }
 
 static void update_all(struct zero *z, struct stream *compute)
 {
-    bool gathers = zero_parallel(z) && (z->config.stage == 1 || z->config.stage == 2);
+    bool gathers = zero_parallel(z) && (z->config.zero.stage == 1 || z->config.zero.stage == 2);
     zero_offload_begin_update(z, compute);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
         const bool muon = z->muon.on && u > 0 && u < zero_head(z);

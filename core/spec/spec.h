@@ -21,9 +21,9 @@
 #include "core/string_list.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
-#include "core/training/offload_settings.h"
 #include "core/training/optimizer_settings.h"
 #include "core/training/recompute.h"
+#include "core/training/zero_settings.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -145,13 +145,7 @@ struct run_spec {
     int64_t max_skipped_steps; /* this many consecutive non-finite steps end the run; not with a dynamic loss scale */
     struct loss_scaler_rules loss_scaler;
     double initial_loss_scale; /* 1 without fp16 */
-    struct {
-        int stage;
-        bool overlap_comm;                                 /* default true */
-        int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
-        struct offload_settings offload_optimizer, offload_param;
-        int64_t sub_group_size; /* elements that an offloaded optimizer updates at a time */
-    } zero;
+    struct zero_settings zero;
     struct aio_settings aio;  /* of offload to nvme */
     enum recompute recompute; /* activation_checkpointing.policy: the activations that backward computes again */
     bool cpu_checkpointing;   /* the inputs of blocks are in host memory between forward and backward */

@@ -18,7 +18,7 @@
 #pragma once
 
 #include "core/status.h"
-#include "core/training/offload_settings.h"
+#include "core/training/zero_settings.h"
 
 #include <stdbool.h>
 #include <stdint.h>

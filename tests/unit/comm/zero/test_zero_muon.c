@@ -132,7 +132,7 @@ static void test_bytes(void **state)
             matrices += table.tensors[t].numel / SHARD_ALIGN * SHARD_ALIGN;
     for (int kind = 0; kind < 2; kind++) {
         struct zero *zero;
-        struct zero_config config = {.stage = 1,
+        struct zero_config config = {.zero.stage = 1,
                                      .dtype = DTYPE_F32,
                                      .optimizer = kind ? muon : adamw,
                                      .table = &table,

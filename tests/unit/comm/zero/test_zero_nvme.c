@@ -179,13 +179,15 @@ static void test_a_plan_makes_no_file(void **state)
     assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
     assert_int_equal(shard_layout_init(&layout, &table, 2, &error), STATUS_OK);
     assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &error), STATUS_OK);
-    struct zero_config config = {
-        .stage = 3,
-        .table = &table,
-        .layout = &layout,
-        .training = true,
-        .offload_param = {.device = OFFLOAD_NVME, .nvme_path = "/proc/none", .buffer_count = 5, .buffer_size = 1 << 20},
-        .aio = {.block_size = 4096, .queue_depth = 4}};
+    struct zero_config config = {.zero.stage = 3,
+                                 .table = &table,
+                                 .layout = &layout,
+                                 .training = true,
+                                 .zero.offload_param = {.device = OFFLOAD_NVME,
+                                                        .nvme_path = "/proc/none",
+                                                        .buffer_count = 5,
+                                                        .buffer_size = 1 << 20},
+                                 .aio = {.block_size = 4096, .queue_depth = 4}};
     assert_int_equal(zero_new(&config, device, NULL, &zero, &error), STATUS_OK);
     int64_t expected = 0;
     for (int u = 0; u < table.num_units; u++)

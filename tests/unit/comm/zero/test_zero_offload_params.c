@@ -80,13 +80,13 @@ static void lay_out(bool tied, int world, enum dtype dtype, enum offload_device 
     describe(tied, &desc);
     assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
     assert_int_equal(shard_layout_init(&layout, &table, world, &error), STATUS_OK);
-    struct zero_config config = {.stage = 3,
+    struct zero_config config = {.zero.stage = 3,
                                  .dtype = dtype,
                                  .table = &table,
                                  .layout = &layout,
                                  .tied = tied,
                                  .training = true,
-                                 .offload_param = {.device = offload_param, .pin_memory = true}};
+                                 .zero.offload_param = {.device = offload_param, .pin_memory = true}};
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
     for (int i = 0; i < 3; i++)
         arena_init_dry(&arenas[i]);

@@ -120,16 +120,16 @@ static void lay_out(const struct zero_config *given, struct arena arenas[3], int
     assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
     assert_int_equal(shard_layout_init(&layout, &table, 1, &error), STATUS_OK);
     struct zero_config config = *given;
-    config.stage = 3;
+    config.zero.stage = 3;
     config.dtype = DTYPE_BF16;
     config.table = &table;
     config.layout = &layout;
     config.training = true;
-    config.offload_optimizer.ratio = 1;
-    config.offload_optimizer.buffer_count = 4;
-    config.offload_param.buffer_count = 5;
-    config.offload_param.buffer_size = 4 << 20;
-    config.offload_optimizer.nvme_path = config.offload_param.nvme_path = folder;
+    config.zero.offload_optimizer.ratio = 1;
+    config.zero.offload_optimizer.buffer_count = 4;
+    config.zero.offload_param.buffer_count = 5;
+    config.zero.offload_param.buffer_size = 4 << 20;
+    config.zero.offload_optimizer.nvme_path = config.zero.offload_param.nvme_path = folder;
     config.aio = (struct aio_settings){.block_size = 1 << 20, .queue_depth = 8};
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
     for (int i = 0; i < 3; i++)
@@ -151,7 +151,7 @@ static void test_bytes_a_parameter(void **state)
         struct zero_config config;
         size_t states, grads;
     } modes[] = {
-        {{0}, 12, 4},
+        {{.tied = false}, 12, 4},
         {{.grad_dtype = DTYPE_BF16}, 12, 2},
         {{.grad_dtype = DTYPE_BF16, .master_dtype = DTYPE_BF16}, 10, 2},
         {{.master_dtype = DTYPE_BF16}, 10, 4},
@@ -163,7 +163,7 @@ static void test_bytes_a_parameter(void **state)
         struct arena arenas[3];
         int64_t own, largest, disk;
         const bool one_copy = config.master_dtype == DTYPE_BF16;
-        config.offload_optimizer.device = OFFLOAD_CPU;
+        config.zero.offload_optimizer.device = OFFLOAD_CPU;
         lay_out(&config, arenas, &own, &largest, &disk);
         assert_int_equal(arenas[2].by_kind[MEM_OPTIMIZER], (size_t)own * modes[m].states);
         assert_int_equal(arenas[2].by_kind[MEM_GRADS], (size_t)own * modes[m].grads);
@@ -171,7 +171,7 @@ static void test_bytes_a_parameter(void **state)
         assert_int_equal(arenas[0].by_kind[MEM_PARAMS], (size_t)own * 2);
         assert_int_equal(arenas[0].by_kind[MEM_OPTIMIZER] + arenas[0].by_kind[MEM_GRADS] + (size_t)disk, 0);
 
-        config.offload_optimizer.device = OFFLOAD_NVME;
+        config.zero.offload_optimizer.device = OFFLOAD_NVME;
         lay_out(&config, arenas, &own, &largest, &disk);
         const size_t buffers = piece * (4 * modes[m].states + 7 * modes[m].grads + 2 * 2);
         const size_t workspace = (size_t)largest * (one_copy ? 6 : 4); /* for the start and checkpoints */
@@ -180,7 +180,7 @@ static void test_bytes_a_parameter(void **state)
         assert_in_range((size_t)disk, (size_t)own * (modes[m].states + modes[m].grads),
                         (size_t)own * (modes[m].states + modes[m].grads) + (256 << 10));
 
-        config.offload_param.device = OFFLOAD_NVME;
+        config.zero.offload_param.device = OFFLOAD_NVME;
         lay_out(&config, arenas, &own, &largest, &disk);
         assert_in_range(arenas[2].by_kind[MEM_PARAMS], 5 * 2 * (4 << 20), 5 * 2 * (4 << 20) + 8192);
         assert_int_equal(arenas[0].by_kind[MEM_PARAMS], 0);

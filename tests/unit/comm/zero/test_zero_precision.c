@@ -166,7 +166,7 @@ static size_t states_of(const struct zero_config *given, int stage, int world, i
     assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
     assert_int_equal(shard_layout_init(&layout, &table, world, &error), STATUS_OK);
     struct zero_config config = *given;
-    config.stage = stage;
+    config.zero.stage = stage;
     config.dtype = DTYPE_BF16;
     config.table = &table;
     config.layout = &layout;
@@ -191,7 +191,7 @@ static void test_bytes_a_parameter(void **state)
         struct zero_config config;
         size_t whole[4], sliced[4]; /* bytes of a whole parameter and of one of the own slices, by stage */
     } modes[] = {
-        {{0}, {18, 6, 2, 0}, {0, 12, 16, 18}},
+        {{.tied = false}, {18, 6, 2, 0}, {0, 12, 16, 18}},
         {{.grad_dtype = DTYPE_BF16}, {16, 4, 2, 0}, {0, 12, 14, 16}}, /* 2 + 2 + 12 */
         {{.comm_dtype = DTYPE_BF16}, {18, 6, 2, 0}, {0, 12, 16, 18}},
         {{.grad_dtype = DTYPE_BF16, .master_dtype = DTYPE_BF16}, {12, 4, 2, 0}, {0, 8, 10, 12}},

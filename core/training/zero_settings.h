@@ -1,4 +1,4 @@
-/* offload_settings.h: the run spec's settings of offload, of the optimizer's state or of the parameters. */
+/* zero_settings.h: the run spec's settings of ZeRO and of its offload. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,6 +15,16 @@ struct offload_settings {
     int64_t buffer_size;                /* parameters, nvme: elements of a buffer */
     int64_t max_in_cpu;                 /* parameters, nvme: elements that stay in host memory */
     bool pipeline_read, pipeline_write; /* optimizer */
+};
+
+struct zero_settings { /* DeepSpeed's zero_optimization */
+    int stage;
+    bool overlap_comm;
+    /* elements: collectives are cut into pieces of at most this (at least SHARD_ALIGN × world); 0: no limit */
+    int64_t reduce_bucket_size, allgather_bucket_size;
+    struct offload_settings offload_optimizer, offload_param;
+    int64_t
+        sub_group_size; /* elements that an offloaded optimizer updates at a time, at most SUB_GROUP_MAX; 0: those */
 };
 
 /* The most elements that the optimizer updates at a time where they pass through buffers. */
