@@ -45,17 +45,11 @@ static const char *version_of_uring(void)
     return text;
 }
 
-static const char *version_of_pcre2(char *text, size_t size)
+static const char *version_of_pcre2(void)
 {
-    char version[64]; /* "10.42 2022-12-11" */
-    pcre2_config(PCRE2_CONFIG_VERSION, version);
-    snprintf(text, size, "%.*s", (int)strcspn(version, " "), version);
-    return text;
-}
-
-static const char *version_of_utf8proc(char *text, size_t size)
-{
-    snprintf(text, size, "%s", utf8proc_version());
+    static char text[64]; /* "10.42 2022-12-11" */
+    pcre2_config(PCRE2_CONFIG_VERSION, text);
+    text[strcspn(text, " ")] = '\0';
     return text;
 }
 
@@ -79,7 +73,7 @@ static const struct library_row {
     {"utf8proc", "libutf8proc",
      NUMBER_TEXT(UTF8PROC_VERSION_MAJOR) "." NUMBER_TEXT(UTF8PROC_VERSION_MINOR) "." NUMBER_TEXT(
          UTF8PROC_VERSION_PATCH),
-     version_of_utf8proc},
+     utf8proc_version},
 };
 
 struct path_search {
