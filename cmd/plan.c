@@ -134,7 +134,7 @@ static enum status build_plan(struct engine *t, struct run_spec *spec, int world
     else
         TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, threads, &t->simulation.device, err));
     TRY(engine_build(t, spec, 0, world, NULL, threads, err));
-    return assumed ? STATUS_OK : choose_sm_target(spec, t->device, world, NULL, NULL, &ctas, err);
+    return assumed ? STATUS_OK : choose_sm_target(t, &ctas, err);
 }
 
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,

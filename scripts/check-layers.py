@@ -76,7 +76,6 @@ DOORS = {
         "gpu/open/device_open.c": ["device_cpu.h", "ops_cpu.h"],
         "gpu/open/device_open.h": ["cpu_kernels.h"],
         "cmd/doctor.c": ["cpuid.h", "cpu_bf16.h", "device_cpu.h"],
-        "cmd/engine/choose.h": ["cpu_kernels.h"],
         "cmd/run/run_state.h": ["cpu_kernels.h"],
         "cmd/engine/machine_record.h": ["cpu_kernels.h"],
         "cmd/engine/machine_record.c": ["cpu_bf16.h", "device_cpu.h"],

@@ -1,13 +1,11 @@
 /* choose.c: see choose.h. The ranks exchange what they have, and all draw the same conclusion: ranks that decided by
  * themselves would compute on different devices, or take GPUs from each other. */
-#include "cmd/engine/choose.h"
-
+#include "cmd/engine/engine.h"
 #include "comm/agree.h"
 #include "comm/gpu_binding.h"
 #include "core/env_switch.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "gpu/model/transformer.h"
 #include "gpu/open/device_open.h"
 
 #include <stdio.h>
@@ -62,18 +60,24 @@ static enum status do_without(const struct run_spec *spec, const struct bootstra
     return STATUS_OK;
 }
 
-enum status choose_device(const struct run_spec *spec, struct comm *comm, const struct bootstrap *boot,
-                          struct device_choice *choice, struct error *err)
+struct device_choice {
+    enum device_kind kind;
+    int index;      /* the GPU's number for device_open() */
+    bool may_share; /* several ranks may use one GPU (ZTRAIN_SHARE_GPUS=1) */
+};
+
+static enum status find_device(const struct engine *t, struct device_choice *choice, struct error *err)
 {
+    const struct bootstrap *boot = t->boot;
     struct gpu_binding binding;
     *choice = (struct device_choice){.kind = DEVICE_CPU};
-    if (spec->train.device == SPEC_DEVICE_CPU)
+    if (t->spec->train.device == SPEC_DEVICE_CPU)
         return STATUS_OK;
     struct gpu_view own;
     look_for_gpus(boot->rank, &own);
-    TRY(gpu_binding_find(comm, boot, &own, &binding, err));
+    TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0)
-        return do_without(spec, boot, binding.blind, binding.why, binding.seeing, err);
+        return do_without(t->spec, boot, binding.blind, binding.why, binding.seeing, err);
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
@@ -137,17 +141,17 @@ static void log_products(const struct bootstrap *boot, const struct cpu_kernels 
 }
 
 /* Collective: reduces `own` to the kernels that all ranks have. say: logs the differences (rank 0). */
-static enum status settle(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *own,
+static enum status settle(const struct engine *t, struct cpu_kernels *own,
                           void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
                                       const struct cpu_kernels *common),
                           struct error *err)
 {
-    struct cpu_kernels *all = memory_alloc((size_t)boot->world * sizeof *all);
-    enum status status = comm_exchange(comm, own, sizeof *own, all, err);
+    struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
+    enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
     if (status == STATUS_OK) {
-        cpu_kernels_common(all, boot->world, own);
-        if (boot->rank == 0)
-            say(boot, all, own);
+        cpu_kernels_common(all, t->world, own);
+        if (t->rank == 0)
+            say(t->boot, all, own);
     }
     free(all);
     return status;
@@ -166,15 +170,16 @@ static void keep(const struct bootstrap *boot, const struct cpu_kernels *before,
             cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
 }
 
-enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,
-                           struct cpu_kernels *kernels, struct error *err)
+/* The best CPU kernels that all ranks support: otherwise replicas that each rank updates would drift apart. A run goes
+ * on with those that it began with, as far as they are available here. */
+static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
-    TRY(agree(comm, cpu_kernels_detect(kernels, err), err));
-    if (before)
-        keep(boot, before, kernels);
-    TRY(settle(comm, boot, kernels, log_instructions, err));
-    TRY(agree(comm, cpu_kernels_choose_products(kernels, before, err), err));
-    return settle(comm, boot, kernels, log_products, err);
+    TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
+    if (t->kernels_before)
+        keep(t->boot, t->kernels_before, kernels);
+    TRY(settle(t, kernels, log_instructions, err));
+    TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, err), err));
+    return settle(t, kernels, log_products, err);
 }
 
 /* ---- multiprocessors for NCCL -------------------------------------------- */
@@ -190,22 +195,20 @@ struct gpu_size {
     char name[sizeof((struct device *)NULL)->name];
 };
 
-/* The smallest GPU of all ranks; of equal ones that of the lowest rank. comm is NULL in a plan, which has its own. */
-static enum status find_smallest(const struct device *device, struct comm *comm, struct gpu_size *smallest,
-                                 struct error *err)
+/* The smallest GPU of all ranks; of equal ones that of the lowest rank. A plan has one. */
+static enum status find_smallest(const struct engine *t, struct gpu_size *smallest, struct error *err)
 {
     struct gpu_size own;
     memset(&own, 0, sizeof own); /* its padding is sent as well */
-    own.rank = comm ? comm_rank(comm) : 0;
-    own.multiprocessors = device->multiprocessors;
-    memcpy(own.name, device->name, sizeof own.name);
+    own.rank = t->rank;
+    own.multiprocessors = t->device->multiprocessors;
+    memcpy(own.name, t->device->name, sizeof own.name);
     *smallest = own;
-    if (!comm)
+    if (!t->comm)
         return STATUS_OK;
-    const int world = comm_world(comm);
-    struct gpu_size *all = memory_zeroed((size_t)world, sizeof *all);
-    const enum status status = comm_exchange(comm, &own, sizeof own, all, err);
-    for (int r = world - 1; status == STATUS_OK && r >= 0; r--)
+    struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
+    const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    for (int r = t->world - 1; status == STATUS_OK && r >= 0; r--)
         if (all[r].multiprocessors <= smallest->multiprocessors)
             *smallest = all[r];
     free(all);
@@ -228,36 +231,62 @@ static enum status refuse_limit(const struct device *device, const struct bootst
     return error_hint(err, "auto limits matrix products where it helps");
 }
 
-enum status choose_sm_target(const struct run_spec *spec, const struct device *device, int world, struct comm *comm,
-                             const struct bootstrap *boot, int *ctas, struct error *err)
+enum status choose_sm_target(const struct engine *t, int *ctas, struct error *err)
 {
+    const struct run_spec *spec = t->spec;
     const bool forced = spec->train.sm_count_target == SPEC_SM_TARGET_ON;
-    const bool beside = world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm;
+    const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm;
     struct gpu_size smallest;
     *ctas = 0;
     if (spec->train.sm_count_target == SPEC_SM_TARGET_OFF || !(forced || beside))
         return STATUS_OK;
-    TRY(find_smallest(device, comm, &smallest, err));
+    TRY(find_smallest(t, &smallest, err));
     if (forced && smallest.multiprocessors <= SM_TARGET_CTAS)
-        return refuse_limit(device, boot, &smallest, err);
+        return refuse_limit(t->device, t->boot, &smallest, err);
     if (forced || smallest.multiprocessors >= AUTO_LEAST)
         *ctas = SM_TARGET_CTAS;
     return STATUS_OK;
 }
 
-void apply_sm_target(const struct run_spec *spec, struct device *device, const struct comm *comm, int ctas, bool log)
+/* Limits the device's products, unless ranks share a GPU, whose collectives pass through host memory. */
+static void apply_sm_target(const struct engine *t, int ctas)
 {
-    if (ctas == 0)
-        return;
-    if (!comm_can_capture(comm)) {
-        if (log && spec->train.sm_count_target == SPEC_SM_TARGET_ON)
-            log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
-        return;
-    }
-    device_leave_multiprocessors(device, ctas);
-    if (log)
+    const int all = t->device->multiprocessors;
+    const bool can = comm_can_capture(t->comm), says = t->rank == 0;
+    if (ctas && can)
+        device_leave_multiprocessors(t->device, ctas);
+    if (ctas && can && says)
         log_info("matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
-                 device->multiprocessors - ctas, device->multiprocessors, ctas);
+                 all - ctas, all, ctas);
+    else if (ctas && says && t->spec->train.sm_count_target == SPEC_SM_TARGET_ON)
+        log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+enum status choose_device(struct engine *t, int threads, struct error *err)
+{
+    struct device_choice choice;
+    struct cpu_kernels kernels;
+    const char *way = NULL;
+    enum status status;
+    int ctas;
+    TRY(agree(t->comm, find_device(t, &choice, err), err));
+    if (choice.kind == DEVICE_CPU) {
+        TRY(choose_kernels(t, &kernels, err));
+        status = device_open_cpu(&kernels, threads, &t->device, err);
+    } else {
+        status = device_open(choice.kind, choice.index, threads, &t->device, err);
+    }
+    TRY(agree(t->comm, status, err));
+    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    TRY(phase_times_new(t->device, &t->phase_times, err));
+    TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));
+    TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
+    if (way && t->rank == 0)
+        log_info("collectives: %s", way);
+    apply_sm_target(t, ctas);
+    return STATUS_OK;
 }
 
 /* ---- CUDA graphs --------------------------------------------------------- */
@@ -269,43 +298,43 @@ static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 
 
 /* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. Even when the GPU takes twice
  * the host's time it still waits: for short kernels that follow long ones, and at the start of each step. */
-static bool is_launch_bound(const struct graph_question *q)
+static bool is_launch_bound(const struct engine *t)
 {
-    const struct run_spec *spec = q->spec;
-    double peak = q->device->peak_flops[spec->dtype] > 0 ? q->device->peak_flops[spec->dtype] : usual_peak;
+    const struct run_spec *spec = t->spec;
+    double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
     double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
-    double gpu = transformer_flops_per_token(q->desc, spec->data.seq_length) * tokens / (usual_mfu * peak);
-    return gpu < 2 * launch_seconds * launches_per_layer * (double)(q->desc->num_layers + 2);
+    double gpu = transformer_flops_per_token(&t->desc, spec->data.seq_length) * tokens / (usual_mfu * peak);
+    return gpu < 2 * launch_seconds * launches_per_layer * (double)(t->desc.num_layers + 2);
 }
 
 /* The reason why nothing in a step can be a graph; NULL if blocks can. */
-static const char *obstacle_of_blocks(const struct graph_question *q)
+static const char *obstacle_of_blocks(const struct engine *t)
 {
-    if (!device_has_graphs(q->device))
+    if (!device_has_graphs(t->device))
         return "the CPU device has none";
-    if (q->spec->data.packing != SPEC_PACKING_CUT)
+    if (t->spec->data.packing != SPEC_PACKING_CUT)
         return "with data.packing other than true no two steps are alike";
-    if (q->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON)
+    if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON)
         return "with data.document_mask no two steps are alike";
-    if (q->profile)
+    if (t->profile)
         return "--profile times each op";
     return NULL;
 }
 
 /* The reason why a step of blocks that can be graphs cannot be one graph; NULL if it can. */
-static const char *obstacle_of_steps(const struct graph_question *q)
+static const char *obstacle_of_steps(const struct engine *t)
 {
-    if (q->spec->zero.offload_param.device != OFFLOAD_NONE)
+    if (t->spec->zero.offload_param.device != OFFLOAD_NONE)
         return "zero_optimization.offload_param moves data on streams of its own";
-    if (q->spec->cpu_checkpointing)
+    if (t->spec->cpu_checkpointing)
         return "activation_checkpointing.cpu_checkpointing copies on a stream that is not captured";
-    if (q->spec->zero.offload_optimizer.device != OFFLOAD_NONE)
+    if (t->spec->zero.offload_optimizer.device != OFFLOAD_NONE)
         return "with zero_optimization.offload_optimizer the host updates parameters in each step";
-    if (q->spec->comms_logger.enabled)
+    if (t->spec->comms_logger.enabled)
         return "comms_logger times each collective";
-    if (q->comm && !comm_can_capture(q->comm))
+    if (t->comm && !comm_can_capture(t->comm))
         return "ranks that share a GPU communicate through the host";
-    if (q->spec->train.cuda_graphs == SPEC_GRAPHS_AUTO && q->spec->wall_clock_breakdown)
+    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_AUTO && t->spec->wall_clock_breakdown)
         return "wall_clock_breakdown times the parts of a step";
     return NULL;
 }
@@ -323,21 +352,21 @@ static void log_choice(enum graph_mode graphs, const char *why_not_blocks, const
         log_info("CUDA graphs: none: %s", why_not_blocks);
 }
 
-enum status choose_graphs(const struct graph_question *q, enum graph_mode *graphs, struct error *err)
+enum status choose_graphs(struct engine *t, struct error *err)
 {
-    enum spec_graphs wanted = q->spec->train.cuda_graphs;
-    const char *why_not = wanted == SPEC_GRAPHS_OFF ? "train.cuda_graphs is false" : obstacle_of_blocks(q);
-    const char *why_not_steps = obstacle_of_steps(q);
-    *graphs = GRAPHS_NONE;
+    enum spec_graphs wanted = t->spec->train.cuda_graphs;
+    const char *why_not = wanted == SPEC_GRAPHS_OFF ? "train.cuda_graphs is false" : obstacle_of_blocks(t);
+    const char *why_not_steps = obstacle_of_steps(t);
+    t->graphs = GRAPHS_NONE;
     if (wanted == SPEC_GRAPHS_ON && why_not) {
         error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
         return error_hint(err, "auto takes graphs where they are possible and help");
     }
-    if (wanted == SPEC_GRAPHS_AUTO && !why_not && !is_launch_bound(q))
+    if (wanted == SPEC_GRAPHS_AUTO && !why_not && !is_launch_bound(t))
         why_not = "this model's kernels take longer than their launches";
     if (!why_not)
-        *graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
-    if (q->log_choice && device_has_graphs(q->device))
-        log_choice(*graphs, why_not, why_not_steps);
+        t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
+    if (t->rank == 0 && !t->quiet && !t->simulation.comm && device_has_graphs(t->device))
+        log_choice(t->graphs, why_not, why_not_steps);
     return STATUS_OK;
 }

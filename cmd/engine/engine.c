@@ -1,6 +1,5 @@
 #include "cmd/engine/engine.h"
 
-#include "cmd/engine/choose.h"
 #include "cmd/engine/memory_plan.h"
 #include "comm/agree.h"
 #include "core/log.h"
@@ -119,12 +118,6 @@ static void configure_streams(struct engine *t)
     t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
 
-/* Between two parts of the construction: the next part is collective, so all ranks must have done this one. */
-static enum status engine_agree(struct engine *t, enum status status, struct error *err)
-{
-    return t->comm ? agree(t->comm, status, err) : status;
-}
-
 static enum status describe_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
@@ -138,34 +131,6 @@ static enum status describe_shards(struct engine *t, struct error *err)
         spec_resolve_document_mask(t->spec, t->found_mask);
     }
     configure_streams(t);
-    return STATUS_OK;
-}
-
-/* Opens the device, and attaches the communicator to it. */
-static enum status open_device(struct engine *t, int threads, struct error *err)
-{
-    struct device_choice choice;
-    const char *way = NULL;
-    int ctas;
-    if (t->device)
-        return STATUS_OK;
-    TRY(engine_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
-    struct cpu_kernels kernels;
-    enum status status;
-    if (choice.kind == DEVICE_CPU) {
-        TRY(choose_kernels(t->comm, t->boot, t->kernels_before, &kernels, err));
-        status = device_open_cpu(&kernels, threads, &t->device, err);
-    } else {
-        status = device_open(choice.kind, choice.index, threads, &t->device, err);
-    }
-    TRY(engine_agree(t, status, err));
-    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
-    TRY(phase_times_new(t->device, &t->phase_times, err));
-    TRY(engine_agree(t, choose_sm_target(t->spec, t->device, t->world, t->comm, t->boot, &ctas, err), err));
-    TRY(engine_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
-    if (way && t->rank == 0)
-        log_info("collectives: %s", way);
-    apply_sm_target(t->spec, t->device, t->comm, ctas, t->rank == 0);
     return STATUS_OK;
 }
 
@@ -253,17 +218,13 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     t->world = world;
     t->comm = comm;
     t->device = t->simulation.device;
-    TRY(engine_agree(t, describe_shards(t, err), err));
-    TRY(open_device(t, threads, err));
+    const enum status status = describe_shards(t, err);
+    TRY(comm ? agree(comm, status, err) : status); /* what follows is collective */
+    if (!t->device)
+        TRY(choose_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
-    const struct graph_question question = {.spec = spec,
-                                            .desc = &t->desc,
-                                            .device = t->device,
-                                            .comm = comm,
-                                            .profile = t->profile,
-                                            .log_choice = rank == 0 && !t->quiet && !t->simulation.comm};
-    TRY(choose_graphs(&question, &t->graphs, err));
+    TRY(choose_graphs(t, err));
 
     struct zero_config zero = {
         .zero = spec->zero,
