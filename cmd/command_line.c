@@ -64,7 +64,6 @@ enum status command_line_parse(const struct command_line *line, int argc, char *
                                struct error *err)
 {
     const char **words = arguments;
-    const int most = line->words ? line->words : 1;
     int found = 0;
     *helped = false;
     for (int i = 1; i < argc; i++) {
@@ -87,9 +86,9 @@ enum status command_line_parse(const struct command_line *line, int argc, char *
         } else if (!line->word) {
             return error_set(err, STATUS_USAGE, "%s: unexpected argument '%s'; hint: ztrain %s --help", line->command,
                              PRINTABLE(argv[i]), line->command);
-        } else if (found == most && most > 1) {
-            return error_set(err, STATUS_USAGE, "more than %d %ss in one %s", most, line->word, line->command);
-        } else if (found == most) {
+        } else if (found == line->words && found > 1) {
+            return error_set(err, STATUS_USAGE, "more than %d %ss in one %s", found, line->word, line->command);
+        } else if (found == line->words) {
             return error_set(err, STATUS_USAGE, "one %s at a time: '%s' and '%s'; hint: ztrain %s --help", line->word,
                              PRINTABLE(words[0]), PRINTABLE(argv[i]), line->command);
         } else {

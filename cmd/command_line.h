@@ -17,12 +17,17 @@ struct option_row {
     const char *help; /* options.c */
 };
 
+/* A usual one, stored in a field of the struct `type`. value_: NULL for a flag. */
+#define OPTION(type, field, name_, value_)                              \
+    {                                                                   \
+        .name = name_, .value = value_, .offset = offsetof(type, field) \
+    }
+
 struct command_line {
-    const char *command; /* "verify" */
-    const char *usage;   /* the text of --help */
-    const char *word;    /* what a word names: "folder"; NULL: it takes none */
-    int words;           /* at most; 0: one */
-    const char *example; /* "ztrain verify DIR" */
+    const char *command, *usage; /* "verify"; the text of --help */
+    const char *word;            /* what a word names: "folder"; NULL: it takes none */
+    int words;                   /* at most */
+    const char *example;         /* "ztrain verify DIR" */
     const struct option_row *options;
     size_t count;
 };

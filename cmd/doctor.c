@@ -159,8 +159,7 @@ static const char USAGE[] =
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
     static const struct option_row options[] = {{.name = "gpu-test"}};
-    static const struct command_line line = {
-        .command = "doctor", .usage = USAGE, .options = options, .count = COUNT_OF(options)};
+    static const struct command_line line = {"doctor", USAGE, NULL, 0, NULL, options, COUNT_OF(options)};
     bool test = false, helped;
     TRY(command_line_parse(&line, argc, argv, &test, &helped, err));
     if (helped)

@@ -33,17 +33,13 @@ struct arguments {
 };
 
 static const struct option_row options[] = {
-    {.name = "out", .value = "HFDIR", .offset = offsetof(struct arguments, out)},
-    {.name = "dtype", .value = "TYPE", .offset = offsetof(struct arguments, dtype)},
-    {.name = "best", .offset = offsetof(struct arguments, best)},
-    {.name = "force", .offset = offsetof(struct arguments, force)},
+    OPTION(struct arguments, out, "out", "HFDIR"),
+    OPTION(struct arguments, dtype, "dtype", "TYPE"),
+    OPTION(struct arguments, best, "best", NULL),
+    OPTION(struct arguments, force, "force", NULL),
 };
-static const struct command_line command_line = {.command = "export",
-                                                 .usage = USAGE,
-                                                 .word = "checkpoint or run folder",
-                                                 .example = "ztrain export DIR --out HFDIR",
-                                                 .options = options,
-                                                 .count = COUNT_OF(options)};
+static const struct command_line command_line = {
+    "export", USAGE, "checkpoint or run folder", 1, "ztrain export DIR --out HFDIR", options, COUNT_OF(options)};
 
 /* --out names a folder; a name with the ending of a file was meant for another program's format. */
 static enum status check_out(const char *out, struct error *err)

@@ -281,13 +281,9 @@ enum status cmd_inspect(int argc, char **argv, struct error *err)
         const char *dir;
         bool tensors;
     } arguments = {NULL, false};
-    static const struct option_row options[] = {{.name = "tensors", .offset = offsetof(struct arguments, tensors)}};
-    static const struct command_line line = {.command = "inspect",
-                                             .usage = USAGE,
-                                             .word = "folder",
-                                             .example = "ztrain inspect DIR [--tensors]",
-                                             .options = options,
-                                             .count = COUNT_OF(options)};
+    static const struct option_row options[] = {OPTION(struct arguments, tensors, "tensors", NULL)};
+    static const struct command_line line = {
+        "inspect", USAGE, "folder", 1, "ztrain inspect DIR [--tensors]", options, COUNT_OF(options)};
     bool helped;
     TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
     if (helped)

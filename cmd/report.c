@@ -68,17 +68,11 @@ static enum status check_watch(struct report_options *options, struct error *err
 
 static enum status parse(int argc, char **argv, struct report_options *options, bool *helped, struct error *err)
 {
-    static const struct option_row rows[] = {
-        {.name = "out", .value = "FILE", .offset = offsetof(struct report_options, out)},
-        {.name = "interval", .value = "SECONDS", .offset = offsetof(struct report_options, interval)},
-        {.name = "watch", .offset = offsetof(struct report_options, watch)}};
-    static const struct command_line line = {.command = "report",
-                                             .usage = USAGE,
-                                             .word = "run",
-                                             .words = REPORT_RUNS,
-                                             .example = "ztrain report runs/NAME",
-                                             .options = rows,
-                                             .count = COUNT_OF(rows)};
+    static const struct option_row rows[] = {OPTION(struct report_options, out, "out", "FILE"),
+                                             OPTION(struct report_options, interval, "interval", "SECONDS"),
+                                             OPTION(struct report_options, watch, "watch", NULL)};
+    static const struct command_line line = {"report", USAGE,         "run", REPORT_RUNS, "ztrain report runs/NAME",
+                                             rows,     COUNT_OF(rows)};
     *options = (struct report_options){.count = 0};
     TRY(command_line_parse(&line, argc, argv, options, helped, err));
     while (options->count < REPORT_RUNS && options->runs[options->count])

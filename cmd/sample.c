@@ -2,9 +2,9 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/sample_model.h"
-#include "cmd/sample_output.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "core/text/tokenizer.h"
 #include "gpu/model/sampler.h"
 
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char USAGE[] =
     "usage: ztrain sample DIR --prompt TEXT [options]\n"
@@ -44,28 +45,20 @@ struct arguments {
     bool best;
 };
 
-#define TEXT_OPTION(name_, field, value_)                                           \
-    {                                                                               \
-        .name = name_, .value = value_, .offset = offsetof(struct arguments, field) \
-    }
 static const struct option_row options[] = {
     {.name = "prompt", .value = "TEXT", .offset = offsetof(struct arguments, prompt), .kind = OPTION_MAYBE_EMPTY},
-    TEXT_OPTION("prompt-tokens", prompt_tokens, "IDS"),
-    TEXT_OPTION("max-tokens", max_tokens, "N"),
-    TEXT_OPTION("temperature", temperature, "X"),
-    TEXT_OPTION("top-k", top_k, "K"),
-    TEXT_OPTION("top-p", top_p, "P"),
-    TEXT_OPTION("seed", seed, "S"),
-    TEXT_OPTION("device", device, "NAME"),
-    TEXT_OPTION("dtype", dtype, "TYPE"),
-    {.name = "best", .offset = offsetof(struct arguments, best)},
+    OPTION(struct arguments, prompt_tokens, "prompt-tokens", "IDS"),
+    OPTION(struct arguments, max_tokens, "max-tokens", "N"),
+    OPTION(struct arguments, temperature, "temperature", "X"),
+    OPTION(struct arguments, top_k, "top-k", "K"),
+    OPTION(struct arguments, top_p, "top-p", "P"),
+    OPTION(struct arguments, seed, "seed", "S"),
+    OPTION(struct arguments, device, "device", "NAME"),
+    OPTION(struct arguments, dtype, "dtype", "TYPE"),
+    OPTION(struct arguments, best, "best", NULL),
 };
-static const struct command_line command_line = {.command = "sample",
-                                                 .usage = USAGE,
-                                                 .word = "folder",
-                                                 .example = "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3",
-                                                 .options = options,
-                                                 .count = COUNT_OF(options)};
+static const char EXAMPLE[] = "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3";
+static const struct command_line command_line = {"sample", USAGE, "folder", 1, EXAMPLE, options, COUNT_OF(options)};
 
 /* A prompt and how to continue it. */
 struct task {
@@ -228,11 +221,78 @@ static enum status check_prompt(const struct sample_model *model, const struct t
     return STATUS_OK;
 }
 
+/* ---- the output ---------------------------------------------------------- */
+
+/* The continuation on standard output, as it comes: text, or token ids with commas. Half a character waits for its last
+ * byte; a terminal gets control characters other than line ends and tabs as \xNN. */
+struct output {
+    const struct tokenizer *tokenizer; /* borrowed; NULL: ids are printed */
+    struct text_stream stream;
+    struct text text; /* owned: of the last token */
+    int64_t count;    /* tokens so far */
+};
+
+static enum status flush(struct error *err)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return STATUS_OK;
+    return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
+}
+
+/* Control characters of one byte, and those of C1, which are two bytes: 0xc2 and 0x80 … 0x9f. */
+static void print_for_terminal(const unsigned char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char byte = bytes[i];
+        const bool c1 = byte == 0xc2 && i + 1 < count && bytes[i + 1] < 0xa0;
+        if (c1)
+            printf("\\x%02x", bytes[++i]);
+        else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
+            printf("\\x%02x", byte);
+        else
+            putchar(byte);
+    }
+}
+
+/* Prints output->text, and empties it. */
+static enum status print_text(struct output *output, struct error *err)
+{
+    struct text *text = &output->text;
+    if (text->count && isatty(STDOUT_FILENO))
+        print_for_terminal((const unsigned char *)text->bytes, text->count);
+    else if (text->count)
+        fwrite(text->bytes, 1, text->count, stdout);
+    text->count = 0;
+    return flush(err);
+}
+
+/* `ends`: the token is the one that ends the text, which ids show and text does not. */
+static enum status print_token(struct output *output, int64_t token, bool ends, struct error *err)
+{
+    if (!output->tokenizer) {
+        printf("%s%lld", output->count++ ? "," : "", (long long)token);
+        return flush(err);
+    }
+    output->count++;
+    if (!ends)
+        text_stream_push(&output->stream, output->tokenizer, (int32_t)token, true, &output->text);
+    return print_text(output, err);
+}
+
+/* Prints what is left, and the end of the line. */
+static enum status end_output(struct output *output, struct error *err)
+{
+    if (output->tokenizer)
+        text_stream_end(&output->stream, &output->text);
+    text_add(&output->text, "\n", 1);
+    return print_text(output, err);
+}
+
 /* ---- the continuation ---------------------------------------------------- */
 
 /* Draws and prints tokens, at most `most` of them. */
 static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
-                                   struct sampler *sampler, struct sample_output *output, struct error *err)
+                                   struct sampler *sampler, struct output *output, struct error *err)
 {
     float *logits;
     TRY(generator_feed(model->generator, task->prompt.ids, (int64_t)task->prompt.count, &model->verbs, model->stream,
@@ -246,12 +306,12 @@ static enum status continue_prompt(struct sample_model *model, const struct task
                              i + 1);
         const int32_t next = (int32_t)token;
         const bool ends = end_tokens_have(&model->ends, token);
-        TRY(sample_output_token(output, token, ends, err));
+        TRY(print_token(output, token, ends, err));
         if (ends || i + 1 == most)
             break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
     }
-    return sample_output_end(output, err);
+    return end_output(output, err);
 }
 
 /* Everything but the words: reads the model, and checks the prompt against it. *most: the tokens that can follow. */
@@ -291,9 +351,9 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     TRY(sampler_new(&task->settings, model->desc.vocab_size, &sampler, err));
     if (a->prompt_tokens)
         note_tokenizer(model->folder);
-    struct sample_output output = {.tokenizer = task->tokenizer};
+    struct output output = {.tokenizer = task->tokenizer};
     status = continue_prompt(model, task, most, sampler, &output, err);
-    sample_output_release(&output);
+    text_release(&output.text);
     sampler_free(sampler);
     return status;
 }

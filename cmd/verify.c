@@ -131,8 +131,7 @@ static enum status verify_all(const char *dir, struct error *err)
 
 enum status cmd_verify(int argc, char **argv, struct error *err)
 {
-    static const struct command_line line = {
-        .command = "verify", .usage = USAGE, .word = "folder", .example = "ztrain verify DIR"};
+    static const struct command_line line = {"verify", USAGE, "folder", 1, "ztrain verify DIR", NULL, 0};
     const char *dir = NULL;
     bool helped;
     TRY(command_line_parse(&line, argc, argv, &dir, &helped, err));

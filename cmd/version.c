@@ -8,9 +8,9 @@
 
 enum status cmd_version(int argc, char **argv, struct error *err)
 {
-    static const struct command_line line = {
-        .command = "version",
-        .usage = "usage: ztrain version\n\nPrints the versions of ztrain, its compiler and the libraries in use.\n"};
+    static const char usage[] =
+        "usage: ztrain version\n\nPrints the versions of ztrain, its compiler and the libraries in use.\n";
+    static const struct command_line line = {"version", usage, NULL, 0, NULL, NULL, 0};
     bool helped;
     TRY(command_line_parse(&line, argc, argv, NULL, &helped, err));
     if (helped)

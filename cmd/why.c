@@ -453,15 +453,9 @@ static enum status answer(const struct question *question, struct flight_records
 
 enum status cmd_why(int argc, char **argv, struct error *err)
 {
-    static const struct option_row options[] = {
-        {.name = "start", .value = "NAME", .offset = offsetof(struct question, start)},
-        {.name = "rank", .value = "R", .offset = offsetof(struct question, rank_text)}};
-    static const struct command_line line = {.command = "why",
-                                             .usage = USAGE,
-                                             .word = "run",
-                                             .example = "ztrain why RUN",
-                                             .options = options,
-                                             .count = COUNT_OF(options)};
+    static const struct option_row options[] = {OPTION(struct question, start, "start", "NAME"),
+                                                OPTION(struct question, rank_text, "rank", "R")};
+    static const struct command_line line = {"why", USAGE, "run", 1, "ztrain why RUN", options, COUNT_OF(options)};
     struct question question = {.rank = -1};
     bool helped;
     char *end;
