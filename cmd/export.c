@@ -7,7 +7,6 @@
 #include "cmd/run/run_state.h"
 #include "core/log.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 

@@ -5,10 +5,9 @@
  *                                new/     the new export while it is written; the earlier one after an exchange
  *                                former/  the earlier one, on a file system that cannot exchange two folders
  *
- * A kill leaves the folder beside NAME, which the next export of this name cleans; if the kill came between the two
- * renames of such a file system, it first gives the earlier export its name back. Other files of an earlier export's
- * folder, such as a README.md, are linked into the new one before the exchange: no kill leaves them only in a folder
- * that is to be deleted. */
+ * A kill leaves the folder beside NAME, which the next export of this name cleans; after a kill between the two renames
+ * it first gives the earlier export its name back. Files of an earlier export's folder that no export writes, such as a
+ * README.md, are linked into the new one before the exchange. */
 #include "cmd/export_folder.h"
 
 #include "ckpt/checkpoint_folders.h"

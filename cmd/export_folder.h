@@ -17,14 +17,13 @@ struct export_folder {
     struct run_lock *lock;                        /* of `work`; owned; NULL: not open */
 };
 
-/* Makes the folders above `out`. STATUS_USAGE: `out` is neither absent nor empty nor an earlier export, or cannot be
+/* Makes the folders above `out`. STATUS_USAGE: `out` is neither absent nor empty nor an earlier export, cannot be
  * replaced as a whole, or another process exports into it; STATUS_DATA: the folder beside it cannot be made. The caller
  * closes the folder also after an error. */
 enum status export_folder_open(struct export_folder *folder, const char *out, struct error *err);
 
-/* Renames `fresh` to `out`, in one call if the file system can exchange two folders. Files of an earlier export's
- * folder that no export writes are kept. STATUS_DATA: it cannot, and `out` is as it was; STATUS_USAGE: another process
- * has taken over. */
+/* Renames `fresh` to `out`, in one call if the file system can exchange two folders. STATUS_DATA: it cannot, and `out`
+ * is as it was; STATUS_USAGE: another process has taken over. */
 enum status export_folder_publish(struct export_folder *folder, struct error *err);
 
 /* Deletes what is left beside `out`. */

@@ -1,8 +1,6 @@
-/* inspect.c: `ztrain inspect DIR [--tensors]` prints what a checkpoint holds.
- *
- * The summary comes from the manifest alone. For a run folder it also lists the checkpoints that were moved aside and
- * those that cannot be read. --tensors reads the weights (and verifies every frame that it reads) through one buffer of
- * CHUNK elements, so its memory does not depend on the model. */
+/* inspect.c: `ztrain inspect DIR [--tensors]` prints what a checkpoint holds, from its manifest; of a run folder also
+ * the checkpoints that were moved aside or cannot be read. --tensors reads and verifies the weights, CHUNK elements at
+ * a time. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
@@ -10,12 +8,12 @@
 #include "cmd/commands.h"
 #include "core/memory.h"
 #include "core/printable.h"
+#include "core/size_text.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { CHUNK = 1 << 20 };
 
@@ -25,19 +23,6 @@ static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
                             "  --tensors    print each tensor with mean, standard deviation, minimum and maximum\n";
-
-/* "1.23 GB" */
-static const char *human_bytes(double bytes, char out[32])
-{
-    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
-    size_t u = 0;
-    while (bytes >= 999.5 && u + 1 < COUNT_OF(units)) {
-        bytes /= 1000;
-        u++;
-    }
-    snprintf(out, 32, u ? "%.3g %s" : "%.0f %s", bytes, units[u]);
-    return out;
-}
 
 static int64_t tensor_integer(const json_t *object, const char *member)
 {
@@ -104,7 +89,7 @@ static void print_unread(const char *folder)
 static void print_others(const char *dir)
 {
     struct checkpoint_list aside;
-    char folder[FS_PATH_MAX], size[32];
+    char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
     bool is_checkpoint;
     if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
         return;
@@ -118,7 +103,7 @@ static void print_others(const char *dir)
         const struct checkpoint_entry *entry = &aside.entries[i];
         if (entry->ok)
             printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->step,
-                   entry->evaluation_due ? ", before its evaluation" : "", human_bytes((double)entry->bytes, size));
+                   entry->evaluation_due ? ", before its evaluation" : "", size_round(entry->bytes, size));
         else
             printf("  %-28s %s: %s\n", PRINTABLE(entry->name), entry->unread ? "unread" : "damaged",
                    PRINTABLE(entry->damage));
@@ -152,7 +137,7 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
     const struct train_position *position = &checkpoint->position;
-    char size[32], raw[32];
+    char size[SIZE_TEXT_MAX], raw[SIZE_TEXT_MAX];
     size_t i;
     json_t *element;
     int64_t params = 0, state_bytes = 0, stored = 0, world = checkpoint->world;
@@ -173,13 +158,12 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(string_of(checkpoint->model, "model_type")), params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
-    printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", human_bytes((double)state_bytes, raw));
-    printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", human_bytes((double)stored, size),
+    printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", size_round(state_bytes, raw));
+    printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", size_round(stored, size),
            (double)state_bytes / (double)stored, tensor_integer(manifest, "compression_level"));
-    printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
-    json_array_foreach(json_object_get(manifest, "files"), i, element)
-        printf("  %-28s %s\n", PRINTABLE(string_of(element, "name")),
-               human_bytes((double)tensor_integer(element, "bytes"), size));
+    printf("files        %s\n", size_round(checkpoint->bytes, size));
+    json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
+        "  %-28s %s\n", PRINTABLE(string_of(element, "name")), size_round(tensor_integer(element, "bytes"), size));
     print_others(dir);
     if (checkpoint->machine)
         print_members("machine", checkpoint->machine);

@@ -1,5 +1,4 @@
-/* libraries.c: the versions that the libraries report at run time, next to the versions of the headers that ztrain was
- * built with, and the files that the dynamic linker has found. */
+/* libraries.c: versions at run time, next to those of the headers that ztrain was built with, and files. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "cmd/libraries.h"
 

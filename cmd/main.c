@@ -45,9 +45,9 @@ static bool is_self(void)
            executed.st_dev == named.st_dev && executed.st_ino == named.st_ino;
 }
 
-/* OpenMP's threads spin while they wait for each other, by default for milliseconds. Beside another busy process that
- * costs most of a step, so they spin for a moment here and then sleep (docs/performance.md). The run time reads its
- * settings when it is loaded: the program starts itself again with them, where it can. A user's own setting stays. */
+/* OpenMP's threads spin for milliseconds while they wait for each other, which costs most of a step beside another busy
+ * process. Here they spin for a moment, then sleep (docs/performance.md). The run time reads its settings when it is
+ * loaded, so the program starts itself again with them. A user's own setting stays. */
 static void let_threads_sleep(char **argv)
 {
     static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};

@@ -8,7 +8,6 @@
 #include "gpu/simulate/op_estimate.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,12 @@
 /* plan_fit.c: `ztrain plan --fit`.
  *
- *   every setting (memory_tunables.h)  ->  built on paper: its bytes  ->  the two largest micro-batches that fit with
- * the same tunables  ->  walked through (simulated_run.h): its time  ->  by time
+ *   every setting (memory_tunables.h): its bytes  ->  of those that fit, the two largest micro-batches with the same
+ *   tunables: a simulated step (simulated_run.h)  ->  by time
  *
- * The time of a setting with offload counts as a little longer, as its estimate is less certain (doubt). Among settings
- * that then take about the same time the one with the fewest changes to the run spec is the best, and one that rounds
- * results differently than the run spec asks for is listed, but is the best only if nothing else fits.
- *
- * NVMe is searched where the host memory of a node is limited, or where the run spec asks for it: it is slower than
- * host memory and takes as much of the device. */
+ * The time of a setting with offload counts as a little longer: its estimate is less certain (doubt). Among about equal
+ * times the fewest changes to the run spec win. A setting that rounds results differently than the spec asks for is
+ * listed, but is the best only if nothing else fits. NVMe is searched where the host memory of a node is limited, or
+ * where the run spec asks for it: it is slower, and takes as much of the device. */
 #include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
 #include "core/log.h"
@@ -106,9 +104,7 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
     return STATUS_OK;
 }
 
-/* Whether at least two larger micro-batches fit with the same tunables. They are hardly slower: a step has fewer of
- * them.
- */
+/* Whether two larger micro-batches fit with the same tunables: they are hardly slower. */
 static bool has_larger(const struct fit_plan *p, const struct fit_candidate *c)
 {
     int larger = 0;

@@ -1,7 +1,6 @@
 #include "cmd/sample_model.h"
 
 #include "ckpt/huggingface/huggingface.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/printable.h"

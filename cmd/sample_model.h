@@ -1,9 +1,5 @@
-/* sample_model.h: a trained model that generates: its weights from a checkpoint, a run or a Hugging Face folder, alone
- * on one device.
- *
- *   sample_model_open    finds the folder and reads the description: what is asked of the model can be checked
- *   sample_model_start   plans and allocates the memory, and reads the weights
- */
+/* sample_model.h: a trained model that generates, alone on one device: from a checkpoint, a run or a Hugging Face
+ * folder. sample_model_open() finds it and reads its description, sample_model_start() its weights. */
 #pragma once
 
 #include "ckpt/checkpoint.h"
@@ -12,7 +8,6 @@
 #include "core/model/model_config.h"
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"
-#include "gpu/arena.h"
 #include "gpu/model/generate.h"
 
 struct sample_model {
@@ -36,9 +31,9 @@ struct sample_model {
     struct param_verbs verbs;
 };
 
-/* Opens `dir`: a checkpoint, a run (its newest valid checkpoint; `best`: the one with the best evaluation), a
- * Hugging Face folder, or the name of a model in the local cache. STATUS_USAGE: the model is a classifier, or looks
- * both ways. Afterwards, and after an error, sample_model_close() frees everything. */
+/* `dir`: a checkpoint, a run (its newest valid checkpoint; `best`: the one with the best evaluation), a Hugging Face
+ * folder, or the name of a model in the local cache. STATUS_USAGE: a classifier, or a model that looks both ways. Also
+ * after an error, sample_model_close() frees everything. */
 enum status sample_model_open(struct sample_model *model, const char *dir, bool best, struct error *err);
 
 struct sample_request {

@@ -8,7 +8,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 static const char USAGE[] =
@@ -23,9 +22,9 @@ static const char USAGE[] =
 
 enum verify_outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
-/* Verifies one folder and prints its line, except for damage, which is left in err. A failure while the folder is
- * deleted or replaced is not damage, and neither is a disk that cannot be read. listed: among the checkpoints of a run,
- * where a folder with others in it is damage. */
+/* Verifies one folder and prints its line, except for damage, which is left in err. A folder that is deleted or
+ * replaced meanwhile is not damaged, nor is a disk that cannot be read. listed: among the checkpoints of a run, where a
+ * folder with others in it is damage. */
 static enum verify_outcome verify_one(const char *folder, bool listed, struct error *err)
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {

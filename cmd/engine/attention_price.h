@@ -3,8 +3,7 @@
 
 #include "cmd/engine/engine.h"
 
-/* Tells, on rank 0, that attention runs on ztrain's kernels, why, and how much longer a step takes for it by the model
- * of `ztrain plan --speed`: a warning where cuDNN could compute it, else (fp32, a soft cap) a line, whose price is the
- * difference to cuDNN's speed in 16 bits without the cap. To be called when the products of the run have been prepared.
+/* On rank 0: that attention runs on ztrain's kernels, why, and by how much `ztrain plan --speed` says that lengthens a
+ * step. A warning where cuDNN could compute it, else (fp32, a soft cap) a line. After the run's products are prepared.
  */
 void attention_price_warn(const struct engine *engine);

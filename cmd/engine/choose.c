@@ -184,9 +184,8 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 
 /* ---- multiprocessors for NCCL -------------------------------------------- */
 
-/* With auto, a GPU gives up a sixth of its multiprocessors at most: smaller GPUs have no NVLink that needs
- * so many blocks. Only at stage 3 every micro-batch's products run beside collectives; docs/performance.md has the
- * share of time from which the limit pays. */
+/* With auto, a GPU gives up a sixth of its multiprocessors at most: smaller GPUs have no NVLink that needs so many
+ * blocks. Only at stage 3 all products run beside collectives (docs/performance.md). */
 enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
 
 /* A rank's GPU. */
@@ -291,9 +290,8 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
 
 /* ---- CUDA graphs --------------------------------------------------------- */
 
-/* The time of launching is estimated from: the number of launches for a layer, forward and backward, with its share of
- * the update; the host's seconds for one launch; the share of its peak that a GPU reaches; the peak assumed for a GPU
- * whose peak is unknown. */
+/* Launches of a layer, forward and backward, with its share of the update; the host's seconds for one; the share of its
+ * peak that a GPU reaches; the peak of an unknown GPU. */
 static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
 
 /* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. Even when the GPU takes twice

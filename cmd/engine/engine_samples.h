@@ -1,8 +1,7 @@
 /* engine_samples.h: train.samples: how the model that trains continues a few prompts, greedily, at each evaluation.
  *
- * All ranks generate the same text: at ZeRO stage 3 each token gathers every unit once more, as an evaluation does. A
- * token is rank 0's choice. Between two steps generation uses the transformer's activations, and of its own only the
- * keys and values; the bits of training do not change. */
+ * All ranks generate the same text, by rank 0's choice of each token; at ZeRO stage 3 each token gathers every unit.
+ * Generation uses the transformer's activations between two steps: the bits of training do not change. */
 #pragma once
 
 #include "core/model/end_tokens.h"
@@ -21,9 +20,8 @@ struct engine_samples {
     struct generator *generator;
 };
 
-/* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE: a text, and the model has no tokenizer that
- * ztrain reads; an id that is not in the vocabulary; a prompt that fills data.seq_length; a model that is no causal
- * language model. The messages name the prompt. */
+/* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE, with the prompt's number: a text without a
+ * tokenizer; an id outside the vocabulary; a prompt that fills data.seq_length; no causal language model. */
 enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
                                struct engine_samples **samples, struct error *err);
 

@@ -162,9 +162,8 @@ static int read_program(struct dl_phdr_info *info, size_t size, void *id)
     return 1;
 }
 
-/* What a test is valid for: the GPU itself, its driver, the libraries, this build of ztrain, and what the environment
- * chooses among products. The linker makes the build ID from all that it links, kernels included. Returns false if the
- * program has none. */
+/* What a test is valid for: the GPU, its driver, the libraries, the environment's choices, and this build: the linker
+ * makes its ID from all that it links, kernels included. false: there is none. */
 static bool hash_of_machine(const struct device *device, uint64_t *result)
 {
     static const char *const variables[] = {"ZTRAIN_GEMM_EPILOGUES", "ZTRAIN_CUDA_TF32"};

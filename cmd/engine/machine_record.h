@@ -1,6 +1,5 @@
-/* machine_record.h: the machine as far as it decides the bits of a run's results beyond the run spec: the device, the
- * CPU kernels, the versions of GPU libraries. Each checkpoint records it ("machine" in its manifest), and a run that
- * continues with other hardware logs the differences. */
+/* machine_record.h: what of the machine decides the bits of a run: the device, CPU kernels, versions of GPU libraries.
+ * Each checkpoint has it ("machine" in its manifest); a run that continues elsewhere logs the differences. */
 #pragma once
 
 #include "ckpt/checkpoint.h"
@@ -9,9 +8,8 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
-/* Describes the machine that this rank computes with: a flat object of strings, numbers and booleans, owned by the
- * caller (json_decref). To be called after the device's memory is laid out, because the device may open its libraries
- * until then. */
+/* A flat object of strings, numbers and booleans, owned by the caller (json_decref). To be called after the device's
+ * memory is laid out: the device may open its libraries until then. */
 json_t *machine_record_to_json(const struct device *device);
 
 /* The CPU kernels that a checkpoint was computed with. False: it does not record them, or was not computed on a CPU. */

@@ -12,13 +12,13 @@ enum status memory_limit_check(const struct engine *engine, struct error *err);
  * process could leave room for it, and nothing need be tested or measured before. Not collective. */
 enum status memory_size_check(const struct engine *engine, struct error *err);
 
-/* STATUS_DEVICE if the host memory that is planned exceeds what this machine has, or its control group may use: the
- * kernel would kill a rank. It counts the rank's own plan, or those of all ranks of a supervisor. Not collective, and
- * machines may differ: the caller agrees. */
+/* STATUS_DEVICE if the planned host memory of this rank, or of all ranks of a supervisor, exceeds what the machine has
+ * or its control group may use: the kernel would kill a rank. Not collective, and machines may differ: the caller
+ * agrees. */
 enum status memory_node_check(const struct engine *engine, struct error *err);
 
-/* To be called when libraries are loaded and communicators connected, and no arena is allocated yet. STATUS_DEVICE if
- * the arenas of the ranks on this GPU take more than its driver reports as free; the message names the other processes
- * on it, and settings that would fit. A warning if they leave less than the kernels that are loaded later are expected
- * to take. Collective, but ranks may return different results: the caller agrees. */
+/* To be called when libraries are loaded and communicators connected, before an arena is allocated. STATUS_DEVICE if
+ * the arenas of the ranks on this GPU take more than is free; the message names other processes on it, and settings
+ * that fit. Warns if they leave less than the kernels that are loaded later take. Collective, but ranks may return
+ * different results: the caller agrees. */
 enum status memory_free_check(const struct engine *engine, struct error *err);

@@ -1,7 +1,5 @@
-/* memory_plan.h: a rank's memory: its plan, its allocation, its print and its end.
- *
- * Everything that a step uses is laid out in three arenas by one function (lay_out), which runs dry for the plan, and
- * again in memory of exactly the planned size; nothing is allocated inside a step. */
+/* memory_plan.h: the memory of a rank. One function lays out everything that a step uses in three arenas; it runs dry
+ * for the plan, and again in memory of exactly that size. Nothing is allocated inside a step. */
 #pragma once
 
 #include "core/status.h"
@@ -38,9 +36,9 @@ size_t memory_plan_node_spare(const struct engine *engine);
 /* Host memory of this machine, where the plan is for it; else UINT64_MAX. */
 uint64_t memory_plan_node_limit(const struct engine *engine);
 
-/* Fills engine->plan; the device, ZeRO and the transformer exist. engine_build() calls it. Decides whether there is a
- * snapshot for checkpoints in the background (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there
- * has to be one, and it does not fit. */
+/* Fills engine->plan, at the end of engine_build(). Decides whether there is a snapshot for checkpoints in the
+ * background (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there has to be one, and it does not
+ * fit. */
 enum status memory_plan_make(struct engine *engine, struct error *err);
 
 /* Lets the device load libraries and choose kernels for the step (ops_prepare()), which takes memory of its own: before

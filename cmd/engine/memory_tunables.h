@@ -1,8 +1,7 @@
-/* memory_tunables.h: the settings of a run spec that decide how much memory a rank takes, as a table: the values of
- * each, what it costs to turn it that far, and the lines of the run spec. Settings that fit are searched in this table
- * (memory_limit.h).
+/* memory_tunables.h: the settings of a run spec that decide how much memory a rank takes, as a table: values, what they
+ * cost, their lines of the run spec. `plan --fit` and the advice of memory_limit.h search it.
  *
- * To add a tunable: a constant in enum memory_tunable_name, its values, a row, and the field of the run spec in
+ * To add one: a constant in enum memory_tunable_name, its values, a row, and the field of the run spec in
  * memory_setting_of() and memory_setting_apply(). */
 #pragma once
 

@@ -1,8 +1,5 @@
-/* simulated_run.c: see simulated_run.h.
- *
- * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
- * (gpu/simulate/simulated_device.h), with ranks that exist on paper (comm/transport_simulated.h). A later step is
- * measured, because the first has no work left over from a step before. */
+/* simulated_run.c: the transformer and ZeRO run on simulated_device.h and transport_simulated.h. A later step is measured:
+ * the first has no work left over from a step before. */
 #include "cmd/engine/simulated_run.h"
 
 #include "core/log.h"

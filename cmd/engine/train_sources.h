@@ -12,9 +12,9 @@ struct train_sources {
     struct data_fingerprint fingerprint;        /* of all data in order, and of the weights or epochs of a mixture */
 };
 
-/* Opens everything that data.train names, checks the first tokens and a sample of every shard against the vocabulary,
- * and reads the labels of a classifier. STATUS_DATA: token_set_open(), token_set_check() and label_set_open(); a shard
- * is in two sources; two sources name their labels differently. On failure too, the caller releases `sources`. */
+/* Opens everything that data.train names, checks a sample of every shard against the vocabulary, and reads a
+ * classifier's labels. STATUS_DATA: token_set_open(), token_set_check(), label_set_open(); a shard is in two sources;
+ * two sources name their labels differently. On failure too, the caller releases `sources`. */
 enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
                                struct error *err);
 void train_sources_release(struct train_sources *sources); /* all zero: nothing */

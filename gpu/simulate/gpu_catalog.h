@@ -4,7 +4,6 @@
 #include "core/dtype.h"
 #include "core/status.h"
 
-#include <stddef.h>
 
 struct gpu_model {
     const char *option; /* "h100" */

@@ -5,24 +5,20 @@
  * Memory-bound kernels reach the share of the bandwidth that their accesses and registers allow, judged from their
  * compiled code: from 2.0 TB/s (head norms) to 2.7 TB/s (SwiGLU).
  *
- * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
- * length; bidirectional attention computes twice the pairs at the same rate. A backward pass whose results repeat bit
- * for bit moves T x T values per head through memory. Attention with a soft cap, or in fp32, is computed by ztrain's
- * kernels, which need no such values; they are given half of that speed, as FlashAttention-2, whose tensor-core
- * instructions they use, has it next to FlashAttention-3 on an H100 (Shah and others 2024: 1.5 to 2.0 times as fast).
+ * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention; bidirectional attention
+ * computes twice the pairs at the same rate. A backward pass whose results repeat bit for bit moves T x T values per
+ * head through memory. With a soft cap, or in fp32, ztrain's kernels compute it, at half of that speed: so
+ * FlashAttention-2, whose tensor-core instructions they use, stands next to FlashAttention-3 (Shah and others 2024: 1.5
+ * to 2.0 times).
  *
- * Dropout of the weights: cuDNN reads which weights are kept, 16 bits each, which a kernel writes before
- * (core/training/dropout.h; its loop has 14 instructions a weight), each at a copy's share of the bandwidth. ztrain's
- * kernels have the numbers where they need them, in 18 instructions a weight and pass: one pass forward, three
- * backward, which then computes eight products instead of seven. Instructions are counted in the sources, at 128 a
- * clock of 1.7 GHz and multiprocessor.
+ * Dropout of the weights: a kernel writes which are kept, 16 bits each (core/training/dropout.h; 14 instructions a
+ * weight), and cuDNN reads them, at a copy's share of the bandwidth. ztrain's kernels compute them in 18 instructions a
+ * weight and pass: one forward, three backward, which then has eight products instead of seven. Instructions are
+ * counted in the sources, at 128 a clock of 1.7 GHz and multiprocessor.
  *
- * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm/gemm_cuda_plan.h). A GPU
- * times both ways, so a step is not slower for it. What a bias gradient costs as an epilogue is not known, so it counts
- * as a pass of its own; ASSUME_FUSED_BIAS is the other end. So does SwiGLU; ASSUME_FUSED_SWIGLU gives the bytes that it
- * moves in products the costs of GELU's, and cuDNN's products the speed of cublasLt's.
- *
- * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
+ * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm/gemm_cuda_plan.h). A bias
+ * gradient counts as a pass of its own, as its cost as an epilogue is not known; ASSUME_FUSED_BIAS is the other end. So
+ * does SwiGLU; ASSUME_FUSED_SWIGLU gives its bytes the costs of GELU's, and cuDNN's products the speed of cublasLt's.
  *
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/simulate/op_estimate.h"
@@ -50,13 +46,7 @@ static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data she
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
 static const double gap_seconds = 1.5e-6;
 
-/* Shares of the memory's bandwidth. Some of them are those of kernels that were changed for it, estimated, not
- * measured: norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of
- * the 8 blocks a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the
- * heads that is mostly idle, and 32 more bytes a thread on their way; the loss has 48 KiB a multiprocessor on their
- * way, 16 before, and spends a third of the instructions on an exponential; norm_bwd has 24 or 32 warps a
- * multiprocessor on their way, where 127 registers left room for 16; column sums have four 16-byte loads a thread under
- * way. */
+/* Shares of the memory's bandwidth: estimated from accesses and registers, not measured. */
 static const double share_norm_fwd = 0.79, share_norm_bwd = 0.686, share_head_norm = 0.6, share_rope = 0.746,
                     share_pointwise = 0.805, share_loss = 0.716, share_embedding = 0.45, share_optimizer = 0.746,
                     share_columns = 0.805;

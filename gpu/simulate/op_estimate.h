@@ -1,9 +1,8 @@
 /* op_estimate.h: how long an op takes on a GPU that need not be here: estimated, never measured.
  *
- * The time at the ceiling is the time that the fastest products and copies need for the op's work (op_cost.h): 80 % of
- * the peak, 90 % of the memory's bandwidth. The expected time comes from efficiencies that are calibrated for the H100,
- * whose sources op_estimate.c states, and scaled to other GPUs by their data sheets. docs/performance.md states
- * their accuracy. */
+ * At the ceiling: what the fastest products and copies need for the op's work (op_cost.h), 80 % of the peak, 90 % of
+ * the memory's bandwidth. Expected: by efficiencies calibrated for the H100 (op_estimate.c has the sources), scaled to
+ * other GPUs by their data sheets. docs/performance.md states the accuracy. */
 #pragma once
 
 #include "gpu/ops.h"

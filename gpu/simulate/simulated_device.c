@@ -1,10 +1,6 @@
-/* simulated_device.c: the backend of a GPU that need not exist.
- *
- * The head's logits take a share of its memory. Attention is planned with ztrain's kernels: the workspace of cuDNN's
- * plans is known only on the GPU itself.
- *
- * The host enqueues an event's record before it makes a stream wait for it, so one pass in the order of calls advances
- * all clocks correctly. */
+/* simulated_device.c: the head's logits take a share of its memory; attention has the workspace of ztrain's kernels, as
+ * that of cuDNN's plans is known only on the GPU itself. The host enqueues an event's record before a stream waits for
+ * it, so one pass in the order of calls advances all clocks. */
 #include "gpu/simulate/simulated_device.h"
 
 #include "core/memory.h"
@@ -180,9 +176,8 @@ static void simulated_small_work(struct stream *stream)
         run_estimate(stream, &estimate);
 }
 
-/* Seconds until a copy between a GPU and its host moves its first byte, and until a host function runs: assumptions, of
- * the size that a driver's queue, a DMA engine and the wake-up of a thread take. They keep offload of small models from
- * looking free. */
+/* Assumed seconds until a copy between GPU and host moves its first byte, and until a host function runs: a driver's
+ * queue, a DMA engine, the wake-up of a thread. They keep offload of small models from looking free. */
 static const double copy_start = 10e-6, host_function_start = 20e-6;
 
 static void simulated_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
