@@ -19,3 +19,6 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
  * simulated_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the smallest need. */
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
                      const struct run_spec *spec, struct error *err);
+
+/* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
+enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);

@@ -351,6 +351,14 @@ static enum status refuse(const struct fit_plan *p, struct error *err)
 
 /* ---- the plan ------------------------------------------------------------ */
 
+enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err)
+{
+    if (!text || size_parse(text, bytes))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "--%s: '%s' is not a size", option, text);
+    return error_hint(err, SIZE_FORMS);
+}
+
 /* The device memory of a rank: --memory or train.memory_limit, but not more than the GPU has. */
 static enum status find_limit(struct fit_plan *p, const char *memory, const struct run_spec *spec, struct error *err)
 {

@@ -21,7 +21,7 @@ static void print_head(const struct simulated_run *p)
     if (spec->recompute != RECOMPUTE_NONE)
         printf(", recomputed in backward (%s)", recompute_name(spec->recompute));
     putchar('\n');
-    if (plan_uses_disk(spec))
+    if (zero_uses_disk(&spec->zero))
         simulated_machine_print_disk(p->machine);
     for (int i = 0; i < ASSUMPTION_COUNT; i++)
         if (gpu_assumes(&p->machine->settings, (enum assumption)i))

@@ -61,10 +61,8 @@ static bool snapshot_exceeds_limit(const struct engine *t)
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
 static bool wants_snapshot(const struct run_spec *spec)
 {
-    const bool on_disk =
-        spec->zero.offload_optimizer.device == OFFLOAD_NVME || spec->zero.offload_param.device == OFFLOAD_NVME;
     return spec->checkpoint.decoupled == SPEC_DECOUPLED_ON ||
-           (spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && !on_disk);
+           (spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && !zero_uses_disk(&spec->zero));
 }
 
 /* The share of a node's memory that a plan with a snapshot may take with auto: the files that are read and written, and
@@ -74,12 +72,11 @@ static const double auto_share = 0.8;
 /* Of a limited process, for what the plan does not count: stacks of threads, malloc's arenas, buffers of files. */
 static const double process_reserve = 256 << 20;
 
-/* Whether the host memory that this rank allocates by itself fits into what the limits of its process leave. */
-static bool fits_process(const struct engine *t, double share)
+/* Host memory that this rank takes. */
+static size_t rank_host_bytes(const struct engine *t)
 {
     const struct memory_plan *plan = &t->plan;
-    const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
-    return (double)(plan->host.used + device) + process_reserve <= share * (double)machine_process_room();
+    return plan->host.used + (t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0);
 }
 
 /* What the snapshot does not fit into; NULL: it fits into train.memory_limit, into the host memory of this rank's node
@@ -93,7 +90,7 @@ static const char *snapshot_obstacle(const struct engine *t)
         machine_memory("", &machine);
     if (snapshot_exceeds_limit(t))
         return "train.memory_limit";
-    if (t->comm && !fits_process(t, share))
+    if (t->comm && (double)rank_host_bytes(t) + process_reserve > share * (double)machine_process_room())
         return "the memory limit of its process (ulimit -v, ulimit -d)";
     return node > share * (double)memory_plan_node_limit(t) || node > share * (double)machine.available
                ? "a node's memory"
@@ -144,9 +141,7 @@ size_t memory_plan_device_bytes(const struct memory_plan *plan)
 
 size_t memory_plan_node_bytes(const struct engine *t)
 {
-    const struct memory_plan *plan = &t->plan;
-    const size_t device = t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0;
-    return ranks_of_node(t) * (plan->host.used + device);
+    return ranks_of_node(t) * rank_host_bytes(t);
 }
 
 size_t memory_plan_node_spare(const struct engine *t)

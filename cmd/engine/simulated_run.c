@@ -1,9 +1,8 @@
-/* simulated_run.c: the transformer and ZeRO run on simulated_device.h and transport_simulated.h. A later step is measured:
- * the first has no work left over from a step before. */
+/* simulated_run.c: the transformer and ZeRO run on simulated_device.h and transport_simulated.h. A later step is
+ * measured: the first has no work left over from a step before. */
 #include "cmd/engine/simulated_run.h"
 
 #include "core/log.h"
-#include "core/size_text.h"
 #include "gpu/peaks.h"
 
 #include <math.h>
@@ -17,14 +16,6 @@ double *simulated_machine_limit(const struct simulated_machine *machine, struct 
 }
 
 /* ---- the question -------------------------------------------------------- */
-
-enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err)
-{
-    if (!text || size_parse(text, bytes))
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "--%s: '%s' is not a size", option, text);
-    return error_hint(err, SIZE_FORMS);
-}
 
 /* Parses a rate per second: "400Gbit", "450GB". The error begins with option and word. */
 static enum status parse_rate(const char *option, const char *word, const char *text, double *bytes_per_s,
@@ -210,7 +201,7 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
 static enum status walk_steady_step(struct simulated_run *w, int64_t micro_batches, struct simulated_times *times,
                                     struct error *err)
 {
-    const int before = plan_uses_disk(w->engine.spec) ? 3 : 1;
+    const int before = zero_uses_disk(&w->engine.spec->zero) ? 3 : 1;
     for (int i = 0; i < before; i++)
         TRY(walk_step(w, micro_batches, err));
     simulated_device_reset(w->engine.device);
@@ -254,11 +245,6 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     simulated_device_set(w->engine.device, &settings);
     transport_simulated_set_link(w->comm, &used);
     return walk_long_step(w, times, err);
-}
-
-bool plan_uses_disk(const struct run_spec *spec)
-{
-    return spec->zero.offload_optimizer.device == OFFLOAD_NVME || spec->zero.offload_param.device == OFFLOAD_NVME;
 }
 
 void simulated_machine_print_disk(const struct simulated_machine *machine)

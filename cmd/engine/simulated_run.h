@@ -29,17 +29,13 @@ int simulated_node_ranks(int per_node, int world);
 enum status simulated_machine_find(const struct machine_question *question, struct simulated_machine *machine,
                                    struct error *err);
 
-/* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
-enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);
-
 /* The link that limits a step: the network if there are several nodes, else the link inside the node. */
 double *simulated_machine_limit(const struct simulated_machine *machine, struct comm_link *link);
 
-/* Whether a run offloads to NVMe, and the line about the disk that such a plan assumes. */
-bool plan_uses_disk(const struct run_spec *spec);
+/* The line about the disk that is assumed for a run that offloads to NVMe. */
 void simulated_machine_print_disk(const struct simulated_machine *machine);
 
-/* A run that exists on paper. */
+/* A run on such a machine. */
 struct simulated_run {
     const struct simulated_machine *machine; /* borrowed */
     struct engine engine;

@@ -27,6 +27,12 @@ struct zero_settings { /* DeepSpeed's zero_optimization */
         sub_group_size; /* elements that an offloaded optimizer updates at a time, at most SUB_GROUP_MAX; 0: those */
 };
 
+/* Whether state is offloaded to nvme. */
+static inline bool zero_uses_disk(const struct zero_settings *zero)
+{
+    return zero->offload_optimizer.device == OFFLOAD_NVME || zero->offload_param.device == OFFLOAD_NVME;
+}
+
 /* The most elements that the optimizer updates at a time where they pass through buffers. */
 enum { SUB_GROUP_MAX = 1 << 21 };
 
