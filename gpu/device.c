@@ -47,16 +47,6 @@ void device_free_host(struct device *device, void *memory, size_t bytes)
         device_backend_of(device)->free_host(device, memory, bytes);
 }
 
-enum status device_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
-{
-    return device_backend_of(device)->pin_host(device, memory, bytes, err);
-}
-
-void device_unpin_host(struct device *device, void *memory, size_t bytes)
-{
-    device_backend_of(device)->unpin_host(device, memory, bytes);
-}
-
 enum status device_check(struct device *device, struct error *err)
 {
     const struct device_backend *backend = device_backend_of(device);

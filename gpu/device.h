@@ -74,11 +74,6 @@ bool device_available_bytes(struct device *device, size_t *bytes);
 enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
 void device_free_host(struct device *device, void *memory, size_t bytes);
 
-/* Pins existing host memory, such as a segment shared with other processes: until it is unpinned, it is like memory of
- * device_alloc_host(). */
-enum status device_pin_host(struct device *device, void *memory, size_t bytes, struct error *err);
-void device_unpin_host(struct device *device, void *memory, size_t bytes);
-
 enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker thread */ };
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void stream_free(struct stream *stream); /* waits for its work */

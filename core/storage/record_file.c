@@ -5,7 +5,6 @@
 #include "core/round_up.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { NO_RECORD = -1 };
@@ -25,7 +24,6 @@ struct record_file {
     struct record_buffer *buffers;
     pthread_mutex_t mutex; /* of the buffers' record, and of failure */
     struct error failure;  /* the first; code STATUS_OK: none */
-    _Atomic int64_t read, written;
 };
 
 int64_t record_file_bytes(const int64_t *bytes, int records)
@@ -116,7 +114,6 @@ static void start(struct record_file *file, struct record_buffer *buffer, int re
     ASSERT(file->bytes[record] > 0);
     const struct io_transfer transfer = {
         .write = write, .data = buffer->memory, .bytes = file->bytes[record], .offset = file->offset[record]};
-    atomic_fetch_add(write ? &file->written : &file->read, file->bytes[record]);
     file->disk->submit(file->disk, &buffer->request, &transfer);
 }
 
@@ -193,7 +190,6 @@ static enum status transfer_part(struct record_file *file, bool write, int recor
     struct io_request request = {0};
     const struct io_transfer transfer = {
         .write = write, .data = memory, .bytes = bytes, .offset = file->offset[record] + offset};
-    atomic_fetch_add(write ? &file->written : &file->read, bytes);
     file->disk->submit(file->disk, &request, &transfer);
     if (file->disk->wait(file->disk, &request, err) != STATUS_OK)
         keep_failure(file, err);
@@ -230,10 +226,4 @@ enum status record_file_status(struct record_file *file, struct error *err)
         *err = file->failure;
     pthread_mutex_unlock(&file->mutex);
     return status;
-}
-
-void record_file_traffic(const struct record_file *file, int64_t *read, int64_t *written)
-{
-    *read = atomic_load(&file->read);
-    *written = atomic_load(&file->written);
 }

@@ -57,6 +57,3 @@ enum status record_file_write_part(struct record_file *file, int record, int64_t
 enum status record_file_flush(struct record_file *file, struct error *err);
 /* The first failure so far, without waiting. */
 enum status record_file_status(struct record_file *file, struct error *err);
-
-/* Bytes read and written since the file was made. */
-void record_file_traffic(const struct record_file *file, int64_t *read, int64_t *written);

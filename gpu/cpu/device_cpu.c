@@ -84,19 +84,6 @@ static void cpu_free(struct device *device, void *memory, size_t bytes)
     munmap(memory, (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE));
 }
 
-/* The CPU reaches all host memory: there is nothing to pin. */
-
-static enum status cpu_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
-{
-    (void)device, (void)memory, (void)bytes, (void)err;
-    return STATUS_OK;
-}
-
-static void cpu_unpin_host(struct device *device, void *memory, size_t bytes)
-{
-    (void)device, (void)memory, (void)bytes;
-}
-
 /* ---- streams ------------------------------------------------------------- */
 
 enum { RING_SLOTS = 256 };
@@ -371,8 +358,6 @@ static const struct device_backend cpu_backend = {
     .free = cpu_free,
     .alloc_host = cpu_alloc,
     .free_host = cpu_free,
-    .pin_host = cpu_pin_host,
-    .unpin_host = cpu_unpin_host,
     .workspace_bytes = ops_cpu_workspace_bytes,
     .stream_new = cpu_stream_new,
     .stream_free = cpu_stream_free,

@@ -112,8 +112,6 @@ bool cuda_available(struct device *device, size_t *bytes);
 void cuda_free(struct device *device, void *memory, size_t bytes);
 enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
 void cuda_free_host(struct device *device, void *memory, size_t bytes);
-enum status cuda_pin_host(struct device *device, void *memory, size_t bytes, struct error *err);
-void cuda_unpin_host(struct device *device, void *memory, size_t bytes);
 
 enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void cuda_stream_free(struct stream *stream);

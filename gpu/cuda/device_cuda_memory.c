@@ -120,25 +120,3 @@ void cuda_free_host(struct device *device, void *memory, size_t bytes)
     range_remove(device->private_, memory);
     cuda_check(device->private_, cudaFreeHost(memory), "cudaFreeHost");
 }
-
-enum status cuda_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
-{
-    struct cuda_device *cuda = device->private_;
-    cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
-    if (code != cudaSuccess) {
-        cudaGetLastError();
-        return error_set(err, STATUS_DEVICE, "cannot pin %.3f GiB of host memory: %s; hint: see `ulimit -l`",
-                         in_gib(bytes), cudaGetErrorString(code));
-    }
-    enum status status = range_add(cuda, memory, bytes, err);
-    if (status != STATUS_OK)
-        cudaHostUnregister(memory);
-    return status;
-}
-
-void cuda_unpin_host(struct device *device, void *memory, size_t bytes)
-{
-    (void)bytes;
-    range_remove(device->private_, memory);
-    cuda_check(device->private_, cudaHostUnregister(memory), "cudaHostUnregister");
-}

@@ -64,11 +64,6 @@ void generator_reset(struct generator *g)
     g->cache.held = 0;
 }
 
-int64_t generator_held(const struct generator *g)
-{
-    return g->cache.held;
-}
-
 /* From the head's product to the values whose softmax is the distribution of the next token. */
 static void finish_logits(struct generator *g)
 {

@@ -27,9 +27,6 @@ void generator_layout(struct generator *generator, struct arena *arena);
 /* Forgets the sequence. */
 void generator_reset(struct generator *generator);
 
-/* The tokens of the sequence so far. */
-int64_t generator_held(const struct generator *generator);
-
 /* Appends `count` tokens (ids of the vocabulary; at most the transformer's max_tokens and max_seq) and sets *logits
  * (vocab_size), which the generator owns, to those of the token that comes after them, with the model's multiplier and
  * soft cap. Waits for the device. */

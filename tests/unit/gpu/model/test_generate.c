@@ -129,7 +129,6 @@ static void compare(struct model *m, const char *name)
     for (int n = PROMPT; n <= CAPACITY; n++) {
         generator_reset(m->generator);
         memcpy(whole + (n - 1) * V, feed(m, tokens, n), (size_t)V * sizeof *whole);
-        assert_int_equal(generator_held(m->generator), n);
     }
     generator_reset(m->generator);
     for (int n = PROMPT; n <= CAPACITY; n++) {
