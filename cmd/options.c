@@ -210,9 +210,9 @@ static void print_options(FILE *out, bool plan)
 
 void options_help_plan(FILE *out)
 {
-#define ASSUMPTION_LINE(name, word, text) {word, text},
-    static const char *const assumptions[][2] = {ASSUMPTIONS(ASSUMPTION_LINE)};
-#undef ASSUMPTION_LINE
+#define LINE(name, word, text) {word, text},
+    static const char *const assumptions[][2] = {ASSUMPTIONS(LINE)}, *const rates[][2] = {ASSUMED_RATES(LINE)};
+#undef LINE
     fputs(
         "ztrain plan --config run.yaml [--world N] [--device h100] [--memory 24GiB]\n"
         "    Prints the bytes that a run needs on each rank, by kind, and on each node, next to that memory.\n"
@@ -228,8 +228,8 @@ void options_help_plan(FILE *out)
     for (size_t i = 0; i < COUNT_OF(assumptions); i++)
         fprintf(out, "  %-20s  %s\n", assumptions[i][0], assumptions[i][1]);
     fputs("\nrates that --assume sets, e.g. host-link=50GB (per second), for offload:\n", out);
-    for (int i = 0; i < ASSUMED_RATE_COUNT; i++)
-        fprintf(out, "  %-20s  %s\n", assumed_rate_words[i], assumed_rate_meanings[i]);
+    for (size_t i = 0; i < COUNT_OF(rates); i++)
+        fprintf(out, "  %-20s  %s\n", rates[i][0], rates[i][1]);
 }
 
 void options_help(FILE *out)

@@ -6,6 +6,7 @@
 #include "gpu/peaks.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,48 +38,30 @@ static enum status parse_rate(const char *option, const char *word, const char *
     return error_hint(err, "a number and Gbit or GB (per second), e.g. 400Gbit, 450GB");
 }
 
-/* Adds ", WORD". */
-static void add_known(char *known, size_t size, const char *word)
-{
-    size_t used = strlen(known);
-    snprintf(known + used, size - used, "%s%s", used ? ", " : "", word);
-}
-
-static enum status unknown_assumption(const char *word, struct error *err)
-{
-    char known[512] = "";
-    for (int i = 0; i < ASSUMPTION_COUNT; i++)
-        add_known(known, sizeof known, assumption_words[i]);
-    for (int i = 0; i < ASSUMED_RATE_COUNT; i++)
-        add_known(known, sizeof known, assumed_rate_words[i]);
-    error_set(err, STATUS_USAGE, "--assume: '%s' is not known", word);
-    return error_hint(err, "one of %s", known);
-}
-
 /* Takes one word: of an overhead that is assumed away, or RATE=400GB. */
-static enum status take_assumption(char *word, struct assumed_gpu *settings, struct error *err)
+static enum status take_assumption(const char *word, struct assumed_gpu *settings, struct error *err)
 {
-    double *const rates[ASSUMED_RATE_COUNT] = {&settings->host_link, &settings->host_memory, &settings->disk_read,
-                                               &settings->disk_write};
-    char *value = strchr(word, '=');
+#define KNOWN_WORD(name, word, text) ", " word
+#define RATE_ROW(field, word, text) {word "=", offsetof(struct assumed_gpu, field)},
+    static const char known[] = ASSUMPTIONS(KNOWN_WORD) ASSUMED_RATES(KNOWN_WORD);
+    static const struct {
+        const char *word;
+        size_t offset;
+    } rates[] = {ASSUMED_RATES(RATE_ROW)};
     for (int i = 0; i < ASSUMPTION_COUNT; i++) {
         if (strcmp(assumption_words[i], word) == 0) {
             settings->assumptions |= 1u << i;
             return STATUS_OK;
         }
     }
-    if (value)
-        *value++ = 0;
-    for (int i = 0; i < ASSUMED_RATE_COUNT; i++) {
-        char what[80];
-        if (strcmp(assumed_rate_words[i], word) != 0)
-            continue;
-        snprintf(what, sizeof what, "%s=", word);
-        return parse_rate("assume", what, value ? value : "", rates[i], err);
+    for (size_t i = 0; i < COUNT_OF(rates); i++) {
+        const size_t length = strlen(rates[i].word);
+        if (strncmp(rates[i].word, word, length) == 0)
+            return parse_rate("assume", rates[i].word, word + length,
+                              (double *)(void *)((char *)settings + rates[i].offset), err);
     }
-    if (value)
-        value[-1] = '=';
-    return unknown_assumption(word, err);
+    error_set(err, STATUS_USAGE, "--assume: '%s' is not known", word);
+    return error_hint(err, "one of %s", known + 2);
 }
 
 static enum status parse_assumptions(const char *words, struct assumed_gpu *settings, struct error *err)

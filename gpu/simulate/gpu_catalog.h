@@ -4,7 +4,6 @@
 #include "core/dtype.h"
 #include "core/status.h"
 
-
 struct gpu_model {
     const char *option; /* "h100" */
     const char *name;   /* as its driver names it */

@@ -35,13 +35,6 @@ const char *const assumption_words[ASSUMPTION_COUNT] = {ASSUMPTIONS(ASSUMPTION_W
 #define ASSUMPTION_OVERHEAD(name, word, text) text,
 const char *const assumption_overheads[ASSUMPTION_COUNT] = {ASSUMPTIONS(ASSUMPTION_OVERHEAD)};
 
-const char *const assumed_rate_words[ASSUMED_RATE_COUNT] = {"host-link", "host-memory", "disk-read", "disk-write"};
-const char *const assumed_rate_meanings[ASSUMED_RATE_COUNT] = {
-    "copies between a GPU and its host, each way (usual: 85 % of PCIe's rate)",
-    "the host's memory, as one rank's AdamW reads and writes it (usual: 60GB with 8 ranks on a node)",
-    "a node's local disk, which its ranks share (usual: 6.5GB, one data-centre SSD on PCIe 4)",
-    "the same for writing (usual: 3.5GB)"};
-
 static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: the best that is reached */
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
 static const double gap_seconds = 1.5e-6;

@@ -66,10 +66,14 @@ struct assumed_gpu {
     enum simulated_attention attention;
 };
 
-/* The rates that --assume sets by their words: "host-link=50GB". */
-enum { ASSUMED_RATE_COUNT = 4 };
-extern const char *const assumed_rate_words[ASSUMED_RATE_COUNT];
-extern const char *const assumed_rate_meanings[ASSUMED_RATE_COUNT];
+/* The rates that --assume sets, "host-link=50GB": field, word, meaning. */
+#define ASSUMED_RATES(X)                                                                                  \
+    X(host_link, "host-link", "copies between a GPU and its host, each way (usual: 85 % of PCIe's rate)") \
+    X(host_memory, "host-memory",                                                                         \
+      "the host's memory, as one rank's AdamW reads and writes it (usual: 60GB with 8 ranks on a node)")  \
+    X(disk_read, "disk-read",                                                                             \
+      "a node's local disk, which its ranks share (usual: 6.5GB, one data-centre SSD on PCIe 4)")         \
+    X(disk_write, "disk-write", "the same for writing (usual: 3.5GB)")
 
 /* The rates for one rank, set or usual (op_estimate.c has the sources of the usual ones). */
 double simulated_host_link(const struct assumed_gpu *settings);
