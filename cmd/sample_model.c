@@ -243,8 +243,7 @@ void sample_model_close(struct sample_model *m)
     if (m->memory)
         device_free(m->device, m->memory, m->bytes);
     free(m->units);
-    if (m->stream)
-        stream_free(m->stream);
+    stream_free(m->stream);
     device_close(m->device);
     shard_layout_release(&m->layout);
     tensor_table_release(&m->table);

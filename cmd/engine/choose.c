@@ -7,6 +7,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/open/device_open.h"
+#include "gpu/ops_profile.h"
+#include "gpu/phase_times.h"
 
 #include <stdio.h>
 #include <stdlib.h>

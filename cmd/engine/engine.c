@@ -12,6 +12,8 @@
 #include "gpu/phase_times.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 /* packing false or first_fit: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few
  * different shapes */
@@ -48,44 +50,39 @@ static enum status check_tokenizer(const struct run_spec *spec, struct error *er
     return error_prefix(err, "model.tokenizer");
 }
 
-enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc, struct error *err)
+/* Logs what the config asks for and ztrain ignores, where the model is, and its dropout. */
+static void describe_model(const struct run_spec *spec, const struct model_desc *desc)
 {
-    enum status status;
-    TRY(check_tokenizer(spec, err));
-    if (spec->model.config)
-        status = model_desc_from_spec(spec->model.config, desc, err);
-    else
-        status = model_desc_load(spec->model.folder, desc, err);
-    if (status != STATUS_OK) {
-        error_prefix(err, "%s", spec->model.where);
-        return status;
-    }
-    status = apply_task(spec, desc, err);
-    if (status != STATUS_OK) {
-        model_desc_release(desc);
-        return status;
-    }
-    if (spec->model.dropout >= 0)
-        model_desc_set_dropout(desc, spec->model.dropout);
-    if (notices && spec->model.pretrained && strcmp(spec->model.pretrained, spec->model.folder) != 0)
-        log_info("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
-    for (int i = 0; notices && i < desc->notices.count; i++)
-        log_info("model: %s", desc->notices.items[i]);
     const struct dropout_rates *rates = &desc->dropout;
     char pooled[48] = "";
+    if (spec->model.pretrained && strcmp(spec->model.pretrained, spec->model.folder) != 0)
+        log_info("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
+    for (int i = 0; i < desc->notices.count; i++)
+        log_info("model: %s", desc->notices.items[i]);
     if (desc->pooler)
         snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
-    if (notices && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0))
+    if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
         log_info("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
                  rates->embedding, rates->attention, rates->residual, pooled);
-    if (spec->data.seq_length > desc->max_positions) {
-        error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
-                  spec->data.seq_length, desc->max_positions);
-        error_hint(err, "set a shorter data.seq_length, or use a model with more positions");
-        model_desc_release(desc);
-        return STATUS_USAGE;
-    }
-    return STATUS_OK;
+}
+
+enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc, struct error *err)
+{
+    TRY(check_tokenizer(spec, err));
+    const enum status status = spec->model.config ? model_desc_from_spec(spec->model.config, desc, err)
+                                                  : model_desc_load(spec->model.folder, desc, err);
+    if (status != STATUS_OK)
+        return error_prefix(err, "%s", spec->model.where);
+    TRY(apply_task(spec, desc, err));
+    if (spec->model.dropout >= 0)
+        model_desc_set_dropout(desc, spec->model.dropout);
+    if (notices)
+        describe_model(spec, desc);
+    if (spec->data.seq_length <= desc->max_positions)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
+              spec->data.seq_length, desc->max_positions);
+    return error_hint(err, "set a shorter data.seq_length, or use a model with more positions");
 }
 
 /* The token streams of training and evaluation. */
@@ -170,29 +167,20 @@ static struct transformer_config configure_transformer(const struct engine *t)
     return config;
 }
 
-/* Logs what train.deterministic: false does here; `own`: ztrain's kernels compute attention's backward pass. */
-static void describe_determinism(const struct engine *t, bool own)
+/* Logs what decides how attention is computed here. */
+static void describe_attention(const struct engine *t)
 {
-    if (t->spec->train.deterministic)
+    const bool cuda = t->device->kind == DEVICE_CUDA, softcap = t->desc.attention_softcap > 0;
+    if (t->rank != 0 || t->quiet)
         return;
-    if (t->device->kind != DEVICE_CUDA || own || t->spec->dtype == DTYPE_F32)
+    if (!t->spec->train.deterministic && (!cuda || softcap || t->spec->dtype == DTYPE_F32))
         log_info("train.deterministic: false has no effect %s: results repeat bit for bit",
-                 t->device->kind != DEVICE_CUDA ? "on the CPU device" : "on ztrain's kernels for attention");
-    else
+                 cuda ? "on ztrain's kernels for attention" : "on the CPU device");
+    else if (!t->spec->train.deterministic)
         log_info(
             "train.deterministic: false: the backward pass of attention by cuDNN adds in any order; results do not "
             "repeat bit for bit, and ranks, stages and resumed runs agree to rounding");
-}
-
-/* Logs why attention on a GPU does not go through cuDNN, if the model is the reason. */
-static void describe_attention(const struct engine *t)
-{
-    if (t->rank != 0 || t->quiet)
-        return;
-    describe_determinism(t, t->desc.attention_softcap > 0);
-    if (t->device->kind != DEVICE_CUDA)
-        return;
-    if (t->desc.attention_softcap > 0)
+    if (cuda && softcap)
         log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
 }
 
@@ -223,9 +211,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     if (!t->device)
         TRY(choose_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
-
     TRY(choose_graphs(t, err));
-
     struct zero_config zero = {
         .zero = spec->zero,
         .dtype = spec->dtype,
@@ -246,7 +232,6 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .disk = t->simulation.disk,
     };
     TRY(zero_new(&zero, t->device, comm ? comm : t->simulation.comm, &t->zero, err));
-
     TRY(build_transformer(t, err));
     return memory_plan_make(t, err);
 }
@@ -270,19 +255,15 @@ enum status engine_activation_bytes(const struct engine *t, enum recompute polic
 void engine_release(struct engine *t)
 {
     engine_samples_free(t->samples);
-    if (t->transformer)
-        transformer_free(t->transformer);
+    transformer_free(t->transformer);
     activation_store_free(t->activations);
-    if (t->zero)
-        zero_free(t->zero);
-    if (t->compute)
-        stream_free(t->compute);
+    zero_free(t->zero);
+    stream_free(t->compute);
     if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
         comm_detach_device(t->comm);
     memory_plan_free(t);
     phase_times_free(t->phase_times);
-    if (t->device)
-        device_close(t->device);
+    device_close(t->device);
     train_sources_release(&t->sources);
     label_set_close(t->validation_labels);
     first_fit_free(t->validation_fit);

@@ -72,7 +72,8 @@ struct engine {
     int64_t steps_per_epoch, total_steps;
 };
 
-/* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. */
+/* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. After
+ * an error, too, the caller releases *desc, which was all zero. */
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                   struct error *err);
 

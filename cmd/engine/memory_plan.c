@@ -207,11 +207,10 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
 
 void memory_plan_free(struct engine *t)
 {
-    if (t->memory)
-        device_free(t->device, t->memory, t->plan.local.used);
+    device_free(t->device, t->memory, t->plan.local.used);
     if (t->host_is_ordinary)
         free(t->host_memory);
-    else if (t->host_memory)
+    else
         device_free_host(t->device, t->host_memory, t->plan.host.used);
 }
 
