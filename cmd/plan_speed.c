@@ -28,17 +28,11 @@ static void print_head(const struct simulated_run *p)
             printf("assumed: %s (without: %s)\n", assumption_words[i], assumption_overheads[i]);
 }
 
-static void print_enqueued(enum graph_mode graphs, const struct simulated_times *times)
-{
-    if (graphs == GRAPHS_BY_STEP)
-        printf("  %-24s %12s %12d (CUDA graphs by step)\n", "launches by the host", "", 1);
-    else
-        printf("  %-24s %12s %12" PRId64 " (%s)\n", "launches by the host", "", times->enqueued,
-               graphs == GRAPHS_BY_BLOCK ? "CUDA graphs by block" : "no CUDA graphs");
-}
-
 static void print_kinds(const struct simulated_run *p, const struct simulated_times *times)
 {
+    static const char *const graphs[] = {[GRAPHS_NONE] = "no CUDA graphs",
+                                         [GRAPHS_BY_BLOCK] = "CUDA graphs by block",
+                                         [GRAPHS_BY_STEP] = "CUDA graphs by step"};
     double ceiling = 0;
     int64_t launches = 0;
     printf("\n  %-24s %12s %12s %7s\n", "a step, ms", "at ceiling", "expected", "share");
@@ -51,7 +45,8 @@ static void print_kinds(const struct simulated_run *p, const struct simulated_ti
     }
     printf("  %-24s %12.3f %12.3f\n", "total", 1e3 * ceiling, 1e3 * times->seconds);
     printf("  %-24s %12s %12" PRId64 "\n", "launches", "", launches);
-    print_enqueued(p->engine.graphs, times);
+    printf("  %-24s %12s %12" PRId64 " (%s)\n", "launches by the host", "",
+           p->engine.graphs == GRAPHS_BY_STEP ? 1 : times->enqueued, graphs[p->engine.graphs]);
     if (times->disk > 0)
         printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", simulated_run_mfu(p, ceiling), simulated_run_mfu(p, times->seconds));
@@ -85,8 +80,6 @@ static enum status print_links(struct simulated_run *p, struct error *err)
     }
     return STATUS_OK;
 }
-
-/* ---- the plan ------------------------------------------------------------ */
 
 /* ---- policies of recomputation ------------------------------------------- */
 
