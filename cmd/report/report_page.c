@@ -1,7 +1,6 @@
 #include "cmd/report/report_page.h"
 
 #include "cmd/report/page_text.h"
-#include "cmd/report/spec_differences.h"
 #include "core/memory.h"
 #include "core/named_file.h"
 #include "core/printable.h"
@@ -181,7 +180,7 @@ static json_t *run_to_json(const struct watched_run *run)
 /* [[key, the first run's value or null, …], …] */
 static json_t *differences_to_json(const struct watched_run *runs, int count)
 {
-    const struct spec_differences all = spec_differences(runs, count);
+    const struct spec_differences all = watched_runs_differences(runs, count);
     json_t *list = json_array();
     for (int i = 0; i < all.count; i++) {
         json_t *row = json_pack("[s]", all.keys[i]);

@@ -1,7 +1,6 @@
 #include "cmd/report/report_terminal.h"
 
 #include "cmd/report/figures.h"
-#include "cmd/report/spec_differences.h"
 #include "core/memory.h"
 #include "core/printable.h"
 
@@ -386,7 +385,7 @@ static void put_values_below(FILE *out, const struct terminal_style *style, cons
 static void put_differences(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
 {
     enum { LEAST_VALUE = 8, MOST_VALUE = 32, LEAST_KEY = 12, MOST_KEY = 40 };
-    const struct spec_differences all = spec_differences(runs, count);
+    const struct spec_differences all = watched_runs_differences(runs, count);
     int key_width = LEAST_KEY;
     for (int i = 0; i < all.count; i++) {
         const int width = terminal_width(all.keys[i]);

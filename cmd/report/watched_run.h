@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cmd/report/run_metrics.h"
-#include "cmd/report/spec_pairs.h"
+#include "core/spec/spec_pairs.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -58,6 +58,14 @@ bool watched_run_is(const struct watched_run *run, const struct watched_run *oth
 
 /* Gives several runs names that tell them apart. */
 void watched_runs_name(struct watched_run *runs, int count);
+
+/* The keys in which the specs of runs differ, in the order of their files, without run.name and run.dir. The keys are
+ * the runs', the array is the caller's to free. spec_pairs_find() has each run's value. */
+struct spec_differences {
+    const char **keys;
+    int count;
+};
+struct spec_differences watched_runs_differences(const struct watched_run *runs, int count);
 
 /* "running", … */
 const char *run_state_word(enum run_state state);

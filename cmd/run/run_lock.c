@@ -648,7 +648,7 @@ static void stop_refreshing(struct run_lock *lock)
 
 /* folder: deletes the lock's files and the folder as well. The owner goes first: until `lock` is gone, a taker finds it
  * locked. A file server keeps deleted files that are open under other names, hence the folder goes last. */
-static void release(struct run_lock *lock, bool folder)
+static void end_lock(struct run_lock *lock, bool folder)
 {
     struct error err;
     if (!lock)
@@ -673,12 +673,12 @@ static void release(struct run_lock *lock, bool folder)
 
 void run_lock_release(struct run_lock *lock)
 {
-    release(lock, false);
+    end_lock(lock, false);
 }
 
 void run_lock_release_folder(struct run_lock *lock)
 {
-    release(lock, true);
+    end_lock(lock, true);
 }
 
 bool run_lock_in_use(const char *folder)

@@ -32,11 +32,14 @@ struct pending_step {
     double start; /* seconds */
 };
 
+enum { BACKGROUND_VOTES = 3 };
+
 /* When the ranks vote on whether to stop: at the end of each step, and within a step after `interval` micro-batches.
  * The interval is the same on all ranks: at each vote rank 0 chooses the next one by its clock. */
 struct vote {
-    int64_t interval, left; /* micro-batches */
-    double at;              /* rank 0: seconds; time of the last vote */
+    int64_t interval, left;              /* micro-batches */
+    double at;                           /* rank 0: seconds; time of the last vote */
+    double background[BACKGROUND_VOTES]; /* of the last vote, the same on all ranks: background_save.h */
 };
 
 struct run {

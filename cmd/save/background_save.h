@@ -47,10 +47,11 @@ enum status background_save_start(struct run *run, struct error *err);
  * run->position. since: seconds_now() when training began to wait for it. */
 enum status background_save_begin(struct run *run, double since, struct error *err);
 
-/* Values of a vote: their sums over the ranks go to background_save_advance(), which is collective. An error is the
- * same on all ranks. Without a background (NULL) both do nothing. */
-enum { BACKGROUND_VOTES = 3 };
+/* This rank's values for a vote. Without a background (NULL) they are 0. */
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
+
+/* Moves the save to its next part, or to its end, if the sums over the ranks show that no writer works any more.
+ * Collective; an error is the same on all ranks. Without a background it does nothing. */
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err);
 
 /* Collective: returns when no checkpoint is under way. last: the run ends with the next one, so that one which fails is

@@ -1,6 +1,7 @@
 /* evaluate.c: see evaluate.h. */
 #include "cmd/train/evaluate.h"
 
+#include "cmd/save/background_save.h"
 #include "cmd/train/stop_vote.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
@@ -88,6 +89,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
             count_predictions(e, &batch, t->compute);
         e->batches++;
         TRY(stop_vote(run, err));
+        TRY(background_save_advance(run, run->vote.background, err));
     }
 }
 

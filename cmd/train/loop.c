@@ -75,12 +75,25 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
     run->checkpoint_seconds = 0;
 }
 
+/* The stepper's look between two micro-batches: votes about once a second. */
+static enum status look_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err)
+{
+    struct run *run = context;
+    *stop = false;
+    if (--run->vote.left > 0)
+        return STATUS_OK;
+    stepper_keep_up(stepper);
+    TRY(stop_vote(run, err));
+    *stop = run->stop;
+    return background_save_advance(run, run->vote.background, err);
+}
+
 /* Enqueues the next optimizer step: the gradients of the global batch, then the update. collect_step() reads its
  * results later. *broken_off: the ranks have agreed to stop in the middle of the step, and it counts as not begun. */
 static enum status train_step(struct run *run, bool *broken_off, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
-    const struct stepper_look look = {stop_vote_within_step, run};
+    const struct stepper_look look = {look_within_step, run};
     struct step_enqueued step;
     struct comm_stats uncounted;
 
@@ -95,6 +108,7 @@ static enum status train_step(struct run *run, bool *broken_off, struct error *e
     ASSERT(step.last.step == run->enqueued);
 
     TRY(stop_vote(run, err));
+    TRY(background_save_advance(run, run->vote.background, err));
     run_read_volume(run, step.counted ? &run->volume : &uncounted);
     note_step(run, &step, pending);
     return STATUS_OK;

@@ -1,6 +1,7 @@
 #include "cmd/train/run_samples.h"
 
 #include "cmd/engine/engine_samples.h"
+#include "cmd/save/background_save.h"
 #include "cmd/train/stop_vote.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -69,6 +70,12 @@ static enum status report_sample(struct run *run, int number, const struct token
     return status;
 }
 
+static enum status vote(struct run *run, struct error *err)
+{
+    TRY(stop_vote(run, err));
+    return background_save_advance(run, run->vote.background, err);
+}
+
 /* Appends the continuation of a prompt to `tokens`. A stop breaks it off. */
 static enum status continue_prompt(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
                                    struct error *err)
@@ -96,7 +103,7 @@ static enum status continue_prompt(struct run *run, int number, struct sampler *
             return STATUS_OK;
         TRY(generator_feed(s->generator, &next, 1, verbs, t->compute, &logits, err));
         if (tokens->count % TOKENS_OF_A_VOTE == 0)
-            TRY(stop_vote(run, err));
+            TRY(vote(run, err));
     }
     return STATUS_OK;
 }
@@ -125,7 +132,7 @@ enum status run_samples(struct run *run, struct error *err)
         if (status == STATUS_OK && !run->stop) {
             status = report_sample(run, reported++, &tokens, err);
             if (status == STATUS_OK)
-                status = stop_vote(run, err);
+                status = vote(run, err);
         }
         token_list_release(&tokens);
     }

@@ -1,4 +1,3 @@
-/* stop_vote.c: see stop_vote.h. */
 #include "cmd/train/stop_vote.h"
 
 #include "cmd/run/stop_signal.h"
@@ -7,6 +6,7 @@
 #include "core/flight/flight.h"
 
 #include <math.h>
+#include <string.h>
 
 static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */
 
@@ -24,26 +24,15 @@ static double next_vote(struct vote *vote)
 enum status stop_vote(struct run *run, struct error *err)
 {
     bool leads = run->boot->rank == 0, near = leads && deadline_is_near(&run->deadline, seconds_now());
-    double stops[3 + BACKGROUND_VOTES] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0,
+    double votes[3 + BACKGROUND_VOTES] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0,
                                           leads ? next_vote(&run->vote) : 0};
-    background_save_vote(run, &stops[3]);
+    background_save_vote(run, &votes[3]);
     const uint64_t entry = flight_begin(FLIGHT_VOTE, -1, 0, -1);
-    TRY(comm_sum(run->comm, stops, COUNT_OF(stops), err));
+    TRY(comm_sum(run->comm, votes, COUNT_OF(votes), err));
     flight_end(entry);
-    run->deadline_near = stops[1] > 0;
-    run->stop = stops[0] > 0 || run->deadline_near;
-    run->vote.interval = run->vote.left = (int64_t)stops[2];
-    return background_save_advance(run, &stops[3], err);
-}
-
-enum status stop_vote_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err)
-{
-    struct run *run = context;
-    *stop = false;
-    if (--run->vote.left > 0)
-        return STATUS_OK;
-    stepper_keep_up(stepper);
-    TRY(stop_vote(run, err));
-    *stop = run->stop;
+    run->deadline_near = votes[1] > 0;
+    run->stop = votes[0] > 0 || run->deadline_near;
+    run->vote.interval = run->vote.left = (int64_t)votes[2];
+    memcpy(run->vote.background, &votes[3], sizeof run->vote.background);
     return STATUS_OK;
 }

@@ -4,10 +4,6 @@
 
 #include "cmd/run/run_state.h"
 
-/* Collective: sets run->stop if some rank was asked to stop, or the job's end is near. The same votes move a
- * background checkpoint from one part to the next: background_save.h. */
+/* Collective: sets run->stop if some rank was asked to stop, or the job's end is near. The sum also has the votes on a
+ * background save: background_save_advance(), which the caller calls next, acts on them. */
 enum status stop_vote(struct run *run, struct error *err);
-
-/* The stepper's look between two micro-batches of a step (struct stepper_look; context: the run): votes about once a
- * second. */
-enum status stop_vote_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err);

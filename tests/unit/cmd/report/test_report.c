@@ -1,9 +1,9 @@
 /* The reading and thinning of `ztrain report`. */
 #include "cmd/report/figures.c"
 #include "cmd/report/run_metrics.c"
-#include "cmd/report/spec_pairs.c"
 #include "cmd/report/terminal.c"
 #include "cmd/report/thin.c"
+#include "core/spec/spec_pairs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

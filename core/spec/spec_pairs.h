@@ -4,8 +4,6 @@
 
 #include "core/status.h"
 
-enum { SPEC_PAIRS_BYTES = 4 << 20, SPEC_PAIRS_DEPTH = 32, SPEC_PAIRS_MAX = 4096 };
-
 struct spec_pair {
     char *key, *value; /* value: a list on one line, [1, 2] */
 };
