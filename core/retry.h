@@ -6,7 +6,7 @@
  *     while (retry_again(&retry, &status, err));
  *
  * Each attempt opens its file again, because a stale handle stays stale. The rank counts as alive while it waits.
- * Retries that all ranks make together are in cmd/save/retry_together.h. */
+ * Retries that all ranks make together are in cmd/save/background_save.h. */
 #pragma once
 
 #include "core/status.h"

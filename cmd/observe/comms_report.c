@@ -169,13 +169,11 @@ static void write_json(const struct run *run, const struct comms *c)
     json_t *root =
         json_pack("{sIsIsisisoso}", "steps", (json_int_t)c->steps, "skipped", (json_int_t)c->skipped, "world", c->world,
                   "straggler", find_straggler(c), "collectives", rows_to_json(c), "ranks", ranks_to_json(c, run->boot));
-    char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
-    enum status status = STATUS_OK;
-    if (!text)
-        status = error_set(&err, STATUS_DEVICE, "out of memory");
-    else if (fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &err) != STATUS_OK ||
-             fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err) != STATUS_OK)
-        status = err.code;
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    ASSERT(text);
+    enum status status = fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &err);
+    if (status == STATUS_OK)
+        status = fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err);
     if (status != STATUS_OK)
         log_warn("comms_logger: comms.json is not written: %s", err.text);
     free(text);

@@ -109,12 +109,6 @@ void deadline_expect(struct deadline *deadline, bool under_way)
     deadline->under_way = under_way;
 }
 
-void deadline_checkpoint(struct deadline *deadline, double seconds)
-{
-    deadline->saved += seconds;
-    deadline_measured(deadline, seconds);
-}
-
 void deadline_measured(struct deadline *deadline, double seconds)
 {
     deadline->checkpoint = seconds > deadline->checkpoint || deadline->checkpoint <= 0

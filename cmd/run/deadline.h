@@ -37,12 +37,9 @@ bool deadline_is_near(struct deadline *deadline, double now);
 /* CLOCK_MONOTONIC seconds until which a checkpoint may be tried again; INFINITY: there is no limit. */
 double deadline_latest(const struct deadline *deadline);
 
-/* Seconds that were spent waiting for a disk do not count as a step's. */
+/* Seconds that were spent waiting for a disk or a checkpoint do not count as a step's. */
 void deadline_waited(struct deadline *deadline, double seconds);
 
-/* Whether a checkpoint is being written in the background; and how many seconds that took in the end. */
+/* Whether a checkpoint is being written; and how many seconds that took in the end. */
 void deadline_expect(struct deadline *deadline, bool under_way);
 void deadline_measured(struct deadline *deadline, double seconds);
-
-/* Seconds that a checkpoint took for which training waited. */
-void deadline_checkpoint(struct deadline *deadline, double seconds);

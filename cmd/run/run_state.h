@@ -32,6 +32,10 @@ struct pending_step {
     double start; /* seconds */
 };
 
+/* Seconds of patience, at most, for a disk that training can do without: that of a checkpoint which is not the run's
+ * last, of one to resume from, or of metrics.jsonl. */
+enum { PATIENCE_INTERVAL = 30 };
+
 enum { BACKGROUND_VOTES = 3 };
 
 /* When the ranks vote on whether to stop: at the end of each step, and within a step after `interval` micro-batches.
@@ -86,7 +90,7 @@ struct run {
     bool deadline_near; /* the job's end is near; the same on all ranks */
 
     /* The checkpoints'. */
-    struct background_save *background; /* owned: background_save.h; NULL: training waits for checkpoints */
+    struct background_save *background; /* owned: background_save.h */
     int checkpoints_lost;               /* could not be written */
     double checkpoint_seconds;          /* stalled in checkpoints since the last step's line */
     int64_t newest_step;                /* of the newest checkpoint in the run's folder; -1: none */

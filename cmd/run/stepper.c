@@ -31,10 +31,9 @@ enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
     TRY(all_say(t->comm, s->graphs, &s->graphs, err));
-    if (!s->graphs)
-        return STATUS_OK;
-    s->batches = calloc((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
-    return s->batches ? STATUS_OK : error_set(err, STATUS_DEVICE, "out of memory");
+    if (s->graphs)
+        s->batches = memory_zeroed((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
+    return STATUS_OK;
 }
 
 void stepper_release(struct stepper *s)

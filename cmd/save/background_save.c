@@ -2,8 +2,6 @@
 #include "cmd/save/background_save.h"
 
 #include "cmd/run/stop_signal.h"
-#include "cmd/save/retry_together.h"
-#include "cmd/save/save_parts.h"
 #include "core/clock.h"
 #include "core/faults.h"
 #include "core/heartbeat.h"
@@ -23,7 +21,7 @@
 #endif
 
 static const double first_pause = 0.2, longest_pause = 10; /* seconds between two attempts */
-static const double glance = 0.002;                        /* seconds between two votes of ranks that wait */
+static const double glance = 0.002, long_glance = 0.2;     /* seconds between two votes of ranks that wait */
 enum { WRITER_NICE = 10 };
 
 /* What the writer is given to do. */
@@ -32,6 +30,7 @@ enum job { JOB_NONE, JOB_WORK, JOB_DISCARD, JOB_END };
 enum state { SAVE_NONE, SAVE_WRITING, SAVE_PAUSED };
 
 struct background_save {
+    bool threaded; /* there is a writer's thread; else training waits for each checkpoint */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -41,12 +40,13 @@ struct background_save {
     const char *metrics_path;         /* borrowed */
     bool flush;                       /* rank 0: metrics.jsonl, before the first part */
     int threads;                      /* of the writer's team */
+    bool here;                        /* training waits: the main thread does the writer's work */
 
     /* The main thread's; `state` is the same on all ranks. */
     enum state state;
     struct train_position position;
     struct error failure; /* of the last attempt */
-    bool last;            /* the run ends: no other attempt */
+    bool last;            /* the run ends with it or, if it is in the background, with the one after it */
     bool waiting;         /* training waits in background_save_wait(), which the caller counts */
     int attempt;          /* from 1 */
     double asked;         /* seconds_now() when training began to wait for it, maybe for the one before it first */
@@ -114,6 +114,10 @@ static bool is_busy(struct background_save *b)
 
 static void give_job(struct background_save *b, enum job job)
 {
+    if (b->here) {
+        do_job(b, job);
+        return;
+    }
     pthread_mutex_lock(&b->mutex);
     b->job = job;
     pthread_cond_signal(&b->changed);
@@ -123,21 +127,20 @@ static void give_job(struct background_save *b, enum job job)
 enum status background_save_start(struct run *run, struct error *err)
 {
     const struct device *device = run->engine.device;
-    if (!zero_has_snapshot(run->engine.zero))
-        return STATUS_OK;
-    struct background_save *b = memory_zeroed(1, sizeof *b);
+    struct background_save *b = run->background = memory_zeroed(1, sizeof *b);
     pthread_mutex_init(&b->mutex, NULL);
     condition_init(&b->changed);
     b->threads = device->kind == DEVICE_CPU ? 1 : device->threads; /* the CPU device trains on all of them */
-    int code = thread_start(&b->thread, 0, write_in_background, b);
-    if (code) {
-        pthread_cond_destroy(&b->changed);
-        pthread_mutex_destroy(&b->mutex);
-        free(b);
-        return error_system(err, STATUS_DEVICE, code, "cannot start the thread that writes checkpoints");
-    }
-    run->background = b;
-    return STATUS_OK;
+    if (!zero_has_snapshot(run->engine.zero))
+        return STATUS_OK;
+    const int code = thread_start(&b->thread, 0, write_in_background, b);
+    b->threaded = code == 0;
+    return code ? error_system(err, STATUS_DEVICE, code, "cannot start the thread that writes checkpoints") : STATUS_OK;
+}
+
+bool background_save_possible(const struct run *run)
+{
+    return run->background->threaded;
 }
 
 /* Waits until the thread has no job. false: it still has one after `seconds`. */
@@ -157,10 +160,13 @@ bool background_save_end(struct run *run, double seconds)
     struct background_save *b = run->background;
     if (!b)
         return true;
-    if (!await_idle(b, seconds))
-        return false;
-    give_job(b, JOB_END);
-    pthread_join(b->thread, NULL);
+    if (b->threaded) {
+        if (!await_idle(b, seconds))
+            return false;
+        b->here = false;
+        give_job(b, JOB_END);
+        pthread_join(b->thread, NULL);
+    }
     checkpoint_saving_free(b->saving, false);
     pthread_cond_destroy(&b->changed);
     pthread_mutex_destroy(&b->mutex);
@@ -169,12 +175,79 @@ bool background_save_end(struct run *run, double seconds)
     return true;
 }
 
+/* ---- a run's checkpoints ------------------------------------------------- */
+
+struct checkpoint_keep save_keep_of(const struct run *run)
+{
+    const struct run_spec *spec = run->spec;
+    return (struct checkpoint_keep){
+        .last = spec->checkpoint.keep_last,
+        .best = spec->checkpoint.keep_best,
+        .every_steps = spec->checkpoint.keep_every_steps,
+        .metric = spec->checkpoint.metric,
+        .mode = spec->checkpoint.mode,
+        .data = run->engine.evaluation_data,
+    };
+}
+
+/* Borrows from the run. */
+static struct checkpoint_writer writer_of(struct run *run)
+{
+    const struct engine *t = &run->engine;
+    return (struct checkpoint_writer){
+        .dir = run->folder.checkpoints,
+        .compression_level = run->spec->checkpoint.compression_level,
+        .keep = save_keep_of(run),
+        .table = &t->table,
+        .layout = &t->layout,
+        .comm = run->comm,
+        .host = run->boot->host,
+        .spec = run->spec_json,
+        .model = t->desc.source,
+        .machine = run->machine,
+        .evaluation_part = run->position.evaluation_due ? run->evaluation_part : NULL,
+        .data_fingerprint = t->sources.fingerprint,
+        .dtype = run->spec->dtype,
+        .cache = run->save_cache,
+        .still_owner = run_folder_still_ours,
+        .owner = &run->folder,
+    };
+}
+
+/* Whether a save failed because of the disk: another attempt may succeed, and training can continue without the
+ * checkpoint. Other causes are fatal: a folder that is gone (RUN_LOCK_GONE) or that another run has taken over
+ * (STATUS_USAGE), memory, a peer. */
+static bool is_disk_error(const struct error *err)
+{
+    return (err->code == STATUS_CHECKPOINT && err->cause != RUN_LOCK_GONE) || error_is_transient(err);
+}
+
+/* Notes a complete checkpoint in the run's state, on rank 0 also in the metrics and the log. stalled, seconds: that
+ * training waited; from the begin of the save to its end. */
+static enum status report_save(struct run *run, const char *name, int64_t bytes, double stalled, double seconds,
+                               struct error *err)
+{
+    const int64_t step = run->background->position.step;
+    char folder[3400], waited[64] = "";
+    run->saved_step = run->newest_step = step;
+    if (!run->metrics)
+        return STATUS_OK;
+    snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
+    TRY(metrics_checkpoint(run->metrics, folder, step, bytes, stalled, seconds, err));
+    console_break(&run->console);
+    if (stalled < seconds)
+        snprintf(waited, sizeof waited, ", of which training waited %.2f s", stalled);
+    log_info("checkpoint %s  %.1f MB in %.2f s%s", folder, (double)bytes / 1e6, seconds, waited);
+    return STATUS_OK;
+}
+
 /* ---- a save -------------------------------------------------------------- */
 
 static void begin_attempt(struct run *run)
 {
     struct background_save *b = run->background;
-    checkpoint_saving_new(&b->writer, &b->position, zero_snapshot(run->engine.zero), &b->saving);
+    struct zero *zero = run->engine.zero;
+    checkpoint_saving_new(&b->writer, &b->position, b->here ? zero_slices(zero) : zero_snapshot(zero), &b->saving);
     b->attempt++;
     b->attempt_began = seconds_now();
     b->state = SAVE_WRITING;
@@ -191,27 +264,45 @@ static void note_stall(struct run *run, double since)
     run->checkpoint_seconds += seconds;
 }
 
-enum status background_save_begin(struct run *run, double since, struct error *err)
+/* since: when training began to wait for it. */
+static void begin_save(struct run *run, bool here, double since)
 {
     struct background_save *b = run->background;
-    ASSERT(b->state == SAVE_NONE && !run->position.evaluation_due);
-    double start = seconds_now();
-    TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
-    b->copied = seconds_now() - start;
-    deadline_waited(&run->deadline, b->copied);
-    b->writer = save_writer_of(run);
+    ASSERT(b->state == SAVE_NONE);
+    b->here = here;
+    b->writer = writer_of(run);
     b->position = run->position;
-    b->flush = run->metrics != NULL;
+    b->flush = !here && run->metrics;
     b->metrics_path = run->folder.metrics;
     b->asked = since;
-    b->began = start;
+    b->began = seconds_now() - b->copied;
     b->attempt = 0;
     b->last = false;
     b->pause = first_pause;
     b->stalled = 0;
     deadline_expect(&run->deadline, true);
     begin_attempt(run);
+}
+
+enum status background_save_begin(struct run *run, double since, struct error *err)
+{
+    const double start = seconds_now();
+    ASSERT(!run->position.evaluation_due);
+    TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
+    run->background->copied = seconds_now() - start;
+    deadline_waited(&run->deadline, run->background->copied);
+    begin_save(run, false, since);
     note_stall(run, since);
+    return STATUS_OK;
+}
+
+enum status background_save_here(struct run *run, bool last, double since, struct error *err)
+{
+    run->background->copied = 0;
+    run->background->waiting = true;
+    begin_save(run, true, since);
+    TRY(background_save_wait(run, last, err));
+    run->checkpoint_seconds += seconds_now() - since;
     return STATUS_OK;
 }
 
@@ -235,14 +326,18 @@ static enum status complete_save(struct run *run, double since, struct error *er
     end_save(run);
     deadline_measured(&run->deadline, b->copied + seconds_now() - b->attempt_began);
     note_stall(run, since);
-    const struct saved saved = {name, b->position.step, bytes, b->stalled, seconds_now() - b->asked};
-    return save_report(run, &saved, err);
+    const double seconds = seconds_now() - b->asked;
+    return report_save(run, name, bytes, b->here ? seconds : b->stalled, seconds, err);
 }
 
+/* Seconds for which attempts may continue, not past the job's end. Only a run's last checkpoint, for which training
+ * waits, has all of checkpoint.retry_seconds. */
 static double patience_left(const struct run *run)
 {
     const struct background_save *b = run->background;
-    double limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds);
+    double limit = run->spec->checkpoint.retry_seconds;
+    if (!b->here || !b->last)
+        limit = fmin(PATIENCE_INTERVAL, limit);
     return fmin(b->began + limit, deadline_latest(&run->deadline)) - seconds_now();
 }
 
@@ -250,7 +345,7 @@ static double patience_left(const struct run *run)
 static enum status fail_save(struct run *run, enum status status, struct error *err)
 {
     struct background_save *b = run->background;
-    if (comm_status(run->comm, NULL) != STATUS_OK || !save_is_disk_error(err)) {
+    if (comm_status(run->comm, NULL) != STATUS_OK || !is_disk_error(err)) {
         end_save(run);
         return comm_status(run->comm, NULL) == STATUS_OK ? run_agree(run, status, err) : status;
     }
@@ -265,14 +360,41 @@ static enum status fail_save(struct run *run, enum status status, struct error *
     return STATUS_OK;
 }
 
-static void give_up(struct run *run)
+/* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
+static enum status explain_last_lost(const struct run *run, struct error *err)
+{
+    char next[FS_PATH_MAX + 100], before[64] = "";
+    if (run->newest_step >= 0)
+        snprintf(next, sizeof next, "--resume %s continues from step %" PRId64 ", its newest checkpoint",
+                 run->folder.path, run->newest_step);
+    else
+        snprintf(next, sizeof next, "the run has no checkpoint yet: start it again as it was started");
+    if (run->checkpoints_lost > 0)
+        snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
+    error_prefix(err,
+                 "the checkpoint of step %" PRId64 ", the last one of this start, could not be written in %.0f s%s",
+                 run->background->position.step, seconds_now() - run->background->began, before);
+    size_t used = strlen(err->text);
+    if (strstr(err->text, "; hint: "))
+        snprintf(err->text + used, sizeof err->text - used, "; then %s", next);
+    else
+        error_hint(err, "when that works again, %s", next);
+    return err->code;
+}
+
+static enum status give_up(struct run *run, struct error *err)
 {
     struct background_save *b = run->background;
     end_save(run);
+    if (b->here && b->last) {
+        *err = b->failure;
+        return run_agree(run, explain_last_lost(run, err), err);
+    }
     run->checkpoints_lost++;
     if (run->boot->rank == 0)
         log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
                  b->position.step, b->failure.text);
+    return STATUS_OK;
 }
 
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])
@@ -285,7 +407,7 @@ void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])
     if (b->state != SAVE_PAUSED || run->boot->rank != 0)
         return;
     votes[1] = seconds_now() >= b->next_attempt ? 1 : 0;
-    votes[2] = b->last || patience_left(run) <= 0 ? 1 : 0;
+    votes[2] = (b->last && !b->here) || patience_left(run) <= 0 ? 1 : 0;
 }
 
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err)
@@ -297,8 +419,8 @@ enum status background_save_advance(struct run *run, const double sums[BACKGROUN
         return STATUS_OK;
     if (b->state == SAVE_PAUSED) {
         if (sums[2] > 0)
-            give_up(run);
-        else if (sums[1] > 0)
+            return give_up(run, err);
+        if (sums[1] > 0)
             begin_attempt(run);
         return STATUS_OK;
     }
@@ -321,16 +443,19 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
     b->last = last;
     b->waiting = true;
     while (b->state != SAVE_NONE) {
-        const struct timespec pause = {.tv_nsec = (long)(glance * 1e9)};
         double votes[BACKGROUND_VOTES + 1];
+        deadline_look_again(&run->deadline); /* the job's end may move meanwhile */
         background_save_vote(run, votes);
         votes[BACKGROUND_VOTES] = stop_signal_pending() ? 1 : 0;
         TRY(comm_sum(run->comm, votes, COUNT_OF(votes), err));
         run->stop |= votes[BACKGROUND_VOTES] > 0;
+        if (run->stop && !b->last && b->here) /* a longer limit applies from now on */
+            votes[2] = 0;
         b->last |= run->stop;
         TRY(background_save_advance(run, votes, err));
-        if (votes[0] > 0 || b->state == SAVE_PAUSED)
-            nanosleep(&pause, NULL);
+        const double seconds = b->state == SAVE_PAUSED ? long_glance : votes[0] > 0 ? glance : 0;
+        const struct timespec pause = {.tv_nsec = (long)(seconds * 1e9)};
+        nanosleep(&pause, NULL);
         heartbeat_beat();
     }
     b->waiting = false;

@@ -26,8 +26,9 @@
  * checkpoint.retry_seconds; then the checkpoint is lost, which is a warning as well. Other failures end the run.
  *
  * A stop, the last step and the next checkpoint that is due wait until none is under way (back-pressure): the time
- * counts in seconds_stalled. The last checkpoint of a run is then written by save.c, which training waits for: nothing
- * is left to do meanwhile. With a stop a checkpoint that fails is not tried again, because the last one follows. An
+ * counts in seconds_stalled. The last checkpoint of a run goes through the same parts while training waits: nothing is
+ * left to do meanwhile. With a stop a background checkpoint that fails is not tried again, because the last one
+ * follows. An
  * evaluation with checkpoint.keep_best waits as well, since it compares its scores with those on disk.
  *
  * A run that fails on all ranks together (it diverges) waits for the checkpoint under way. One whose peer has died
@@ -40,18 +41,25 @@
 
 #include "cmd/run/run_state.h"
 
-/* Starts the writer's thread, if the plan has a snapshot: run->background, else NULL. Not collective. */
+/* Starts the writer's thread, if the plan has a snapshot. Makes run->background. Not collective. */
 enum status background_save_start(struct run *run, struct error *err);
+
+/* Whether there is a thread and a copy; else training waits for each checkpoint. */
+bool background_save_possible(const struct run *run);
 
 /* Collective, with no step under way and none being written: copies the slices and begins to write a checkpoint of
  * run->position. since: seconds_now() when training began to wait for it. */
 enum status background_save_begin(struct run *run, double since, struct error *err);
 
-/* This rank's values for a vote. Without a background (NULL) they are 0. */
+/* The same while training waits, from the slices themselves, and with the writer's work done by the main thread.
+ * last: the run ends with it, so that failing to write it is an error, after all of checkpoint.retry_seconds. */
+enum status background_save_here(struct run *run, bool last, double since, struct error *err);
+
+/* This rank's values for a vote; 0 if none is being written. */
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
 
 /* Moves the save to its next part, or to its end, if the sums over the ranks show that no writer works any more.
- * Collective; an error is the same on all ranks. Without a background it does nothing. */
+ * Collective; an error is the same on all ranks. */
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err);
 
 /* Collective: returns when no checkpoint is under way. last: the run ends with the next one, so that one which fails is
@@ -61,3 +69,5 @@ enum status background_save_wait(struct run *run, bool last, struct error *err);
 /* Ends the thread, and frees run->background. false: after `seconds` it still works, so the process has to end without
  * freeing what it uses. */
 bool background_save_end(struct run *run, double seconds);
+
+struct checkpoint_keep save_keep_of(const struct run *run);

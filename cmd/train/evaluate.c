@@ -5,6 +5,7 @@
 #include "cmd/train/stop_vote.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/metrics/eval_part.h"
 
 #include <inttypes.h>
@@ -32,23 +33,18 @@ struct evaluation {
     int64_t batches;      /* that are counted since */
 };
 
-static enum status evaluation_init(struct evaluation *e, const struct engine *t, struct error *err)
+static void evaluation_init(struct evaluation *e, const struct engine *t)
 {
     int64_t max_tokens;
     int32_t max_seqs;
     *e = (struct evaluation){.classes = t->desc.num_labels};
     e->num_sums = 2 + CLASS_COUNT_ROWS * (int)e->classes;
-    e->sums = calloc((size_t)e->num_sums, sizeof *e->sums);
+    e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
+    if (!e->classes)
+        return;
     token_stream_limits(&t->validation_config, &max_tokens, &max_seqs);
-    if (e->classes)
-        e->logits = calloc((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
-    if (!e->sums || (e->classes && !e->logits)) {
-        free(e->sums);
-        free(e->logits);
-        return error_set(err, STATUS_DEVICE, "out of memory: an evaluation with %" PRId64 " labels", e->classes);
-    }
-    e->counts = e->classes ? e->sums + 2 : NULL;
-    return STATUS_OK;
+    e->logits = memory_zeroed((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
+    e->counts = e->sums + 2;
 }
 
 static void evaluation_release(struct evaluation *e)
@@ -204,9 +200,7 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
                              .counts = e->sums + 1};
     if (!done)
         return STATUS_OK;
-    part.losses = calloc((size_t)part.world, sizeof *part.losses);
-    if (!part.losses)
-        return error_set(err, STATUS_DEVICE, "out of memory: the part of an evaluation");
+    part.losses = memory_zeroed((size_t)part.world, sizeof *part.losses);
     enum status status = comm_exchange(run->comm, &e->sums[0], sizeof e->sums[0], part.losses, err);
     if (status == STATUS_OK)
         status = sum_over_ranks(run->comm, e, err);
@@ -245,7 +239,7 @@ enum status run_evaluate(struct run *run, struct error *err)
     struct engine *t = &run->engine;
     struct evaluation e;
     flight_phase(FLIGHT_EVALUATION);
-    TRY(evaluation_init(&e, t, err));
+    evaluation_init(&e, t);
     enum status status = evaluate(run, &e, err);
     evaluation_release(&e);
     return status;

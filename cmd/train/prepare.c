@@ -12,8 +12,6 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/save/resume_together.h"
-#include "cmd/save/retry_together.h"
-#include "cmd/save/save_parts.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/machine.h"

@@ -1,6 +1,7 @@
 #include "core/metrics/eval_part.h"
 
 #include "core/hash_digits.h"
+#include "core/memory.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -48,9 +49,7 @@ static enum status read_reals(const json_t *array, const char *path, const char 
     const size_t size = json_array_size(array);
     if (size < 1 || size > INT_MAX)
         return bad_member(path, member, "a list of numbers", err);
-    *values = calloc(size, sizeof **values);
-    if (!*values)
-        return error_set(err, STATUS_DEVICE, "out of memory while reading '%s'", path);
+    *values = memory_zeroed(size, sizeof **values);
     *count = (int)size;
     for (size_t i = 0; i < size; i++) {
         const json_t *value = json_array_get(array, i);

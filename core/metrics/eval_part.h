@@ -17,11 +17,11 @@ struct eval_part {
     double *counts; /* [num_counts] owned: whole numbers, over all ranks: targets, then the counts of class_scores.h */
 };
 
-/* Returns a new object. NULL: out of memory, or a number is not finite. */
+/* Returns a new object. NULL: a number is not finite. */
 json_t *eval_part_to_json(const struct eval_part *part);
 
 /* Reads such an object. path: of its file, for messages. The caller releases *part, after an error as well.
- * STATUS_CHECKPOINT: it is none, or numbers in it are out of range; STATUS_DEVICE: out of memory. */
+ * STATUS_CHECKPOINT: it is none, or numbers in it are out of range. */
 enum status eval_part_from_json(const json_t *object, const char *path, struct eval_part *part, struct error *err);
 
 void eval_part_release(struct eval_part *part); /* all zero: nothing */

@@ -1,11 +1,7 @@
 /* test_deadline.c: the end of a Slurm job, and when it is near. The test provides squeue; the job has one rank. */
-#include "comm/comm.h"
-#define comm_rank(comm) 0
-#define comm_sum(comm, values, count, err) ((void)(values), (void)(err), STATUS_OK)
 #include "cmd/run/deadline.c"
 #include "cmd/run/squeue.c"
 #include "cmd/run/stop_signal.c"
-#include "cmd/save/retry_together.c"
 #include "core/heartbeat.h"
 
 #include <errno.h>
@@ -288,24 +284,22 @@ static void test_asking_in_vain(void **state)
     scene_end(&scene);
 }
 
-/* The run's last checkpoint is retried until the end of the job that is known by then. */
+/* A checkpoint is tried again until the end of the job that is known by then. */
 static void test_trying_again_until_the_end(void **state)
 {
     (void)state;
     struct scene scene;
     struct deadline deadline;
-    struct retry_together patience = {.deadline = &deadline, .limit = 1e6, .last_limit = 1e6, .last = true};
-    bool again = true;
     scene_begin(&scene);
     fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", squeue_clock() + 3600);
     deadline_init(&deadline, 1, 0.02);
-    retry_together_begin(&patience);
-    assert_int_equal(retry_together_again(&patience, &again, NULL), STATUS_OK);
-    assert_true(again && retry_together_left(&patience) > 3000);
+    assert_true(deadline_latest(&deadline) - seconds_now() > 3000);
     fake_squeue(&scene, "echo 17 %.0f", squeue_clock() - 10);
-    for (double begin = seconds_now(); again; assert_true(seconds_now() - begin < 120))
-        assert_int_equal(retry_together_again(&patience, &again, NULL), STATUS_OK);
-    assert_true(retry_together_left(&patience) < 0);
+    for (double begin = seconds_now(); deadline_latest(&deadline) > seconds_now();) {
+        assert_true(seconds_now() - begin < 120);
+        pause_shortly();
+        deadline_look_again(&deadline);
+    }
     deadline_release(&deadline);
     scene_end(&scene);
 }
@@ -323,14 +317,15 @@ static void test_near(void **state)
     assert_false(deadline_is_near(&deadline, 140)); /* a step of 40: 930 */
     assert_false(deadline_is_near(&deadline, 150)); /* a shorter one changes nothing */
     assert_false(deadline_is_near(&deadline, 190));
-    deadline_checkpoint(&deadline, 100); /* counts once, as a checkpoint: 1000 - 10 - 200 - 50 = 740 */
+    deadline_waited(&deadline, 100);
+    deadline_measured(&deadline, 100); /* counts once, as a checkpoint: 1000 - 10 - 200 - 50 = 740 */
     assert_false(deadline_is_near(&deadline, 300));
     assert_int_equal(deadline.longest, 40);
     deadline.looked = 0;
     assert_false(deadline_is_near(&deadline, 739));
     deadline.looked = 0;
     assert_true(deadline_is_near(&deadline, 741));
-    deadline_checkpoint(&deadline, 20);
+    deadline_measured(&deadline, 20);
     assert_int_equal(deadline.checkpoint, 60);
     deadline = (struct deadline){.end = INFINITY};
     assert_false(deadline_is_near(&deadline, 1e9));

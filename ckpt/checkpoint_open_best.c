@@ -1,4 +1,4 @@
-/* checkpoint_best.c: opens the checkpoint of a run that had the best evaluation. */
+/* checkpoint_open_best.c: opens the checkpoint of a run that had the best evaluation. */
 #include "ckpt/checkpoint_retention.h"
 #include "core/log.h"
 
