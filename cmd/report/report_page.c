@@ -96,8 +96,9 @@ static void add_series(json_t *object, const char *name, const struct thin *thin
 static void add_curves(json_t *object, const struct run_metrics *m)
 {
     json_t *steps = thin_to_json(&m->steps, STEP_TOKENS, STEP_TIME);
-    for (int s = STEP_LOSS; s < STEP_SERIES_COUNT; s++)
-        add_series(steps, step_series_name((enum step_series)s), &m->steps, s, s < STEP_STEP);
+    for (int s = 0; s < STEP_FIELDS; s++)
+        if (step_fields[s].curve)
+            add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
     json_t *evals = thin_to_json(&m->evals, EVAL_TOKENS, EVAL_TIME);
     for (int s = EVAL_LOSS; s < EVAL_SERIES_COUNT; s++)
         add_series(evals, eval_series_name((enum eval_series)s), &m->evals, s, true);

@@ -180,11 +180,11 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
 static void put_time(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
     static const struct {
-        enum step_series series;
+        int series;
         const char *label;
     } parts[] = {{STEP_DATA, "data"},     {STEP_FORWARD, "forward"},     {STEP_BACKWARD, "backward"},
                  {STEP_REDUCE, "reduce"}, {STEP_OPTIMIZER, "optimizer"}, {STEP_CHECKPOINT, "checkpoint"}};
-    const struct thin_cell step = thin_total(&h->steps, STEP_STEP), saves = thin_total(&h->steps, STEP_CHECKPOINT);
+    const struct thin_cell step = thin_total(&h->steps, STEP_SECONDS), saves = thin_total(&h->steps, STEP_CHECKPOINT);
     const double all = step.sum + saves.sum;
     double rest = 1;
     if (all <= 0)

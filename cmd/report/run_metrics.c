@@ -14,14 +14,6 @@
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
 static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;
 
-static const struct {
-    const char *object, *member;
-    bool null_is_bad;
-} step_fields[] = {
-#define STEP_FIELD(name, object, member, bad) {object, member, bad},
-    STEP_SERIES(STEP_FIELD)
-#undef STEP_FIELD
-};
 static const char *const eval_names[] = {
 #define EVAL_NAME(name, member) member,
     EVAL_SERIES(EVAL_NAME)
@@ -43,17 +35,12 @@ const char *eval_series_name(enum eval_series series)
     return eval_names[series];
 }
 
-const char *step_series_name(enum step_series series)
-{
-    return step_fields[series].member;
-}
-
 void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode)
 {
     *metrics = (struct run_metrics){.path = memory_text(path), .metric = metric, .mode = mode, .best = NAN};
-    thin_init(&metrics->steps, STEP_SERIES_COUNT, REPORT_BUCKETS);
+    thin_init(&metrics->steps, STEP_SERIES, REPORT_BUCKETS);
     thin_init(&metrics->evals, EVAL_SERIES_COUNT, REPORT_BUCKETS);
-    for (int s = 0; s < STEP_SERIES_COUNT; s++)
+    for (int s = 0; s < STEP_SERIES; s++)
         metrics->last[s] = NAN;
     for (int s = 0; s < EVAL_SERIES_COUNT; s++)
         metrics->last_eval[s] = NAN;
@@ -93,7 +80,7 @@ static void copy_text(char *out, size_t room, const char *text)
 }
 
 /* The value at `step` of a series that grows, in a bucket that has the step. */
-static double value_at(const struct thin *steps, int bucket, enum step_series series, int64_t step)
+static double value_at(const struct thin *steps, int bucket, int series, int64_t step)
 {
     const struct thin_bucket *b = &steps->buckets[bucket];
     const struct thin_cell *cell = thin_at(steps, bucket, series);
@@ -157,42 +144,42 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-/* Reads the values of a step (STEP_SERIES_COUNT). Returns the bits of those that the line has, as NAN where it has null
- * for "not finite". A loss without targets is absent, not infinite. */
+/* Reads the values of a step (STEP_SERIES). Returns the bits of those that the line has, as NAN where it has null for
+ * "not finite". A loss without targets is absent, not infinite. */
 static uint64_t step_values(const json_t *object, double *values)
 {
-    const json_t *targets = json_object_get(object, "targets");
     uint64_t present = 0;
-    for (int s = 0; s < STEP_SERIES_COUNT; s++) {
-        const json_t *parent = *step_fields[s].object ? json_object_get(object, step_fields[s].object) : object;
-        const json_t *value = *step_fields[s].member ? json_object_get(parent, step_fields[s].member) : NULL;
+    for (int s = 0; s < STEP_FIELDS; s++) {
+        const struct step_field *field = &step_fields[s];
+        const json_t *parent = *field->object ? json_object_get(object, field->object) : object;
+        const json_t *value = json_object_get(parent, field->member);
         const bool is_number = json_is_number(value);
         values[s] = is_number ? json_number_value(value) : NAN;
-        if (is_number || (json_is_null(value) && step_fields[s].null_is_bad))
+        if (is_number || (json_is_null(value) && (s == STEP_LOSS || s == STEP_GRAD_NORM)))
             present |= 1ULL << s;
     }
-    if (json_is_integer(targets) && !json_integer_value(targets) && isnan(values[STEP_LOSS]))
+    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS]))
         present &= ~(1ULL << STEP_LOSS);
     return present;
 }
 
 static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
-    double values[STEP_SERIES_COUNT];
+    double values[STEP_SERIES];
     uint64_t present = step_values(object, values) | 1ULL << STEP_TIME;
     if (step <= metrics->last_step) {
         metrics->unordered++;
         return;
     }
-    if (isfinite(values[STEP_STEP]) && values[STEP_STEP] > 0)
-        metrics->seconds = fmin(metrics->seconds + values[STEP_STEP], MOST_SECONDS);
+    if (isfinite(values[STEP_SECONDS]) && values[STEP_SECONDS] > 0)
+        metrics->seconds = fmin(metrics->seconds + values[STEP_SECONDS], MOST_SECONDS);
     values[STEP_TIME] = metrics->seconds;
     if (isfinite(values[STEP_TOKENS])) {
         values[STEP_TOKENS] = fmax(0, fmin(values[STEP_TOKENS], MOST_TOKENS));
         metrics->tokens = (int64_t)values[STEP_TOKENS];
     }
-    timed_mean_add(&metrics->rate, values[STEP_RATE], values[STEP_STEP]);
-    timed_mean_add(&metrics->mfu, values[STEP_MFU], values[STEP_STEP]);
+    timed_mean_add(&metrics->rate, values[STEP_RATE], values[STEP_SECONDS]);
+    timed_mean_add(&metrics->mfu, values[STEP_MFU], values[STEP_SECONDS]);
     thin_add(&metrics->steps, step, values, present);
     memcpy(metrics->last, values, sizeof metrics->last);
     metrics->step_lines++;

@@ -5,6 +5,7 @@
 
 #include "cmd/report/thin.h"
 #include "core/metrics/eval_metric.h"
+#include "core/metrics/step_fields.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -18,32 +19,8 @@ enum {
     REPORT_TEXT = 2000    /* bytes of a sample's prompt and text */
 };
 
-/* What is drawn of a step. X(NAME, object that holds the member or "", member, whether null means "not finite"). */
-#define STEP_SERIES(X)                          \
-    X(TOKENS, "", "tokens", false)              \
-    X(TIME, "", "", false)                      \
-    X(LOSS, "", "loss", true)                   \
-    X(GRAD_NORM, "", "grad_norm", true)         \
-    X(LR, "", "lr", false)                      \
-    X(LOSS_SCALE, "", "loss_scale", false)      \
-    X(RATE, "", "tokens_per_s", false)          \
-    X(MFU, "", "mfu", false)                    \
-    X(DEVICE, "memory_bytes", "device", false)  \
-    X(HOST, "memory_bytes", "host", false)      \
-    X(STEP, "seconds", "step", false)           \
-    X(DATA, "seconds", "data", false)           \
-    X(FORWARD, "seconds", "forward", false)     \
-    X(BACKWARD, "seconds", "backward", false)   \
-    X(REDUCE, "seconds", "reduce", false)       \
-    X(OPTIMIZER, "seconds", "optimizer", false) \
-    X(CHECKPOINT, "seconds", "checkpoint", false)
-
-enum step_series {
-#define STEP_ENUM(name, object, member, bad) STEP_##name,
-    STEP_SERIES(STEP_ENUM)
-#undef STEP_ENUM
-        STEP_SERIES_COUNT
-};
+/* The series of steps are the numbers of step_fields.h, and the time of the steps so far, which is in no field. */
+enum { STEP_TIME = STEP_FIELDS, STEP_SERIES };
 
 /* The values of an evaluation, and where it lies on the axes. */
 #define EVAL_SERIES(X)          \
@@ -113,9 +90,9 @@ struct run_metrics {
     bool torn;                             /* the last line has no end */
 
     int64_t step_lines, last_step, epoch, tokens, epochs_ended, steps_per_epoch;
-    double seconds;                 /* of the steps, without evaluations and checkpoints */
-    struct timed_mean rate, mfu;    /* tokens/s, the share of the peak */
-    double last[STEP_SERIES_COUNT]; /* of the last step; NAN: it has none */
+    double seconds;              /* of the steps, without evaluations and checkpoints */
+    struct timed_mean rate, mfu; /* tokens/s, the share of the peak */
+    double last[STEP_SERIES];    /* of the last step; NAN: it has none */
     double last_eval[EVAL_SERIES_COUNT];
     int64_t last_eval_step; /* 0: none */
     enum eval_metric metric;
@@ -144,9 +121,6 @@ double timed_mean(const struct timed_mean *mean);
 
 const char *report_event_word(enum report_event_kind kind);
 const char *eval_series_name(enum eval_series series);
-
-/* The member's name, "tokens_per_s"; of a part of a step's time "forward"; the time axis has none: "". */
-const char *step_series_name(enum step_series series);
 
 /* The i-th of the samples that are kept, from the oldest; NULL: there are no more. */
 const struct report_sample *report_sample_at(const struct run_metrics *metrics, int i);

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/metrics/csv_monitor.h"
+#include "core/metrics/step_fields.h"
 #include "core/metrics/tensorboard.h"
 
 #include <math.h>
@@ -123,15 +124,13 @@ void monitor_step(struct monitor *monitor, const struct step_metrics *m)
 {
     if (!monitor)
         return;
-    const struct scalar scalars[] = {
-        {"Train/Samples/train_loss", m->loss},
-        {"Train/Samples/lr", m->lr},
-        {"Train/Samples/loss_scale", monitor->scale ? m->loss_scale : NAN},
-        {"Train/Samples/grad_norm", m->grad_norm},
-        {"Train/Samples/tokens_per_s", m->tokens_per_s},
-        {"Train/Samples/mfu", m->mfu < 0 ? NAN : m->mfu},
-        {"Train/Samples/step_seconds", m->seconds.step},
-    };
+    struct scalar scalars[STEP_SCALARS];
+    for (int f = 0; f < STEP_FIELDS; f++)
+        if (step_fields[f].place)
+            scalars[step_fields[f].place - 1] =
+                (struct scalar){step_fields[f].tag, step_field_value(m, (enum step_field_index)f)};
+    if (!monitor->scale)
+        scalars[step_fields[STEP_LOSS_SCALE].place - 1].value = NAN;
     write_scalars(monitor, m->step, scalars, COUNT_OF(scalars));
 }
 

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/metrics/line_queue.h"
+#include "core/metrics/step_fields.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -100,13 +101,20 @@ static enum status line_end(struct line *line, struct metrics *metrics, struct e
 
 enum { EXACT = 17, ROUGH = 6 }; /* digits */
 
-/* ,"name":value; null for NaN and infinity, which JSON does not have. */
-static void put_real(FILE *out, const char *name, double value, int digits)
+/* null for NaN and infinity, which JSON does not have. */
+static void put_number(FILE *out, double value, int digits)
 {
     if (isfinite(value))
-        fprintf(out, ",\"%s\":%.*g", name, digits, value);
+        fprintf(out, "%.*g", digits, value);
     else
-        fprintf(out, ",\"%s\":null", name);
+        fputs("null", out);
+}
+
+/* ,"name":value */
+static void put_real(FILE *out, const char *name, double value, int digits)
+{
+    fprintf(out, ",\"%s\":", name);
+    put_number(out, value, digits);
 }
 
 /* The text of a value (owned), or null. */
@@ -138,28 +146,37 @@ static json_t *sources_to_json(const struct step_metrics *m)
     return all;
 }
 
+static void put_field(FILE *out, const struct step_metrics *m, enum step_field_index field)
+{
+    const struct step_field *f = &step_fields[field];
+    const void *at = (const char *)m + f->offset;
+    fprintf(out, "\"%s\":", f->member);
+    if (f->type == STEP_TYPE_FLAG)
+        fputs(*(const bool *)at ? "true" : "false", out);
+    else if (f->type == STEP_TYPE_INTEGER)
+        fprintf(out, "%" PRId64, *(const int64_t *)at);
+    else if (f->type == STEP_TYPE_SECONDS)
+        fprintf(out, "%.6f", *(const double *)at);
+    else
+        put_number(out, step_field_value(m, field), f->type == STEP_TYPE_EXACT ? EXACT : ROUGH);
+}
+
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err)
 {
     struct line line;
+    const char *object = "", *before = "{";
     FILE *out = line_begin(&line);
-    fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64, m->step, m->epoch);
-    put_real(out, "loss", m->loss, EXACT);
-    put_real(out, "grad_norm", m->grad_norm, EXACT);
-    put_real(out, "lr", m->lr, EXACT);
-    put_real(out, "loss_scale", m->loss_scale, EXACT);
-    fprintf(out, ",\"skipped\":%s,\"tokens\":%" PRId64 ",\"targets\":%" PRId64, m->skipped ? "true" : "false",
-            m->tokens, m->targets);
-    put_real(out, "tokens_per_s", m->tokens_per_s, ROUGH);
-    put_real(out, "mfu", m->mfu < 0 ? NAN : m->mfu, ROUGH);
-    fprintf(out, ",\"memory_bytes\":{\"device\":%" PRId64 ",\"host\":%" PRId64 "},\"seconds\":{\"step\":%.6f",
-            m->memory_device, m->memory_host, m->seconds.step);
-    put_real(out, "data", m->seconds.data, ROUGH);
-    put_real(out, "forward", m->seconds.forward, ROUGH);
-    put_real(out, "backward", m->seconds.backward, ROUGH);
-    put_real(out, "reduce", m->seconds.reduce, ROUGH);
-    put_real(out, "optimizer", m->seconds.optimizer, ROUGH);
-    put_real(out, "checkpoint", m->seconds.checkpoint, ROUGH);
-    fputs("}", out);
+    for (int f = 0; f < STEP_FIELDS; f++) {
+        if (strcmp(step_fields[f].object, object) != 0) {
+            fprintf(out, "%s,\"%s\":", *object ? "}" : "", step_fields[f].object);
+            object = step_fields[f].object;
+            before = "{";
+        }
+        fputs(before, out);
+        put_field(out, m, (enum step_field_index)f);
+        before = ",";
+    }
+    fputs("}", out); /* of the last object */
     if (m->num_sources > 0) {
         fputs(",\"sources\":", out);
         put_json(out, sources_to_json(m));

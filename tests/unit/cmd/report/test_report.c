@@ -83,12 +83,12 @@ static const char STEP_LINE[] =
 static void test_the_line_of_a_step(void **state)
 {
     (void)state;
-    double values[STEP_SERIES_COUNT];
+    double values[STEP_SERIES];
     json_t *object = json_loads(STEP_LINE, 0, NULL);
     const uint64_t present = step_values(object, values);
     json_decref(object);
     assert_true(values[STEP_LOSS] == 3.25 && values[STEP_LR] == 1.5e-05 && values[STEP_HOST] == 9);
-    assert_true(values[STEP_STEP] == 0.25 && values[STEP_CHECKPOINT] == 2 && values[STEP_OPTIMIZER] == -0.5);
+    assert_true(values[STEP_SECONDS] == 0.25 && values[STEP_CHECKPOINT] == 2 && values[STEP_OPTIMIZER] == -0.5);
     assert_true(present >> STEP_GRAD_NORM & 1 && isnan(values[STEP_GRAD_NORM])); /* not finite */
     assert_false(present >> STEP_MFU & 1 || present >> STEP_FORWARD & 1);        /* unknown */
 }
