@@ -1,5 +1,6 @@
 #include "cmd/run/run_folder.h"
 
+#include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/io.h"
@@ -8,12 +9,9 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,33 +50,18 @@ enum status run_folder_open_log(const struct run_folder *folder, int rank, struc
     return log_open(path, err);
 }
 
-static void mark_path(const struct run_folder *folder, const char *mark, char path[3300])
+void run_folder_owner(const struct run_folder *folder, char nonce[RUN_LOCK_NONCE])
 {
-    snprintf(path, 3300, "%s/log/%s", folder->path, mark);
+    snprintf(nonce, RUN_LOCK_NONCE, "%s", run_lock_nonce(folder->lock));
 }
 
-enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err)
-{
-    uint64_t random = 0;
-    char path[3300];
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        random = (uint64_t)getpid();
-    snprintf(mark, RUN_FOLDER_MARK, ".shared-%016" PRIx64, random);
-    mark_path(folder, mark, path);
-    int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 || io_close(fd) != 0)
-        return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
-enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,
-                                 struct error *err)
+enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
+                                    struct error *err)
 {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-    char path[3300];
-    mark_path(folder, mark, path);
-    for (double waited = 0; io_access(path, F_OK) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
-        if (waited >= appear_patience) {
+    const double end = seconds_now() + appear_patience;
+    while (!run_lock_is_owner(folder->path, nonce)) {
+        if (seconds_now() >= end) {
             error_set(err, STATUS_USAGE,
                       "run folder '%s' is not the one of rank 0 on %s: a file made there does not appear here",
                       folder->path, rank_0);
@@ -91,14 +74,6 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
             io_closedir(entries);
     }
     return STATUS_OK;
-}
-
-void run_folder_unmark(const struct run_folder *folder, const char *mark)
-{
-    char path[3300];
-    mark_path(folder, mark, path);
-    if (io_unlink(path) != 0)
-        log_warn("cannot delete '%s': %s", path, strerror(errno));
 }
 
 /* Deletes the files that fs_write_file() leaves when a run is killed in it. The folder is locked, so no process is

@@ -37,13 +37,11 @@ enum status run_folder_still_ours(void *folder, struct error *err);
  * may be another run's. */
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
 
-/* Check that all nodes see the same folder: rank 0 makes a file there, whose name the caller broadcasts; the others
- * wait for it to appear (STATUS_USAGE if it does not; rank_0: the host of rank 0); rank 0 deletes it. */
-enum { RUN_FOLDER_MARK = 64 };
-enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err);
-enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,
-                                 struct error *err);
-void run_folder_unmark(const struct run_folder *folder, const char *mark);
+/* Check that all nodes see the same folder: rank 0 broadcasts the nonce of its owner file, and the others wait for that
+ * file to appear. STATUS_USAGE: it does not. rank_0: the host of rank 0. */
+void run_folder_owner(const struct run_folder *folder, char nonce[RUN_LOCK_NONCE]);
+enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
+                                    struct error *err);
 
 /* Writes run.yaml, the effective spec (rank 0). */
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);

@@ -546,7 +546,7 @@ void run_lock_config_init(struct run_lock_config *config)
 
 /* ---- the interface ------------------------------------------------------- */
 
-static enum status make_nonce(char nonce[33], struct error *err)
+static enum status make_nonce(char nonce[RUN_LOCK_NONCE], struct error *err)
 {
     unsigned char random[16];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
@@ -681,17 +681,38 @@ void run_lock_release_folder(struct run_lock *lock)
     end_lock(lock, true);
 }
 
+const char *run_lock_nonce(const struct run_lock *lock)
+{
+    return lock->config.self.nonce;
+}
+
+/* Reads the owner file of a folder that is not locked here. lock: storage for its path. */
+static bool owner_of(const char *folder, struct run_lock *lock, struct run_owner *owner)
+{
+    struct reading reading;
+    if (fs_join(lock->owner_path, folder, OWNER_NAME, STATUS_CHECKPOINT, NULL) != STATUS_OK ||
+        owner_read(lock, &reading, NULL) != STATUS_OK)
+        return false;
+    *owner = reading.owner;
+    return owner->nonce[0];
+}
+
+bool run_lock_is_owner(const char *folder, const char *nonce)
+{
+    struct run_lock lock;
+    struct run_owner owner;
+    return owner_of(folder, &lock, &owner) && !strcmp(owner.nonce, nonce);
+}
+
 bool run_lock_in_use(const char *folder)
 {
-    struct run_lock_config config;
-    struct reading reading;
-    struct stat facts;
+    struct run_owner self = {.pid = 0}, owner;
     struct run_lock lock;
-    if (fs_join(lock.owner_path, folder, OWNER_NAME, STATUS_CHECKPOINT, NULL) != STATUS_OK ||
-        owner_read(&lock, &reading, NULL) != STATUS_OK || io_stat(lock.owner_path, &facts) || !reading.owner.nonce[0])
+    struct stat facts;
+    if (!owner_of(folder, &lock, &owner) || io_stat(lock.owner_path, &facts))
         return false;
-    run_lock_config_init(&config);
-    if (same_machine(&config.self, &reading.owner))
-        return is_alive(&reading.owner, GRIP_NONE);
-    return difftime(time(NULL), facts.st_mtime) < (SILENT_PERIODS + 1) * reading.owner.period;
+    describe_self(&self);
+    if (same_machine(&self, &owner))
+        return is_alive(&owner, GRIP_NONE);
+    return difftime(time(NULL), facts.st_mtime) < (SILENT_PERIODS + 1) * owner.period;
 }

@@ -9,9 +9,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { RUN_LOCK_NONCE = 33 }; /* bytes of a nonce with its end */
+
 /* The owner of a run folder, as its file `owner` records it. Texts that are unknown are empty, numbers 0. */
 struct run_owner {
-    char nonce[33]; /* hexadecimal digits; new for each start of a run */
+    char nonce[RUN_LOCK_NONCE]; /* hexadecimal digits; new for each start of a run */
     char host[256];
     char boot[64];      /* the kernel's boot id: the same machine, not rebooted since */
     char pid_space[64]; /* the PID namespace; in another one, such as another container's, pids differ */
@@ -60,6 +62,10 @@ enum status run_lock_check(struct run_lock *lock, struct error *err);
 
 /* The same without reading the disk, by the last reading of the refreshing thread, which reads once a period. */
 enum status run_lock_check_quickly(struct run_lock *lock, struct error *err);
+
+/* The nonce of a lock, and whether the owner file in `folder` has it, as another node sees it. */
+const char *run_lock_nonce(const struct run_lock *lock);
+bool run_lock_is_owner(const char *folder, const char *nonce);
 
 /* Whether a run lives in `folder`, for a reader that takes no lock: on this machine its process lives; on another one
  * it refreshed the owner file not long ago, by the clocks of both. A run that was killed there seems to live for half a

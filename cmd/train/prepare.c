@@ -58,18 +58,14 @@ static enum status find_folder(struct run *run, bool *there, struct error *err)
 static enum status check_shared(struct run *run, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
-    char mark[RUN_FOLDER_MARK] = "";
+    char nonce[RUN_LOCK_NONCE] = "";
     enum status status = STATUS_OK;
     if (boot->rank == 0)
-        status = run_folder_mark(&run->folder, mark, err);
-    TRY(run_agree(run, status, err));
-    TRY(comm_broadcast(run->comm, mark, sizeof mark, 0, err));
+        run_folder_owner(&run->folder, nonce);
+    TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
     if (boot->rank != 0 && boot->local_rank == 0)
-        status = run_folder_find_mark(&run->folder, mark, boot->places[0].host, err);
-    status = run_agree(run, status, err);
-    if (boot->rank == 0)
-        run_folder_unmark(&run->folder, mark);
-    return status;
+        status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
+    return run_agree(run, status, err);
 }
 
 /* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight. */
