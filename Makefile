@@ -163,7 +163,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/settings Makefile | $(BUILD)/headers
 
 # The assembler puts these files into the object (.incbin), which no list of headers mentions.
 PAGE_FILES = $(addprefix cmd/report/page.,html css js)
-$(BUILD)/obj/cmd/report/page_text.o: $(PAGE_FILES)
+$(BUILD)/obj/cmd/report/report_page.o: $(PAGE_FILES)
 
 $(BUILD)/obj/%.o: %.cu $(BUILD)/settings Makefile
 	@mkdir -p $(@D)

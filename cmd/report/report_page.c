@@ -1,6 +1,5 @@
 #include "cmd/report/report_page.h"
 
-#include "cmd/report/page_text.h"
 #include "core/memory.h"
 #include "core/named_file.h"
 #include "core/printable.h"
@@ -218,33 +217,49 @@ static void put_data(FILE *out, const struct watched_run *runs, int count, doubl
 
 /* ---- the page ------------------------------------------------------------ */
 
-/* Writes the text from *at up to the mark, and moves *at after it. */
-static void put_up_to(FILE *out, const char **at, const char *end, const char *mark)
+/* The assembler puts the files into the program as they are; their paths are relative to the source tree's root, where
+ * make runs. The Makefile names them as what this file depends on. */
+/* clang-format off */
+#define EMBED(name, path)                                                           \
+    __asm__(".pushsection .rodata\n"                                                \
+            ".globl ztrain_page_" name "\n.globl ztrain_page_" name "_end\n"        \
+            ".hidden ztrain_page_" name "\n.hidden ztrain_page_" name "_end\n"      \
+            "ztrain_page_" name ":\n.incbin \"" path "\"\nztrain_page_" name "_end:\n" \
+            ".popsection\n")
+/* clang-format on */
+
+EMBED("html", "cmd/report/page.html");
+EMBED("css", "cmd/report/page.css");
+EMBED("js", "cmd/report/page.js");
+
+extern const char ztrain_page_html[], ztrain_page_html_end[];
+extern const char ztrain_page_css[], ztrain_page_css_end[];
+extern const char ztrain_page_js[], ztrain_page_js_end[];
+
+static void put_text(FILE *out, const char *begin, const char *end)
 {
-    const char *found = memmem(*at, (size_t)(end - *at), mark, strlen(mark));
-    ASSERT(found);
-    fwrite(*at, 1, (size_t)(found - *at), out);
-    *at = found + strlen(mark);
+    fwrite(begin, 1, (size_t)(end - begin), out);
 }
 
-static void put_file(FILE *out, enum page_file file)
+/* Writes the page's frame from *at up to the mark, and moves *at after it. */
+static void put_up_to(FILE *out, const char **at, const char *mark)
 {
-    size_t bytes;
-    const char *text = page_text(file, &bytes);
-    fwrite(text, 1, bytes, out);
+    const char *found = memmem(*at, (size_t)(ztrain_page_html_end - *at), mark, strlen(mark));
+    ASSERT(found);
+    put_text(out, *at, found);
+    *at = found + strlen(mark);
 }
 
 static void put_page(FILE *out, const struct watched_run *runs, int count, double reload)
 {
-    size_t bytes;
-    const char *at = page_text(PAGE_HTML, &bytes), *end = at + bytes;
-    put_up_to(out, &at, end, "@STYLE@");
-    put_file(out, PAGE_CSS);
-    put_up_to(out, &at, end, "@DATA@");
+    const char *at = ztrain_page_html;
+    put_up_to(out, &at, "@STYLE@");
+    put_text(out, ztrain_page_css, ztrain_page_css_end);
+    put_up_to(out, &at, "@DATA@");
     put_data(out, runs, count, reload);
-    put_up_to(out, &at, end, "@SCRIPT@");
-    put_file(out, PAGE_JS);
-    fwrite(at, 1, (size_t)(end - at), out);
+    put_up_to(out, &at, "@SCRIPT@");
+    put_text(out, ztrain_page_js, ztrain_page_js_end);
+    put_text(out, at, ztrain_page_html_end);
 }
 
 enum status report_page(const char *path, struct watched_run *runs, int count, double reload, struct error *err)

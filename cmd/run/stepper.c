@@ -126,52 +126,40 @@ static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, 
     return device_check(t->device, err);
 }
 
-/* Enqueues each micro-batch as soon as its tokens are loaded. */
-static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
-                                    struct step_enqueued *enqueued, struct error *err)
-{
-    struct engine *t = s->engine;
-    bool stop = false;
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
-    int64_t micro = 0;
-    do {
-        flight_micro(++micro);
-        TRY(next_batch(s, stream, enqueued, err));
-        TRY(train_micro(t, &enqueued->last, false, err));
-        if (!enqueued->last.last_micro)
-            TRY(look->look(look->context, s, &stop, err));
-    } while (!enqueued->last.last_micro && !stop);
-    return stop ? break_off(s, enqueued, err) : finish(s, err);
-}
-
-/* ---- twice --------------------------------------------------------------- */
-
-/* A pass over the step's micro-batches. They are read from the stream and kept in `kept`, or, with stream NULL, taken
- * from there. *loss: this rank's. */
-static enum status run_pass(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
-                            struct batch **kept, double *loss, struct step_enqueued *enqueued, struct error *err)
+/* Enqueues each micro-batch as soon as its tokens are loaded. They come from the stream and are kept in `kept`, unless
+ * it is NULL, or, with stream NULL, they are those that were kept. */
+static enum status run_micros(struct stepper *s, struct token_stream *stream, struct batch **kept,
+                              const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
     bool stop = false, last = false;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t i = 0; !last; i++) {
-        if (stream) {
-            TRY(next_batch(s, stream, enqueued, err));
-            ASSERT(i < t->spec->gradient_accumulation_steps);
-            kept[i] = batch_copy(&enqueued->last);
-        }
-        last = kept[i]->last_micro;
+        ASSERT(i < t->spec->gradient_accumulation_steps);
         flight_micro(i + 1);
-        TRY(train_micro(t, kept[i], false, err));
+        if (stream)
+            TRY(next_batch(s, stream, enqueued, err));
+        if (stream && kept)
+            kept[i] = batch_copy(&enqueued->last);
+        const struct batch *batch = kept ? kept[i] : &enqueued->last;
+        last = batch->last_micro;
+        TRY(train_micro(t, batch, false, err));
         if (!last)
             TRY(look->look(look->context, s, &stop, err));
         if (stop)
             return break_off(s, enqueued, err);
     }
-    stream_copy(t->compute, loss, t->loss_sum, sizeof *loss);
-    stream_sync(t->compute);
     return STATUS_OK;
 }
+
+static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                                    struct step_enqueued *enqueued, struct error *err)
+{
+    TRY(run_micros(s, stream, NULL, look, enqueued, err));
+    return enqueued->broken_off ? STATUS_OK : finish(s, err);
+}
+
+/* ---- twice --------------------------------------------------------------- */
 
 static enum status run_passes(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
                               struct batch **kept, struct step_enqueued *enqueued, struct error *err)
@@ -180,7 +168,9 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, co
     double losses[2];
     for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
         TRY(zero_check_pass(t->zero, pass, s->check->step, t->compute, err));
-        TRY(run_pass(s, pass ? NULL : stream, look, kept, &losses[pass], enqueued, err));
+        TRY(run_micros(s, pass ? NULL : stream, kept, look, enqueued, err));
+        stream_copy(t->compute, &losses[pass], t->loss_sum, sizeof losses[pass]);
+        stream_sync(t->compute);
     }
     if (enqueued->broken_off) {
         zero_check_drop(t->zero);

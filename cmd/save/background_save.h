@@ -1,42 +1,38 @@
-/* background_save.h: checkpoints that are written while training continues (checkpoint.writer.decoupled).
+/* background_save.h: a run's checkpoints, written while training continues (checkpoint.writer.decoupled).
  *
  *     main threads     step 8 | copy | step 9     vote  | step 10    vote   | step 11    vote | step 12
  *                              8's slices          |                  |                  |
  *     writer threads               [folder, rank 0] [.... rank files ....]    [publish, r. 0]   the checkpoint's line
  *                                                ready            not yet, ready       ready
  *
- * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()). Everything that touches
- * a disk is done by a thread of each rank, the writer: metrics.jsonl to disk, and each part of checkpoint_save.c with
- * its order of steps, its fsyncs and its reading back.
+ * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()). A thread of each rank,
+ * the writer, does everything that touches a disk: metrics.jsonl, and each part of checkpoint_save.c. It never
+ * communicates. The votes on stopping (stop_vote.h), at the end of each step and about once a second within one, carry
+ * three more values: the number of ranks whose writer still works, and rank 0's wish to try again or to give up. When
+ * no writer works any more, background_save_advance() makes the exchange of outcomes (checkpoint_saving_agree(), small
+ * and without a disk) and gives the writers the next part. All ranks see the same sums, so they are always in the same
+ * state. A writer and its main thread hand `saving` to each other under the mutex.
  *
- * Channels. The ranks exchange their outcomes after each part, and the communicator's control channel belongs to the
- * main thread. So a writer never communicates. The ranks vote on stopping at the end of each step and about once a
- * second within one (stop_vote.h), and that sum has three more values: the number of ranks whose writer still works,
- * and rank 0's wish to try again or to give up. When no writer works any more, all main threads make the exchange that
- * is due (checkpoint_saving_agree(), small and without a disk) and give the writers the next part. All ranks see the
- * same sums, so they are always in the same state. A writer and its main thread hand `saving` to each other under the
- * mutex.
+ * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, and the
+ * main thread does the writer's work (background_save_here()).
  *
- * A kill at any instant leaves what the table in checkpoint_save.c says, because the order on disk is the same. A run
- * killed before the checkpoint has its name resumes from the one before it. Between the name and the line in
- * metrics.jsonl a resume adds the line.
+ * A kill at any instant leaves what the table in checkpoint_save.c says. A run killed before the checkpoint has its
+ * name resumes from the one before it; between the name and the line in metrics.jsonl a resume adds the line.
  *
- * A failure on a rank becomes a failure of all at the exchange. A disk's failure is a warning; the writers delete what
- * was written and try again from the same copy, with growing pauses, for at most PATIENCE_INTERVAL or
- * checkpoint.retry_seconds; then the checkpoint is lost, which is a warning as well. Other failures end the run.
+ * A failure on a rank becomes a failure of all at the exchange. A disk's failure is a warning; what was written is
+ * deleted, and it is tried again from the same slices, with growing pauses, for at most PATIENCE_INTERVAL or
+ * checkpoint.retry_seconds; then the checkpoint is lost, which is a warning too. Other failures end the run, and so
+ * does the loss of its last checkpoint, which is tried for all of checkpoint.retry_seconds.
  *
- * A stop, the last step and the next checkpoint that is due wait until none is under way (back-pressure): the time
- * counts in seconds_stalled. The last checkpoint of a run goes through the same parts while training waits: nothing is
- * left to do meanwhile. With a stop a background checkpoint that fails is not tried again, because the last one
- * follows. An
- * evaluation with checkpoint.keep_best waits as well, since it compares its scores with those on disk.
+ * A stop, the last step and the next checkpoint that is due wait until none is under way; the time counts in
+ * seconds_stalled. With a stop a background checkpoint that fails is not tried again, because the last one follows. An
+ * evaluation with checkpoint.keep_best waits as well, since it compares its scores with those on disk. A run that fails
+ * on all ranks together (it diverges) waits for the checkpoint under way. One whose peer has died cannot complete it:
+ * the process ends, and the next start sweeps away the .tmp- folder.
  *
- * A run that fails on all ranks together (it diverges) waits for the checkpoint under way. One whose peer has died
- * cannot complete it: the process ends, and the next start sweeps away the .tmp- folder.
- *
- * Memory: the copy (fp32, as large as the rank's file without compression) is a part of the plan's host memory; the
- * writer compresses in pieces of 1 MiB (rankfile.h). While a writer is busy its progress keeps the rank alive for its
- * peers (core/heartbeat.h), so a rank that hangs is named when its writer is done, at the latest. */
+ * Memory: the copy (fp32) is a part of the plan's host memory; the writer compresses in pieces of 1 MiB (rankfile.h).
+ * While a writer is busy its progress keeps the rank alive for its peers (core/heartbeat.h), so a rank that hangs is
+ * named when its writer is done, at the latest. */
 #pragma once
 
 #include "cmd/run/run_state.h"

@@ -35,7 +35,7 @@ EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(foreach room,$(CMD_ROOMS),$(wi
 EMU_UNIT_TESTS = $(patsubst %.c,$(EMU)/tests/%,$(notdir $(CUDA_ONLY_TESTS)))
 EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
-$(EMU)/obj/cmd/report/page_text.o: $(PAGE_FILES)
+$(EMU)/obj/cmd/report/report_page.o: $(PAGE_FILES)
 
 # Red zones between the pieces of an arena: see tests/emulation/emulation_arena.cc.
 # NVIDIA's libraries are found in the program itself: tests/emulation/emulation_libraries.cc.
