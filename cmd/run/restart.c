@@ -1,7 +1,7 @@
 #include "cmd/run/restart.h"
 
+#include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
-#include "ckpt/checkpoint_list.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/stop_signal.h"
 #include "core/fsutil.h"
@@ -32,24 +32,14 @@ void restart_read(struct restart *last)
         *last = (struct restart){.step = -1};
 }
 
-/* The folder of the run's checkpoints. */
-static bool folder_of(const struct run_place *place, char folder[FS_PATH_MAX])
-{
-    return fs_join(folder, place->path, "checkpoints", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_is_dir(folder);
-}
-
 /* The step of the run's newest checkpoint; -1: it has none. */
 static int64_t newest_step(const struct run_place *place)
 {
-    struct checkpoint_list list = {.count = 0};
-    char folder[FS_PATH_MAX];
-    int64_t step = -1;
-    if (!folder_of(place, folder) || checkpoint_list_update(&list, folder, NULL) != STATUS_OK)
+    struct checkpoint *checkpoint;
+    if (checkpoint_open(place->path, false, &checkpoint, NULL) != STATUS_OK)
         return -1;
-    for (int i = 0; checkpoint_list_order(&list, folder, i + 1, NULL) == STATUS_OK && i < list.count && step < 0; i++)
-        if (checkpoint_entry_settle(&list.entries[i], folder, NULL) == STATUS_OK && list.entries[i].ok)
-            step = list.entries[i].step;
-    checkpoint_list_release(&list);
+    const int64_t step = checkpoint->position.step;
+    checkpoint_close(checkpoint);
     return step;
 }
 
