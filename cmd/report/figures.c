@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 const char *figure_plain(double value, char out[FIGURE_MAX])
 {

@@ -9,7 +9,6 @@
  * that were not finite, so that no spike and no NaN is lost, however many rows a bucket holds. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* The values of one series in one bucket. */

@@ -8,8 +8,6 @@
 #include "core/memory.h"
 #include "core/spec/spec.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>

@@ -8,9 +8,7 @@
 #include "core/metrics/tensorboard.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct monitor {
     int64_t batch; /* samples of a step */

@@ -9,7 +9,6 @@
 #include "cmd/run/run_place.h"
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct restart {

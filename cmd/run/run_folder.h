@@ -12,7 +12,6 @@
 #include "core/spec/spec.h"
 #include "core/status.h"
 
-#include <stdbool.h>
 
 struct run_folder {
     char path[3072];        /* run_place.h */

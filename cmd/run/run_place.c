@@ -3,7 +3,6 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "core/fsutil.h"
-#include "core/io.h"
 
 #include <errno.h>
 #include <fcntl.h>

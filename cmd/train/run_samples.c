@@ -9,7 +9,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */

@@ -3,12 +3,9 @@
 #include "core/hash_digits.h"
 #include "core/memory.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const double largest_count = 0x1p53; /* up to here every whole number is a double */
 
