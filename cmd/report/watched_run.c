@@ -6,6 +6,7 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/metrics/metrics_reader.h"
 #include "core/spec/spec.h"
 
 #include <inttypes.h>
@@ -67,50 +68,23 @@ static void read_model(struct watched_run *run)
 
 /* ---- former files -------------------------------------------------------- */
 
-enum { EDGE_BYTES = 1 << 16 };
-
-/* Reads up to EDGE_BYTES from the beginning of a file (or up to its end) into `data`. Returns how many; 0: none. */
-static size_t read_edge(const char *path, bool end, char *data)
-{
-    int fd;
-    int64_t bytes;
-    if (fs_open_read(path, STATUS_CHECKPOINT, &fd, &bytes, NULL) != STATUS_OK)
-        return 0;
-    size_t n = bytes < EDGE_BYTES ? (size_t)bytes : EDGE_BYTES;
-    if (fs_pread(fd, path, data, n, end ? bytes - (int64_t)n : 0, STATUS_CHECKPOINT, NULL) != STATUS_OK)
-        n = 0;
-    io_close(fd);
-    return n;
-}
-
-/* The last step that has a line at the end of a file. */
-static int64_t last_step_of(const char *data, size_t bytes)
-{
-    int64_t last = 0;
-    for (const char *at = data, *end; (end = memchr(at, '\n', bytes - (size_t)(at - data))); at = end + 1) {
-        json_t *line = json_loadb(at, (size_t)(end - at), 0, NULL);
-        const int64_t step = json_integer_value(json_object_get(line, "step"));
-        if (json_object_get(line, "loss") && step > last)
-            last = step;
-        json_decref(line);
-    }
-    return last;
-}
-
 static void read_former(struct watched_run *run, int number)
 {
     char *path = memory_printf("%s.%d", run->metrics.path, number);
-    char *own = memory_alloc(EDGE_BYTES), *other = memory_alloc(EDGE_BYTES);
-    size_t n = read_edge(run->metrics.path, false, own), m = read_edge(path, false, other);
-    const char *line = memchr(own, '\n', n);
-    const size_t length = line ? (size_t)(line - own) + 1 : 0;
+    struct metrics_reader own, other;
     struct former_file *former = &run->formers[run->num_formers++];
-    former->number = number;
-    former->same_history = length && length <= m && !memcmp(own, other, length);
-    m = read_edge(path, true, other);
-    former->last_step = last_step_of(other, m);
-    free(own);
-    free(other);
+    *former = (struct former_file){.number = number};
+    metrics_reader_open(&own, run->metrics.path, NULL);
+    metrics_reader_open(&other, path, NULL);
+    while (metrics_reader_next(&other)) {
+        if (other.number == 1)
+            former->same_history =
+                metrics_reader_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
+        if (json_object_get(other.object, "loss") && other.step > former->last_step)
+            former->last_step = other.step;
+    }
+    metrics_reader_close(&own);
+    metrics_reader_close(&other);
     free(path);
 }
 

@@ -220,7 +220,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
 /* Reads on to the next line that is not damaged. */
 static bool next_good(struct metrics_reader *reader)
 {
-    while (reader->file && metrics_reader_next(reader))
+    while (metrics_reader_next(reader))
         if (reader->object)
             return true;
     return false;

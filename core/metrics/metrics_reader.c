@@ -28,6 +28,8 @@ bool metrics_reader_next(struct metrics_reader *reader)
     json_decref(reader->object);
     reader->object = NULL;
     reader->step = 0;
+    if (!reader->file)
+        return false;
     struct slow_call call;
     heartbeat_slow_begin(&call, "reading", reader->path, -1);
     ssize_t n = memory_getline(&reader->text, &reader->room, reader->file);

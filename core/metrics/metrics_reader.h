@@ -23,7 +23,8 @@ struct metrics_reader {
 enum status metrics_reader_open(struct metrics_reader *reader, const char *path, struct error *err);
 void metrics_reader_close(struct metrics_reader *reader);
 
-/* Reads the next line, advancing progress. Returns false at the end, or after an error (metrics_reader_check()). */
+/* Reads the next line, advancing progress. Returns false at the end, after an error (metrics_reader_check()), and of a
+ * file that could not be opened. */
 bool metrics_reader_next(struct metrics_reader *reader);
 
 /* STATUS_CHECKPOINT: the file could not be read to its end. */
