@@ -12,7 +12,6 @@
 #include "core/spec/spec.h"
 #include "core/status.h"
 
-
 struct run_folder {
     char path[3072];        /* run_place.h */
     char checkpoints[3200]; /* <path>/checkpoints */
