@@ -11,7 +11,7 @@
 #include "cmd/options.h"
 #include "cmd/plan.h"
 #include "cmd/run/restart.h"
-#include "cmd/run/run_place.h"
+#include "cmd/run/run_home.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/run/trace_file.h"
 #include "cmd/save/resume.h"
@@ -36,15 +36,15 @@ static enum status start_ranks(const struct options *options, char **argv, const
                                struct error *err)
 {
     int exit_code = STATUS_BUG;
-    struct run_place place;
+    struct run_home home;
     struct restart last;
     char cause[SUPERVISE_CAUSE_BYTES];
     bool asked;
     if (spec->model.folder)
         TRY(model_desc_keep(spec->model.folder, err));
     if (options->max_restarts) {
-        TRY(run_place_find(spec, options->resume, &place, err));
-        TRY(restart_check(options->resume, &place, err));
+        TRY(run_home_find(spec, options->resume, &home, err));
+        TRY(restart_check(options->resume, &home, err));
         restart_read(&last);
     }
     enum status status =
@@ -55,7 +55,7 @@ static enum status start_ranks(const struct options *options, char **argv, const
     }
     if (status != STATUS_OK && options->max_restarts && !asked) {
         log_error_once(err);
-        status = restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &place, argv);
+        status = restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &home, argv);
     }
     return status;
 }
@@ -127,23 +127,22 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
 }
 
 /* The first lines of a dry run: the run folder, which is printed even if the rest is refused. */
-static enum status print_place(const struct run_spec *spec, const char *resume, struct run_place *place,
-                               struct error *err)
+static enum status print_home(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
-    TRY(run_place_find(spec, resume, place, err));
-    enum status status = run_place_check(place, err);
-    printf("run folder: %s\n", PRINTABLE(place->path));
-    if (place->moved)
+    TRY(run_home_find(spec, resume, home, err));
+    enum status status = run_home_check(home, err);
+    printf("run folder: %s\n", PRINTABLE(home->path));
+    if (home->moved)
         printf("the run was moved there: '%s/%s' does not exist\n", PRINTABLE(spec->run.dir),
                PRINTABLE(spec->run.name));
-    if (place->start == RUN_BRANCHED && status == STATUS_OK)
+    if (home->start == RUN_BRANCHED && status == STATUS_OK)
         printf("the run would branch off there: --resume names a checkpoint of another folder\n");
-    if (place->start == RUN_NEW && status == STATUS_USAGE) {
-        printf("the folder holds checkpoints: a run there needs --resume %s\n", PRINTABLE(place->path));
+    if (home->start == RUN_NEW && status == STATUS_USAGE) {
+        printf("the folder holds checkpoints: a run there needs --resume %s\n", PRINTABLE(home->path));
         status = STATUS_OK;
     }
     fflush(stdout);
-    return status == STATUS_OK ? run_place_check_room(place, err) : status;
+    return status == STATUS_OK ? run_home_check_room(home, err) : status;
 }
 
 /* Runs the mode that the command line selects. */
@@ -154,11 +153,11 @@ static enum status run_command(const struct options *options, char **argv, struc
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
-        struct run_place place;
-        TRY(print_place(spec, options->resume, &place, err));
-        const char *resume = run_place_resume(&place, options->resume);
+        struct run_home home;
+        TRY(print_home(spec, options->resume, &home, err));
+        const char *resume = run_home_resume(&home, options->resume);
         if (resume)
-            TRY(resume_dry(resume, &place, spec, world, source, err));
+            TRY(resume_dry(resume, &home, spec, world, source, err));
         else
             TRY(spec_resolve_batch(spec, world, source, err));
         return plan_dry_run(spec, world, source, boot->cores, resume != NULL, err);

@@ -120,7 +120,7 @@ static enum status end_undecided(struct run *run, const struct zero_verdict *v, 
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
-enum status integrity_verdict(void *context, const double losses[2], struct error *err)
+enum status integrity_compare_passes(void *context, const double losses[2], struct error *err)
 {
     struct run *run = context;
     struct zero_verdict v;

@@ -18,8 +18,8 @@ struct monitor {
 };
 
 /* output_path/job_name, or a folder of this name in the run's, and in it job_name if there is one. */
-static enum status monitor_place(const struct monitor_settings *settings, const struct run_spec *spec, const char *run,
-                                 const char *name, char folder[FS_PATH_MAX], struct error *err)
+static enum status monitor_folder(const struct monitor_settings *settings, const struct run_spec *spec, const char *run,
+                                  const char *name, char folder[FS_PATH_MAX], struct error *err)
 {
     if (!settings->output_path) {
         char own[FS_PATH_MAX];
@@ -49,7 +49,7 @@ static enum status open_tensorboard(struct monitor *monitor, const struct run_sp
                                     int64_t first, struct error *err)
 {
     char folder[FS_PATH_MAX];
-    TRY(monitor_place(&spec->tensorboard, spec, run, "tensorboard", folder, err));
+    TRY(monitor_folder(&spec->tensorboard, spec, run, "tensorboard", folder, err));
     TRY(tensorboard_open(folder, first, &monitor->tensorboard, err));
     log_info("TensorBoard: events are written to %s", folder);
     return write_spec(monitor->tensorboard, run, err);
@@ -59,7 +59,7 @@ static enum status open_csv(struct monitor *monitor, const struct run_spec *spec
                             const struct csv_history *history, struct error *err)
 {
     char folder[FS_PATH_MAX];
-    TRY(monitor_place(&spec->csv_monitor, spec, run, "csv_monitor", folder, err));
+    TRY(monitor_folder(&spec->csv_monitor, spec, run, "csv_monitor", folder, err));
     TRY(csv_monitor_open(folder, history, &monitor->csv, err));
     log_info("csv_monitor: rows are written to %s", folder);
     return STATUS_OK;
@@ -124,11 +124,11 @@ void monitor_step(struct monitor *monitor, const struct step_metrics *m)
         return;
     struct scalar scalars[STEP_SCALARS];
     for (int f = 0; f < STEP_FIELDS; f++)
-        if (step_fields[f].place)
-            scalars[step_fields[f].place - 1] =
+        if (step_fields[f].order)
+            scalars[step_fields[f].order - 1] =
                 (struct scalar){step_fields[f].tag, step_field_value(m, (enum step_field_index)f)};
     if (!monitor->scale)
-        scalars[step_fields[STEP_LOSS_SCALE].place - 1].value = NAN;
+        scalars[step_fields[STEP_LOSS_SCALE].order - 1].value = NAN;
     write_scalars(monitor, m->step, scalars, COUNT_OF(scalars));
 }
 

@@ -33,21 +33,21 @@ void restart_read(struct restart *last)
 }
 
 /* The step of the run's newest checkpoint; -1: it has none. */
-static int64_t newest_step(const struct run_place *place)
+static int64_t newest_step(const struct run_home *home)
 {
     struct checkpoint *checkpoint;
-    if (checkpoint_open(place->path, false, &checkpoint, NULL) != STATUS_OK)
+    if (checkpoint_open(home->path, false, &checkpoint, NULL) != STATUS_OK)
         return -1;
     const int64_t step = checkpoint->position.step;
     checkpoint_close(checkpoint);
     return step;
 }
 
-enum status restart_check(const char *resume, const struct run_place *place, struct error *err)
+enum status restart_check(const char *resume, const struct run_home *home, struct error *err)
 {
     bool one;
     char folder[FS_PATH_MAX];
-    if (!resume || !strcmp(resume, RUN_PLACE_AUTO) || place->start != RUN_RESUMED ||
+    if (!resume || !strcmp(resume, RUN_HOME_AUTO) || home->start != RUN_RESUMED ||
         checkpoint_locate(resume, &one, folder, NULL) != STATUS_OK || !one)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "--max-restarts continues from the newest checkpoint, and --resume names '%s'",
@@ -80,13 +80,13 @@ static char **next_arguments(char **argv, char *run)
 }
 
 /* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
-static enum status execute_again(const struct restart *next, const struct run_place *place, char **argv)
+static enum status execute_again(const struct restart *next, const struct run_home *home, char **argv)
 {
     char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
     if (setenv(variable, text, 1) != 0)
         memory_exhausted(0);
     free(text);
-    char *run = next->step >= 0 ? memory_text(place->path) : NULL, **arguments = next_arguments(argv, run);
+    char *run = next->step >= 0 ? memory_text(home->path) : NULL, **arguments = next_arguments(argv, run);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
     const bool stop = stop_signal_pending() != 0;
@@ -103,12 +103,12 @@ static enum status execute_again(const struct restart *next, const struct run_pl
 }
 
 /* Writes the failure that no restart follows into the run's metrics, if it has any, as restarts write theirs. */
-static void record_failure(const struct restart *next, const struct run_place *place)
+static void record_failure(const struct restart *next, const struct run_home *home)
 {
     char path[FS_PATH_MAX];
     struct error why;
-    if (fs_join(path, place->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_exists(path) ||
-        run_lock_in_use(place->path)) /* another start has begun already */
+    if (fs_join(path, home->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_exists(path) ||
+        run_lock_in_use(home->path)) /* another start has begun already */
         return;
     const int64_t step = next->step < 0 ? 0 : next->step;
     if (metrics_gave_up(path, next->number - 1, step, next->code, next->cause, &why) != STATUS_OK)
@@ -116,12 +116,12 @@ static void record_failure(const struct restart *next, const struct run_place *p
 }
 
 enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
-                          const struct run_place *place, char **argv)
+                          const struct run_home *home, char **argv)
 {
     char newest[64] = "none";
     if (code != STATUS_PEER && code != STATUS_BROKEN)
         return code;
-    struct restart next = {.number = last->number + 1, .step = newest_step(place), .code = code};
+    struct restart next = {.number = last->number + 1, .step = newest_step(home), .code = code};
     snprintf(next.cause, sizeof next.cause, "%s", cause);
     for (char *c = next.cause; *c; c++)
         if ((unsigned char)*c < ' ')
@@ -130,14 +130,14 @@ enum status restart_after(const struct restart *last, int most, enum status code
         snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
     if (next.number > most) {
         log_warn("the ranks are not started again: --max-restarts %d has been used up", most);
-        record_failure(&next, place);
+        record_failure(&next, home);
         return code;
     }
     if (last->number > 0 && next.step <= last->step) {
         log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
                  "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
                  last->number, newest);
-        record_failure(&next, place);
+        record_failure(&next, home);
         return code;
     }
     if (next.step >= 0)
@@ -146,5 +146,5 @@ enum status restart_after(const struct restart *last, int most, enum status code
     else
         log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
                  next.number, most, code, next.cause);
-    return execute_again(&next, place, argv);
+    return execute_again(&next, home, argv);
 }

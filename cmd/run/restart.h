@@ -6,7 +6,7 @@
  * first start, also if the files have changed (core/kept_files.h). */
 #pragma once
 
-#include "cmd/run/run_place.h"
+#include "cmd/run/run_home.h"
 #include "core/status.h"
 
 #include <stdint.h>
@@ -22,11 +22,11 @@ struct restart {
 void restart_read(struct restart *last);
 
 /* STATUS_USAGE where a restart could not tell from which checkpoint to continue: --resume names one of the run's. */
-enum status restart_check(const char *resume, const struct run_place *place, struct error *err);
+enum status restart_check(const char *resume, const struct run_home *home, struct error *err);
 
 /* After a start that has failed with `code`, because of `cause`: executes this program again and does not return, or
  * returns the run's exit code: the failure is of another kind, `most` restarts are used up, the last one has gained no
  * checkpoint, or a signal asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). All but the first
  * are lines in the log; of the second and third the cause is one of metrics.jsonl. */
 enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
-                          const struct run_place *place, char **argv);
+                          const struct run_home *home, char **argv);

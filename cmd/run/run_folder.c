@@ -18,21 +18,21 @@
 /* Network file systems may show a new file late. */
 static const double appear_patience = 5; /* seconds */
 
-void run_folder_init(struct run_folder *folder, const struct run_place *place)
+void run_folder_init(struct run_folder *folder, const struct run_home *home)
 {
     folder->lock = NULL;
-    snprintf(folder->path, sizeof folder->path, "%s", place->path);
+    snprintf(folder->path, sizeof folder->path, "%s", home->path);
     snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
     snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
 }
 
-enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err)
+enum status run_folder_open(struct run_folder *folder, const struct run_home *home, struct error *err)
 {
     struct run_lock_config config;
     TRY(fs_mkdirs(folder->path, STATUS_CHECKPOINT, err));
     run_lock_config_init(&config);
     TRY(run_lock_take(&folder->lock, folder->path, &config, err));
-    return run_place_check(place, err); /* again: another run may just have ended there */
+    return run_home_check(home, err); /* again: another run may just have ended there */
 }
 
 enum status run_folder_still_ours(void *folder, struct error *err)

@@ -7,25 +7,25 @@
  */
 #pragma once
 
+#include "cmd/run/run_home.h"
 #include "cmd/run/run_lock.h"
-#include "cmd/run/run_place.h"
 #include "core/spec/spec.h"
 #include "core/status.h"
 
 struct run_folder {
-    char path[3072];        /* run_place.h */
+    char path[3072];        /* run_home.h */
     char checkpoints[3200]; /* <path>/checkpoints */
     char metrics[3200];     /* <path>/metrics.jsonl */
     struct run_lock *lock;  /* rank 0's while the run lives (owned), else NULL */
 };
 
 /* Fills in the paths. Makes nothing. */
-void run_folder_init(struct run_folder *folder, const struct run_place *place);
+void run_folder_init(struct run_folder *folder, const struct run_home *home);
 
-/* Rank 0 makes the folder and locks it (run_lock_take()): another run that lives in it, or what run_place_check()
+/* Rank 0 makes the folder and locks it (run_lock_take()): another run that lives in it, or what run_home_check()
  * refuses by then, is STATUS_USAGE; a disk that is full or fails is STATUS_CHECKPOINT, here and below; STATUS_REQUEUE:
  * asked to stop while it waited for another run. */
-enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err);
+enum status run_folder_open(struct run_folder *folder, const struct run_home *home, struct error *err);
 
 /* Whether rank 0 may still write there: run_lock_check(). Other ranks: STATUS_OK. folder: a struct run_folder (void, as
  * this is the owner check of checkpoint_writer and metrics_ask_owner()). */

@@ -52,13 +52,13 @@ static bool file_above(const char *checkpoint, const char *name, char path[FS_PA
 
 /* Finds the file of the run that the checkpoint belongs to. A run that branches off has another folder than that one;
  * either checkpoints/ or the checkpoint may be a link. */
-static bool find_file(const struct device *device, const struct run_place *place, const struct checkpoint *checkpoint,
+static bool find_file(const struct device *device, const struct run_home *home, const struct checkpoint *checkpoint,
                       char path[FS_PATH_MAX])
 {
     char name[NAME_SIZE], real[PATH_MAX];
     file_name(device, name);
-    if (place->start == RUN_RESUMED)
-        return file_in(place->path, name, path);
+    if (home->start == RUN_RESUMED)
+        return file_in(home->path, name, path);
     return file_above(checkpoint->path, name, path) ||
            (realpath(checkpoint->path, real) && file_above(real, name, path));
 }
@@ -88,10 +88,10 @@ static char *read_text(const char *path, const char *own)
     return NULL;
 }
 
-char *run_kernels_take(struct device *device, const struct run_place *place, const struct checkpoint *checkpoint)
+char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint)
 {
     char path[FS_PATH_MAX], *text = NULL;
-    if (!checkpoint || is_to_measure_again() || !find_file(device, place, checkpoint, path))
+    if (!checkpoint || is_to_measure_again() || !find_file(device, home, checkpoint, path))
         return NULL;
     char *own = device_choices(device);
     if (own)

@@ -4,13 +4,13 @@
 #pragma once
 
 #include "ckpt/checkpoint.h"
-#include "cmd/run/run_place.h"
+#include "cmd/run/run_home.h"
 #include "gpu/device.h"
 
 /* Before anything is measured: gives the device the choices of the run that the checkpoint belongs to, and returns
  * their text (owned by the caller). NULL: there are none, they are of another GPU model or library version, they cannot
  * be read, or ZTRAIN_GEMM_MEASURE=again. */
-char *run_kernels_take(struct device *device, const struct run_place *place, const struct checkpoint *checkpoint);
+char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint);
 
 /* After that: the text of `taken` (owned, NULL is allowed) and of what the device has chosen besides. Owned by the
  * caller; NULL: the device chooses nothing. */

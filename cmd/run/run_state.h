@@ -13,7 +13,7 @@
 #include "cmd/run/monitor.h"
 #include "cmd/run/restart.h"
 #include "cmd/run/run_folder.h"
-#include "cmd/run/run_place.h"
+#include "cmd/run/run_home.h"
 #include "cmd/run/stepper.h"
 #include "cmd/run/trace_file.h"
 #include "core/metrics/metrics.h"
@@ -59,7 +59,7 @@ struct run {
     /* Built by run_prepare(). */
     struct engine engine;
     struct stepper stepper;
-    struct run_place place;
+    struct run_home home;
     struct run_folder folder;
     struct metrics *metrics;                  /* owned; rank 0, else NULL */
     struct monitor *monitor;                  /* owned; rank 0 where the spec enables one, else NULL */

@@ -176,7 +176,7 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, co
         zero_check_drop(t->zero);
         return STATUS_OK;
     }
-    TRY(s->check->verdict(s->check->context, losses, err));
+    TRY(s->check->compare(s->check->context, losses, err));
     return finish(s, err);
 }
 

@@ -11,7 +11,7 @@
 
 /* Compares the two passes of a step that is computed twice, before its update, and may end the run. Collective. */
 struct stepper_check {
-    enum status (*verdict)(void *context, const double losses[2], struct error *err); /* this rank's sums of losses */
+    enum status (*compare)(void *context, const double losses[2], struct error *err); /* this rank's sums of losses */
     void *context;
     int64_t step;
 };

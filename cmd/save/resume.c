@@ -50,13 +50,13 @@ enum status resume_open_share(const char *folder, int part, int parts, const str
     return status;
 }
 
-enum status resume_plan_rewind(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+enum status resume_plan_rewind(const char *resume, const struct run_home *home, const struct checkpoint *checkpoint,
                                struct checkpoint_rewind *rewind, struct error *err)
 {
     memset(rewind, 0, sizeof *rewind);
-    if (place->start == RUN_BRANCHED)
+    if (home->start == RUN_BRANCHED)
         return STATUS_OK;
-    return checkpoint_rewind_plan(place->path, checkpoint, names_run_folder(resume), rewind, err);
+    return checkpoint_rewind_plan(home->path, checkpoint, names_run_folder(resume), rewind, err);
 }
 
 /* Compares the model's config, as it is now, with the config that the checkpoint was trained with: the spec names only
@@ -165,7 +165,7 @@ static void log_rewind(const struct checkpoint_rewind *rewind)
                      rewind->moves[i].name, rewind->number);
 }
 
-enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
+enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
                        const char *source, struct error *err)
 {
     enum status status;
@@ -173,7 +173,7 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
     struct checkpoint_rewind rewind = {.count = 0};
     TRY(checkpoint_open(resume, names_run_folder(resume), &checkpoint, err));
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
-    TRY_END(resume_plan_rewind(resume, place, checkpoint, &rewind, err));
+    TRY_END(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
     log_rewind(&rewind);
 end:

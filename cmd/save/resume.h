@@ -3,7 +3,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_rewind.h"
-#include "cmd/run/run_place.h"
+#include "cmd/run/run_home.h"
 #include "core/retry.h"
 #include "core/spec/spec.h"
 
@@ -27,11 +27,11 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 
 /* Plans what the resume has to change in the run folder: nothing if the run branches off into another one. The caller
  * releases the plan (checkpoint_rewind.h), also after an error. */
-enum status resume_plan_rewind(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+enum status resume_plan_rewind(const char *resume, const struct run_home *home, const struct checkpoint *checkpoint,
                                struct checkpoint_rewind *rewind, struct error *err);
 
 /* --dry-run --resume: prints the checkpoint that would be taken, what has changed since, and the moves aside. */
-enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
+enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
                        const char *source, struct error *err);
 
 /* The position at which training continues; steps_per_epoch and data_fingerprint are those of the data now. A run that

@@ -399,7 +399,7 @@ static enum status train_measured_step(struct run *run, bool *broken_off, struct
         TRY(collect_steps(run, 0, err));
     if (begins)
         TRY(trace_file_begin(run->trace, &run->engine, err));
-    const struct stepper_check check = {integrity_verdict, run, run->enqueued + 1};
+    const struct stepper_check check = {integrity_compare_passes, run, run->enqueued + 1};
     run->stepper.check = checked ? &check : NULL;
     if (checked)
         TRY(integrity_begin(run, err));

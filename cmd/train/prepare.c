@@ -37,20 +37,20 @@ static enum status find_folder(struct run *run, bool *there, struct error *err)
     enum status status = STATUS_OK;
     *there = false;
     if (run->boot->rank == 0) {
-        status = run_place_find(run->spec, run->resume, &run->place, err);
+        status = run_home_find(run->spec, run->resume, &run->home, err);
         if (status == STATUS_OK)
-            status = run_place_check(&run->place, err);
+            status = run_home_check(&run->home, err);
         if (status == STATUS_OK)
-            status = run_place_check_room(&run->place, err);
-        *there = fs_is_dir(run->place.path);
+            status = run_home_check_room(&run->home, err);
+        *there = fs_is_dir(run->home.path);
     }
     TRY(run_agree(run, status, err));
-    TRY(comm_broadcast(run->comm, &run->place, sizeof run->place, 0, err));
+    TRY(comm_broadcast(run->comm, &run->home, sizeof run->home, 0, err));
     TRY(comm_broadcast(run->comm, there, sizeof *there, 0, err));
-    if (run->boot->rank == 0 && run->place.moved)
-        log_info("the run folder was moved: the run continues in %s", run->place.path);
-    run->resume = run_place_resume(&run->place, run->resume);
-    run_folder_init(&run->folder, &run->place);
+    if (run->boot->rank == 0 && run->home.moved)
+        log_info("the run folder was moved: the run continues in %s", run->home.path);
+    run->resume = run_home_resume(&run->home, run->resume);
+    run_folder_init(&run->folder, &run->home);
     return STATUS_OK;
 }
 
@@ -73,7 +73,7 @@ static enum status open_run_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
     if (run->boot->rank == 0)
-        status = run_folder_open(&run->folder, &run->place, err);
+        status = run_folder_open(&run->folder, &run->home, err);
     TRY(run_agree(run, status, err));
     TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
     if (run->boot->num_nodes > 1)
@@ -188,7 +188,7 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
                                         const struct checkpoint_rewind *rewind, struct error *err)
 {
     const struct train_position *position = &run->position;
-    bool branched = run->place.start == RUN_BRANCHED;
+    bool branched = run->home.start == RUN_BRANCHED;
     char path[FS_PATH_MAX];
     TRY(checkpoint_rewind_apply(rewind, err));
     snprintf(path, sizeof path, "%s", checkpoint->path);
@@ -218,7 +218,7 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
 static enum status commit_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct checkpoint_rewind rewind;
-    enum status status = resume_plan_rewind(run->resume, &run->place, checkpoint, &rewind, err);
+    enum status status = resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err);
     if (status == STATUS_OK)
         status = apply_planned_rewind(run, checkpoint, &rewind, err);
     checkpoint_rewind_release(&rewind);
@@ -280,7 +280,7 @@ static enum status share_choices(struct run *run, struct error *err)
 static enum status choose_first(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct device *device = run->engine.device;
-    char *taken = run_kernels_take(device, &run->place, checkpoint);
+    char *taken = run_kernels_take(device, &run->home, checkpoint);
     enum status status = engine_prepare_ops(&run->engine, err);
     if (status == STATUS_OK)
         run->kernel_choices = run_kernels_join(device, taken);

@@ -48,7 +48,7 @@ struct step_field {
     enum step_type type;
     size_t offset;   /* in struct step_metrics */
     bool curve;      /* the report draws it */
-    int place;       /* from 1, among the scalars of the monitors; 0: none */
+    int order;       /* from 1, among the scalars of the monitors; 0: none */
     const char *tag; /* there */
 };
 enum { STEP_SCALARS = 7 };

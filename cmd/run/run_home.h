@@ -1,4 +1,4 @@
-/* run_place.h: the folder that a run lives in, and how the run relates to its contents. One process decides (rank 0,
+/* run_home.h: the folder that a run lives in, and how the run relates to its contents. One process decides (rank 0,
  * or a dry run); the struct holds no pointers, so that a broadcast can carry it to the other ranks. */
 #pragma once
 
@@ -13,29 +13,29 @@ enum run_start {
     RUN_BRANCHED, /* from a checkpoint of another folder: this one must not hold checkpoints */
 };
 
-struct run_place {
+struct run_home {
     char path[3072]; /* the run folder */
     enum run_start start;
     bool moved; /* not <run.dir>/<run.name>: --resume names a run folder that was moved */
 };
 
-/* --resume RUN_PLACE_AUTO: from the newest checkpoint of the run's folder, or from the beginning if it holds none. */
-#define RUN_PLACE_AUTO "auto"
+/* --resume RUN_HOME_AUTO: from the newest checkpoint of the run's folder, or from the beginning if it holds none. */
+#define RUN_HOME_AUTO "auto"
 
 /* Decides on the folder. It is <run.dir>/<run.name>, with one exception: if that does not exist and `resume` (--resume
  * DIR; NULL: not given) lies in a run folder whose run.yaml has the same run.name, that folder has been moved, and the
  * run continues in it. Links are followed: `resume` belongs to the folder that it really lies in. STATUS_USAGE: the
  * path is too long, or run.dir is not a folder; STATUS_CHECKPOINT: its checkpoints cannot be listed. */
-enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err);
+enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err);
 
 /* The folder or checkpoint to resume from, once the place is known; NULL: the run begins. */
-const char *run_place_resume(const struct run_place *place, const char *resume);
+const char *run_home_resume(const struct run_home *home, const char *resume);
 
 /* STATUS_USAGE if the folder holds checkpoints that the run would overwrite: it does not continue from any of them.
  * STATUS_CHECKPOINT if it, its checkpoints/ or its log/ exists and is no folder, such as a link whose disk is not
  * mounted. */
-enum status run_place_check(const struct run_place *place, struct error *err);
+enum status run_home_check(const struct run_home *home, struct error *err);
 
 /* STATUS_USAGE if the folder cannot be made or written: this user may not write into the nearest folder above it that
  * exists. Makes nothing. */
-enum status run_place_check_room(const struct run_place *place, struct error *err);
+enum status run_home_check_room(const struct run_home *home, struct error *err);

@@ -1,4 +1,4 @@
-#include "cmd/run/run_place.h"
+#include "cmd/run/run_home.h"
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
@@ -20,22 +20,22 @@ static bool lies_in(const char *path, const char *folder)
 }
 
 /* The folder that `path` leads to, and the place of the entry of that name, which may be a link to somewhere else. */
-struct real_place {
+struct real_paths {
     char target[PATH_MAX], entry[PATH_MAX];
 };
 
 /* False if `path` does not exist. */
-static bool find_real_place(const char *path, struct real_place *place)
+static bool find_real_paths(const char *path, struct real_paths *paths)
 {
     char parent[FS_PATH_MAX];
-    if (strlen(path) >= FS_PATH_MAX || !realpath(path, place->target))
+    if (strlen(path) >= FS_PATH_MAX || !realpath(path, paths->target))
         return false;
     fs_parent(path, parent);
-    return realpath(parent, place->entry);
+    return realpath(parent, paths->entry);
 }
 
 /* Whether `resume` is inside the run folder, or among its checkpoints, which may be a link to another disk. */
-static bool belongs_to(const struct real_place *resume, const char *folder)
+static bool belongs_to(const struct real_paths *resume, const char *folder)
 {
     char checkpoints[FS_PATH_MAX], real[PATH_MAX];
     if (realpath(folder, real) && (lies_in(resume->target, real) || lies_in(resume->entry, real)))
@@ -75,36 +75,36 @@ static bool find_moved(const char *resume, const char *name, char path[FS_PATH_M
 
 static bool is_auto(const char *resume)
 {
-    return resume && !strcmp(resume, RUN_PLACE_AUTO);
+    return resume && !strcmp(resume, RUN_HOME_AUTO);
 }
 
-const char *run_place_resume(const struct run_place *place, const char *resume)
+const char *run_home_resume(const struct run_home *home, const char *resume)
 {
-    if (place->start == RUN_NEW)
+    if (home->start == RUN_NEW)
         return NULL;
-    return is_auto(resume) ? place->path : resume;
+    return is_auto(resume) ? home->path : resume;
 }
 
 /* --resume auto: by the checkpoints that the folder holds now. One that cannot be read counts, and is reported when it
  * is opened. */
-static enum status choose_start(struct run_place *place, struct error *err)
+static enum status choose_start(struct run_home *home, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
     bool any;
-    TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
+    TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
     TRY(checkpoint_any_of_history(checkpoints, &any, err));
-    place->start = any ? RUN_RESUMED : RUN_NEW;
+    home->start = any ? RUN_RESUMED : RUN_NEW;
     return STATUS_OK;
 }
 
 static const char run_dir_hint[] = "run.dir names the folder in which run folders are made";
 
 /* run.dir: what exists and is no folder is an error of the spec, a disk that does not answer is not. */
-static enum status check_above(const struct run_place *place, struct error *err)
+static enum status check_above(const struct run_home *home, struct error *err)
 {
     char above[FS_PATH_MAX];
     bool there;
-    fs_parent(place->path, above);
+    fs_parent(home->path, above);
     if (fs_find_dir(above, &there, STATUS_USAGE, err) == STATUS_OK)
         return STATUS_OK;
     if (error_is_unreadable(err) && err->cause != EACCES)
@@ -114,14 +114,14 @@ static enum status check_above(const struct run_place *place, struct error *err)
 
 /* Nothing else may be in the place of the run folder or of a folder in it. A disk that does not answer is waited for
  * later. */
-static enum status check_folders(const struct run_place *place, struct error *err)
+static enum status check_folders(const struct run_home *home, struct error *err)
 {
     static const char *const names[] = {"checkpoints", "log"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         struct error why;
         char path[FS_PATH_MAX];
         bool there;
-        TRY(fs_join(path, place->path, names[i], STATUS_USAGE, err));
+        TRY(fs_join(path, home->path, names[i], STATUS_USAGE, err));
         if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why))
             continue;
         *err = why;
@@ -130,59 +130,59 @@ static enum status check_folders(const struct run_place *place, struct error *er
     return STATUS_OK;
 }
 
-enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err)
+enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
-    struct real_place real;
+    struct real_paths real;
     char moved[FS_PATH_MAX];
-    memset(place, 0, sizeof *place);
-    int n = snprintf(place->path, sizeof place->path, "%s/%s", spec->run.dir, spec->run.name);
-    if (n < 0 || (size_t)n >= sizeof place->path)
+    memset(home, 0, sizeof *home);
+    int n = snprintf(home->path, sizeof home->path, "%s/%s", spec->run.dir, spec->run.name);
+    if (n < 0 || (size_t)n >= sizeof home->path)
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
-                         sizeof place->path - 1);
-    TRY(check_above(place, err));
+                         sizeof home->path - 1);
+    TRY(check_above(home, err));
     if (is_auto(resume))
-        return choose_start(place, err);
-    place->start = resume ? RUN_RESUMED : RUN_NEW;
-    if (!resume || !find_real_place(resume, &real) || belongs_to(&real, place->path))
+        return choose_start(home, err);
+    home->start = resume ? RUN_RESUMED : RUN_NEW;
+    if (!resume || !find_real_paths(resume, &real) || belongs_to(&real, home->path))
         return STATUS_OK; /* opening it will report that it does not exist */
-    place->moved = !fs_exists(place->path) && find_moved(real.target, spec->run.name, moved);
-    if (!place->moved) {
-        place->start = RUN_BRANCHED;
+    home->moved = !fs_exists(home->path) && find_moved(real.target, spec->run.name, moved);
+    if (!home->moved) {
+        home->start = RUN_BRANCHED;
         return STATUS_OK;
     }
-    n = snprintf(place->path, sizeof place->path, "%s", moved);
-    if (n < 0 || (size_t)n >= sizeof place->path)
-        return error_set(err, STATUS_USAGE, "--resume: the path is longer than %zu bytes", sizeof place->path - 1);
+    n = snprintf(home->path, sizeof home->path, "%s", moved);
+    if (n < 0 || (size_t)n >= sizeof home->path)
+        return error_set(err, STATUS_USAGE, "--resume: the path is longer than %zu bytes", sizeof home->path - 1);
     return STATUS_OK;
 }
 
-enum status run_place_check(const struct run_place *place, struct error *err)
+enum status run_home_check(const struct run_home *home, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
     bool any, of_history;
-    TRY(check_folders(place, err));
-    if (place->start == RUN_RESUMED)
+    TRY(check_folders(home, err));
+    if (home->start == RUN_RESUMED)
         return STATUS_OK;
-    TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
+    TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
     TRY(checkpoint_any(checkpoints, &any, err));
     if (!any)
         return STATUS_OK;
     TRY(checkpoint_any_of_history(checkpoints, &of_history, err));
-    error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", place->path,
-              place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
+    error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", home->path,
+              home->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
     if (!of_history)
         return error_hint(err,
                           "all of them were moved aside: ztrain inspect %s lists them and shows how to resume from "
                           "one; or choose another run.name to start anew",
-                          place->path);
-    return error_hint(err, "--resume %s to continue the run, or another run.name to %s", place->path,
-                      place->start == RUN_BRANCHED ? "branch off into a folder of its own" : "start anew");
+                          home->path);
+    return error_hint(err, "--resume %s to continue the run, or another run.name to %s", home->path,
+                      home->start == RUN_BRANCHED ? "branch off into a folder of its own" : "start anew");
 }
 
-enum status run_place_check_room(const struct run_place *place, struct error *err)
+enum status run_home_check_room(const struct run_home *home, struct error *err)
 {
-    char nearest[sizeof place->path];
-    snprintf(nearest, sizeof nearest, "%s", place->path);
+    char nearest[sizeof home->path];
+    snprintf(nearest, sizeof nearest, "%s", home->path);
     while (!fs_exists(nearest)) {
         char *slash = strrchr(nearest, '/');
         if (slash > nearest)
@@ -194,9 +194,9 @@ enum status run_place_check_room(const struct run_place *place, struct error *er
         return STATUS_OK;
     const char *problem =
         errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
-    if (strcmp(nearest, place->path) == 0)
-        error_set(err, STATUS_USAGE, "run folder '%s' %s", place->path, problem);
+    if (strcmp(nearest, home->path) == 0)
+        error_set(err, STATUS_USAGE, "run folder '%s' %s", home->path, problem);
     else
-        error_set(err, STATUS_USAGE, "cannot make run folder '%s': '%s' %s", place->path, nearest, problem);
+        error_set(err, STATUS_USAGE, "cannot make run folder '%s': '%s' %s", home->path, nearest, problem);
     return error_hint(err, "%s", run_dir_hint);
 }
