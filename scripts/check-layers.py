@@ -54,7 +54,7 @@ ROOMS = {
     "cmd/observe": BELOW_CMD + ["cmd/engine", "cmd/run"],
     "cmd/save": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe"],
     "cmd/supervise": BELOW_CMD + ["cmd/run"],
-    "cmd/train": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe", "cmd/save", "cmd/supervise"],
+    "cmd/train": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe", "cmd/save"],
     "cmd/report": BELOW_CMD + ["cmd/run"],
     "cmd": BELOW_CMD + ["cmd/engine", "cmd/run", "cmd/observe", "cmd/save", "cmd/supervise", "cmd/train", "cmd/report"],
 }

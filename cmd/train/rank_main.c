@@ -18,7 +18,7 @@
 #include "cmd/run/stop_signal.h"
 #include "cmd/run/summary.h"
 #include "cmd/save/background_save.h"
-#include "cmd/supervise/early_error.h"
+#include "cmd/train/early_error.h"
 #include "cmd/train/loop.h"
 #include "cmd/train/prepare.h"
 #include "comm/comm_log.h"

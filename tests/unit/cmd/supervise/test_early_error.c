@@ -1,6 +1,6 @@
 /* test_early_error.c: if ranks of one node fail alike before they can agree, one of them prints the message; a rank
  * that cannot be sure of that prints it itself. */
-#include "cmd/supervise/early_error.c"
+#include "cmd/train/early_error.c"
 #include "core/log.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "cmd/supervise/early_error.h"
+#include "cmd/train/early_error.h"
 
 #include "comm/agree.h"
 #include "core/log.h"
