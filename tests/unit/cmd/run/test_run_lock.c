@@ -590,8 +590,9 @@ static void test_of_two_takers_one_wins(void **state)
     run_lock_release(rival);
 }
 
-/* Many real processes, with and without locks: exactly one takes the folder. */
-static void storm(int round)
+/* Many real processes, with and without locks: exactly one takes the folder. ghost: the lock is held, as by a node that
+ * was cut off, and the takers abandon it. */
+static void storm(int round, bool ghost)
 {
     enum { TAKERS = 12 };
     pid_t pids[TAKERS];
@@ -601,6 +602,10 @@ static void storm(int round)
     *done = 0;
     assert_int_equal(pipe(go), 0);
     leave_owner(config_of("gone", 1, "3", 0).self);
+    const struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int held = ghost ? open(at("lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (ghost)
+        assert_int_equal(fcntl(held, F_OFD_SETLK, &whole), 0);
     fflush(NULL);
     for (int i = 0; i < TAKERS; i++) {
         pids[i] = fork();
@@ -633,6 +638,8 @@ static void storm(int round)
         winners += WEXITSTATUS(code) == 0;
     }
     munmap(done, sizeof *done);
+    if (ghost)
+        close(held);
     assert_int_equal(winners, 1);
 }
 
@@ -640,9 +647,12 @@ static void test_a_storm_of_takers(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++)
-        storm(0);
+        storm(0, false);
+    for (int i = 0; i < 3; i++)
+        storm(0, true);
+    storm(1, true);
     lock_errno = ENOLCK;
-    storm(1);
+    storm(1, false);
 }
 
 int main(void)
