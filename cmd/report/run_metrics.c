@@ -308,7 +308,8 @@ static void take_line(struct run_metrics *metrics, const json_t *object, int64_t
         take_sample(metrics, object, step);
 }
 
-void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes)
+/* Takes one line, without its line end. */
+static void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes)
 {
     json_t *object = json_loadb(text, bytes, 0, NULL);
     const json_t *step = json_object_get(object, "step");

@@ -113,9 +113,6 @@ void run_metrics_release(struct run_metrics *metrics);
  * or cannot be read. */
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err);
 
-/* Takes one line, without its line end (for tests). */
-void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes);
-
 /* NAN: no step has the value and its time. */
 double timed_mean(const struct timed_mean *mean);
 
