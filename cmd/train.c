@@ -208,7 +208,11 @@ static enum status start_output(struct error *err)
 enum status cmd_train(int argc, char **argv, struct error *err)
 {
     struct options options;
+    struct restart last;
     enum status status = options_parse(argc, argv, &options, err);
+    restart_read(&last);
+    if (status == STATUS_OK && options.max_restarts && *last.run)
+        options.resume = last.run;
     if (status == STATUS_OK && options.help) {
         options_help(stdout);
         return STATUS_OK;

@@ -17,11 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char variable[] = "ZTRAIN_RESTART"; /* "NUMBER STEP CODE CAUSE" */
+/* "NUMBER STEP CODE CAUSE"; the run folder, if there is a checkpoint */
+static const char variable[] = "ZTRAIN_RESTART", run_variable[] = "ZTRAIN_RESTART_RUN";
 
 void restart_read(struct restart *last)
 {
-    const char *text = getenv(variable);
+    const char *text = getenv(variable), *run = getenv(run_variable);
     int used = 0;
     *last = (struct restart){.step = -1};
     if (!text)
@@ -30,6 +31,8 @@ void restart_read(struct restart *last)
         snprintf(last->cause, sizeof last->cause, "%s", text + used);
     else
         *last = (struct restart){.step = -1};
+    if (last->step >= 0 && run)
+        snprintf(last->run, sizeof last->run, "%s", run);
 }
 
 /* The step of the run's newest checkpoint; -1: it has none. */
@@ -55,51 +58,24 @@ enum status restart_check(const char *resume, const struct run_home *home, struc
     return error_hint(err, "--resume %s once without --max-restarts; from then on --resume auto", resume);
 }
 
-/* The arguments of the next start: these, with --resume RUN if the run has a checkpoint of its own (else NULL). The
- * caller frees the list. */
-static char **next_arguments(char **argv, char *run)
-{
-    static char option[] = "--resume";
-    size_t count = 0, kept = 0;
-    while (argv[count])
-        count++;
-    char **next = memory_alloc((count + 3) * sizeof *next);
-    for (size_t i = 0; i < count; i++) {
-        bool given = i > 0 && (!strcmp(argv[i], option) || !strncmp(argv[i], "--resume=", strlen("--resume=")));
-        if (run && given)
-            i += !strcmp(argv[i], option) && i + 1 < count; /* its value */
-        else
-            next[kept++] = argv[i];
-    }
-    if (run) {
-        next[kept++] = option;
-        next[kept++] = run;
-    }
-    next[kept] = NULL;
-    return next;
-}
-
 /* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
-static enum status execute_again(const struct restart *next, const struct run_home *home, char **argv)
+static enum status execute_again(const struct restart *next, char **argv)
 {
     char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
-    if (setenv(variable, text, 1) != 0)
+    if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0)
         memory_exhausted(0);
     free(text);
-    char *run = next->step >= 0 ? memory_text(home->path) : NULL, **arguments = next_arguments(argv, run);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
     const bool stop = stop_signal_pending() != 0;
     if (!stop)
-        execv("/proc/self/exe", arguments);
+        execv("/proc/self/exe", argv);
     const char *reason = stop ? "the run was asked to stop" : strerror(errno);
-    if (stop && run)
-        log_info("stopped on request: the ranks are not started again; continue with --resume %s", run);
+    if (stop && *next->run)
+        log_info("stopped on request: the ranks are not started again; continue with --resume %s", next->run);
     else
         log_warn("the ranks are not started again: %s", reason);
-    free(arguments);
-    free(run);
-    return stop && next->step >= 0 ? STATUS_REQUEUE : (enum status)next->code;
+    return stop && *next->run ? STATUS_REQUEUE : (enum status)next->code;
 }
 
 /* Writes the failure that no restart follows into the run's metrics, if it has any, as restarts write theirs. */
@@ -122,6 +98,7 @@ enum status restart_after(const struct restart *last, int most, enum status code
     if (code != STATUS_PEER && code != STATUS_BROKEN)
         return code;
     struct restart next = {.number = last->number + 1, .step = newest_step(home), .code = code};
+    snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? home->path : "");
     snprintf(next.cause, sizeof next.cause, "%s", cause);
     for (char *c = next.cause; *c; c++)
         if ((unsigned char)*c < ' ')
@@ -146,5 +123,5 @@ enum status restart_after(const struct restart *last, int most, enum status code
     else
         log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
                  next.number, most, code, next.cause);
-    return execute_again(&next, home, argv);
+    return execute_again(&next, argv);
 }

@@ -1,9 +1,10 @@
 /* restart.h: `--local-gpus N --max-restarts K`: the supervisor starts the ranks again after a failure that another
  * start may not have: a rank was killed or lost (6), a device or its driver failed (8).
  *
- * A restart is the supervisor itself, executed anew with --resume RUN. It learns from its environment (ZTRAIN_RESTART)
- * which start it is, and rank 0 writes the cause of the last failure into metrics.jsonl. Its run spec is that of the
- * first start, also if the files have changed (core/kept_files.h). */
+ * A restart is the supervisor itself, executed anew with the same arguments. It and its ranks learn from their
+ * environment (ZTRAIN_RESTART) which start it is and which run it resumes, and rank 0 writes the cause of the last
+ * failure into metrics.jsonl. Its run spec is that of the first start, also if the files have changed
+ * (core/kept_files.h). */
 #pragma once
 
 #include "cmd/run/run_home.h"
@@ -16,6 +17,7 @@ struct restart {
     int64_t step;    /* of the newest checkpoint when the start before failed; -1: there was none */
     int code;        /* with which it failed */
     char cause[512]; /* printable */
+    char run[3072];  /* the run folder, which this start resumes; "": there is no checkpoint yet */
 };
 
 /* What the supervisor before this one has left in the environment. */
