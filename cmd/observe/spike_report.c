@@ -11,12 +11,12 @@
 static void warn_of_spike(struct run *run, const struct spike_metrics *spike)
 {
     console_break(&run->console);
-    if (isfinite(spike->loss))
+    if (isfinite(spike->of->loss))
         log_warn("step %" PRId64 ": the loss %.4f is more than %g times the running mean %.4f; metrics.jsonl names the "
                  "step's samples",
-                 spike->step, spike->loss, spike->factor, spike->mean);
+                 spike->of->step, spike->of->loss, spike->factor, spike->mean);
     else
-        log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", spike->step);
+        log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", spike->of->step);
 }
 
 enum status spike_report_step(struct run *run, const struct step_metrics *m, struct error *err)
@@ -31,12 +31,9 @@ enum status spike_report_step(struct run *run, const struct step_metrics *m, str
     int64_t *samples = memory_alloc(count * sizeof *samples);
     int *sources = memory_alloc(count * sizeof *sources);
     step_samples(&t->train_config, m->step, samples, sources);
-    const struct spike_metrics spike = {.step = m->step,
-                                        .epoch = m->epoch,
-                                        .loss = m->loss,
+    const struct spike_metrics spike = {.of = m,
                                         .mean = run->position.mean_loss.steps ? mean : NAN,
                                         .factor = run->spec->train.spike_factor,
-                                        .grad_norm = m->grad_norm,
                                         .num_samples = (int64_t)count,
                                         .samples = samples,
                                         .sources = sources,

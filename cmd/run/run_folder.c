@@ -50,11 +50,6 @@ enum status run_folder_open_log(const struct run_folder *folder, int rank, struc
     return log_open(path, err);
 }
 
-void run_folder_owner(const struct run_folder *folder, char nonce[RUN_LOCK_NONCE])
-{
-    snprintf(nonce, RUN_LOCK_NONCE, "%s", run_lock_nonce(folder->lock));
-}
-
 enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
                                     struct error *err)
 {

@@ -35,9 +35,8 @@ enum status run_folder_still_ours(void *folder, struct error *err);
  * may be another run's. */
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
 
-/* Check that all nodes see the same folder: rank 0 broadcasts the nonce of its owner file, and the others wait for that
- * file to appear. STATUS_USAGE: it does not. rank_0: the host of rank 0. */
-void run_folder_owner(const struct run_folder *folder, char nonce[RUN_LOCK_NONCE]);
+/* Check that all nodes see the same folder: rank 0 broadcasts its run_lock_nonce(), and the others wait for an owner
+ * file with it to appear. STATUS_USAGE: it does not. rank_0: the host of rank 0. */
 enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
                                     struct error *err);
 

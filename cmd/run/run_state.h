@@ -46,15 +46,23 @@ struct vote {
     double background[BACKGROUND_VOTES]; /* of the last vote, the same on all ranks: background_save.h */
 };
 
+/* What the command line adds to the run spec. */
+struct rank_options {
+    const char *resume;              /* --resume DIR (borrowed) or "auto", or NULL */
+    bool profile;                    /* --profile */
+    const char *trace, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
+    bool restarts;                   /* --max-restarts: the supervisor may have started the ranks again */
+};
+
 struct run {
     /* Given. */
+    const struct rank_options *options; /* borrowed */
     const char *resume;     /* --resume DIR (borrowed), or NULL; never "auto" once the run folder is found */
     struct restart restart; /* the failure after which a supervisor has started the ranks again; number 0: none */
     struct run_spec *spec;  /* borrowed */
-    const char *trace_path, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
-    struct bootstrap *boot;               /* borrowed */
-    struct comm *comm;                    /* owned by rank_main.c */
-    double started_at;                    /* seconds; when this process began to prepare the run */
+    struct bootstrap *boot; /* borrowed */
+    struct comm *comm;      /* owned by rank_main.c */
+    double started_at;      /* seconds; when this process began to prepare the run */
 
     /* Built by run_prepare(). */
     struct engine engine;

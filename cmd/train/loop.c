@@ -441,8 +441,8 @@ enum status run_steps(struct run *run, struct error *err)
     if (run->position.evaluation_due)
         TRY(evaluate_first(run, err));
     flops_report_announce(run);
-    if (run->trace_path)
-        run->trace = trace_file_new(run->trace_path, run->trace_steps, run->position.step, total_steps);
+    if (run->options->trace)
+        run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, total_steps);
     run->stepper.trace = run->trace;
     while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
         bool broken_off;

@@ -61,7 +61,7 @@ static enum status check_shared(struct run *run, struct error *err)
     char nonce[RUN_LOCK_NONCE] = "";
     enum status status = STATUS_OK;
     if (boot->rank == 0)
-        run_folder_owner(&run->folder, nonce);
+        strcpy(nonce, run_lock_nonce(run->folder.lock));
     TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
     if (boot->rank != 0 && boot->local_rank == 0)
         status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
@@ -112,10 +112,10 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 /* ---- model, data, machine ------------------------------------------------ */
 
 /* Builds everything that needs no memory of the device, and sets the position. */
-static enum status build(struct run *run, const struct checkpoint *checkpoint, bool profile, struct error *err)
+static enum status build(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct engine *t = &run->engine;
-    t->profile = profile;
+    t->profile = run->options->profile;
     t->boot = run->boot;
     t->node_ranks = run->boot->local_world;
     if (checkpoint && machine_record_kernels(checkpoint->machine, &run->kernels_before))
@@ -308,11 +308,10 @@ static enum status choose_in_turn(struct run *run, const struct checkpoint *chec
 /* ---- in this order ------------------------------------------------------- */
 
 /* The rest of the preparation. checkpoint: to resume from, or NULL; there: the run folder existed and is open. */
-static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, bool profile,
-                                struct error *err)
+static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, struct error *err)
 {
     struct engine *t = &run->engine;
-    TRY(run_agree(run, build(run, checkpoint, profile, err), err));
+    TRY(run_agree(run, build(run, checkpoint, err), err));
     log_start(run);
     enum status fits = memory_limit_check(t, err);
     if (fits == STATUS_OK)
@@ -339,7 +338,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     return run_agree(run, open_outputs(run, checkpoint, err), err);
 }
 
-enum status run_prepare(struct run *run, bool profile, struct error *err)
+enum status run_prepare(struct run *run, struct error *err)
 {
     struct checkpoint *checkpoint = NULL;
     enum status status;
@@ -352,7 +351,7 @@ enum status run_prepare(struct run *run, bool profile, struct error *err)
     else
         status = run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
     if (status == STATUS_OK)
-        status = prepare_from(run, checkpoint, there, profile, err);
+        status = prepare_from(run, checkpoint, there, err);
     if (checkpoint)
         checkpoint_close(checkpoint);
     return status;

@@ -165,9 +165,9 @@ static enum status check_history(const struct run *run, struct error *err)
 }
 
 /* From the meeting of the ranks to the last step of all of them. */
-static enum status train_together(struct run *run, bool profile, struct error *err)
+static enum status train_together(struct run *run, struct error *err)
 {
-    TRY(run_prepare(run, profile, err));
+    TRY(run_prepare(run, err));
     if (run->position.stopped_early)
         log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
                  "; hint: with a larger train.early_stopping.patience it continues",
@@ -213,12 +213,8 @@ static void release_run(struct run *run)
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
                      struct error *err)
 {
-    struct run run = {.resume = options->resume,
-                      .trace_path = options->trace,
-                      .trace_steps = options->trace_steps,
-                      .started_at = seconds_now(),
-                      .spec = spec,
-                      .boot = boot};
+    struct run run = {
+        .options = options, .resume = options->resume, .started_at = seconds_now(), .spec = spec, .boot = boot};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .io_timeout_seconds = spec->comm.io_timeout_seconds,
                                .stuck = end_blocked_rank,
@@ -235,7 +231,7 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     comm_of_process = run.comm;
     memory_on_exhausted(abort_exhausted);
     stop_signal_install();
-    status = train_together(&run, options->profile, err);
+    status = train_together(&run, err);
     console_break(&run.console);
     if (is_failure(status))
         end_in_failure(&run, status, err);

@@ -4,18 +4,7 @@
  * reach they agree (comm/agree.h). A rank ends with 0 or 75 only when all ranks have come that far. */
 #pragma once
 
-#include "comm/launch/bootstrap.h"
-#include "core/spec/spec.h"
-
-#include <stdbool.h>
-
-/* What the command line adds to the run spec. */
-struct rank_options {
-    const char *resume;              /* --resume DIR (borrowed) or "auto", or NULL */
-    bool profile;                    /* --profile */
-    const char *trace, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
-    bool restarts;                   /* --max-restarts: the supervisor may have started the ranks again */
-};
+#include "cmd/run/run_state.h"
 
 /* Runs this process as a rank (or the only one) of a connected job. Leaves the job in order if all ranks end alike. The
  * error is printed here. */

@@ -255,11 +255,11 @@ enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *s
     json_t *samples = spike->num_sources ? json_object() : sample_numbers(spike, -1);
     for (int s = 0; s < spike->num_sources; s++)
         json_object_set_new(samples, spike->paths[s], sample_numbers(spike, s));
-    fprintf(out, "{\"loss_spike\":%.*g,\"step\":%" PRId64 ",\"epoch\":%" PRId64, ROUGH, spike->factor, spike->step,
-            spike->epoch);
-    put_real(out, "spike_loss", spike->loss, EXACT);
+    fprintf(out, "{\"loss_spike\":%.*g,\"step\":%" PRId64 ",\"epoch\":%" PRId64, ROUGH, spike->factor, spike->of->step,
+            spike->of->epoch);
+    put_real(out, "spike_loss", spike->of->loss, EXACT);
     put_real(out, "mean_loss", spike->mean, EXACT);
-    put_real(out, "spike_grad_norm", spike->grad_norm, EXACT);
+    put_real(out, "spike_grad_norm", spike->of->grad_norm, EXACT);
     fputs(",\"samples\":", out);
     put_json(out, samples);
     return line_end(&line, metrics, err);

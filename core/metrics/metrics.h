@@ -85,8 +85,8 @@ enum status metrics_early_stop(struct metrics *metrics, int64_t step, const stru
 
 /* A loss that stands out (loss_spike.h), and the samples of its step. */
 struct spike_metrics {
-    int64_t step, epoch;
-    double loss, mean, factor, grad_norm; /* mean: of the losses before it; NAN: there are none */
+    const struct step_metrics *of;
+    double mean, factor; /* mean: of the losses before it; NAN: there are none */
     int64_t num_samples;
     const int64_t *samples;   /* (num_samples) their numbers (step_samples.h) */
     const int *sources;       /* (num_samples) of a mixture */
