@@ -3,7 +3,7 @@
  *
  * Two channels, each with its own order of operations, the same on every rank:
  *
- *     data      comm_all_gather, comm_reduce_scatter, comm_all_reduce
+ *     data      comm_all_gather, comm_reduce_scatter
  *               in the order of a stream (the communication stream); asynchronous; counted in comm_stats
  *     control   comm_barrier, comm_exchange, comm_sum, comm_broadcast
  *               small host values; block the calling (main) thread
@@ -75,23 +75,48 @@ int comm_world(const struct comm *comm);
  * Collective; once. */
 enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
 
-/* Data operations. Slices of `count` elements start `stride` elements apart, stride >= count (0: count), so that a long
- * slice can be sent in pieces, where comm_takes_pieces(). */
+/* What the values of a data operation are, for those who count them (comm_log.h, --trace). */
+enum comm_purpose {
+    COMM_OTHER,
+    COMM_PARAMETERS,
+    COMM_GRADIENTS,
+    COMM_UPDATES, /* Muon's */
+    COMM_REPORTS, /* the ranks' sums of squares and losses */
+    COMM_PURPOSE_COUNT
+};
+const char *comm_purpose_name(enum comm_purpose purpose);
+
+/* A data operation. Its slices start `stride` elements apart, so that a long slice can be sent in pieces, where
+ * comm_takes_pieces(). */
+struct data_op {
+    const void *send;
+    void *recv;
+    size_t count;  /* elements of one rank's slice */
+    size_t stride; /* elements between two slices, stride >= count; 0: count */
+    enum dtype dtype;
+    enum comm_purpose purpose;
+    int unit; /* of the model; -1: none */
+
+    /* of a reduce-scatter */
+    enum dtype recv_dtype;
+    bool accumulate;
+    int32_t *bad_rank; /* becomes the lowest rank whose contribution to this slice held a non-finite value, unless it is
+                          lower already; valid once the stream is synchronised. The caller sets it to RANK_NONE first.
+                          May be NULL. NCCL does not fill it */
+
+    /* set by the communicator */
+    struct comm *comm;
+    uint32_t kind;  /* enum op_kind */
+    int64_t number; /* from 1: the same on all ranks */
+};
 
 /* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
-void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
-                     struct stream *stream);
+void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream);
 
 /* recv (count elements of recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count elements of
  * dtype), added up in fp32 and rounded once to recv_dtype. recv may be send + rank × stride (dtype and recv_dtype
- * equal, not accumulate). NCCL adds up in dtype, in its own order, and overwrites the own slice of send. *bad_rank (may
- * be NULL; the caller sets it to RANK_NONE first) becomes the lowest rank whose contribution to this slice held a
- * non-finite value, unless it is lower already; valid once the stream is synchronised. NCCL does not fill it. */
-void comm_reduce_scatter(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
-                         enum dtype recv_dtype, bool accumulate, int32_t *bad_rank, struct stream *stream);
-
-/* In place, fp32, world × count elements: a reduce-scatter, then an all-gather, with the bits of those two. */
-void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream);
+ * equal, not accumulate). NCCL adds up in dtype, in its own order, and overwrites the own slice of send. */
+void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream);
 
 /* Control channel; blocking. */
 enum status comm_barrier(struct comm *comm, struct error *err);

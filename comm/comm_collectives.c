@@ -27,66 +27,41 @@ static struct span span_of(const struct data_op *op, struct stream *stream)
     const struct comm *comm = op->comm;
     const int reduces = op->kind == OP_REDUCE_SCATTER;
     return (struct span){.kind = SPAN_COLLECTIVE,
-                         .what = reduces * COMM_PURPOSE_COUNT + comm->purpose,
-                         .unit = comm->unit,
-                         .name = names[reduces][comm->purpose],
+                         .what = reduces * COMM_PURPOSE_COUNT + op->purpose,
+                         .unit = op->unit,
+                         .name = names[reduces][op->purpose],
                          .bytes = (int64_t)(op->count * dtype_size(op->dtype)) * comm->world,
                          .stream = stream};
 }
 
-static void data_op_submit(struct data_op *op, struct stream *stream)
+static void data_op_submit(struct comm *comm, enum op_kind kind, const struct data_op *what, struct stream *stream)
 {
-    struct comm *comm = op->comm;
-    if (op->count == 0)
+    struct data_op op = *what;
+    ASSERT(op.stride == 0 || op.stride >= op.count);
+    if (op.count == 0)
         return;
-    op->unit = comm->unit;
-    op->number = ++comm->submitted;
-    struct span span = span_of(op, stream);
+    op.stride = op.stride ? op.stride : op.count;
+    op.comm = comm;
+    op.kind = kind;
+    op.number = ++comm->submitted;
+    struct span span = span_of(&op, stream);
     if (comm->world > 1) {
-        count_op(op);
+        count_op(&op);
         span_begin(&span);
     }
-    comm->submit(op, stream);
+    comm->submit(&op, stream);
     if (comm->world > 1)
         span_end(&span);
 }
 
-void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
-                     struct stream *stream)
+void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream)
 {
-    ASSERT(stride == 0 || stride >= count);
-    struct data_op op = {.comm = comm,
-                         .kind = OP_ALL_GATHER,
-                         .send = send,
-                         .recv = recv,
-                         .count = count,
-                         .stride = stride ? stride : count,
-                         .dtype = dtype};
-    data_op_submit(&op, stream);
+    data_op_submit(comm, OP_ALL_GATHER, op, stream);
 }
 
-void comm_reduce_scatter(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
-                         enum dtype recv_dtype, bool accumulate, int32_t *bad_rank, struct stream *stream)
+void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream)
 {
-    ASSERT(stride == 0 || stride >= count);
-    struct data_op op = {.comm = comm,
-                         .kind = OP_REDUCE_SCATTER,
-                         .send = send,
-                         .recv = recv,
-                         .count = count,
-                         .stride = stride ? stride : count,
-                         .dtype = dtype,
-                         .recv_dtype = recv_dtype,
-                         .accumulate = accumulate,
-                         .bad_rank = bad_rank};
-    data_op_submit(&op, stream);
-}
-
-void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream)
-{
-    float *slice = data + (size_t)comm->rank * count;
-    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, DTYPE_F32, false, bad_rank, stream);
-    comm_all_gather(comm, slice, data, count, 0, DTYPE_F32, stream);
+    data_op_submit(comm, OP_REDUCE_SCATTER, op, stream);
 }
 
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)

@@ -67,19 +67,6 @@ struct comm {
     int64_t network_sent, network_received; /* the same at the last reset */
 };
 
-struct data_op {
-    struct comm *comm;
-    enum op_kind kind;
-    enum dtype dtype, recv_dtype; /* recv_dtype: of a reduction's result */
-    const void *send;
-    void *recv;
-    size_t count;  /* elements of one rank's slice */
-    size_t stride; /* elements between two slices */
-    bool accumulate;
-    int32_t *bad_rank;
-    int unit;       /* of the model; -1: none */
-    int64_t number; /* of the operation, from 1: the same on all ranks */
-};
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
 
 /* The place of element `at` of a reduction's result. */

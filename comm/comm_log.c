@@ -53,12 +53,6 @@ const char *comm_purpose_name(enum comm_purpose purpose)
     return names[purpose];
 }
 
-void comm_use(struct comm *comm, enum comm_purpose purpose, int unit)
-{
-    comm->purpose = purpose;
-    comm->unit = unit;
-}
-
 /* ---- rows ---------------------------------------------------------------- */
 
 /* what: span.what */

@@ -9,20 +9,6 @@
 
 #include "comm/comm.h"
 
-/* What an operation's data are. Set with comm_use(), it holds for the operations that are submitted next. */
-enum comm_purpose {
-    COMM_OTHER,
-    COMM_PARAMETERS,
-    COMM_GRADIENTS,
-    COMM_UPDATES, /* Muon's */
-    COMM_REPORTS, /* the ranks' sums of squares and losses */
-    COMM_PURPOSE_COUNT
-};
-const char *comm_purpose_name(enum comm_purpose purpose);
-
-/* unit: of the model; -1: none. */
-void comm_use(struct comm *comm, enum comm_purpose purpose, int unit);
-
 /* One operation of this rank, for comm_log_config.each. */
 struct comm_log_op {
     const char *collective;

@@ -39,40 +39,52 @@ static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
 
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
-    comm_use(z->comm, purpose, unit);
     int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.zero.allgather_bucket_size);
+    struct data_op op = {.stride = (size_t)slice, .dtype = dtype, .purpose = purpose, .unit = unit};
     for (int64_t at = 0; at < slice; at += piece) {
-        int64_t count = slice - at < piece ? slice - at : piece;
-        size_t offset = (size_t)at * dtype_size(dtype);
-        comm_all_gather(z->comm, (const char *)send + offset, (char *)recv + offset, (size_t)count, (size_t)slice,
-                        dtype, z->stream);
+        op.send = (const char *)send + (size_t)at * dtype_size(dtype);
+        op.recv = (char *)recv + (size_t)at * dtype_size(dtype);
+        op.count = (size_t)(slice - at < piece ? slice - at : piece);
+        comm_all_gather(z->comm, &op, z->stream);
     }
 }
 
-/* send: the unit's values (shard_padded elements of sent_dtype); recv: the own slice's (of dtype) */
-static void reduce_pieces(struct zero *z, int unit, const void *send, enum dtype sent_dtype, void *recv,
-                          enum dtype dtype, bool accumulate, int32_t *bad_rank)
+/* whole: the operation on whole slices. send: the unit's values (shard_padded elements of dtype); recv: the own slice's
+ * (of recv_dtype) */
+static void reduce_pieces(struct zero *z, struct data_op whole)
 {
-    const size_t sent_size = dtype_size(sent_dtype), size = dtype_size(dtype);
-    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.zero.reduce_bucket_size);
+    int64_t slice = z->config.layout->slice[whole.unit], piece = piece_size(z, slice, z->config.zero.reduce_bucket_size);
+    struct data_op op = whole;
+    op.stride = (size_t)slice;
     for (int64_t at = 0; at < slice; at += piece) {
-        int64_t count = slice - at < piece ? slice - at : piece;
-        comm_reduce_scatter(z->comm, (const char *)send + (size_t)at * sent_size, (char *)recv + (size_t)at * size,
-                            (size_t)count, (size_t)slice, sent_dtype, dtype, accumulate, bad_rank, z->stream);
+        op.send = (const char *)whole.send + (size_t)at * dtype_size(op.dtype);
+        op.recv = (char *)whole.recv + (size_t)at * dtype_size(op.recv_dtype);
+        op.count = (size_t)(slice - at < piece ? slice - at : piece);
+        comm_reduce_scatter(z->comm, &op, z->stream);
     }
 }
 
 /* send: the unit's gradients (of comm_dtype) */
 static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
 {
-    comm_use(z->comm, COMM_GRADIENTS, unit);
-    reduce_pieces(z, unit, send, z->config.comm_dtype, recv, dtype, accumulate, &z->bad_rank[unit]);
+    reduce_pieces(z, (struct data_op){.send = send,
+                                      .recv = recv,
+                                      .dtype = z->config.comm_dtype,
+                                      .recv_dtype = dtype,
+                                      .accumulate = accumulate,
+                                      .bad_rank = &z->bad_rank[unit],
+                                      .purpose = COMM_GRADIENTS,
+                                      .unit = unit});
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
-    comm_use(z->comm, COMM_UPDATES, unit);
-    reduce_pieces(z, unit, send, DTYPE_BF16, recv, DTYPE_BF16, false, NULL);
+    reduce_pieces(z, (struct data_op){.send = send,
+                                      .recv = recv,
+                                      .dtype = DTYPE_BF16,
+                                      .recv_dtype = DTYPE_BF16,
+                                      .purpose = COMM_UPDATES,
+                                      .unit = unit});
 }
 
 /* ---- parameters ---------------------------------------------------------- */

@@ -82,9 +82,13 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
         return;
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);
-    size_t words = (size_t)row * (sizeof *own / sizeof(float));
-    comm_use(z->comm, COMM_REPORTS, -1);
-    comm_all_gather(z->comm, own, z->reports, words, 0, DTYPE_F32, z->stream);
+    const struct data_op op = {.send = own,
+                               .recv = z->reports,
+                               .count = (size_t)row * (sizeof *own / sizeof(float)),
+                               .dtype = DTYPE_F32,
+                               .purpose = COMM_REPORTS,
+                               .unit = -1};
+    comm_all_gather(z->comm, &op, z->stream);
     event_record(z->drained, z->stream); /* peers have read the own slices, so these may change */
     stream_wait(compute, z->drained);
 }

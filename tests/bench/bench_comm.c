@@ -76,9 +76,9 @@ static void body(struct bootstrap *boot, void *context)
             CHECK_OK(comm_barrier(comm, &error));
             double start = seconds_now();
             if (kind == 0)
-                comm_all_gather(comm, own, data, count, 0, DTYPE_F32, stream);
+                comm_all_gather(comm, &(struct data_op){.send = own, .recv = data, .count = count}, stream);
             else if (kind == 1)
-                comm_reduce_scatter(comm, data, own, count, 0, DTYPE_F32, DTYPE_F32, false, NULL, stream);
+                comm_reduce_scatter(comm, &(struct data_op){.send = data, .recv = own, .count = count}, stream);
             stream_sync(stream);
             enum { BARRIERS = 100 };
             for (int n = 0; kind == 2 && n < BARRIERS; n++)

@@ -182,7 +182,9 @@ static void gather_case(struct rank_things *t, char *segment, enum placement pla
     memset(recv, 0x55, whole);
     for (size_t i = 0; i < count; i++)
         put(send, i, dtype, value(rank, i));
-    comm_all_gather(t->comm, send, recv, count, stride, dtype, t->stream);
+    comm_all_gather(t->comm,
+                    &(struct data_op){.send = send, .recv = recv, .count = count, .stride = stride, .dtype = dtype},
+                    t->stream);
     stream_sync(t->stream);
     CHECK_OK(comm_status(t->comm, &error));
     for (int r = 0; r < world; r++)
@@ -214,7 +216,15 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
     for (size_t i = 0; !in_place && i < count; i++)
         put(recv, i, recv_dtype, before);
     int32_t bad = RANK_NONE;
-    comm_reduce_scatter(t->comm, send, recv, count, stride, dtype, recv_dtype, accumulate, &bad, t->stream);
+    const struct data_op op = {.send = send,
+                               .recv = recv,
+                               .count = count,
+                               .stride = stride,
+                               .dtype = dtype,
+                               .recv_dtype = recv_dtype,
+                               .accumulate = accumulate,
+                               .bad_rank = &bad};
+    comm_reduce_scatter(t->comm, &op, t->stream);
     stream_sync(t->stream);
     CHECK_OK(comm_status(t->comm, &error));
     CHECK(bad == RANK_NONE);
@@ -236,13 +246,21 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
         free(send);
 }
 
+/* In place, world × count elements. */
+static void all_reduce(struct rank_things *t, float *data, size_t count)
+{
+    float *slice = data + (size_t)comm_rank(t->comm) * count;
+    comm_reduce_scatter(t->comm, &(struct data_op){.send = data, .recv = slice, .count = count}, t->stream);
+    comm_all_gather(t->comm, &(struct data_op){.send = slice, .recv = data, .count = count}, t->stream);
+}
+
 static void all_reduce_case(struct rank_things *t, char *segment, size_t count)
 {
     int rank = comm_rank(t->comm), world = comm_world(t->comm);
     float *data = (float *)(void *)segment;
     for (size_t i = 0; i < count * (size_t)world; i++)
         data[i] = value(rank, i);
-    comm_all_reduce(t->comm, data, count, NULL, t->stream);
+    all_reduce(t, data, count);
     stream_sync(t->stream);
     for (size_t i = 0; i < count * (size_t)world; i++) {
         float values[MOST_RANKS];
@@ -310,7 +328,7 @@ static void collectives_body(struct bootstrap *bootstrap, void *context)
 
     struct comm_stats stats;
     comm_stats_read(t.comm, &stats, true);
-    comm_all_reduce(t.comm, segment, 1000, NULL, t.stream);
+    all_reduce(&t, segment, 1000);
     stream_sync(t.stream);
     comm_stats_read(t.comm, &stats, true);
     int64_t others = bootstrap->world - 1;
@@ -365,7 +383,8 @@ static void bad_value_body(struct bootstrap *bootstrap, void *context)
     if (bootstrap->rank == 2)
         send[150] = NAN; /* in the slice of rank 1 */
     int32_t bad = RANK_NONE;
-    comm_reduce_scatter(t.comm, send, recv, 100, 0, DTYPE_F32, DTYPE_F32, false, &bad, t.stream);
+    comm_reduce_scatter(t.comm, &(struct data_op){.send = send, .recv = recv, .count = 100, .bad_rank = &bad},
+                        t.stream);
     stream_sync(t.stream);
     CHECK(bad == (bootstrap->rank == 1 ? 2 : RANK_NONE));
     things_close(&t);
@@ -442,7 +461,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
     things_open(&t, bootstrap, !by_silence ? 60 : fault->nodes ? 2 : 1);
     float send[100] = {0}, recv[300];
     for (int round = 0; round < 5; round++) {
-        comm_all_gather(t.comm, send, recv, 100, 0, DTYPE_F32, t.stream);
+        comm_all_gather(t.comm, &(struct data_op){.send = send, .recv = recv, .count = 100}, t.stream);
         stream_sync(t.stream);
         CHECK_OK(comm_barrier(t.comm, &error));
     }
@@ -458,7 +477,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
             things_close(&t);
             return;
         case DIFFERS:
-            comm_all_gather(t.comm, send, recv, 99, 0, DTYPE_F32, t.stream);
+            comm_all_gather(t.comm, &(struct data_op){.send = send, .recv = recv, .count = 99}, t.stream);
             stream_sync(t.stream);
             CHECK(comm_status(t.comm, &error) == STATUS_BUG);
             things_close(&t); /* the agent in this process sends the reason to the other node before the process ends */
@@ -473,7 +492,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
     }
     double start = seconds_now();
     if (fault->data) {
-        comm_all_gather(t.comm, send, recv, 100, 0, DTYPE_F32, t.stream);
+        comm_all_gather(t.comm, &(struct data_op){.send = send, .recv = recv, .count = 100}, t.stream);
         stream_sync(t.stream);
         CHECK(comm_status(t.comm, &error) == fault->code);
     } else {
@@ -487,7 +506,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
                 _exit(1);
             }
         /* after a failure everything returns at once */
-        comm_all_gather(t.comm, send, recv, 100, 0, DTYPE_F32, t.stream);
+        comm_all_gather(t.comm, &(struct data_op){.send = send, .recv = recv, .count = 100}, t.stream);
         CHECK(comm_barrier(t.comm, NULL) == fault->code);
     }
     things_close(&t);

@@ -51,12 +51,14 @@ static void close_logged(struct logged *l)
 /* A gather of the parameters of unit 2 and a reduction of its gradients, then reports of no unit. */
 static void one_round(struct logged *l, float *all, float *own)
 {
-    comm_use(l->comm, COMM_PARAMETERS, 2);
-    comm_all_gather(l->comm, own, all, COUNT, 0, DTYPE_F32, l->stream);
-    comm_use(l->comm, COMM_GRADIENTS, 2);
-    comm_reduce_scatter(l->comm, all, own, COUNT / 2, COUNT, DTYPE_F32, DTYPE_F32, false, NULL, l->stream);
-    comm_use(l->comm, COMM_REPORTS, -1);
-    comm_all_gather(l->comm, own, all, 1, 0, DTYPE_F32, l->stream);
+    const struct data_op reports = {.send = own, .recv = all, .count = 1, .purpose = COMM_REPORTS, .unit = -1};
+    const struct data_op gradients = {
+        .send = all, .recv = own, .count = COUNT / 2, .stride = COUNT, .purpose = COMM_GRADIENTS, .unit = 2};
+    comm_all_gather(l->comm,
+                    &(struct data_op){.send = own, .recv = all, .count = COUNT, .purpose = COMM_PARAMETERS, .unit = 2},
+                    l->stream);
+    comm_reduce_scatter(l->comm, &gradients, l->stream);
+    comm_all_gather(l->comm, &reports, l->stream);
     stream_sync(l->stream);
 }
 
@@ -116,9 +118,8 @@ static void many_operations(struct bootstrap *boot, void *context)
     int64_t skipped;
     (void)context;
     open_logged(&l, boot, false, KEPT);
-    comm_use(l.comm, COMM_OTHER, 0);
     for (int i = 0; i < KEPT + MORE; i++)
-        comm_all_gather(l.comm, own, all, 1, 0, DTYPE_F32, l.stream);
+        comm_all_gather(l.comm, &(struct data_op){.send = own, .recv = all, .count = 1}, l.stream);
     one_round(&l, all, own);
     CHECK_OK(comm_log_share(l.comm, true, &error));
     one_round(&l, all, own); /* reductions are not recorded */
