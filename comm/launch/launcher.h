@@ -8,7 +8,6 @@
 #include "comm/launch/bootstrap.h"
 
 struct launcher_verbs {
-    const char *name; /* for messages */
     /* Connects with the server of the exchange; before any other verb. interface: see bootstrap_connect(). */
     enum status (*connect)(struct launcher *launcher, double seconds, const char *interface, struct error *err);
     /* This verb and the next two fail after `seconds`. */

@@ -303,7 +303,6 @@ static void store_release(struct launcher *launcher)
 }
 
 static const struct launcher_verbs store_verbs = {
-    .name = "a key-value store at rank 0",
     .connect = store_connect,
     .put = store_put,
     .fence = store_fence,

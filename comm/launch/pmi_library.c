@@ -1,16 +1,26 @@
-/* pmi_library.c: see pmi_library.h. */
+/* pmi_library.c: see pmi_library.h. Caller and thread share a record; the last of the two frees it. */
 #include "comm/launch/pmi_library.h"
 
-#include "comm/launch/timed_call.h"
+#include "core/clock.h"
 #include "core/memory.h"
+#include "core/thread.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const double finish_seconds = 10; /* for the last call: the work is done, and the process may end without it */
 
-enum status pmi_library_open(const char *file, const char *hint, const struct pmi_library_symbol *symbols, size_t count,
+struct pmi_launcher {
+    struct launcher base;
+    const struct pmi_library *library;
+    bool initialized; /* the library's Init has succeeded */
+};
+
+enum status pmi_library_open(const char *file, const char *hint, const struct pmi_symbol *symbols, size_t count,
                              struct error *err)
 {
     const char *why;
@@ -29,38 +39,172 @@ enum status pmi_library_open(const char *file, const char *hint, const struct pm
     return STATUS_OK;
 }
 
-enum status pmi_library_call(const char *what, int (*function)(void *argument), void *argument, double seconds,
-                             int *code, struct error *err)
+/* ---- calls with a time limit --------------------------------------------- */
+
+static struct pmi_call *call_new(const struct launcher *launcher, const char *key, int count)
 {
-    switch (timed_call(function, argument, seconds, code)) {
-    case CALL_RETURNED: return STATUS_OK;
-    case CALL_NO_THREAD: free(argument); return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", what);
-    case CALL_LATE: break;
+    struct pmi_call *call = memory_zeroed(1, sizeof *call + (size_t)count * PMI_VALUE_BYTES);
+    condition_init(&call->changed);
+    pthread_mutex_init(&call->mutex, NULL);
+    call->rank = launcher->rank;
+    call->count = count;
+    snprintf(call->key, sizeof call->key, "%s", key);
+    return call;
+}
+
+static void call_free(struct pmi_call *call)
+{
+    pthread_cond_destroy(&call->changed);
+    pthread_mutex_destroy(&call->mutex);
+    free(call);
+}
+
+static void *call_thread(void *context)
+{
+    struct pmi_call *call = context;
+    int code = call->run(call);
+    pthread_mutex_lock(&call->mutex);
+    call->code = code;
+    call->returned = true;
+    bool last = call->given_up;
+    pthread_cond_signal(&call->changed);
+    pthread_mutex_unlock(&call->mutex);
+    if (last)
+        call_free(call);
+    return NULL;
+}
+
+/* Calls the function; *code: its return value. After a failure the call is no longer the caller's. Too late is
+ * STATUS_PEER. */
+static enum status call_run(struct pmi_call *call, const struct pmi_function *function, double seconds, int *code,
+                            struct error *err)
+{
+    struct timespec end = time_after(seconds);
+    call->run = function->run;
+    if (thread_start(NULL, 0, call_thread, call) != 0) {
+        call_free(call);
+        return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", function->name);
     }
-    return error_set(err, STATUS_PEER, "%s has not returned after %.3g s", what, seconds);
+    pthread_mutex_lock(&call->mutex);
+    while (!call->returned && pthread_cond_timedwait(&call->changed, &call->mutex, &end) != ETIMEDOUT)
+        ;
+    bool returned = call->returned;
+    *code = call->code;
+    call->given_up = !returned;
+    pthread_mutex_unlock(&call->mutex); /* a thread that has returned does not touch it any more */
+    return returned ? STATUS_OK
+                    : error_set(err, STATUS_PEER, "%s has not returned after %.3g s", function->name, seconds);
 }
 
-enum status pmi_library_fence_hint(enum status status, struct error *err)
+/* ---- verbs --------------------------------------------------------------- */
+
+static const struct pmi_library *library_of(const struct launcher *launcher)
 {
-    return status == STATUS_PEER ? error_hint(err, "a rank of the step did not start or has ended: see its own "
-                                                   "messages; srun -K ends the step when that happens")
-                                 : status;
+    return ((const struct pmi_launcher *)launcher)->library;
 }
 
-void pmi_library_finish(struct pmi_launcher *launcher, const char *what, int (*function)(void *argument),
-                        const void *table, size_t bytes)
+static enum status pmi_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)
 {
+    (void)interface;
+    const struct pmi_library *library = library_of(launcher);
+    struct pmi_call *call = call_new(launcher, "", 0);
     int code;
-    void *copy = launcher->initialized ? malloc(bytes) : NULL;
-    launcher->initialized = false;
-    if (!copy)
-        return;
-    memcpy(copy, table, bytes);
-    if (pmi_library_call(what, function, copy, finish_seconds, &code, NULL) == STATUS_OK)
-        free(copy);
+    TRY(call_run(call, &library->init, seconds, &code, err));
+    const int rank = call->rank, world = call->world;
+    call_free(call);
+    if (code != 0)
+        return library->init_failed(code, launcher->world, err);
+    ((struct pmi_launcher *)launcher)->initialized = true;
+    if (rank == launcher->rank && world == launcher->world)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "%s reports rank %d of %d, but the environment has rank %d of %d", library->name, rank,
+              world, launcher->rank, launcher->world);
+    error_blame(err, launcher->rank, FAILURE_NONE);
+    return library->other_rank(launcher->world, err);
 }
 
-void pmi_library_release(struct launcher *launcher)
+static enum status pmi_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+                           struct error *err)
+{
+    const struct pmi_library *library = library_of(launcher);
+    struct pmi_call *call = call_new(launcher, key, 0);
+    char text[64];
+    int code;
+    snprintf(call->value, sizeof call->value, "%s", value);
+    TRY(call_run(call, &library->put, seconds, &code, err));
+    call_free(call);
+    return code == 0 ? STATUS_OK
+                     : error_set(err, STATUS_PEER, "%s of '%s' failed%s", library->put.name, key,
+                                 library->explain(&library->put, code, text));
+}
+
+static enum status pmi_fence(struct launcher *launcher, double seconds, struct error *err)
+{
+    const struct pmi_library *library = library_of(launcher);
+    struct pmi_call *call = call_new(launcher, "", 0);
+    char text[64];
+    int code;
+    enum status status = call_run(call, &library->fence, seconds, &code, err);
+    if (status == STATUS_PEER)
+        error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
+                        "when that happens");
+    TRY(status);
+    call_free(call);
+    return code == 0 ? STATUS_OK
+                     : error_set(err, STATUS_PEER, "%s failed%s", library->fence.name,
+                                 library->explain(&library->fence, code, text));
+}
+
+static enum status pmi_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
+                           struct error *err)
+{
+    const struct pmi_library *library = library_of(launcher);
+    struct pmi_call *call = call_new(launcher, key, rank < 0 ? launcher->world : 1);
+    char text[64];
+    int code;
+    call->rank = rank < 0 ? 0 : rank;
+    TRY(call_run(call, &library->get, seconds, &code, err));
+    if (code == 0)
+        memcpy(values, call->values, (size_t)call->count * PMI_VALUE_BYTES);
+    else
+        error_set(err, STATUS_PEER, "%s of '%s' of rank %d failed%s", library->get.name, key, call->rank,
+                  library->explain(&library->get, code, text));
+    call_free(call);
+    return code == 0 ? STATUS_OK : STATUS_PEER;
+}
+
+static void pmi_abort(struct launcher *launcher, enum status code, const char *text)
+{
+    if (((struct pmi_launcher *)launcher)->initialized)
+        library_of(launcher)->abort((int)code, text);
+}
+
+static void pmi_finish(struct launcher *launcher)
+{
+    struct pmi_launcher *pmi = (struct pmi_launcher *)launcher;
+    struct pmi_call *call = pmi->initialized ? call_new(launcher, "", 0) : NULL;
+    int code;
+    pmi->initialized = false;
+    if (call && call_run(call, &pmi->library->finalize, finish_seconds, &code, NULL) == STATUS_OK)
+        call_free(call);
+}
+
+static void pmi_release(struct launcher *launcher)
 {
     free(launcher);
+}
+
+struct launcher *pmi_launcher_new(const struct pmi_library *library, int rank, int world)
+{
+    static const struct launcher_verbs verbs = {.connect = pmi_connect,
+                                                .put = pmi_put,
+                                                .fence = pmi_fence,
+                                                .get = pmi_get,
+                                                .abort = pmi_abort,
+                                                .finish = pmi_finish,
+                                                .release = pmi_release};
+    struct pmi_launcher *pmi = memory_zeroed(1, sizeof *pmi);
+    pmi->base = (struct launcher){.verbs = &verbs, .rank = rank, .world = world};
+    pmi->library = library;
+    return &pmi->base;
 }

@@ -1,37 +1,57 @@
-/* pmi_library.h: the common part of launchers that communicate through a library (PMI-2, PMIx): opening it at run
- * time, calls with a time limit, the end. */
+/* pmi_library.h: launchers that communicate through a library (PMI-2, PMIx), which is opened at run time.
+ *
+ * A call of the library may never return (PMI2_KVS_Fence() waits forever for a rank that died), and one that writes to
+ * a closed socket raises SIGPIPE. So each runs on a thread of its own, with all signals blocked, and its caller stops
+ * waiting in time. A call that was given up may run on: its record is its thread's then, and neither the library nor
+ * the table of its functions goes away. */
 #pragma once
 
 #include "comm/launch/launcher.h"
 
-/* First member of each. */
-struct pmi_launcher {
-    struct launcher base;
-    bool initialized; /* the library's Init has succeeded */
+#include <pthread.h>
+
+enum { PMI_VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
+
+/* A call's arguments and results. */
+struct pmi_call {
+    int rank, world; /* this rank and the number of ranks: of init, results. Of get the first rank, and after a failure
+                        the one whose value was not got */
+    int count;       /* of get: ranks */
+    char key[BOOTSTRAP_KEY_MAX + 1], value[PMI_VALUE_BYTES]; /* key: of put and get; value: of put */
+
+    /* pmi_library.c's */
+    int (*run)(struct pmi_call *call);
+    pthread_mutex_t mutex; /* guards the rest */
+    pthread_cond_t changed;
+    int code; /* that run() has returned */
+    bool returned, given_up;
+
+    char values[]; /* of get: (count × PMI_VALUE_BYTES) */
 };
 
-struct pmi_library_symbol {
+/* A function of the library: its name for messages, and how it is called; returns 0 or the library's code. */
+struct pmi_function {
+    const char *name;
+    int (*run)(struct pmi_call *call);
+};
+
+struct pmi_library {
+    const char *name; /* "PMIx" */
+    struct pmi_function init, put, fence, get, finalize;
+    void (*abort)(int code, const char *text);
+    const char *(*explain)(const struct pmi_function *function, int code, char text[64]); /* " (error 14)" */
+    enum status (*init_failed)(int code, int world, struct error *err);
+    enum status (*other_rank)(int world, struct error *err); /* adds a hint: the library reports another rank */
+};
+
+struct pmi_symbol {
     const char *name;
     void *function; /* where its address goes */
 };
 
-/* Opens `file` and finds the symbols; hint: what to do if it cannot be opened. It is never closed: a call that was
- * given up may still run in it. */
-enum status pmi_library_open(const char *file, const char *hint, const struct pmi_library_symbol *symbols, size_t count,
+/* Opens `file` and finds the symbols; hint: what to do if it cannot be opened. It is never closed. */
+enum status pmi_library_open(const char *file, const char *hint, const struct pmi_symbol *symbols, size_t count,
                              struct error *err);
 
-/* Runs function(argument), a call of the library that `what` names, for at most `seconds`; *code: its return value. The
- * argument is from malloc(); after a failure it is no longer the caller's. Too late is STATUS_PEER. */
-enum status pmi_library_call(const char *what, int (*function)(void *argument), void *argument, double seconds,
-                             int *code, struct error *err);
-
-/* Adds a hint to the error of a fence that failed. */
-enum status pmi_library_fence_hint(enum status status, struct error *err);
-
-/* The end of a rank's part in the job: function(argument) calls the library's Finalize; the argument is a copy of
- * [table, table + bytes), the functions of the library. */
-void pmi_library_finish(struct pmi_launcher *launcher, const char *what, int (*function)(void *argument),
-                        const void *table, size_t bytes);
-
-/* A launcher's release verb. */
-void pmi_library_release(struct launcher *launcher);
+/* A launcher that uses the library. */
+struct launcher *pmi_launcher_new(const struct pmi_library *library, int rank, int world);
