@@ -12,7 +12,7 @@
  * the only one would write the same run folder.
  *
  * bootstrap_init() reads the environment only. bootstrap_connect() talks to the launcher; after it each rank has the
- * places of all ranks, the job's secret and a small key-value exchange, which is enough for comm/ to connect the peers.
+ * places of all ranks, the job's secret and a small exchange, which is enough for comm/ to connect the peers.
  * One thread uses a bootstrap, but bootstrap_abort() may be called by any. */
 #pragma once
 
@@ -24,9 +24,9 @@
 
 enum {
     BOOTSTRAP_MAX_RANKS = 4096,
-    BOOTSTRAP_KEY_MAX = 48,      /* characters of a key */
-    BOOTSTRAP_VALUE_MAX = 1000,  /* printable characters of a value, no ';' */
-    BOOTSTRAP_EXCHANGE_MAX = 500 /* bytes of bootstrap_exchange() */
+    BOOTSTRAP_KEY_MAX = 48,                          /* characters of a key */
+    BOOTSTRAP_EXCHANGE_MAX = 500,                    /* bytes of bootstrap_exchange() */
+    BOOTSTRAP_VALUE_MAX = 2 * BOOTSTRAP_EXCHANGE_MAX /* characters of these in hexadecimal digits */
 };
 
 /* Where a rank is. Ranks of one node share a kernel and its namespaces: they can share memory. */
@@ -71,17 +71,9 @@ void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code);
 enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_seconds, const char *interface,
                               struct error *err);
 
-/* Small key-value exchange between all ranks (world > 1 with a launcher, after bootstrap_connect). Every rank has its
- * own keys; a key is put once and can be read by all ranks after the next fence. A call fails after start_seconds. */
-enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err);
-/* Collective. */
-enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err);
-/* value: at least BOOTSTRAP_VALUE_MAX + 1 bytes. A key that the rank has not put is an error. */
-enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err);
-
-/* Collective: all (world × bytes) = every rank's own (bytes, at most BOOTSTRAP_EXCHANGE_MAX), in rank order. key: as
- * for bootstrap_put(). The same as a put, a fence and world gets. It works alone as well, but not for a supervisor's
- * local ranks. */
+/* Collective, after bootstrap_connect(): all (world × bytes) = every rank's own (bytes, at most
+ * BOOTSTRAP_EXCHANGE_MAX), in rank order. key: another one for each exchange. Fails after start_seconds. It works alone
+ * as well, but not for a supervisor's local ranks. */
 enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
                                struct error *err);
 

@@ -1,9 +1,9 @@
 /* bootstrap_connect.c: how ranks meet through their launcher and learn where each of them runs. See bootstrap.h.
  *
- * It takes one exchange: every rank puts an introduction, which identifies its node, and rank 0 also puts the job's
- * secret and name. A node is a set of ranks that can share memory: they have the same kernel (its boot id), the same
- * process, network and host name namespaces, and the same node number from the launcher, since two of Slurm's nodes or
- * two agents of torchrun may be one machine in a test. Host names are for messages only. */
+ * It takes one exchange of introductions, which identify a rank's node; rank 0's has the job's secret and name. A node
+ * is a set of ranks that can share memory: they have the same kernel (its boot id), the same process, network and host
+ * name namespaces, and the same node number from the launcher, since two of Slurm's nodes or two agents of torchrun may
+ * be one machine in a test. Host names are for messages only. */
 #include "comm/launch/bootstrap.h"
 
 #include "comm/launch/launcher.h"
@@ -24,7 +24,6 @@
 #include <xxhash.h>
 
 enum { VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1, ABORT_BYTES = 384 };
-_Static_assert(2 * BOOTSTRAP_EXCHANGE_MAX <= BOOTSTRAP_VALUE_MAX, "hexadecimal digits fit a value");
 
 static const double shortest_start = 10; /* seconds; a busy machine starts slowly */
 static const double start_per_rank = 0.25;
@@ -40,10 +39,12 @@ struct introduction {
     int32_t pid;
     int32_t core_count;
     char host[64];
+    char job_id[64];          /* of rank 0: the job's */
+    unsigned char secret[32]; /* of rank 0: the job's, unless every rank was given it */
 };
 _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introduction is one value");
 
-/* ---- key-value exchange -------------------------------------------------- */
+/* ---- exchange ------------------------------------------------------------ */
 
 static void encode_hex(const unsigned char *bytes, size_t count, char *text)
 {
@@ -64,33 +65,6 @@ static bool decode_hex(const char *text, unsigned char *bytes, size_t count)
         bytes[i] = (unsigned char)value;
     }
     return true;
-}
-
-static bool is_value(const char *value)
-{
-    size_t length = 0;
-    for (; value[length]; length++)
-        if (value[length] <= ' ' || value[length] > '~' || value[length] == ';')
-            return false;
-    return length > 0 && length <= BOOTSTRAP_VALUE_MAX;
-}
-
-enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err)
-{
-    ASSERT(bootstrap->launcher && strlen(key) <= BOOTSTRAP_KEY_MAX && is_value(value));
-    return bootstrap->launcher->verbs->put(bootstrap->launcher, key, value, bootstrap->start_seconds, err);
-}
-
-enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err)
-{
-    ASSERT(bootstrap->launcher && bootstrap->start_seconds > 0);
-    return bootstrap->launcher->verbs->fence(bootstrap->launcher, bootstrap->start_seconds, err);
-}
-
-enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err)
-{
-    ASSERT(bootstrap->launcher && rank >= 0 && rank < bootstrap->world);
-    return bootstrap->launcher->verbs->get(bootstrap->launcher, rank, key, value, bootstrap->start_seconds, err);
 }
 
 static bool is_refusal(const char *value, enum status *code)
@@ -115,7 +89,7 @@ void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code)
 enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
                                struct error *err)
 {
-    ASSERT(bytes > 0 && bytes <= BOOTSTRAP_EXCHANGE_MAX);
+    ASSERT(bytes > 0 && bytes <= BOOTSTRAP_EXCHANGE_MAX && strlen(key) <= BOOTSTRAP_KEY_MAX);
     if (bootstrap->world == 1) {
         memcpy(all, own, bytes);
         return STATUS_OK;
@@ -123,9 +97,8 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
     enum status status;
     char text[VALUE_BYTES], *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
     encode_hex(own, bytes, text);
-    TRY_END(bootstrap_put(bootstrap, key, text, err));
-    TRY_END(bootstrap_fence(bootstrap, err));
-    TRY_END(bootstrap->launcher->verbs->get(bootstrap->launcher, -1, key, values, bootstrap->start_seconds, err));
+    TRY_END(
+        bootstrap->launcher->verbs->exchange(bootstrap->launcher, key, text, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
         if (decode_hex(value, (unsigned char *)all + (size_t)r * bytes, bytes))
@@ -236,33 +209,13 @@ static enum status fill_places(struct bootstrap *boot, const struct introduction
     return STATUS_OK;
 }
 
-/* Rank 0 puts the job's name and, unless every rank was given it, a secret. */
-static enum status put_job(struct bootstrap *boot, struct error *err)
+/* Rank 0 names the job and, unless every rank was given it, makes a secret. */
+static enum status name_job(struct bootstrap *boot, struct introduction *own, struct error *err)
 {
-    if (boot->launcher->secret)
-        memcpy(boot->secret, boot->launcher->secret, sizeof boot->secret);
-    if (boot->rank != 0)
-        return STATUS_OK;
-    char text[2 * sizeof boot->secret + 1];
-    if (!boot->launcher->secret) {
-        if (getrandom(boot->secret, sizeof boot->secret, 0) != (ssize_t)sizeof boot->secret)
-            return error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
-        encode_hex(boot->secret, sizeof boot->secret, text);
-        TRY(bootstrap_put(boot, "secret", text, err));
-    }
-    return bootstrap_put(boot, "job", *boot->job_id ? boot->job_id : "-", err);
-}
-
-static enum status get_job(struct bootstrap *boot, struct error *err)
-{
-    char value[VALUE_BYTES];
-    if (!boot->launcher->secret) {
-        TRY(bootstrap_get(boot, 0, "secret", value, err));
-        if (!decode_hex(value, boot->secret, sizeof boot->secret))
-            return error_set(err, STATUS_PEER, "the job's secret has arrived damaged");
-    }
-    TRY(bootstrap_get(boot, 0, "job", value, err));
-    snprintf(boot->job_id, sizeof boot->job_id, "%.63s", strcmp(value, "-") ? value : "");
+    snprintf(own->job_id, sizeof own->job_id, "%s", boot->job_id);
+    if (!boot->launcher->secret && boot->rank == 0 &&
+        getrandom(own->secret, sizeof own->secret, 0) != (ssize_t)sizeof own->secret)
+        return error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
     return STATUS_OK;
 }
 
@@ -273,14 +226,16 @@ static enum status rendezvous_through_launcher(struct bootstrap *boot, const cha
     struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
     fill_introduction(boot, &own);
     TRY_END(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
-    TRY_END(put_job(boot, err));
+    TRY_END(name_job(boot, &own, err));
     TRY_END(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
     for (int r = 0; r < boot->world; r++) { /* bytes from outside */
         all[r].host[sizeof all[r].host - 1] = 0;
+        all[r].job_id[sizeof all[r].job_id - 1] = 0;
         all[r].version[sizeof all[r].version - 1] = 0;
     }
     TRY_END(fill_places(boot, all, err));
-    TRY_END(get_job(boot, err));
+    memcpy(boot->secret, launcher->secret ? launcher->secret : all[0].secret, sizeof boot->secret);
+    snprintf(boot->job_id, sizeof boot->job_id, "%.63s", all[0].job_id);
     size_t length = strlen(boot->source);
     snprintf(boot->source + length, sizeof boot->source - length, ", %d ranks on %d node%s", boot->world,
              boot->num_nodes, boot->num_nodes == 1 ? "" : "s");

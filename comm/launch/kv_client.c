@@ -1,9 +1,9 @@
-/* kv_client.c: a rank's end of a key-value store. See kv_store.h.
+/* kv_client.c: a rank's end of the store. See kv_store.h.
  *
  * The reader thread receives all frames and hands answers to the caller that waits for them. `mutex` guards everything
  * that both touch; `sending` keeps the bytes of a message together. */
-#include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
+
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/thread.h"
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,7 +22,7 @@ enum { SEND_MS = 10000, VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 static const double farewell_seconds = 1; /* for the server's last answer */
 
 struct kv_client {
-    int fd, rank, world, stop /* eventfd: readable when the reader has to end */;
+    int fd, world;
     kv_ended *ended;
     void *context;
     pthread_t reader;
@@ -34,8 +33,8 @@ struct kv_client {
     enum status over_code;
     char over_text[KV_TEXT_MAX + 1];
     /* the answer that the caller waits for */
-    enum kv_kind answer;
-    int answer_rank, values_left;
+    uint32_t answer; /* enum kv_kind; 0: none yet */
+    int values_left;
     char *values; /* where the next value goes */
     char answer_text[KV_TEXT_MAX + 1];
 };
@@ -48,7 +47,7 @@ static void note_end(struct kv_client *client, enum status code, const char *tex
         return;
     client->over = true;
     client->over_code = code;
-    snprintf(client->over_text, sizeof client->over_text, "%s", text);
+    snprintf(client->over_text, sizeof client->over_text, "%.512s", text);
 }
 
 /* Takes a frame from the server, under the mutex. False: it was the last one. */
@@ -56,29 +55,22 @@ static bool receive_frame(struct kv_client *client, const struct kv_frame *frame
 {
     switch (frame->kind) {
     case KV_VALUE:
-        if (client->values_left == 0 || frame->length > BOOTSTRAP_VALUE_MAX)
+        if (client->values_left == 0)
             break;
         memcpy(client->values, body, frame->length + 1);
         client->values += VALUE_BYTES;
         if (--client->values_left == 0)
             client->answer = KV_VALUE;
         return true;
-    case KV_DONE:
     case KV_LOST:
-    case KV_MISSING:
     case KV_ABSENT:
         client->answer = frame->kind;
-        client->answer_rank = frame->number;
         client->values_left = 0;
         snprintf(client->answer_text, sizeof client->answer_text, "%.512s", body);
         return true;
-    case KV_ABORTED: {
-        char text[KV_TEXT_MAX + 1];
-        snprintf(text, sizeof text, "%.512s", body);
-        bool sane = frame->number > 0 && frame->number < 256;
-        note_end(client, sane ? (enum status)frame->number : STATUS_PEER, text);
+    case KV_ABORTED:
+        note_end(client, frame->number > 0 && frame->number < 256 ? (enum status)frame->number : STATUS_PEER, body);
         return false;
-    }
     case KV_BYE:
         client->left = true;
         note_end(client, STATUS_PEER, "rank 0 has left the job");
@@ -89,13 +81,12 @@ static bool receive_frame(struct kv_client *client, const struct kv_frame *frame
     return false;
 }
 
+/* False: the connection has ended, perhaps by kv_client_free(). */
 static bool receive_bytes(struct kv_client *client, void *out, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
-        struct pollfd fds[2] = {{.fd = client->fd, .events = POLLIN}, {.fd = client->stop, .events = POLLIN}};
-        if (poll(fds, 2, -1) < 0 && errno != EINTR)
-            return false;
-        if (fds[1].revents)
+        struct pollfd one = {.fd = client->fd, .events = POLLIN};
+        if (poll(&one, 1, -1) < 0 && errno != EINTR)
             return false;
         ssize_t n = recv(client->fd, (char *)out + at, bytes - at, MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
@@ -110,10 +101,9 @@ static void *read_all(void *context)
     struct kv_client *client = context;
     bool more = true;
     while (more) {
-        unsigned char header[KV_HEADER_BYTES];
         char body[KV_BODY_MAX + 1];
         struct kv_frame frame;
-        bool whole = receive_bytes(client, header, sizeof header) && kv_frame_read(header, &frame) &&
+        bool whole = receive_bytes(client, &frame, sizeof frame) && kv_frame_fits(&frame) &&
                      receive_bytes(client, body, frame.length);
         pthread_mutex_lock(&client->mutex);
         if (whole) {
@@ -136,17 +126,17 @@ static void *read_all(void *context)
 
 /* ---- asking -------------------------------------------------------------- */
 
-static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, const void *body, size_t length)
+static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, const char *text)
 {
-    unsigned char message[KV_HEADER_BYTES + KV_BODY_MAX];
-    struct kv_frame frame = {kind, number, (uint32_t)length};
-    ASSERT(length <= KV_BODY_MAX);
-    kv_frame_write(&frame, message);
-    memcpy(message + KV_HEADER_BYTES, body, length);
+    char message[sizeof(struct kv_frame) + KV_BODY_MAX];
+    const struct kv_frame frame = {kind, number, (uint32_t)strnlen(text, KV_BODY_MAX)};
+    const size_t bytes = sizeof frame + frame.length;
+    memcpy(message, &frame, sizeof frame);
+    memcpy(message + sizeof frame, text, frame.length);
     pthread_mutex_lock(&client->sending);
     size_t sent = 0;
-    while (sent < KV_HEADER_BYTES + length) {
-        ssize_t n = send(client->fd, message + sent, KV_HEADER_BYTES + length - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < bytes) {
+        ssize_t n = send(client->fd, message + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         struct pollfd fd = {.fd = client->fd, .events = POLLOUT};
         if (n >= 0)
             sent += (size_t)n;
@@ -154,94 +144,64 @@ static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, 
             break;
     }
     pthread_mutex_unlock(&client->sending);
-    return sent == KV_HEADER_BYTES + length;
+    return sent == bytes;
 }
 
-static void expect(struct kv_client *client, char *values, int count)
+/* Sends a request and waits for its answer, of which `count` are values; 0: none came in time, or none will come.
+ * Nothing is written to `values` after it returns. */
+static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *text, char *values, int count,
+                    double seconds)
 {
+    struct timespec end = time_after(seconds);
     pthread_mutex_lock(&client->mutex);
     client->answer = 0;
     client->values = values;
     client->values_left = count;
     pthread_mutex_unlock(&client->mutex);
-}
-
-/* Waits for an answer; 0: none came in time, or none will come. Nothing is written to `values` after it returns. */
-static enum kv_kind await(struct kv_client *client, double seconds)
-{
-    struct timespec end = time_after(seconds);
+    bool sent = send_frame(client, kind, 0, text);
     pthread_mutex_lock(&client->mutex);
-    while (!client->answer && !client->over &&
+    while (sent && !client->answer && !client->over &&
            pthread_cond_timedwait(&client->changed, &client->mutex, &end) != ETIMEDOUT)
         ;
-    enum kv_kind answer = client->answer;
+    uint32_t answer = client->answer;
     client->values_left = 0;
     pthread_mutex_unlock(&client->mutex);
     return answer;
 }
 
-/* The error of a request without an answer. */
-static enum status no_answer(struct kv_client *client, const char *what, double seconds, struct error *err)
+static bool is_over(struct kv_client *client)
 {
     pthread_mutex_lock(&client->mutex);
     bool over = client->over;
-    enum status code = over ? client->over_code : STATUS_PEER;
     pthread_mutex_unlock(&client->mutex);
-    if (over) /* the text does not change any more */
-        return error_set(err, code, "%s: %s", what, client->over_text);
-    return error_set(err, code, "%s: no answer from rank 0's key-value store for %.3g s", what, seconds);
+    return over;
 }
 
-enum status kv_put(struct kv_client *client, const char *key, const char *value, struct error *err)
+enum status kv_exchange(struct kv_client *client, const char *own, char *values, double seconds, struct error *err)
 {
-    char body[KV_BODY_MAX];
-    size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value);
-    ASSERT(key_bytes <= BOOTSTRAP_KEY_MAX + 1 && value_bytes <= BOOTSTRAP_VALUE_MAX);
-    memcpy(body, key, key_bytes);
-    memcpy(body + key_bytes, value, value_bytes);
-    if (send_frame(client, KV_PUT, 0, body, key_bytes + value_bytes))
-        return STATUS_OK;
-    return no_answer(client, "putting a value", 1e-3 * SEND_MS, err);
-}
-
-enum status kv_fence(struct kv_client *client, double seconds, struct error *err)
-{
-    expect(client, NULL, 0);
-    enum kv_kind answer = send_frame(client, KV_FENCE, 0, "", 0) ? await(client, seconds) : 0;
-    if (answer == KV_DONE)
-        return STATUS_OK;
-    if (answer == KV_LOST)
-        return error_set(err, STATUS_PEER, "a fence of all ranks: %s", client->answer_text);
-    bool over = answer != 0;
-    pthread_mutex_lock(&client->mutex);
-    over |= client->over;
-    pthread_mutex_unlock(&client->mutex);
-    if (over || !send_frame(client, KV_WHO, 0, "", 0))
-        return no_answer(client, "a fence of all ranks", seconds, err);
-    if (await(client, farewell_seconds) == KV_ABSENT)
-        return error_set(err, STATUS_PEER, "a fence of all ranks: %s after %.3g s", client->answer_text, seconds);
-    return no_answer(client, "a fence of all ranks", seconds, err);
-}
-
-enum status kv_get(struct kv_client *client, int rank, const char *key, char *values, double seconds, struct error *err)
-{
-    char what[BOOTSTRAP_KEY_MAX + 16];
-    snprintf(what, sizeof what, "getting '%s'", key);
-    expect(client, values, rank < 0 ? client->world : 1);
-    if (!send_frame(client, KV_GET, rank, key, strlen(key)))
-        return no_answer(client, what, seconds, err);
-    enum kv_kind answer = await(client, seconds);
+    static const char what[] = "a fence of all ranks";
+    ASSERT(strlen(own) <= KV_BODY_MAX);
+    const uint32_t answer = ask(client, KV_GIVE, own, values, client->world, seconds);
     if (answer == KV_VALUE)
         return STATUS_OK;
-    if (answer == KV_MISSING)
-        return error_set(err, STATUS_PEER, "rank %d has put no '%s'", client->answer_rank, key);
-    return no_answer(client, what, seconds, err);
+    if (answer == KV_LOST)
+        return error_set(err, STATUS_PEER, "%s: %s", what, client->answer_text);
+    if (!is_over(client) && ask(client, KV_WHO, "", NULL, 0, farewell_seconds) == KV_ABSENT)
+        return error_set(err, STATUS_PEER, "%s: %s after %.3g s", what, client->answer_text, seconds);
+    if (is_over(client)) /* the text does not change any more */
+        return error_set(err, client->over_code, "%s: %s", what, client->over_text);
+    return error_set(err, STATUS_PEER, "%s: no answer from rank 0's key-value store for %.3g s", what, seconds);
 }
 
+/* This rank ends by itself, so `ended` is not called. */
 static void say_farewell(struct kv_client *client, enum kv_kind kind, int number, const char *text, double seconds)
 {
     struct timespec end = time_after(seconds);
-    if (!send_frame(client, kind, number, text, strnlen(text, KV_TEXT_MAX)))
+    pthread_mutex_lock(&client->mutex);
+    bool over = client->over;
+    client->left = true;
+    pthread_mutex_unlock(&client->mutex);
+    if (over || !send_frame(client, kind, number, text))
         return;
     pthread_mutex_lock(&client->mutex);
     while (!client->over && pthread_cond_timedwait(&client->changed, &client->mutex, &end) != ETIMEDOUT)
@@ -251,40 +211,29 @@ static void say_farewell(struct kv_client *client, enum kv_kind kind, int number
 
 void kv_abort(struct kv_client *client, enum status code, const char *text)
 {
-    pthread_mutex_lock(&client->mutex);
-    bool over = client->over;
-    client->left = true; /* this rank ends by itself: `ended` is not called */
-    pthread_mutex_unlock(&client->mutex);
-    if (!over)
-        say_farewell(client, KV_ABORT, (int)code, text, farewell_seconds);
+    char line[KV_TEXT_MAX + 1];
+    snprintf(line, sizeof line, "%s", text);
+    say_farewell(client, KV_ABORT, (int)code, line, farewell_seconds);
 }
 
 void kv_leave(struct kv_client *client, double seconds)
 {
-    pthread_mutex_lock(&client->mutex);
-    bool over = client->over;
-    client->left = true;
-    pthread_mutex_unlock(&client->mutex);
-    if (!over)
-        say_farewell(client, KV_LEAVE, 0, "", seconds);
+    say_farewell(client, KV_LEAVE, 0, "", seconds);
 }
 
 /* ---- beginning and end --------------------------------------------------- */
 
-enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *context, struct kv_client **client,
+enum status kv_client_new(int fd, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err)
 {
     struct kv_client *c = memory_zeroed(1, sizeof *c);
     *client = NULL;
-    *c = (struct kv_client){
-        .fd = fd, .rank = rank, .world = world, .ended = ended, .context = context, .stop = eventfd(0, EFD_CLOEXEC)};
+    *c = (struct kv_client){.fd = fd, .world = world, .ended = ended, .context = context};
     pthread_mutex_init(&c->mutex, NULL);
     pthread_mutex_init(&c->sending, NULL);
     condition_init(&c->changed);
-    int error = c->stop < 0 ? EMFILE : thread_start(&c->reader, 0, read_all, c);
+    int error = thread_start(&c->reader, 0, read_all, c);
     if (error) {
-        if (c->stop >= 0)
-            close(c->stop);
         close(fd);
         free(c);
         return error_set(err, STATUS_DEVICE, "cannot start a thread for the key-value store: %s", strerror(error));
@@ -297,13 +246,11 @@ void kv_client_free(struct kv_client *client)
 {
     if (!client)
         return;
-    const uint64_t one = 1;
     pthread_mutex_lock(&client->mutex);
     client->left = true;
     pthread_mutex_unlock(&client->mutex);
-    if (write(client->stop, &one, sizeof one) == (ssize_t)sizeof one)
-        pthread_join(client->reader, NULL);
-    close(client->stop);
+    shutdown(client->fd, SHUT_RD); /* the reader ends */
+    pthread_join(client->reader, NULL);
     close(client->fd);
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->mutex);

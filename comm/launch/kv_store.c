@@ -1,10 +1,10 @@
-/* kv_store.c: the server's end of a key-value store. See kv_store.h.
+/* kv_store.c: the server's end of the store. See kv_store.h.
  *
- * One thread polls doors and connections; nothing in it blocks. Bytes that cannot be sent at once wait in the buffer of
- * their connection. Only `stop` is shared with other threads. */
+ * One thread polls doors and connections; nothing in it blocks. The answers to an exchange are one buffer for all, in
+ * which each connection has a position; the next exchange begins when all have read them. Other bytes that cannot be
+ * sent at once wait in the buffer of their connection. Only `stop` is shared with other threads. */
 #include "comm/launch/kv_store.h"
 
-#include "comm/launch/kv_frame.h"
 #include "comm/wire/wire.h"
 #include "core/memory.h"
 #include "core/thread.h"
@@ -24,21 +24,16 @@ enum { DOOR_MS = 500 /* longest time between two looks at the doors */, FIRST_BU
 
 enum presence { NEVER_CAME, HERE, LEFT, LOST };
 
-struct entry {
-    char *key, *value;
-};
-
-/* One rank: its connection and its values. */
+/* One rank: its connection and its value. */
 struct member {
     int fd; /* -1: none */
     enum presence presence;
-    bool in_fence;
-    struct entry entries[KV_KEYS_MAX];
-    int num_entries;
-    unsigned char in[KV_HEADER_BYTES + KV_BODY_MAX];
-    size_t in_bytes;
-    unsigned char *out;
-    size_t out_bytes, out_room;
+    bool known; /* it has given a value on this connection */
+    bool gives; /* its value waits for those of the others */
+    char value[BOOTSTRAP_VALUE_MAX + 1];
+    size_t answered; /* bytes of the answers that were sent */
+    char in[sizeof(struct kv_frame) + KV_BODY_MAX], *out;
+    size_t in_bytes, out_bytes, out_room;
 };
 
 struct kv_server {
@@ -46,8 +41,10 @@ struct kv_server {
     bool farewell; /* rank 0 is about to leave, and this server with it */
     struct wire_server *doors[KV_DOORS_MAX];
     struct member *members; /* (world) */
-    struct pollfd *polled;  /* (1 + KV_DOORS_MAX + world) */
-    int stop;               /* eventfd: readable when the thread has to end */
+    char *answers;          /* (world × (a frame and a value)) to the last exchange */
+    size_t answer_bytes;
+    struct pollfd *polled; /* (1 + KV_DOORS_MAX + world) */
+    int stop;              /* eventfd: readable when the thread has to end */
     pthread_t thread;
 };
 
@@ -62,40 +59,55 @@ static void hang_up(struct member *member, enum presence presence)
     member->in_bytes = member->out_bytes = 0;
 }
 
-static void flush_out(struct member *member)
+/* Sends bytes from *at on; false: the connection takes no more. */
+static bool send_some(struct member *member, const char *data, size_t bytes, size_t *at)
 {
-    if (member->fd < 0 || !member->out_bytes)
-        return;
-    size_t sent = 0;
-    while (sent < member->out_bytes) {
-        ssize_t n = send(member->fd, member->out + sent, member->out_bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+    while (*at < bytes && member->fd >= 0) {
+        ssize_t n = send(member->fd, data + *at, bytes - *at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n >= 0)
+            *at += (size_t)n;
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return false;
+        else if (errno != EINTR)
             hang_up(member, LOST);
-            return;
-        }
-        if (n < 0)
-            break;
-        sent += (size_t)n;
     }
-    memmove(member->out, member->out + sent, member->out_bytes - sent);
+    return true;
+}
+
+/* Answers that have begun are finished before other messages. */
+static void flush(const struct kv_server *server, struct member *member)
+{
+    size_t sent = 0;
+    if (member->answered > 0 && !send_some(member, server->answers, server->answer_bytes, &member->answered))
+        return;
+    bool all = send_some(member, member->out, member->out_bytes, &sent);
+    if (member->fd < 0)
+        return;
+    if (sent)
+        memmove(member->out, member->out + sent, member->out_bytes - sent);
     member->out_bytes -= sent;
+    if (all)
+        send_some(member, server->answers, server->answer_bytes, &member->answered);
+}
+
+static bool has_more(const struct kv_server *server, const struct member *member)
+{
+    return member->out_bytes || member->answered < server->answer_bytes;
 }
 
 static void send_to(struct member *member, enum kv_kind kind, int number, const char *body)
 {
     if (member->fd < 0)
         return;
-    struct kv_frame frame = {kind, number, (uint32_t)strlen(body)};
-    size_t need = member->out_bytes + KV_HEADER_BYTES + frame.length, room = member->out_room;
+    const struct kv_frame frame = {kind, number, (uint32_t)strlen(body)};
+    size_t need = member->out_bytes + sizeof frame + frame.length, room = member->out_room;
     while (room < need)
         room = room ? 2 * room : FIRST_BUFFER;
     if (room > member->out_room)
         member->out = memory_resize(member->out, room);
     member->out_room = room;
-    kv_frame_write(&frame, member->out + member->out_bytes);
-    memcpy(member->out + member->out_bytes + KV_HEADER_BYTES, body, frame.length);
+    memcpy(member->out + member->out_bytes, &frame, sizeof frame);
+    memcpy(member->out + member->out_bytes + sizeof frame, body, frame.length);
     member->out_bytes = need;
 }
 
@@ -105,32 +117,13 @@ static void send_to_all(struct kv_server *server, enum kv_kind kind, int number,
     for (int r = 0; r < server->world; r++)
         if (&server->members[r] != except) {
             send_to(&server->members[r], kind, number, body);
-            flush_out(&server->members[r]);
+            flush(server, &server->members[r]);
         }
 }
 
 /* ---- requests ------------------------------------------------------------ */
 
-static bool put(struct member *member, const char *body, size_t length)
-{
-    const char *end = memchr(body, 0, length);
-    if (!end || member->num_entries == KV_KEYS_MAX || end == body || (size_t)(end - body) > BOOTSTRAP_KEY_MAX ||
-        length - (size_t)(end - body) - 1 > BOOTSTRAP_VALUE_MAX)
-        return false;
-    member->entries[member->num_entries++] =
-        (struct entry){memory_text(body), memory_printf("%.*s", (int)(length - (size_t)(end - body) - 1), end + 1)};
-    return true;
-}
-
-static const char *find_value(const struct member *member, const char *key)
-{
-    for (int i = 0; i < member->num_entries; i++)
-        if (!strcmp(member->entries[i].key, key))
-            return member->entries[i].value;
-    return NULL;
-}
-
-/* "rank 2 has not come, rank 3 is not there" (in the fence) */
+/* "rank 2 has not come, rank 3 is not there" */
 static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 1])
 {
     static const char *const words[] = {
@@ -139,7 +132,7 @@ static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 
     text[0] = 0;
     for (int r = 0; r < server->world; r++) {
         const struct member *member = &server->members[r];
-        if (member->presence == HERE && member->in_fence)
+        if (member->presence == HERE && member->gives)
             continue;
         size_t length = strlen(text);
         absent++;
@@ -154,25 +147,40 @@ static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 
         snprintf(text, KV_TEXT_MAX + 1, "all ranks are there");
 }
 
-/* Ends the fence if all ranks have come or one never will. */
-static void look_at_fence(struct kv_server *server)
+/* All ranks have given: all get the values. */
+static void answer_all(struct kv_server *server)
+{
+    server->answer_bytes = 0;
+    for (int r = 0; r < server->world; r++) {
+        struct member *member = &server->members[r];
+        const struct kv_frame frame = {KV_VALUE, r, (uint32_t)strlen(member->value)};
+        memcpy(server->answers + server->answer_bytes, &frame, sizeof frame);
+        memcpy(server->answers + server->answer_bytes + sizeof frame, member->value, frame.length);
+        server->answer_bytes += sizeof frame + frame.length;
+        member->gives = false;
+        member->answered = 0;
+    }
+}
+
+/* Ends the exchange if all ranks have given or one never will. */
+static void look_at_exchange(struct kv_server *server)
 {
     char text[KV_TEXT_MAX + 1] = "";
     bool all = true;
     for (int r = 0; r < server->world; r++) {
         const struct member *member = &server->members[r];
-        all &= member->in_fence;
+        all &= member->gives;
         if (!*text && (member->presence == LEFT || member->presence == LOST))
             snprintf(text, sizeof text, "rank %d %s", r,
                      member->presence == LEFT ? "has left the job" : "has ended: its connection was lost");
     }
-    for (int r = 0; r < server->world && (all || *text); r++) {
-        struct member *member = &server->members[r];
-        if (!member->in_fence)
-            continue;
-        member->in_fence = false;
-        send_to(member, *text ? KV_LOST : KV_DONE, 0, text);
-    }
+    if (all && !*text)
+        answer_all(server);
+    for (int r = 0; r < server->world && *text; r++)
+        if (server->members[r].gives) {
+            server->members[r].gives = false;
+            send_to(&server->members[r], KV_LOST, 0, text);
+        }
 }
 
 /* Answers a request. False: the client breaks the rules. */
@@ -183,25 +191,18 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
     memcpy(text, body, frame->length);
     text[frame->length] = 0;
     switch (frame->kind) {
-    case KV_PUT: return put(member, body, frame->length);
-    case KV_FENCE: member->in_fence = true; return true;
-    case KV_GET: {
-        if (frame->number >= server->world)
+    case KV_GIVE:
+        if (member->gives || member->answered < server->answer_bytes || strlen(text) != frame->length)
             return false;
-        int first = frame->number < 0 ? 0 : frame->number, end = frame->number < 0 ? server->world : first + 1;
-        for (int r = first; r < end; r++) {
-            const char *value = find_value(&server->members[r], text);
-            send_to(member, value ? KV_VALUE : KV_MISSING, r, value ? value : "");
-            if (!value)
-                break;
-        }
+        memcpy(member->value, text, sizeof member->value);
+        member->known = member->gives = true;
         return true;
-    }
     case KV_WHO:
         list_absent(server, text);
         send_to(member, KV_ABSENT, 0, text);
         return true;
     case KV_ABORT:
+        text[KV_TEXT_MAX] = 0;
         send_to_all(server, KV_ABORTED, frame->number, text, member);
         send_to(member, KV_ABORTED, frame->number, text);
         return true;
@@ -211,7 +212,7 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
             return true;
         }
         send_to(member, KV_BYE, 0, "");
-        flush_out(member);
+        flush(server, member);
         hang_up(member, LEFT);
         return true;
     default: return false;
@@ -229,16 +230,13 @@ static void read_from(struct kv_server *server, int rank)
         return;
     }
     member->in_bytes += (size_t)n;
-    while (member->in_bytes >= KV_HEADER_BYTES) {
+    while (member->in_bytes >= sizeof(struct kv_frame)) {
         struct kv_frame frame;
-        if (!kv_frame_read(member->in, &frame)) {
-            hang_up(member, LOST);
+        memcpy(&frame, member->in, sizeof frame);
+        const size_t bytes = sizeof frame + frame.length;
+        if (kv_frame_fits(&frame) && member->in_bytes < bytes)
             return;
-        }
-        size_t bytes = KV_HEADER_BYTES + frame.length;
-        if (member->in_bytes < bytes)
-            return;
-        if (!answer(server, rank, &frame, (const char *)member->in + KV_HEADER_BYTES))
+        if (!kv_frame_fits(&frame) || !answer(server, rank, &frame, member->in + sizeof frame))
             hang_up(member, LOST);
         if (member->fd < 0)
             return;
@@ -263,7 +261,7 @@ static void let_in(struct kv_server *server)
     for (int d = 0; d < server->num_doors; d++)
         while (wire_server_next(server->doors[d], 0, &one)) {
             struct member *member = one.rank > 0 && one.rank < server->world ? &server->members[one.rank] : NULL;
-            if (!member || one.service != WIRE_STORE || (member->presence == HERE && member->num_entries)) {
+            if (!member || one.service != WIRE_STORE || (member->presence == HERE && member->known)) {
                 close(one.fd);
                 continue;
             }
@@ -297,8 +295,9 @@ static void *serve(void *context)
             server->polled[count++] = (struct pollfd){.fd = wire_server_fd(server->doors[d]), .events = POLLIN};
         struct pollfd *members = server->polled + count;
         for (int r = 0; r < server->world; r++)
-            server->polled[count++] = (struct pollfd){
-                .fd = server->members[r].fd, .events = (short)(POLLIN | (server->members[r].out_bytes ? POLLOUT : 0))};
+            server->polled[count++] =
+                (struct pollfd){.fd = server->members[r].fd,
+                                .events = (short)(POLLIN | (has_more(server, &server->members[r]) ? POLLOUT : 0))};
         poll(server->polled, (nfds_t)count, server->num_doors ? DOOR_MS : -1);
         if (server->polled[0].revents) {
             send_to_all(server, KV_BYE, 0, "", NULL);
@@ -308,10 +307,10 @@ static void *serve(void *context)
             if (members[r].revents && server->members[r].fd >= 0)
                 read_from(server, r);
         let_in(server);
-        look_at_fence(server);
+        look_at_exchange(server);
         look_at_farewell(server);
         for (int r = 0; r < server->world; r++)
-            flush_out(&server->members[r]);
+            flush(server, &server->members[r]);
     }
 }
 
@@ -333,6 +332,7 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     s->stop = eventfd(0, EFD_CLOEXEC);
     s->members = memory_zeroed((size_t)world, sizeof *s->members);
     s->polled = memory_zeroed((size_t)world + 1 + KV_DOORS_MAX, sizeof *s->polled);
+    s->answers = memory_alloc((size_t)world * (sizeof(struct kv_frame) + KV_BODY_MAX));
     for (int r = 0; r < world; r++)
         s->members[r].fd = -1;
     if (s->stop < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
@@ -351,12 +351,13 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     *server = s;
     return STATUS_OK;
 fail:
-    for (int r = 0; s->members && r < world; r++)
+    for (int r = 0; r < world; r++)
         hang_up(&s->members[r], LEFT);
     close_doors(s);
     if (s->stop >= 0)
         close(s->stop);
     free(s->members);
+    free(s->answers);
     free(s->polled);
     free(s);
     return status;
@@ -374,13 +375,10 @@ void kv_server_free(struct kv_server *server)
         struct member *member = &server->members[r];
         hang_up(member, LEFT);
         free(member->out);
-        for (int i = 0; i < member->num_entries; i++) {
-            free(member->entries[i].key);
-            free(member->entries[i].value);
-        }
     }
     close(server->stop);
     free(server->members);
+    free(server->answers);
     free(server->polled);
     free(server);
 }

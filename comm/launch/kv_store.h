@@ -1,28 +1,55 @@
-/* kv_store.h: a small key-value store at rank 0, for ranks whose launcher has none: put, fence, get, abort.
+/* kv_store.h: a small store at rank 0, for ranks whose launcher has none: every rank gives a text and gets those of
+ * all.
  *
  * Server: a thread of rank 0. It accepts authenticated connections (wire.h) until every rank has one, then closes its
  * doors (listening servers), so that no port stays open. Client: every rank, rank 0 over a socket pair; a thread reads
  * the server's messages, so that an abort is noticed at any time.
  *
- *     client -> server                     server -> client
- *     PUT    key, value                    (nothing)
- *     FENCE                                DONE to all when all have come; LOST if one has left
- *     GET    rank or -1 (all), key         VALUE for each rank; MISSING
- *     WHO                                  ABSENT: a text that lists the ranks that are not in the fence
- *     ABORT  code, text                    ABORTED to all, the sender last
- *     LEAVE                                BYE; for rank 0 when all others have left
+ *     client -> server              server -> client
+ *     GIVE   text                   VALUE of each rank, to all when all have given; LOST if one has left
+ *     WHO                           ABSENT: a text that lists the ranks that have not given
+ *     ABORT  code, text             ABORTED to all, the sender last
+ *     LEAVE                         BYE; for rank 0 when all others have left
  *
- * A message is a header (kind, number, length; little endian) and `length` bytes. The server drops a client that breaks
- * these rules; every length is bounded. */
+ * A message is a kv_frame and `length` bytes. The server drops a client that breaks these rules; every length is
+ * bounded. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
+
+#include <stdint.h>
 
 struct kv_server;
 struct kv_client;
 struct wire_server;
 
-enum { KV_DOORS_MAX = 16, KV_KEYS_MAX = 64 /* of one rank */ };
+enum { KV_DOORS_MAX = 16, KV_TEXT_MAX = 512 /* bytes of a text for people */, KV_BODY_MAX = BOOTSTRAP_VALUE_MAX };
+_Static_assert((int)KV_TEXT_MAX <= (int)KV_BODY_MAX, "a text fits a body");
+
+enum kv_kind {
+    KV_GIVE = 1,
+    KV_WHO,
+    KV_ABORT,
+    KV_LEAVE,
+    KV_VALUE,
+    KV_LOST,
+    KV_ABSENT,
+    KV_ABORTED,
+    KV_BYE,
+    KV_KIND_COUNT
+};
+
+/* In this machine's byte order, as all ranks run the same binary. */
+struct kv_frame {
+    uint32_t kind;   /* enum kv_kind */
+    int32_t number;  /* a rank or an exit code */
+    uint32_t length; /* of the body that follows */
+};
+
+static inline bool kv_frame_fits(const struct kv_frame *frame)
+{
+    return frame->kind >= KV_GIVE && frame->kind < KV_KIND_COUNT && frame->length <= KV_BODY_MAX;
+}
 
 /* Starts the server for `world` ranks. Takes ownership of the `count` doors, even on error. *own: rank 0's end of its
  * connection, for kv_client_new(). */
@@ -36,16 +63,13 @@ void kv_server_free(struct kv_server *server);
 typedef void kv_ended(void *context, enum status code, const char *text);
 
 /* Takes ownership of the connection, even on error. */
-enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *context, struct kv_client **client,
+enum status kv_client_new(int fd, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err);
 /* Sends nothing to the server. Waits for `ended` to return if it has been called. NULL is allowed. */
 void kv_client_free(struct kv_client *client);
 
-/* See bootstrap.h and launcher.h. One thread at a time; kv_abort() by any. */
-enum status kv_put(struct kv_client *client, const char *key, const char *value, struct error *err);
-enum status kv_fence(struct kv_client *client, double seconds, struct error *err);
-enum status kv_get(struct kv_client *client, int rank, const char *key, char *values, double seconds,
-                   struct error *err);
+/* See launcher.h. One thread at a time; kv_abort() by any. */
+enum status kv_exchange(struct kv_client *client, const char *own, char *values, double seconds, struct error *err);
 /* Returns when the server has informed the others, or after a second. */
 void kv_abort(struct kv_client *client, enum status code, const char *text);
 /* Leaves in order: `ended` is no longer called. Returns when the server has answered (rank 0: after the others have

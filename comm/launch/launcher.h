@@ -10,13 +10,11 @@
 struct launcher_verbs {
     /* Connects with the server of the exchange; before any other verb. interface: see bootstrap_connect(). */
     enum status (*connect)(struct launcher *launcher, double seconds, const char *interface, struct error *err);
-    /* This verb and the next two fail after `seconds`. */
-    enum status (*put)(struct launcher *launcher, const char *key, const char *value, double seconds,
-                       struct error *err);
-    enum status (*fence)(struct launcher *launcher, double seconds, struct error *err);
-    /* values: texts, BOOTSTRAP_VALUE_MAX + 1 bytes apart: those of all ranks (rank < 0), or one, of `rank` */
-    enum status (*get)(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
-                       struct error *err);
+    /* Collective. own: a text of at most BOOTSTRAP_VALUE_MAX printable characters, without ';'; values: those of all
+     * ranks, BOOTSTRAP_VALUE_MAX + 1 bytes apart. key: another one for each exchange. Each of its calls fails after
+     * `seconds`. */
+    enum status (*exchange)(struct launcher *launcher, const char *key, const char *own, char *values, double seconds,
+                            struct error *err);
     /* text: one line without ';' */
     void (*abort)(struct launcher *launcher, enum status code, const char *text);
     void (*finish)(struct launcher *launcher);

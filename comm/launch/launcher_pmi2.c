@@ -82,7 +82,7 @@ static void abort_job(int code, const char *text)
     pmi2.abort(code, text);
 }
 
-static const char *explain(const struct pmi_function *function, int code, char text[64])
+static const char *pmi2_explain(const struct pmi_function *function, int code, char text[64])
 {
     snprintf(text, 64, " (error %d)", code);
     if (function->run != run_get)
@@ -116,7 +116,7 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
                                                .get = {"PMI2_KVS_Get", run_get},
                                                .finalize = {"PMI2_Finalize", run_finalize},
                                                .abort = abort_job,
-                                               .explain = explain,
+                                               .explain = pmi2_explain,
                                                .init_failed = init_failed,
                                                .other_rank = other_rank};
     static const struct pmi_symbol symbols[] = {

@@ -139,7 +139,7 @@ static void abort_job(int code, const char *text)
     pmix.abort(code, text, NULL, 0);
 }
 
-static const char *explain(const struct pmi_function *function, int code, char text[64])
+static const char *pmix_explain(const struct pmi_function *function, int code, char text[64])
 {
     (void)function;
     snprintf(text, 64, ": %s",
@@ -150,7 +150,7 @@ static const char *explain(const struct pmi_function *function, int code, char t
 static enum status init_failed(int code, int world, struct error *err)
 {
     char text[64];
-    error_set(err, STATUS_USAGE, "PMIx_Init failed%s", explain(NULL, code, text));
+    error_set(err, STATUS_USAGE, "PMIx_Init failed%s", pmix_explain(NULL, code, text));
     return error_hint(err,
                       "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or this libpmix does not fit the "
                       "launcher's; srun --mpi=pmi2 -n %d ztrain ... needs no PMIx",
@@ -180,7 +180,7 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
                                                .get = {"PMIx_Get", run_get},
                                                .finalize = {"PMIx_Finalize", run_finalize},
                                                .abort = abort_job,
-                                               .explain = explain,
+                                               .explain = pmix_explain,
                                                .init_failed = init_failed,
                                                .other_rank = other_rank};
     static const struct pmi_symbol symbols[] = {

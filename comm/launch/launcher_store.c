@@ -1,5 +1,5 @@
 /* launcher_store.c: for ranks that take their rank, the number of ranks and rank 0's machine from the environment
- * (torchrun's variables, SLURM_* without PMI). They meet at ztrain's own key-value store (kv_store.h), authenticated
+ * (torchrun's variables, SLURM_* without PMI). They meet at ztrain's own store (kv_store.h), authenticated
  * with ZTRAIN_JOB_SECRET, which is then the job's secret.
  *
  * Port: MASTER_PORT; without it one of a few that are derived from job and secret. Rank 0 takes the first that is free,
@@ -11,7 +11,6 @@
  *
  * No launcher ends the processes of such a job, as srun does after PMI2_Abort. So a rank that is informed of the job's
  * end, or has lost rank 0, ends itself, after a pause in which it may notice the failure and end in order. */
-#include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
@@ -241,28 +240,17 @@ static enum status store_connect(struct launcher *launcher, double seconds, cons
         TRY(open_server(store, interface, &fd, err));
     else
         TRY(reach_server(store, seconds, &fd, err));
-    return kv_client_new(fd, launcher->rank, launcher->world, end_process, store, &store->client, err);
+    return kv_client_new(fd, launcher->world, end_process, store, &store->client, err);
 }
 
 /* ---- the other verbs ----------------------------------------------------- */
 
-static enum status store_put(struct launcher *launcher, const char *key, const char *value, double seconds,
-                             struct error *err)
-{
-    (void)seconds; /* a put has no answer to wait for */
-    return kv_put(((struct store *)launcher)->client, key, value, err);
-}
-
-static enum status store_fence(struct launcher *launcher, double seconds, struct error *err)
+static enum status store_exchange(struct launcher *launcher, const char *key, const char *own, char *values,
+                                  double seconds, struct error *err)
 {
     struct store *store = (struct store *)launcher;
-    return hint_at_absent(store, kv_fence(store->client, seconds, err), err);
-}
-
-static enum status store_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
-                             struct error *err)
-{
-    return kv_get(((struct store *)launcher)->client, rank, key, values, seconds, err);
+    (void)key; /* exchanges come one after the other */
+    return hint_at_absent(store, kv_exchange(store->client, own, values, seconds, err), err);
 }
 
 static void stop_watching(struct store *store)
@@ -304,9 +292,7 @@ static void store_release(struct launcher *launcher)
 
 static const struct launcher_verbs store_verbs = {
     .connect = store_connect,
-    .put = store_put,
-    .fence = store_fence,
-    .get = store_get,
+    .exchange = store_exchange,
     .abort = store_abort,
     .finish = store_finish,
     .release = store_release,

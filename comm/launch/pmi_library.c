@@ -123,54 +123,66 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
     return library->other_rank(launcher->world, err);
 }
 
-static enum status pmi_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+/* Adds what the library's code means to a message. */
+static enum status call_failed(const struct launcher *launcher, const struct pmi_function *function, int code,
+                               struct error *err)
+{
+    char text[64];
+    size_t used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, " failed%s",
+             library_of(launcher)->explain(function, code, text));
+    return STATUS_PEER;
+}
+
+static enum status pmi_put(struct launcher *launcher, const char *key, const char *own, double seconds,
                            struct error *err)
 {
-    const struct pmi_library *library = library_of(launcher);
+    const struct pmi_function *put = &library_of(launcher)->put;
     struct pmi_call *call = call_new(launcher, key, 0);
-    char text[64];
     int code;
-    snprintf(call->value, sizeof call->value, "%s", value);
-    TRY(call_run(call, &library->put, seconds, &code, err));
+    snprintf(call->value, sizeof call->value, "%s", own);
+    TRY(call_run(call, put, seconds, &code, err));
     call_free(call);
-    return code == 0 ? STATUS_OK
-                     : error_set(err, STATUS_PEER, "%s of '%s' failed%s", library->put.name, key,
-                                 library->explain(&library->put, code, text));
+    if (code == 0)
+        return STATUS_OK;
+    error_set(err, STATUS_PEER, "%s of '%s'", put->name, key);
+    return call_failed(launcher, put, code, err);
 }
 
 static enum status pmi_fence(struct launcher *launcher, double seconds, struct error *err)
 {
-    const struct pmi_library *library = library_of(launcher);
+    const struct pmi_function *fence = &library_of(launcher)->fence;
     struct pmi_call *call = call_new(launcher, "", 0);
-    char text[64];
     int code;
-    enum status status = call_run(call, &library->fence, seconds, &code, err);
+    enum status status = call_run(call, fence, seconds, &code, err);
     if (status == STATUS_PEER)
         error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
                         "when that happens");
     TRY(status);
     call_free(call);
-    return code == 0 ? STATUS_OK
-                     : error_set(err, STATUS_PEER, "%s failed%s", library->fence.name,
-                                 library->explain(&library->fence, code, text));
+    if (code == 0)
+        return STATUS_OK;
+    error_set(err, STATUS_PEER, "%s", fence->name);
+    return call_failed(launcher, fence, code, err);
 }
 
-static enum status pmi_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
-                           struct error *err)
+static enum status pmi_exchange(struct launcher *launcher, const char *key, const char *own, char *values,
+                                double seconds, struct error *err)
 {
-    const struct pmi_library *library = library_of(launcher);
-    struct pmi_call *call = call_new(launcher, key, rank < 0 ? launcher->world : 1);
-    char text[64];
+    const struct pmi_function *get = &library_of(launcher)->get;
+    struct pmi_call *call;
     int code;
-    call->rank = rank < 0 ? 0 : rank;
-    TRY(call_run(call, &library->get, seconds, &code, err));
+    TRY(pmi_put(launcher, key, own, seconds, err));
+    TRY(pmi_fence(launcher, seconds, err));
+    call = call_new(launcher, key, launcher->world);
+    call->rank = 0;
+    TRY(call_run(call, get, seconds, &code, err));
     if (code == 0)
         memcpy(values, call->values, (size_t)call->count * PMI_VALUE_BYTES);
     else
-        error_set(err, STATUS_PEER, "%s of '%s' of rank %d failed%s", library->get.name, key, call->rank,
-                  library->explain(&library->get, code, text));
+        error_set(err, STATUS_PEER, "%s of '%s' of rank %d", get->name, key, call->rank);
     call_free(call);
-    return code == 0 ? STATUS_OK : STATUS_PEER;
+    return code == 0 ? STATUS_OK : call_failed(launcher, get, code, err);
 }
 
 static void pmi_abort(struct launcher *launcher, enum status code, const char *text)
@@ -197,9 +209,7 @@ static void pmi_release(struct launcher *launcher)
 struct launcher *pmi_launcher_new(const struct pmi_library *library, int rank, int world)
 {
     static const struct launcher_verbs verbs = {.connect = pmi_connect,
-                                                .put = pmi_put,
-                                                .fence = pmi_fence,
-                                                .get = pmi_get,
+                                                .exchange = pmi_exchange,
                                                 .abort = pmi_abort,
                                                 .finish = pmi_finish,
                                                 .release = pmi_release};

@@ -1,6 +1,5 @@
 /* test_kv_store.c: the store's protocol from both ends, with clients and servers that violate it. test_wire.c tests the
  * handshake; here wire_connect() makes the connections in one process. */
-#include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
 #include "comm/wire/wire.h"
 
@@ -72,7 +71,7 @@ static void scene_open(struct scene *s, int num_connected)
 
 static void make_client(struct scene *s, int rank)
 {
-    assert_int_equal(kv_client_new(s->fds[rank], rank, WORLD, note_end, &s->told[rank], &s->clients[rank], &error),
+    assert_int_equal(kv_client_new(s->fds[rank], WORLD, note_end, &s->told[rank], &s->clients[rank], &error),
                      STATUS_OK);
 }
 
@@ -90,79 +89,64 @@ static void scene_close(struct scene *s)
     kv_server_free(s->server);
 }
 
-/* A fence of another rank, on a thread. */
-struct other_fence {
+/* An exchange of a rank, on a thread. */
+struct turn {
     struct kv_client *client;
+    char own[VALUE_BYTES], values[WORLD * VALUE_BYTES];
     double seconds;
     enum status status;
     struct error err;
     pthread_t thread;
 };
 
-static void *run_fence(void *context)
+static void *run_turn(void *context)
 {
-    struct other_fence *fence = context;
-    fence->status = kv_fence(fence->client, fence->seconds, &fence->err);
+    struct turn *turn = context;
+    turn->status = kv_exchange(turn->client, turn->own, turn->values, turn->seconds, &turn->err);
     return NULL;
 }
 
-static void begin_fence(struct other_fence *fence, struct kv_client *client, double seconds)
+static void begin_turn(struct turn *turn, struct kv_client *client, double seconds)
 {
-    fence->client = client;
-    fence->seconds = seconds;
-    assert_int_equal(pthread_create(&fence->thread, NULL, run_fence, fence), 0);
+    turn->client = client;
+    turn->seconds = seconds;
+    assert_int_equal(pthread_create(&turn->thread, NULL, run_turn, turn), 0);
 }
 
-static enum status end_fence(struct other_fence *fence)
+static enum status end_turn(struct turn *turn)
 {
-    pthread_join(fence->thread, NULL);
-    return fence->status;
+    pthread_join(turn->thread, NULL);
+    return turn->status;
 }
 
-static enum status fence_all(struct scene *s)
+static enum status exchange(struct kv_client *client, double seconds)
 {
-    struct other_fence others[WORLD];
-    enum status status = STATUS_OK;
-    for (int r = 1; r < WORLD; r++)
-        begin_fence(&others[r], s->clients[r], 10);
-    status = kv_fence(s->clients[0], 10, &error);
-    for (int r = 1; r < WORLD; r++)
-        if (end_fence(&others[r]) != STATUS_OK)
-            status = STATUS_PEER;
-    return status;
+    char values[WORLD * VALUE_BYTES];
+    return kv_exchange(client, "x", values, seconds, &error);
 }
 
 static void test_values(void **state)
 {
     (void)state;
+    static struct turn turns[WORLD];
     struct scene s;
-    char key[BOOTSTRAP_KEY_MAX + 1], value[VALUE_BYTES], values[WORLD * VALUE_BYTES];
     scene_open_clients(&s);
     for (int round = 0; round < 3; round++) {
-        memset(key, 'a' + round, BOOTSTRAP_KEY_MAX);
-        key[BOOTSTRAP_KEY_MAX] = 0;
+        const int length = round == 0 ? 1 : round == 1 ? BOOTSTRAP_VALUE_MAX : 0;
         for (int r = 0; r < WORLD; r++) {
-            memset(value, '0' + r, sizeof value);
-            value[round == 0 ? 1 : BOOTSTRAP_VALUE_MAX] = 0;
-            assert_int_equal(kv_put(s.clients[r], key, value, &error), STATUS_OK);
+            memset(turns[r].own, '0' + r, sizeof turns[r].own);
+            turns[r].own[length] = 0;
+            begin_turn(&turns[r], s.clients[r], 10);
         }
-        assert_int_equal(fence_all(&s), STATUS_OK);
         for (int r = 0; r < WORLD; r++) {
-            assert_int_equal(kv_get(s.clients[r], -1, key, values, 10, &error), STATUS_OK);
+            assert_int_equal(end_turn(&turns[r]), STATUS_OK);
             for (int of = 0; of < WORLD; of++) {
-                const char *one = values + of * VALUE_BYTES;
-                assert_int_equal(strlen(one), round == 0 ? 1 : BOOTSTRAP_VALUE_MAX);
-                assert_int_equal(one[0], '0' + of);
+                const char *one = turns[r].values + of * VALUE_BYTES;
+                assert_int_equal(strlen(one), length);
+                assert_true(length == 0 || one[0] == '0' + of);
             }
-            assert_int_equal(kv_get(s.clients[r], 2, key, value, 10, &error), STATUS_OK);
-            assert_int_equal(value[0], '2');
         }
     }
-    assert_int_equal(kv_get(s.clients[1], 2, "nothing", value, 10, &error), STATUS_PEER);
-    assert_non_null(strstr(error.text, "rank 2 has put no 'nothing'"));
-    assert_int_equal(kv_put(s.clients[0], "some", "x", &error), STATUS_OK);
-    assert_int_equal(kv_get(s.clients[0], -1, "some", values, 10, &error), STATUS_PEER);
-    assert_non_null(strstr(error.text, "rank 1 has put no 'some'"));
 
     /* in order: rank 0 leaves last, and no client gets an error */
     kv_leave(s.clients[2], 10);
@@ -170,7 +154,7 @@ static void test_values(void **state)
     kv_leave(s.clients[0], 10);
     for (int r = 0; r < WORLD; r++)
         assert_int_equal(atomic_load(&s.told[r].times), 0);
-    assert_int_equal(kv_fence(s.clients[1], 1, &error), STATUS_PEER);
+    assert_int_equal(exchange(s.clients[1], 1), STATUS_PEER);
     scene_close(&s);
 }
 
@@ -181,23 +165,23 @@ static void test_fence_without_all(void **state)
     scene_open(&s, 2); /* rank 2 never comes */
     make_client(&s, 0);
     make_client(&s, 1);
-    assert_int_equal(kv_fence(s.clients[0], 0.2, &error), STATUS_PEER);
+    assert_int_equal(exchange(s.clients[0], 0.2), STATUS_PEER);
     assert_non_null(strstr(error.text, "rank 1 is not there, rank 2 has not come after 0.2 s"));
     scene_close(&s);
 
     scene_open_clients(&s); /* rank 1 leaves, rank 2's connection breaks */
-    struct other_fence other;
-    begin_fence(&other, s.clients[0], 10);
+    static struct turn other;
+    begin_turn(&other, s.clients[0], 10);
     kv_leave(s.clients[1], 10);
-    assert_int_equal(end_fence(&other), STATUS_PEER);
+    assert_int_equal(end_turn(&other), STATUS_PEER);
     assert_non_null(strstr(other.err.text, "rank 1 has left the job"));
     scene_close(&s);
 
     scene_open_clients(&s);
-    begin_fence(&other, s.clients[0], 10);
+    begin_turn(&other, s.clients[0], 10);
     kv_client_free(s.clients[2]);
     s.clients[2] = NULL;
-    assert_int_equal(end_fence(&other), STATUS_PEER);
+    assert_int_equal(end_turn(&other), STATUS_PEER);
     assert_non_null(strstr(other.err.text, "rank 2 has ended: its connection was lost"));
     scene_close(&s);
 }
@@ -206,12 +190,12 @@ static void test_abort(void **state)
 {
     (void)state;
     struct scene s;
-    struct other_fence other;
+    static struct turn other;
     scene_open_clients(&s);
-    begin_fence(&other, s.clients[1], 10);
+    begin_turn(&other, s.clients[1], 10);
     usleep(50000);
     kv_abort(s.clients[2], STATUS_DATA, "a shard is damaged");
-    assert_int_equal(end_fence(&other), STATUS_DATA);
+    assert_int_equal(end_turn(&other), STATUS_DATA);
     assert_non_null(strstr(other.err.text, "a shard is damaged"));
     for (int r = 0; r < 2; r++) {
         assert_true(comes_true(&s.told[r].times, 1));
@@ -228,14 +212,13 @@ static void test_abort(void **state)
     assert_true(comes_true(&s.told[1].times, 1));
     assert_int_equal(s.told[1].code, STATUS_PEER);
     assert_non_null(strstr(s.told[1].text, "connection with rank 0 is lost"));
-    assert_int_equal(kv_put(s.clients[1], "k", "v", &error), STATUS_PEER);
-    assert_int_equal(kv_get(s.clients[1], 0, "k", s.told[1].text, 1, &error), STATUS_PEER);
+    assert_int_equal(exchange(s.clients[1], 1), STATUS_PEER);
     /* an orderly end: the store sends its farewell */
     kv_server_free(s.server);
     s.server = NULL;
     usleep(100000);
     assert_int_equal(atomic_load(&s.told[2].times), 0);
-    assert_int_equal(kv_fence(s.clients[2], 1, &error), STATUS_PEER);
+    assert_int_equal(exchange(s.clients[2], 1), STATUS_PEER);
     assert_non_null(strstr(error.text, "rank 0 has left the job"));
     scene_close(&s);
 }
@@ -244,9 +227,8 @@ static void test_abort(void **state)
 
 static void send_raw(int fd, enum kv_kind kind, int number, uint32_t length, const void *body, size_t bytes)
 {
-    unsigned char header[KV_HEADER_BYTES];
-    kv_frame_write(&(struct kv_frame){kind, number, length}, header);
-    assert_int_equal(send(fd, header, sizeof header, MSG_NOSIGNAL), sizeof header);
+    const struct kv_frame frame = {kind, number, length};
+    assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
     if (bytes)
         assert_int_equal(send(fd, body, bytes, MSG_NOSIGNAL), bytes);
 }
@@ -266,10 +248,6 @@ static bool is_closed(int fd)
 static void test_bad_clients(void **state)
 {
     (void)state;
-    static char long_key[BOOTSTRAP_KEY_MAX + 3], long_value[BOOTSTRAP_VALUE_MAX + 4];
-    memset(long_key, 'k', sizeof long_key - 2);
-    memset(long_value, 'v', sizeof long_value);
-    memcpy(long_value, "k", 2);
     const struct {
         uint32_t kind;
         int number;
@@ -279,21 +257,15 @@ static void test_bad_clients(void **state)
     } cases[] = {
         {0, 0, 0, NULL, 0},
         {KV_KIND_COUNT, 0, 0, NULL, 0},
-        {KV_PUT, 0, KV_BODY_MAX + 1, NULL, 0},
-        {KV_PUT, 0, 0xffffffff, NULL, 0},
-        {KV_PUT, 0, 3, "abc", 3},
-        {KV_PUT, 0, 0, NULL, 0},
-        {KV_PUT, 0, 4, "\0abc", 4},
-        {KV_PUT, 0, sizeof long_key - 1, long_key, sizeof long_key - 1},
-        {KV_PUT, 0, sizeof long_value, long_value, sizeof long_value},
-        {KV_GET, WORLD, 3, "abc", 3},
-        {KV_GET, INT32_MAX, 3, "abc", 3},
-        {KV_DONE, 0, 0, NULL, 0},
+        {KV_GIVE, 0, KV_BODY_MAX + 1, NULL, 0},
+        {KV_GIVE, 0, 0xffffffff, NULL, 0},
+        {KV_GIVE, 0, 4, "a\0bc", 4},
+        {KV_VALUE, 0, 3, "abc", 3},
+        {KV_LOST, 0, 0, NULL, 0},
         {KV_ABORTED, 6, 3, "abc", 3},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct scene s;
-        char values[WORLD * VALUE_BYTES];
         scene_open(&s, WORLD);
         make_client(&s, 0);
         make_client(&s, 2);
@@ -301,20 +273,18 @@ static void test_bad_clients(void **state)
                  cases[c].bytes);
         if (!is_closed(s.fds[1]))
             fail_msg("case %zu: not dropped", c);
-        /* the others continue, and get the reason why they wait in vain */
-        assert_int_equal(kv_put(s.clients[2], "k", "v", &error), STATUS_OK);
-        assert_int_equal(kv_get(s.clients[2], 2, "k", values, 10, &error), STATUS_OK);
-        assert_int_equal(kv_fence(s.clients[0], 10, &error), STATUS_PEER);
+        /* the others get the reason why they wait in vain */
+        assert_int_equal(exchange(s.clients[0], 10), STATUS_PEER);
         assert_non_null(strstr(error.text, "rank 1 has ended"));
         close(s.fds[1]);
         scene_close(&s);
     }
 
-    /* more keys than there is room for */
+    /* a second value before the answers to the first */
     struct scene s;
     scene_open(&s, WORLD);
-    for (int i = 0; i <= KV_KEYS_MAX; i++)
-        send_raw(s.fds[1], KV_PUT, 0, 3, "k\0v", 3);
+    for (int i = 0; i < 2; i++)
+        send_raw(s.fds[1], KV_GIVE, 0, 1, "v", 1);
     assert_true(is_closed(s.fds[1]));
     for (int r = 0; r < WORLD; r++)
         close(s.fds[r]);
@@ -325,24 +295,26 @@ static void test_bad_clients(void **state)
 static void test_slow_client(void **state)
 {
     (void)state;
+    static struct turn turns[WORLD];
     struct scene s;
-    unsigned char message[KV_HEADER_BYTES + 5];
-    char value[VALUE_BYTES];
+    char message[sizeof(struct kv_frame) + 5];
+    const struct kv_frame frame = {KV_GIVE, 0, 5};
     scene_open(&s, WORLD);
     make_client(&s, 0);
-    kv_frame_write(&(struct kv_frame){KV_PUT, 0, 5}, message);
-    memcpy(message + KV_HEADER_BYTES, "key\0v", 5);
+    make_client(&s, 2);
+    memcpy(message, &frame, sizeof frame);
+    memcpy(message + sizeof frame, "value", 5);
     for (size_t i = 0; i < sizeof message; i++) {
         assert_int_equal(send(s.fds[1], message + i, 1, MSG_NOSIGNAL), 1);
         usleep(1000);
     }
-    enum status status = STATUS_PEER;
-    for (int i = 0; i < 6000 && status != STATUS_OK; i++, usleep(10000))
-        status = kv_get(s.clients[0], 1, "key", value, 10, &error);
-    assert_int_equal(status, STATUS_OK);
-    assert_string_equal(value, "v");
+    begin_turn(&turns[2], s.clients[2], 10);
+    begin_turn(&turns[0], s.clients[0], 10);
+    assert_int_equal(end_turn(&turns[0]), STATUS_OK);
+    assert_int_equal(end_turn(&turns[2]), STATUS_OK);
+    assert_string_equal(turns[0].values + VALUE_BYTES, "value");
+    assert_string_equal(turns[2].values + VALUE_BYTES, "value");
     close(s.fds[1]);
-    close(s.fds[2]);
     scene_close(&s);
 }
 
@@ -361,12 +333,12 @@ static void test_bad_servers(void **state)
         const char *words;
     } cases[] = {
         {KV_VALUE, 0, 3, 3, STATUS_PEER, "an invalid answer"},
-        {KV_PUT, 0, 0, 0, STATUS_PEER, "an invalid answer"},
+        {KV_GIVE, 0, 0, 0, STATUS_PEER, "an invalid answer"},
         {KV_VALUE, 0, KV_BODY_MAX + 1, 0, STATUS_PEER, "lost"},
         {KV_KIND_COUNT, 0, 0, 0, STATUS_PEER, "lost"},
         {KV_ABORTED, 0, 1, 1, STATUS_PEER, "x"},
         {KV_ABORTED, -7, 1, 1, STATUS_PEER, "x"},
-        {KV_ABORTED, 300, sizeof body, sizeof body, STATUS_PEER, "xxxxxxxx"},
+        {KV_ABORTED, 300, KV_BODY_MAX, KV_BODY_MAX, STATUS_PEER, "xxxxxxxx"},
         {KV_ABORTED, STATUS_CHECKPOINT, 1, 1, STATUS_CHECKPOINT, "x"},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
@@ -374,7 +346,7 @@ static void test_bad_servers(void **state)
         struct kv_client *client;
         struct told told = {.times = 0};
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        assert_int_equal(kv_client_new(pair[0], 1, WORLD, note_end, &told, &client, &error), STATUS_OK);
+        assert_int_equal(kv_client_new(pair[0], WORLD, note_end, &told, &client, &error), STATUS_OK);
         send_raw(pair[1], cases[c].kind, cases[c].number, cases[c].length, body, cases[c].bytes);
         assert_true(comes_true(&told.times, 1));
         if (told.code != cases[c].code || !strstr(told.text, cases[c].words))
@@ -387,10 +359,9 @@ static void test_bad_servers(void **state)
     int pair[2];
     struct kv_client *client;
     struct told told = {.times = 0};
-    char value[VALUE_BYTES];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-    assert_int_equal(kv_client_new(pair[0], 1, WORLD, note_end, &told, &client, &error), STATUS_OK);
-    assert_int_equal(kv_get(client, 0, "key", value, 0.1, &error), STATUS_PEER);
+    assert_int_equal(kv_client_new(pair[0], WORLD, note_end, &told, &client, &error), STATUS_OK);
+    assert_int_equal(exchange(client, 0.1), STATUS_PEER);
     assert_non_null(strstr(error.text, "no answer from rank 0's key-value store for 0.1 s"));
     kv_client_free(client);
     close(pair[1]);

@@ -29,25 +29,17 @@ static void play_meet(struct bootstrap *boot)
 {
     struct error error = {.code = STATUS_OK};
     int32_t own[NUMBERS], *all = malloc((size_t)boot->world * sizeof own);
-    char value[BOOTSTRAP_VALUE_MAX + 1], text[512], secret[65];
+    char text[512], secret[65];
     _Static_assert(sizeof own == BOOTSTRAP_EXCHANGE_MAX, "the longest exchange");
     for (int i = 0; i < NUMBERS; i++)
         own[i] = boot->rank * 1000 + i;
-    if (bootstrap_exchange(boot, "numbers", own, sizeof own, all, &error) != STATUS_OK)
+    if (bootstrap_exchange(boot, "key-that-is-as-long-as-any-key-is-allowed-to-be", own, sizeof own, all, &error) !=
+        STATUS_OK)
         say_and_exit(boot->rank, 90, error.text);
     for (int i = 0; i < boot->world * NUMBERS; i++)
         if (all[i] != i / NUMBERS * 1000 + i % NUMBERS)
             say_and_exit(boot->rank, 91, "wrong numbers");
     free(all);
-    memset(value, 'A' + boot->rank, BOOTSTRAP_VALUE_MAX);
-    value[BOOTSTRAP_VALUE_MAX] = 0;
-    if (bootstrap_put(boot, "key-that-is-as-long-as-any-key-is-allowed-to-be", value, &error) != STATUS_OK ||
-        bootstrap_fence(boot, &error) != STATUS_OK ||
-        bootstrap_get(boot, boot->world - 1, "key-that-is-as-long-as-any-key-is-allowed-to-be", value, &error) !=
-            STATUS_OK)
-        say_and_exit(boot->rank, 92, error.text);
-    if (strlen(value) != BOOTSTRAP_VALUE_MAX || value[0] != 'A' + boot->world - 1)
-        say_and_exit(boot->rank, 93, value);
     if (boot->places[boot->rank].pid != getpid() || strcmp(boot->places[boot->rank].host, boot->host) != 0)
         say_and_exit(boot->rank, 94, "wrong place");
     const char *fd = getenv("PMI_FD");
@@ -60,12 +52,17 @@ static void play_meet(struct bootstrap *boot)
     say_and_exit(boot->rank, 0, text);
 }
 
+static enum status exchange_ranks(struct bootstrap *boot, const char *key, struct error *err)
+{
+    int own = boot->rank, all[PLAY_MAX];
+    return bootstrap_exchange(boot, key, &own, sizeof own, all, err);
+}
+
 /* A process of a play (bootstrap_ranks.h): rank and scene. */
 static int play_rank(const char *scene)
 {
     struct bootstrap boot;
     struct error error = {.code = STATUS_OK};
-    char value[BOOTSTRAP_VALUE_MAX + 1];
     enum status status = bootstrap_init(&boot, &error);
     if (status != STATUS_OK)
         bootstrap_refuse(&boot, status);
@@ -81,25 +78,19 @@ static int play_rank(const char *scene)
         if (rank == 1)
             sleep(2);
         else
-            status = bootstrap_fence(&boot, &error);
+            status = exchange_ranks(&boot, "late", &error);
     }
-    if (status == STATUS_OK && !strcmp(scene, "fence"))
-        status = bootstrap_fence(&boot, &error);
-    if (status == STATUS_OK && !strcmp(scene, "put"))
-        status = bootstrap_put(&boot, "key", "value", &error);
+    if (status == STATUS_OK && !strcmp(scene, "again"))
+        status = exchange_ranks(&boot, "again", &error);
     if (status == STATUS_OK && !strcmp(scene, "slow")) {
         boot.start_seconds = 0.5;
-        status = bootstrap_put(&boot, "slow-key", "value", &error);
-        if (status == STATUS_OK)
-            status = bootstrap_get(&boot, rank, "slow-key", value, &error);
+        status = exchange_ranks(&boot, "slow-key", &error);
     }
     if (status == STATUS_OK && !strcmp(scene, "die")) {
         if (rank == 1)
             _exit(9);
-        status = bootstrap_fence(&boot, &error);
+        status = exchange_ranks(&boot, "last", &error);
     }
-    if (status == STATUS_OK && !strcmp(scene, "no-key"))
-        status = bootstrap_get(&boot, 1, "no-such-key", value, &error);
     if (status == STATUS_OK && !strcmp(scene, "abort")) {
         if (rank == 1) {
             bootstrap_abort(&boot, STATUS_DATA, "first line; then\na second one");
@@ -171,12 +162,11 @@ static const struct failure_case failures[] = {
     {BY_PMI2, "meet", "init=14", STATUS_USAGE, {"PMI2_Init over PMI_FD=", "error 14", "srun --mpi=pmi2 -n 2"}, {NULL}},
     {BY_PMI2, "meet", "rank=1", STATUS_USAGE, {"PMI-2 reports rank 1 of 2", "rank 0 of 2"}, {NULL}},
     {BY_PMI2, "meet", "size=3", STATUS_USAGE, {"PMI-2 reports rank 0 of 3", "rank 0 of 2"}, {NULL}},
-    {BY_PMI2, "put", "put=1", STATUS_PEER, {"PMI2_KVS_Put", "error 1"}, {NULL}},
-    {BY_PMI2, "fence", "fence=1", STATUS_PEER, {"PMI2_KVS_Fence failed", "error 1"}, {NULL}},
-    {BY_PMI2, "no-key", NULL, STATUS_PEER, {"'no-such-key' of rank 1", "no such key"}, {NULL}},
+    {BY_PMI2, "again", "put=1", STATUS_PEER, {"PMI2_KVS_Put", "error 1"}, {NULL}},
+    {BY_PMI2, "again", "fence=1", STATUS_PEER, {"PMI2_KVS_Fence failed", "error 1"}, {NULL}},
+    {BY_PMI2, "meet", "lose=place.1", STATUS_PEER, {"'place' of rank 1", "no such key"}, {NULL}},
     {BY_PMI2, "meet", "get=3", STATUS_PEER, {"PMI2_KVS_Get of 'place' of rank 0", "error"}, {NULL}},
-    {BY_PMI2, "meet", "long=job", STATUS_PEER, {"'job' of rank 0", "too long"}, {NULL}},
-    {BY_PMI2, "meet", "garble=secret", STATUS_PEER, {"secret has arrived damaged"}, {NULL}},
+    {BY_PMI2, "meet", "long=place", STATUS_PEER, {"'place' of rank 0", "too long"}, {NULL}},
     {BY_PMI2, "meet", "garble=place.1", STATUS_PEER, {"rank 1 has put 'place'", "same ztrain"}, {NULL}},
     {BY_PMI2, "meet", "damage=place.1", STATUS_USAGE, {"rank 1 on", "runs ztrain", "the same version"}, {NULL}},
     {BY_PMI2, "late-fence", NULL, STATUS_PEER, {"PMI2_KVS_Fence has not returned after 0.5 s", "srun -K"}, {NULL}},
@@ -194,11 +184,11 @@ static const struct failure_case failures[] = {
     {BY_PMIX, "meet", "init=-25", STATUS_USAGE, {"PMIx_Init failed: SOME-ERROR", "srun --mpi=pmi2 -n 2"}, {NULL}},
     {BY_PMIX, "meet", "rank=1", STATUS_USAGE, {"PMIx reports rank 1 of 2", "rank 0 of 2"}, {NULL}},
     {BY_PMIX, "meet", "size=3", STATUS_USAGE, {"PMIx reports rank 0 of 3", "rank 0 of 2"}, {NULL}},
-    {BY_PMIX, "put", "put=-1", STATUS_PEER, {"PMIx_Put", "SOME-ERROR"}, {NULL}},
-    {BY_PMIX, "fence", "fence=-1", STATUS_PEER, {"PMIx_Fence failed: SOME-ERROR"}, {NULL}},
-    {BY_PMIX, "no-key", NULL, STATUS_PEER, {"'no-such-key' of rank 1", "NOT-FOUND"}, {NULL}},
-    {BY_PMIX, "meet", "long=job", STATUS_PEER, {"'job' of rank 0", "not a text or a number"}, {NULL}},
-    {BY_PMIX, "meet", "garble=secret", STATUS_PEER, {"secret has arrived damaged"}, {NULL}},
+    {BY_PMIX, "again", "put=-1", STATUS_PEER, {"PMIx_Put", "SOME-ERROR"}, {NULL}},
+    {BY_PMIX, "again", "fence=-1", STATUS_PEER, {"PMIx_Fence failed: SOME-ERROR"}, {NULL}},
+    {BY_PMIX, "meet", "lose=place@1", STATUS_PEER, {"'place' of rank 1", "NOT-FOUND"}, {NULL}},
+    {BY_PMIX, "meet", "long=place", STATUS_PEER, {"'place' of rank 0", "not a text or a number"}, {NULL}},
+    {BY_PMIX, "meet", "garble=place@1", STATUS_PEER, {"rank 1 has put 'place'", "same ztrain"}, {NULL}},
     {BY_PMIX, "meet", "damage=place@1", STATUS_USAGE, {"rank 1 on", "runs ztrain", "the same version"}, {NULL}},
     {BY_PMIX, "late-fence", NULL, STATUS_PEER, {"PMIx_Fence has not returned after 0.5 s", "srun -K"}, {NULL}},
     {BY_PMIX, "slow", "hang=put", STATUS_PEER, {"PMIx_Put has not returned after 0.5 s"}, {NULL}},
@@ -217,7 +207,6 @@ static const struct failure_case failures[] = {
      STATUS_USAGE,
      {"libpmix.so.2 has no PMIx_Get_version", "hint"},
      {"LD_LIBRARY_PATH", "EMPTY"}},
-    {BY_SRUN_NONE, "no-key", NULL, STATUS_PEER, {"rank 1 has put no 'no-such-key'"}, {NULL}},
     {BY_SRUN_NONE,
      "late-fence",
      NULL,
