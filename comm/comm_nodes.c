@@ -46,23 +46,24 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
 /* What the ranks exchange before they share memory. */
 struct word {
     struct outcome outcome;
-    int32_t shared_fd;         /* first: of a node's first rank */
-    char text[WIRE_HOST_TEXT]; /* first: wire_host_print(); second: wire_address_print() */
+    int32_t shared_fd; /* first: of a node's first rank */
+    union {
+        struct wire_host host;       /* first: of a node's first rank */
+        struct wire_address address; /* second: where the rank listens, with several nodes */
+    };
 };
 _Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "a word is exchanged at once");
-_Static_assert((int)WIRE_PRINTED <= (int)WIRE_HOST_TEXT, "an address fits");
 
 /* The opening of several nodes. */
 struct opening {
     struct bootstrap *boot;
     const struct comm_config *config;
     struct comm *comm;
-    struct word *words;          /* (world) */
-    struct wire_host *hosts;     /* (num_nodes), by their first ranks */
-    struct wire_address address; /* where this rank listens */
-    int listener;                /* -1: none */
-    struct wire_peer *peers;     /* connections to make */
-    int num_data, num_agents;    /* of peers: data first */
+    struct word *words;       /* (world) */
+    struct wire_host *hosts;  /* (num_nodes), by their first ranks */
+    int listener;             /* -1: none */
+    struct wire_peer *peers;  /* connections to make */
+    int num_data, num_agents; /* of peers: data first */
 };
 
 /* Makes the node's memory, if this is its first rank, and lists the addresses of this machine. */
@@ -70,15 +71,11 @@ static enum status prepare_first(struct opening *o, const struct control_shape *
                                  struct error *err)
 {
     const struct topology *t = &o->comm->topology;
-    struct wire_host host = {.count = 0};
     if (t->local_rank == 0) {
         TRY(control_create(shape, &o->comm->own_fd, err));
         own->shared_fd = o->comm->own_fd;
     }
-    if (t->num_nodes > 1)
-        TRY(wire_host_read(o->config->interface, &host, err));
-    wire_host_print(&host, own->text);
-    return STATUS_OK;
+    return t->num_nodes > 1 ? wire_host_read(o->config->interface, &own->host, err) : STATUS_OK;
 }
 
 /* Collective: every rank's word is in o->words. status and err: this rank's outcome so far. */
@@ -87,8 +84,6 @@ static enum status exchange_words(struct opening *o, const char *key, struct wor
 {
     int lowest;
     status = agree_by_key(o->boot, key, &own->outcome, sizeof *own, o->words, status, &lowest, err);
-    for (int r = 0; r < o->boot->world; r++)
-        o->words[r].text[sizeof o->words[r].text - 1] = 0;
     o->boot->failed_together |= lowest >= 0;
     return status;
 }
@@ -103,10 +98,8 @@ static enum status prepare_second(struct opening *o, const struct control_shape 
         TRY(control_open(o->boot->places[first].pid, o->words[first].shared_fd, shape, &o->comm->own_fd, err));
     if (t->num_nodes == 1)
         return STATUS_OK;
-    TRY(wire_choose(o->hosts, t->num_nodes, t->node, &o->address, err));
-    TRY(wire_listen(&o->address, &o->listener, err));
-    wire_address_print(&o->address, own->text);
-    return STATUS_OK;
+    TRY(wire_choose(o->hosts, t->num_nodes, t->node, &own->address, err));
+    return wire_listen(&own->address, &o->listener, err);
 }
 
 /* Makes or opens the node's shared memory, exchanges addresses and listens. */
@@ -122,12 +115,15 @@ static enum status share_node(struct opening *o, struct error *err)
     struct word first = {.shared_fd = -1}, second = {.shared_fd = -1};
     enum status status = prepare_first(o, &shape, &first, err);
     TRY(exchange_words(o, "first", &first, status, err));
-    for (int r = 0; r < boot->world && status == STATUS_OK; r++)
-        if (boot->places[r].local_rank == 0 && !wire_host_parse(o->words[r].text, &o->hosts[boot->places[r].node])) {
+    for (int r = 0; r < boot->world && status == STATUS_OK; r++) {
+        if (boot->places[r].local_rank == 0)
+            o->hosts[boot->places[r].node] = o->words[r].host;
+        if (!wire_host_is_valid(&o->words[r].host)) {
             error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
                       boot->places[r].host);
             status = error_blame(err, r, FAILURE_NONE);
         }
+    }
     if (status == STATUS_OK)
         status = prepare_second(o, &shape, &second, err);
     return exchange_words(o, "second", &second, status, err);
@@ -163,8 +159,13 @@ static enum status connect_nodes(struct opening *o, struct error *err)
     TRY(wire_server_new(&self, listener, &server, err));
     for (int i = 0; i < t->num_remotes; i++) {
         int r = t->remotes[i];
-        struct wire_peer peer = {.rank = r, .service = WIRE_DATA, .host = boot->places[r].host, .fd = -1};
-        if (!wire_address_parse(o->words[r].text, &peer.address)) {
+        struct wire_peer peer = {.rank = r,
+                                 .service = WIRE_DATA,
+                                 .host = boot->places[r].host,
+                                 .addresses = &o->words[r].address,
+                                 .num_addresses = 1,
+                                 .fd = -1};
+        if (!wire_address_is_valid(peer.addresses)) {
             error_set(err, STATUS_PEER, "rank %d on %s has sent an address that cannot be read", r,
                       boot->places[r].host);
             status = error_blame(err, r, FAILURE_NONE);
@@ -180,9 +181,10 @@ static enum status connect_nodes(struct opening *o, struct error *err)
         }
     o->num_agents = count - o->num_data;
     allow_descriptors(count);
-    status = wire_mesh(&self, server, o->peers, count, boot->start_seconds, err);
+    status = wire_connect(&self, server, o->peers, count, boot->start_seconds, err);
     char text[WIRE_PRINTED];
-    log_debug("connected with %d ranks on other nodes from %s", o->num_data, wire_address_print(&o->address, text));
+    log_debug("connected with %d ranks on other nodes from %s", o->num_data,
+              wire_address_print(&o->words[t->rank].address, text));
 end:
     wire_server_free(server);
     return status;

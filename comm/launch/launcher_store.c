@@ -125,43 +125,32 @@ static enum status find_places(const struct launcher_rendezvous *rendezvous, con
 
 /* ---- connecting ---------------------------------------------------------- */
 
-/* Drops the places that are not this machine's. */
-static enum status keep_own(struct wire_address *places, int *count, struct error *err)
-{
-    int kept = 0;
-    for (int i = 0; i < *count; i++) {
-        struct wire_address address = places[i];
-        int listener;
-        address.port = 0; /* any free port */
-        if (wire_listen(&address, &listener, err) != STATUS_OK)
-            continue;
-        close(listener);
-        places[kept++] = places[i];
-    }
-    *count = kept;
-    return kept > 0 ? STATUS_OK : STATUS_PEER;
-}
-
-/* Opens a door at each of the places, all with one port. */
-static enum status open_doors(struct store *store, const struct wire_address *places, int count,
+/* Opens a door at each of the places that are this machine's, all with one port. *count: places; becomes doors. */
+static enum status open_doors(struct store *store, const struct wire_address *places, int *count,
                               struct wire_server **doors, struct error *err)
 {
-    enum status status = STATUS_PEER;
-    for (int p = 0; p < port_choices(&store->rendezvous) && status != STATUS_OK; p++) {
+    for (int p = 0; p < port_choices(&store->rendezvous); p++) {
         int opened = 0;
-        status = STATUS_OK;
-        for (; opened < count && status == STATUS_OK; opened += status == STATUS_OK) {
-            struct wire_address address = places[opened];
+        bool taken = false;
+        for (int i = 0; i < *count && !taken; i++) {
+            struct wire_address address = places[i];
             int listener;
             address.port = port_choice(&store->rendezvous, p);
-            status = wire_listen(&address, &listener, err);
-            if (status == STATUS_OK)
-                status = wire_server_new(&store->self, listener, &doors[opened], err);
+            if (wire_listen(&address, &listener, err) != STATUS_OK)
+                taken = err->cause == EADDRINUSE || err->cause == EACCES;
+            else if (wire_server_new(&store->self, listener, &doors[opened], err) == STATUS_OK)
+                opened++;
+            else
+                taken = true;
         }
-        for (int i = 0; i < opened && status != STATUS_OK; i++)
-            wire_server_free(doors[i]);
+        if (opened > 0 && !taken) {
+            *count = opened;
+            return STATUS_OK;
+        }
+        while (opened > 0)
+            wire_server_free(doors[--opened]);
     }
-    return status;
+    return err->code;
 }
 
 static enum status open_server(struct store *store, const char *interface, int *own, struct error *err)
@@ -170,10 +159,7 @@ static enum status open_server(struct store *store, const char *interface, int *
     struct wire_server *doors[KV_DOORS_MAX];
     int count;
     TRY(find_places(&store->rendezvous, interface, places, &count, err));
-    enum status status = keep_own(places, &count, err);
-    if (status == STATUS_OK)
-        status = open_doors(store, places, count, doors, err);
-    if (status == STATUS_OK)
+    if (open_doors(store, places, &count, doors, err) == STATUS_OK)
         return kv_server_new(store->base.world, doors, count, &store->server, own, err);
     error_prefix(err, "rank 0");
     return error_hint(err, "MASTER_ADDR has to be an address of rank 0's machine, and MASTER_PORT a free port there; "
@@ -192,7 +178,10 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
             addresses[num].port = port_choice(rendezvous, p);
         }
     const char *host = rendezvous->hosts[0][0] ? rendezvous->hosts[0] : rendezvous->hosts[1];
-    enum status status = wire_connect(&store->self, 0, host, WIRE_STORE, addresses, num, seconds, fd, err);
+    struct wire_peer zero = {
+        .rank = 0, .service = WIRE_STORE, .host = host, .addresses = addresses, .num_addresses = num};
+    enum status status = wire_connect(&store->self, NULL, &zero, 1, seconds, err);
+    *fd = zero.fd;
     if (status == STATUS_PEER)
         return error_hint(err,
                           "rank 0 has to run there with the same ZTRAIN_JOB_SECRET, and this machine has to reach it "

@@ -27,7 +27,7 @@ enum {
     NONCE_BYTES = 32,
     JOB_BYTES = 32, /* hash of the job's name */
     MAC_BYTES = crypto_auth_BYTES,
-    WORD_BYTES = 4,
+    WORD_BYTES = sizeof(uint32_t), /* in this machine's byte order: all ranks run the same binary */
 
     HELLO_SERVICE = 8, /* offsets in the hello */
     HELLO_WORLD = HELLO_SERVICE + WORD_BYTES,
@@ -40,7 +40,7 @@ enum {
     PROOF_END = CHALLENGE_END + MAC_BYTES,
     WELCOME_END = PROOF_END + MAC_BYTES,
 
-    PENDING_MAX = 512, /* handshakes that a server has open at once */
+    LINKS_MAX = 512,   /* connections that a server has at once, most of them in a handshake */
     DIALS_MAX = 128,   /* connects at once */
     PAUSE_MIN_MS = 20, /* between two tries to connect; doubled up to the maximum */
     PAUSE_MAX_MS = 500,
@@ -62,10 +62,9 @@ _Static_assert(COUNT_OF(message_end) == MESSAGE_COUNT, "every message has an end
 
 struct link {
     const struct wire_self *self;
-    struct link *prev, *next; /* in a server's list */
-    int fd;                   /* -1: none */
+    int fd; /* -1: none */
     bool accepting;
-    enum message message;    /* being sent or received */
+    enum message message;    /* being sent or received; MESSAGE_COUNT: the handshake is over */
     size_t done;             /* bytes of the talk that are sent or received */
     double since;            /* seconds_now() at the start */
     char from[WIRE_PRINTED]; /* accepting: the peer's address */
@@ -78,15 +77,13 @@ enum progress { LINK_WAITS, LINK_READY, LINK_BROKEN };
 
 static void put_word(unsigned char *at, uint32_t value)
 {
-    for (int i = 0; i < WORD_BYTES; i++)
-        at[i] = (unsigned char)(value >> 8 * i);
+    memcpy(at, &value, sizeof value);
 }
 
 static uint32_t get_word(const unsigned char *at)
 {
-    uint32_t value = 0;
-    for (int i = 0; i < WORD_BYTES; i++)
-        value |= (uint32_t)at[i] << 8 * i;
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
     return value;
 }
 
@@ -213,30 +210,11 @@ static void set_options(const struct link *link)
 struct wire_server {
     struct wire_self self;
     int listener, epoll;
-    struct link pending, ready; /* heads of lists, oldest first */
-    int num_pending;
+    struct link *links[LINKS_MAX]; /* (count) owned, the oldest first */
+    int count;
     char warned[WARNED_MAX][64];
     int num_warned;
 };
-
-static void list_init(struct link *head)
-{
-    head->prev = head->next = head;
-}
-
-static void list_append(struct link *head, struct link *link)
-{
-    link->prev = head->prev;
-    link->next = head;
-    head->prev->next = link;
-    head->prev = link;
-}
-
-static void list_remove(struct link *link)
-{
-    link->prev->next = link->next;
-    link->next->prev = link->prev;
-}
 
 /* The socket address of a numeric address, NULL if it is none; freed by the caller with freeaddrinfo(). */
 static struct addrinfo *to_socket_address(const struct wire_address *address)
@@ -274,7 +252,7 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
         set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (fd < 0 || bind(fd, where->ai_addr, where->ai_addrlen) != 0 || listen(fd, 4096) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &size) != 0) {
-        error_set(err, STATUS_PEER, "cannot listen at %s: %s", wire_address_print(address, text), strerror(errno));
+        error_system(err, STATUS_PEER, errno, "cannot listen at %s", wire_address_print(address, text));
         if (fd >= 0)
             close(fd);
         freeaddrinfo(where);
@@ -293,8 +271,6 @@ enum status wire_server_new(const struct wire_self *self, int listener, struct w
     struct wire_server *s = memory_zeroed(1, sizeof *s);
     struct epoll_event event = {.events = EPOLLIN};
     *s = (struct wire_server){.self = *self, .listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
-    list_init(&s->pending);
-    list_init(&s->ready);
     if (s->epoll < 0 || sodium_init() < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, listener, &event) != 0) {
         error_set(err, STATUS_DEVICE, "cannot set up a listener: %s", strerror(errno));
         wire_server_free(s);
@@ -304,26 +280,29 @@ enum status wire_server_new(const struct wire_self *self, int listener, struct w
     return STATUS_OK;
 }
 
+/* Takes a link from the server and frees it; its descriptor stays open. */
+static void remove_link(struct wire_server *server, struct link *link)
+{
+    int i = 0;
+    while (server->links[i] != link)
+        i++;
+    server->count--;
+    memmove(&server->links[i], &server->links[i + 1], (size_t)(server->count - i) * sizeof(struct link *));
+    free(link);
+}
+
 static void drop(struct wire_server *server, struct link *link)
 {
-    list_remove(link);
-    server->num_pending--;
     link_close(link);
-    free(link);
+    remove_link(server, link);
 }
 
 void wire_server_free(struct wire_server *server)
 {
     if (!server)
         return;
-    while (server->pending.next != &server->pending)
-        drop(server, server->pending.next);
-    while (server->ready.next != &server->ready) {
-        struct link *link = server->ready.next;
-        list_remove(link);
-        link_close(link);
-        free(link);
-    }
+    while (server->count > 0)
+        drop(server, server->links[0]);
     if (server->epoll >= 0)
         close(server->epoll);
     close(server->listener);
@@ -352,16 +331,18 @@ static void warn(struct wire_server *server, const struct link *link, const char
     log_warn("dropped a connection from %s: %s", link->from, why);
 }
 
-/* Drops the oldest handshake that has no valid hello yet, else the oldest of all. */
-static void make_room(struct wire_server *server)
+/* Drops the oldest handshake that has no valid hello yet, else the oldest of all; false: there is none. */
+static bool make_room(struct wire_server *server)
 {
-    struct link *oldest = server->pending.next;
-    while (oldest != &server->pending && oldest->message != HELLO)
-        oldest = oldest->next;
-    if (oldest == &server->pending)
-        oldest = server->pending.next;
-    if (oldest != &server->pending)
+    struct link *oldest = NULL;
+    for (int i = server->count - 1; i >= 0; i--) {
+        struct link *link = server->links[i];
+        if (link->message != MESSAGE_COUNT && (!oldest || link->message == HELLO || oldest->message != HELLO))
+            oldest = link;
+    }
+    if (oldest)
         drop(server, oldest);
+    return oldest != NULL;
 }
 
 static void advance(struct wire_server *server, struct link *link)
@@ -375,12 +356,7 @@ static void advance(struct wire_server *server, struct link *link)
             event.events = EPOLLOUT; /* rare: an answer fits into any socket buffer */
         epoll_ctl(server->epoll, EPOLL_CTL_MOD, link->fd, &event);
         break;
-    case LINK_READY:
-        epoll_ctl(server->epoll, EPOLL_CTL_DEL, link->fd, NULL);
-        list_remove(link);
-        server->num_pending--;
-        list_append(&server->ready, link);
-        break;
+    case LINK_READY: epoll_ctl(server->epoll, EPOLL_CTL_DEL, link->fd, NULL); break;
     case LINK_BROKEN:
         warn(server, link, why);
         drop(server, link);
@@ -391,21 +367,15 @@ static void advance(struct wire_server *server, struct link *link)
 /* Accepts all connections that are waiting. */
 static void accept_all(struct wire_server *server)
 {
-    for (int i = 0; i < PENDING_MAX; i++) {
+    while (server->count < LINKS_MAX || make_room(server)) {
         struct sockaddr_storage from;
         socklen_t size = sizeof from;
         int fd = accept4(server->listener, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
-            if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
-                return;
-            if (server->num_pending > 0)
-                make_room(server);
-            else
+            if ((errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) && !make_room(server))
                 usleep(10000); /* the listener stays ready */
             return;
         }
-        if (server->num_pending >= PENDING_MAX)
-            make_room(server);
         struct link *link = memory_zeroed(1, sizeof *link);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
         if (epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -417,8 +387,7 @@ static void accept_all(struct wire_server *server)
         struct wire_address address;
         from_socket_address((struct sockaddr *)&from, size, &address);
         wire_address_print(&address, link->from);
-        list_append(&server->pending, link);
-        server->num_pending++;
+        server->links[server->count++] = link;
         advance(server, link); /* a rank's hello has mostly arrived already */
     }
 }
@@ -427,8 +396,10 @@ static void accept_all(struct wire_server *server)
 static double expire(struct wire_server *server, double most)
 {
     double now = seconds_now();
-    for (struct link *link = server->pending.next, *next; link != &server->pending; link = next) {
-        next = link->next;
+    for (int i = server->count - 1; i >= 0; i--) {
+        struct link *link = server->links[i];
+        if (link->message == MESSAGE_COUNT)
+            continue;
         double left = link->since + (link->message == HELLO ? WIRE_STRANGER_SECONDS : known_seconds) - now;
         if (left <= 0) {
             warn(server, link, link->done ? "its handshake is too slow" : "it sent nothing");
@@ -444,12 +415,13 @@ bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_co
 {
     double end = seconds_now() + 1e-3 * timeout_ms;
     for (bool last = false;;) {
-        struct link *link = server->ready.next;
-        if (link != &server->ready) {
+        for (int i = 0; i < server->count; i++) {
+            struct link *link = server->links[i];
+            if (link->message != MESSAGE_COUNT)
+                continue;
             set_options(link);
             *connection = (struct wire_connection){link->fd, link->peer, (enum wire_service)link->service};
-            list_remove(link);
-            free(link);
+            remove_link(server, link);
             return true;
         }
         if (last)
@@ -476,8 +448,7 @@ bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_co
 /* One connection that is being made. */
 struct dial {
     struct wire_peer *peer;
-    const struct wire_address *addresses; /* (count), tried in turn */
-    int count, turn;
+    int turn; /* of its addresses */
     struct link link;
     bool connected;  /* TCP is connected, the handshake is under way */
     double next;     /* seconds_now() at which to try again */
@@ -494,7 +465,7 @@ static void dial_failed(struct dial *dial, const char *why)
         snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
     dial->turned_away |= dial->connected;
     dial->turn++;
-    if (dial->turn % dial->count == 0) {
+    if (dial->turn % dial->peer->num_addresses == 0) {
         dial->next = seconds_now() + 1e-3 * dial->pause_ms;
         dial->pause_ms = dial->pause_ms * 2 < PAUSE_MAX_MS ? dial->pause_ms * 2 : PAUSE_MAX_MS;
     }
@@ -505,7 +476,7 @@ static void dial_start(const struct wire_self *self, struct dial *dial)
     dial->link = (struct link){
         .self = self, .fd = -1, .since = seconds_now(), .peer = dial->peer->rank, .service = dial->peer->service};
     dial->connected = false;
-    struct addrinfo *where = to_socket_address(&dial->addresses[dial->turn % dial->count]);
+    struct addrinfo *where = to_socket_address(&dial->peer->addresses[dial->turn % dial->peer->num_addresses]);
     if (!where) {
         dial_failed(dial, "not a numeric address");
         return;
@@ -588,7 +559,8 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
         if (dials[i].peer == first)
             dial = &dials[i];
     if (dial) {
-        const struct wire_address *address = &dial->addresses[(dial->turn ? dial->turn - 1 : 0) % dial->count];
+        const struct wire_address *address =
+            &first->addresses[(dial->turn ? dial->turn - 1 : 0) % first->num_addresses];
         error_set(err, STATUS_PEER,
                   "rank %d cannot connect with rank %d on %s at %s (%s connection) within %.3g s: %s%s", self->rank,
                   first->rank, first->host, wire_address_print(address, text), service, seconds,
@@ -609,7 +581,7 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
         err, "look for a firewall between the nodes, or an interface that does not connect them (comm.interface)");
 }
 
-/* One call of wire_connect() or wire_mesh(): the connections to make, and those to wait for. */
+/* One call of wire_connect(): the connections to make, and those to wait for. */
 struct rendezvous {
     const struct wire_self *self;
     struct wire_server *server; /* NULL: no connection is waited for */
@@ -634,7 +606,7 @@ static bool all_connected(const struct rendezvous *m)
  * another program than the rank we look for; one that has answered is the rank, and may take its time. */
 static void leave_silent_address(struct dial *dial, double now)
 {
-    if (dial->link.fd < 0 || dial->count == 1 || dial->link.message > CHALLENGE ||
+    if (dial->link.fd < 0 || dial->peer->num_addresses == 1 || dial->link.message > CHALLENGE ||
         now - dial->link.since <= dial->patience)
         return;
     dial_failed(dial, "no answer");
@@ -701,48 +673,21 @@ static enum status connect_peers(struct rendezvous *m, double seconds, struct er
     return status;
 }
 
-static void dial_init(struct dial *dial, struct wire_peer *peer, const struct wire_address *addresses, int count)
+enum status wire_connect(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
+                         double timeout_seconds, struct error *err)
 {
-    *dial = (struct dial){.peer = peer,
-                          .addresses = addresses,
-                          .count = count,
-                          .link.fd = -1,
-                          .patience = try_seconds,
-                          .pause_ms = PAUSE_MIN_MS};
-}
-
-enum status wire_connect(const struct wire_self *self, int peer, const char *host, enum wire_service service,
-                         const struct wire_address *addresses, int count, double timeout_seconds, int *fd,
-                         struct error *err)
-{
-    ASSERT(count > 0);
-    struct wire_peer one = {.rank = peer, .service = service, .host = host, .fd = -1};
-    struct dial dial;
-    *fd = -1;
+    struct rendezvous rendezvous = {.self = self, .server = server, .peers = peers, .count = count};
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
-    dial_init(&dial, &one, addresses, count);
-    struct rendezvous rendezvous = {.self = self, .peers = &one, .count = 1, .dials = &dial, .num_dials = 1};
-    TRY(connect_peers(&rendezvous, timeout_seconds, err));
-    *fd = one.fd;
-    return STATUS_OK;
-}
-
-enum status wire_mesh(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
-                      double timeout_seconds, struct error *err)
-{
-    int num_dials = 0;
-    struct dial *dials = memory_zeroed((size_t)count + 1, sizeof *dials);
+    rendezvous.dials = memory_zeroed((size_t)count + 1, sizeof *rendezvous.dials);
     /* the nearest rank first, so that not all ranks connect to rank 0 at once */
     for (int i = count - 1; i >= 0; i--) {
-        ASSERT(peers[i].rank != self->rank);
         peers[i].fd = -1;
-        if (peers[i].rank < self->rank)
-            dial_init(&dials[num_dials++], &peers[i], &peers[i].address, 1);
+        if (!server || peers[i].rank < self->rank)
+            rendezvous.dials[rendezvous.num_dials++] =
+                (struct dial){.peer = &peers[i], .link.fd = -1, .patience = try_seconds, .pause_ms = PAUSE_MIN_MS};
     }
-    struct rendezvous rendezvous = {
-        .self = self, .server = server, .peers = peers, .count = count, .dials = dials, .num_dials = num_dials};
     enum status status = connect_peers(&rendezvous, timeout_seconds, err);
-    free(dials);
+    free(rendezvous.dials);
     return status;
 }

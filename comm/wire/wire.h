@@ -34,7 +34,6 @@
 enum {
     WIRE_SECRET_BYTES = 32,
     WIRE_HOST_ADDRESSES = 8, /* of one machine */
-    WIRE_HOST_TEXT = 448,    /* room for wire_host_print() */
     WIRE_STRANGER_SECONDS = 2
 };
 
@@ -59,23 +58,24 @@ struct wire_self {
 
 /* ---- addresses ----------------------------------------------------------- */
 
+/* A machine, as ranks exchange it. */
 struct wire_host {
     uint64_t kernel; /* the same for processes that can talk over loopback */
-    bool named;      /* the user named the interface; the addresses are those of that one */
-    int count;
+    int32_t named;   /* the user named the interface; the addresses are those of that one */
+    int32_t count;
     struct wire_host_address {
-        char text[64];
-        int prefix; /* bits of the network */
+        char text[46];  /* INET6_ADDRSTRLEN */
+        int16_t prefix; /* bits of the network */
     } addresses[WIRE_HOST_ADDRESSES];
 };
+
+/* Whether bytes that another rank has sent are one of these. */
+bool wire_host_is_valid(const struct wire_host *host);
+bool wire_address_is_valid(const struct wire_address *address);
 
 /* Reads this machine's addresses. interface: its name, its address, or a network that contains its address
  * ("10.1.0.0/16"); NULL or "": all interfaces that are up, without loopback and link-local addresses. */
 enum status wire_host_read(const char *interface, struct wire_host *host, struct error *err);
-
-/* For the key-value exchange: letters, digits and ".:/,". */
-void wire_host_print(const struct wire_host *host, char text[WIRE_HOST_TEXT]);
-bool wire_host_parse(const char *text, struct wire_host *host);
 
 /* Chooses the address at which hosts[me] listens (port 0), so that the others reach it. hosts: one for each node. */
 enum status wire_choose(const struct wire_host *hosts, int count, int me, struct wire_address *address,
@@ -88,7 +88,6 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
 /* "10.0.0.1:4711", "[fd00::1]:4711" */
 enum { WIRE_PRINTED = 80 };
 const char *wire_address_print(const struct wire_address *address, char text[WIRE_PRINTED]);
-bool wire_address_parse(const char *text, struct wire_address *address);
 
 /* ---- accepting ----------------------------------------------------------- */
 
@@ -118,21 +117,17 @@ bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_co
 
 /* ---- connecting ---------------------------------------------------------- */
 
-/* Connects with rank `peer` at one of `count` addresses, which are tried in turn until it answers or timeout_seconds
- * are over. `host` names it in messages. */
-enum status wire_connect(const struct wire_self *self, int peer, const char *host, enum wire_service service,
-                         const struct wire_address *addresses, int count, double timeout_seconds, int *fd,
-                         struct error *err);
-
 struct wire_peer {
     int rank;
     enum wire_service service;
-    const char *host;            /* for messages; borrowed */
-    struct wire_address address; /* where it listens */
-    int fd;                      /* out; -1 after an error */
+    const char *host;                     /* for messages; borrowed */
+    const struct wire_address *addresses; /* (num_addresses) where it listens, tried in turn; borrowed */
+    int num_addresses;
+    int fd; /* out; -1 after an error */
 };
 
-/* Makes one connection for each entry of `peers`, all at the same time; of two ranks the lower one accepts. Every rank
- * calls it with its list of peers; beats while it waits (core/heartbeat.h). */
-enum status wire_mesh(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
-                      double timeout_seconds, struct error *err);
+/* Makes one connection for each entry of `peers`, all at the same time; of two ranks the lower one accepts, at `server`
+ * (NULL: this rank accepts none). Every rank calls it with its list of peers; beats while it waits (core/heartbeat.h).
+ * After a failure no peer has a connection. */
+enum status wire_connect(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
+                         double timeout_seconds, struct error *err);

@@ -33,77 +33,23 @@ static bool numeric(const char *text)
     return inet_pton(AF_INET, text, &any) == 1 || inet_pton(AF_INET6, text, &any) == 1;
 }
 
-bool wire_address_parse(const char *text, struct wire_address *address)
+static bool is_network(const struct wire_host_address *address)
 {
-    char copy[WIRE_PRINTED];
-    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
-        return false;
-    char *colon = strrchr(copy, ':'), *host = copy, *end;
-    if (!colon || colon[1] < '0' || colon[1] > '9')
-        return false;
-    unsigned long port = strtoul(colon + 1, &end, 10);
-    if (*end || port > UINT16_MAX)
-        return false;
-    *colon = 0;
-    if (*host == '[') {
-        if (colon[-1] != ']')
-            return false;
-        host++;
-        colon[-1] = 0;
-    }
-    if (!numeric(host) || strlen(host) >= sizeof address->text)
-        return false;
-    snprintf(address->text, sizeof address->text, "%s", host);
-    address->port = (uint16_t)port;
-    return true;
+    return memchr(address->text, 0, sizeof address->text) && numeric(address->text) && address->prefix >= 0 &&
+           address->prefix <= (strchr(address->text, ':') ? 128 : 32);
 }
 
-void wire_host_print(const struct wire_host *host, char text[WIRE_HOST_TEXT])
+bool wire_host_is_valid(const struct wire_host *host)
 {
-    int at = snprintf(text, WIRE_HOST_TEXT, "%s,%016" PRIx64, host->named ? "named" : "any", host->kernel);
-    for (int i = 0; i < host->count; i++) {
-        int room = WIRE_HOST_TEXT - at;
-        int n = snprintf(text + at, (size_t)room, ",%s/%d", host->addresses[i].text, host->addresses[i].prefix);
-        if (n >= room) { /* impossible with numeric addresses */
-            text[at] = 0;
-            return;
-        }
-        at += n;
-    }
+    bool valid = host->count >= 0 && host->count <= WIRE_HOST_ADDRESSES;
+    for (int i = 0; valid && i < host->count; i++)
+        valid = is_network(&host->addresses[i]);
+    return valid;
 }
 
-/* "10.0.0.1/24" */
-static bool parse_network(const char *text, struct wire_host_address *out)
+bool wire_address_is_valid(const struct wire_address *address)
 {
-    const char *slash = strchr(text, '/');
-    char *end;
-    if (!slash || (size_t)(slash - text) >= sizeof out->text || slash[1] < '0' || slash[1] > '9')
-        return false;
-    snprintf(out->text, sizeof out->text, "%.*s", (int)(slash - text), text);
-    long prefix = strtol(slash + 1, &end, 10);
-    out->prefix = (int)prefix;
-    return !*end && numeric(out->text) && prefix <= (strchr(out->text, ':') ? 128 : 32);
-}
-
-bool wire_host_parse(const char *text, struct wire_host *host)
-{
-    char copy[WIRE_HOST_TEXT], *rest = copy, *part, *end;
-    *host = (struct wire_host){.count = 0};
-    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
-        return false;
-    part = strsep(&rest, ",");
-    host->named = !strcmp(part, "named");
-    if ((!host->named && strcmp(part, "any")) || !rest)
-        return false;
-    part = strsep(&rest, ",");
-    host->kernel = strtoull(part, &end, 16);
-    if (!*part || *end)
-        return false;
-    while (rest) {
-        if (host->count == WIRE_HOST_ADDRESSES || !parse_network(strsep(&rest, ","), &host->addresses[host->count++]))
-            return false;
-    }
-    return true;
+    return memchr(address->text, 0, sizeof address->text) && numeric(address->text);
 }
 
 enum status wire_resolve(const char *name, uint16_t port, struct wire_address *addresses, int max, int *count,
@@ -194,6 +140,19 @@ static bool same_network(const struct wire_host_address *a, const struct wire_ho
     return true;
 }
 
+/* "10.0.0.1/24" */
+static bool parse_network(const char *text, struct wire_host_address *out)
+{
+    const char *slash = strchr(text, '/');
+    char *end;
+    if (!slash || (size_t)(slash - text) >= sizeof out->text || slash[1] < '0' || slash[1] > '9')
+        return false;
+    snprintf(out->text, sizeof out->text, "%.*s", (int)(slash - text), text);
+    long prefix = strtol(slash + 1, &end, 10);
+    out->prefix = (int16_t)(prefix < INT16_MAX ? prefix : INT16_MAX);
+    return !*end && is_network(out);
+}
+
 /* Whether the user's `interface` (a name, an address or a network, see wire_host_read) means this one. */
 static bool is_meant(const char *interface, const char *name, const struct wire_host_address *address)
 {
@@ -210,7 +169,7 @@ static bool usable(const struct ifaddrs *one, const char *interface, unsigned fl
         return false;
     if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
         return false;
-    out->prefix = count_bits(one->ifa_netmask);
+    out->prefix = (int16_t)count_bits(one->ifa_netmask);
     if (interface && !is_meant(interface, one->ifa_name, out))
         return false;
     if (!interface && (one->ifa_flags & IFF_LOOPBACK))
@@ -305,12 +264,14 @@ static bool routed_from(const char *from, const char *to)
     return !strcmp(text, from);
 }
 
+enum { HOST_TEXT = 448 };
+
 /* "10.0.0.1/24, fd00::1/64", for messages */
-static const char *list_addresses(const struct wire_host *host, char text[WIRE_HOST_TEXT])
+static const char *list_addresses(const struct wire_host *host, char text[HOST_TEXT])
 {
-    snprintf(text, WIRE_HOST_TEXT, "no address");
-    for (int i = 0, at = 0; i < host->count && at < WIRE_HOST_TEXT; i++)
-        at += snprintf(text + at, (size_t)(WIRE_HOST_TEXT - at), "%s%s/%d", i ? ", " : "", host->addresses[i].text,
+    snprintf(text, HOST_TEXT, "no address");
+    for (int i = 0, at = 0; i < host->count && at < HOST_TEXT; i++)
+        at += snprintf(text + at, (size_t)(HOST_TEXT - at), "%s%s/%d", i ? ", " : "", host->addresses[i].text,
                        host->addresses[i].prefix);
     return text;
 }
@@ -368,7 +329,7 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     }
     if (best > 0)
         return STATUS_OK;
-    char ours[WIRE_HOST_TEXT], theirs[WIRE_HOST_TEXT];
+    char ours[HOST_TEXT], theirs[HOST_TEXT];
     error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* a restart does not fix a name that the user gave */
               "no address of node %d (%s) and node %d (%s) is in one network or has a route (addresses that several "
               "nodes share do not count)",

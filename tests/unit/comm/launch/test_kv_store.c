@@ -65,7 +65,9 @@ static void scene_open(struct scene *s, int num_connected)
     for (int r = 1; r < num_connected; r++) {
         struct wire_self self = s->self;
         self.rank = r;
-        assert_int_equal(wire_connect(&self, 0, "here", WIRE_STORE, &s->address, 1, 10, &s->fds[r], &error), STATUS_OK);
+        struct wire_peer zero = {.service = WIRE_STORE, .host = "here", .addresses = &s->address, .num_addresses = 1};
+        assert_int_equal(wire_connect(&self, NULL, &zero, 1, 10, &error), STATUS_OK);
+        s->fds[r] = zero.fd;
     }
 }
 

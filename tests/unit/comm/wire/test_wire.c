@@ -41,68 +41,63 @@ static void assert_contains(const char *text, const char *part)
         fail_msg("'%s' is not in '%s'", part, text);
 }
 
-/* ---- addresses ----------------------------------------------------------- */
-
-static void test_address_text(void **state)
+/* Connects with one rank. */
+static enum status connect_to(const struct wire_self *self, int peer, enum wire_service service,
+                              const struct wire_address *addresses, int count, double seconds, int *fd,
+                              struct error *err)
 {
-    (void)state;
-    struct wire_address address;
-    char text[WIRE_PRINTED];
-    assert_true(wire_address_parse("10.1.2.3:4711", &address));
-    assert_string_equal(address.text, "10.1.2.3");
-    assert_int_equal(address.port, 4711);
-    assert_string_equal(wire_address_print(&address, text), "10.1.2.3:4711");
-    assert_true(wire_address_parse("[fd00::1]:65535", &address));
-    assert_string_equal(address.text, "fd00::1");
-    assert_string_equal(wire_address_print(&address, text), "[fd00::1]:65535");
-    static const char *const wrong[] = {"",        "10.1.2.3",   "10.1.2.3:",  "10.1.2.3:70000", "10.1.2:80",
-                                        "host:80", "[::1:80",    "::1]:80",    "[::1]",          "[]:80",
-                                        ":80",     "1.2.3.4:8x", "1.2.3.4:-1", "[1.2.3.4]x:1",   "1.2.3.4:+80"};
-    for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        if (wire_address_parse(wrong[i], &address))
-            fail_msg("'%s' is taken for an address", wrong[i]);
+    struct wire_peer one = {
+        .rank = peer, .service = service, .host = "first-host", .addresses = addresses, .num_addresses = count};
+    enum status status = wire_connect(self, NULL, &one, 1, seconds, err);
+    *fd = one.fd;
+    return status;
 }
 
-static void test_host_text(void **state)
+/* ---- addresses ----------------------------------------------------------- */
+
+static void test_addresses_of_other_ranks(void **state)
 {
     (void)state;
-    struct wire_host host = {.kernel = UINT64_C(0xfedcba9876543210), .named = true, .count = WIRE_HOST_ADDRESSES}, back;
-    for (int i = 0; i < host.count; i++) {
-        struct wire_host_address *one = &host.addresses[i];
-        snprintf(one->text, sizeof one->text, i % 2 ? "10.255.255.%d" : "fd00:1111:2222:3333:4444:5555:6666:%d",
-                 100 + i);
-        one->prefix = i % 2 ? 24 : 128;
+    struct wire_address address = {.text = "10.1.2.3", .port = 4711};
+    char text[WIRE_PRINTED];
+    assert_true(wire_address_is_valid(&address));
+    assert_string_equal(wire_address_print(&address, text), "10.1.2.3:4711");
+    address = (struct wire_address){.text = "fd00::1", .port = 65535};
+    assert_true(wire_address_is_valid(&address));
+    assert_string_equal(wire_address_print(&address, text), "[fd00::1]:65535");
+    static const char *const wrong[] = {"", "10.1.2", "host", "[::1]", "1.2.3.4:80", "1.2.3.4 "};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        snprintf(address.text, sizeof address.text, "%s", wrong[i]);
+        if (wire_address_is_valid(&address))
+            fail_msg("'%s' is taken for an address", wrong[i]);
     }
-    char text[WIRE_HOST_TEXT];
-    wire_host_print(&host, text);
-    assert_true(wire_host_parse(text, &back));
-    assert_int_equal(back.count, host.count);
-    assert_true(back.kernel == host.kernel && back.named);
-    for (int i = 0; i < host.count; i++) {
-        assert_string_equal(back.addresses[i].text, host.addresses[i].text);
-        assert_int_equal(back.addresses[i].prefix, host.addresses[i].prefix);
-    }
-    assert_true(wire_host_parse("any,12", &back));
-    assert_true(back.count == 0 && back.kernel == 0x12 && !back.named);
-    static const char *const wrong[] = {"",
-                                        "any",
-                                        "any,",
-                                        "some,12",
-                                        "any,xyz",
-                                        "any,12,",
-                                        "any,12,10.0.0.1",
-                                        "any,12,10.0.0.1/33",
-                                        "any,12,::1/129",
-                                        "any,12,10.0.0.1/-1",
-                                        "any,12,host/8",
-                                        "any,12,10.0.0.1/8x"};
-    for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        if (wire_host_parse(wrong[i], &back))
-            fail_msg("'%s' is taken for a host", wrong[i]);
-    char many[WIRE_HOST_TEXT] = "any,1";
-    for (int i = 0; i <= WIRE_HOST_ADDRESSES; i++)
-        strcat(many, ",10.0.0.1/8");
-    assert_false(wire_host_parse(many, &back));
+    memset(address.text, '1', sizeof address.text); /* without an end */
+    assert_false(wire_address_is_valid(&address));
+}
+
+static void test_hosts_of_other_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        struct wire_host host;
+        bool valid;
+    } cases[] = {
+        {{.count = 0}, true},
+        {{.count = 2, .addresses = {{"10.0.0.1", 24}, {"fd00:1111:2222:3333:4444:5555:6666:7777", 128}}}, true},
+        {{.count = -1}, false},
+        {{.count = WIRE_HOST_ADDRESSES + 1}, false},
+        {{.count = 1, .addresses = {{"10.0.0.1", 33}}}, false},
+        {{.count = 1, .addresses = {{"10.0.0.1", -1}}}, false},
+        {{.count = 1, .addresses = {{"::1", 129}}}, false},
+        {{.count = 1, .addresses = {{"host", 8}}}, false},
+        {{.count = 2, .addresses = {{"10.0.0.1", 24}}}, false},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++)
+        if (wire_host_is_valid(&cases[c].host) != cases[c].valid)
+            fail_msg("case %zu", c);
+    struct wire_host endless = {.count = 1};
+    memset(endless.addresses[0].text, '1', sizeof endless.addresses[0].text);
+    assert_false(wire_host_is_valid(&endless));
 }
 
 static void test_host_of_this_machine(void **state)
@@ -130,13 +125,31 @@ static void test_host_of_this_machine(void **state)
     assert_contains(error.text, "lo 127.0.0.1");
 }
 
-/* hosts in the text form of the exchange; NULL: an error */
+/* "any,KERNEL,ADDRESS/PREFIX,…" or "named,…" */
+static struct wire_host host_of(const char *text)
+{
+    char copy[256], *rest = copy;
+    struct wire_host host = {.count = 0};
+    snprintf(copy, sizeof copy, "%s", text);
+    host.named = !strcmp(strsep(&rest, ","), "named");
+    host.kernel = strtoull(strsep(&rest, ","), NULL, 16);
+    while (rest) {
+        struct wire_host_address *one = &host.addresses[host.count++];
+        char *address = strsep(&rest, ","), *slash = strchr(address, '/');
+        snprintf(one->text, sizeof one->text, "%.*s", (int)(slash - address), address);
+        one->prefix = (int16_t)atoi(slash + 1);
+    }
+    assert_true(wire_host_is_valid(&host));
+    return host;
+}
+
+/* chosen: NULL: an error */
 static void check_choice(const char *const *texts, int count, int me, const char *chosen)
 {
     struct wire_host hosts[4];
     struct wire_address address;
     for (int i = 0; i < count; i++)
-        assert_true(wire_host_parse(texts[i], &hosts[i]));
+        hosts[i] = host_of(texts[i]);
     enum status status = wire_choose(hosts, count, me, &address, &error);
     assert_int_equal(status, chosen ? STATUS_OK : hosts[me].named ? STATUS_USAGE : STATUS_PEER);
     if (chosen)
@@ -279,7 +292,7 @@ static void wait_taken(struct host *host, int count)
 
 static enum status connect_as(const struct wire_self *self, const struct wire_address *address, double seconds, int *fd)
 {
-    return wire_connect(self, 0, "first-host", WIRE_STORE, address, 1, seconds, fd, &error);
+    return connect_to(self, 0, WIRE_STORE, address, 1, seconds, fd, &error);
 }
 
 static int option_of(int fd, int level, int option)
@@ -303,7 +316,7 @@ static void test_friends(void **state)
         /* no host has the first address */
         struct wire_address tried[2] = {host.address, host.address};
         tried[0].port = 1;
-        assert_int_equal(wire_connect(&self, 0, "first-host", WIRE_AGENT, tried, 2, 20, &fd, &error), STATUS_OK);
+        assert_int_equal(connect_to(&self, 0, WIRE_AGENT, tried, 2, 20, &fd, &error), STATUS_OK);
         wait_taken(&host, 1);
         assert_int_equal(host.last.rank, 3);
         assert_int_equal(host.last.service, WIRE_AGENT);
@@ -322,7 +335,7 @@ static void test_friends(void **state)
         assert_string_equal(text, "hello");
         close(fd);
         /* a rank may come again; data connections have no separate timeout */
-        assert_int_equal(wire_connect(&self, 0, "first-host", WIRE_DATA, &host.address, 1, 20, &fd, &error), STATUS_OK);
+        assert_int_equal(connect_to(&self, 0, WIRE_DATA, &host.address, 1, 20, &fd, &error), STATUS_OK);
         wait_taken(&host, 2);
         assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
         close(fd);
@@ -349,7 +362,7 @@ static void test_wrong_ranks(void **state)
         assert_null(strstr(error.text, "firewall"));
     }
     struct wire_self self = self_of(3, 8); /* it expects another rank */
-    assert_int_equal(wire_connect(&self, 1, "x", WIRE_DATA, &host.address, 1, 0.3, &fd, &error), STATUS_PEER);
+    assert_int_equal(connect_to(&self, 1, WIRE_DATA, &host.address, 1, 0.3, &fd, &error), STATUS_PEER);
     assert_int_equal(host.taken, 0);
     host_stop(&host);
 }
@@ -638,7 +651,7 @@ static void test_silent_address(void **state)
     assert_int_equal(wire_listen(&tried[0], &listener, &error), STATUS_OK);
     host_start(&host, "127.0.0.1");
     tried[1] = host.address;
-    assert_int_equal(wire_connect(&self, 0, "first-host", WIRE_STORE, tried, 2, 8, &fd, &error), STATUS_OK);
+    assert_int_equal(connect_to(&self, 0, WIRE_STORE, tried, 2, 8, &fd, &error), STATUS_OK);
     wait_taken(&host, 1);
     assert_int_equal(host.last.rank, 2);
     close(fd);
@@ -657,7 +670,7 @@ static void *connect_early(void *argument)
     struct late *late = argument;
     struct wire_self self = self_of(2, 8);
     struct error err;
-    late->status = wire_connect(&self, 0, "first-host", WIRE_STORE, late->tried, 2, 20, &late->fd, &err);
+    late->status = connect_to(&self, 0, WIRE_STORE, late->tried, 2, 20, &late->fd, &err);
     return NULL;
 }
 
@@ -725,9 +738,12 @@ static void *mesh_run(void *argument)
     usleep((useconds_t)me->late_ms * 1000);
     for (int r = 0; r < WORLD; r++)
         for (int service = WIRE_DATA; r != rank && service <= WIRE_AGENT; service++)
-            peers[count++] = (struct wire_peer){
-                .rank = r, .service = (enum wire_service)service, .host = "mesh-host", .address = me->all[r]};
-    me->status = wire_mesh(&me->self, server, peers, count, me->timeout, &me->err);
+            peers[count++] = (struct wire_peer){.rank = r,
+                                                .service = (enum wire_service)service,
+                                                .host = "mesh-host",
+                                                .addresses = &me->all[r],
+                                                .num_addresses = 1};
+    me->status = wire_connect(&me->self, server, peers, count, me->timeout, &me->err);
     wire_server_free(server);
     if (me->status != STATUS_OK) {
         for (int i = 0; i < count; i++)
@@ -833,8 +849,8 @@ static void test_mesh_without_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_address_text),
-        cmocka_unit_test(test_host_text),
+        cmocka_unit_test(test_addresses_of_other_ranks),
+        cmocka_unit_test(test_hosts_of_other_ranks),
         cmocka_unit_test(test_host_of_this_machine),
         cmocka_unit_test(test_choice_of_an_address),
         cmocka_unit_test(test_resolve),
