@@ -3,7 +3,6 @@
 
 #include "comm/comm_internal.h"
 #include "comm/control/control_wait.h"
-#include "comm/transport_check.h"
 #include "comm/transport_gpu.h"
 #include "core/heartbeat.h"
 #include "core/memory.h"

@@ -1,6 +1,9 @@
-#include "comm/transport_check.h"
-
+/* transport_check.c: a first operation of each kind and type between GPUs, compared with its result.
+ *
+ * It runs before memory is planned against what the GPU has free: NCCL connects the ranks and loads its kernels, both
+ * of which take memory of the GPU. And a library, GPU or link that computes wrong sums ends the run here. */
 #include "comm/transport_gpu.h"
+
 #include "core/memory.h"
 
 #include <stdlib.h>
@@ -111,18 +114,6 @@ static enum status allocate(struct check *c, struct device *device, struct error
     return device_alloc(device, c->bytes, &c->recv, err);
 }
 
-/* Whether every rank has its memory. If one has not, its caller tells the others. */
-static enum status all_are_ready(struct comm *comm, enum status own, bool *ready, struct error *err)
-{
-    int32_t code = (int32_t)own, *codes = memory_zeroed((size_t)comm->world, sizeof *codes);
-    enum status status = comm_exchange(comm, &code, sizeof code, codes, err);
-    *ready = status == STATUS_OK;
-    for (int r = 0; r < comm->world; r++)
-        *ready = *ready && codes[r] == STATUS_OK;
-    free(codes);
-    return status;
-}
-
 /* Every rank runs all operations, also after a wrong result, which *err keeps: the others wait for it. */
 static enum status check_all(struct check *c, struct error *err)
 {
@@ -146,15 +137,13 @@ enum status transport_check(struct comm *comm, struct transport_gpu *gpu, struct
     const size_t shortest = COUNT * (size_t)comm->world;
     const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
     struct check c = {.comm = comm, .gpu = gpu, .bytes = bytes, .host = memory_zeroed(1, bytes)};
-    struct error other;
-    bool ready;
-    enum status status = allocate(&c, device, err), exchanged = all_are_ready(comm, status, &ready, &other);
-    if (status == STATUS_OK && exchanged != STATUS_OK) {
-        *err = other;
+    enum status status = allocate(&c, device, err);
+    double lacking = status != STATUS_OK; /* ranks without memory, whose callers tell the others */
+    const enum status exchanged = comm_sum(comm, &lacking, 1, status == STATUS_OK ? err : NULL);
+    if (status == STATUS_OK)
         status = exchanged;
-    } else if (ready) {
+    if (status == STATUS_OK && lacking == 0)
         status = check_all(&c, err);
-    }
     if (c.stream)
         stream_free(c.stream);
     if (c.recv)

@@ -88,7 +88,8 @@ void transport_gpu_free(struct transport_gpu *gpu)
 {
     if (!gpu)
         return;
-    transport_nccl_free(gpu->nccl);
+    if (gpu->nccl)
+        gpu->nccl->free(gpu->nccl);
     if (gpu->send)
         device_free_host(gpu->device, gpu->send, BUFFER_BYTES);
     if (gpu->recv)
@@ -109,7 +110,7 @@ bool transport_gpu_takes_pieces(const struct transport_gpu *gpu)
 void transport_gpu_launch(struct transport_gpu *gpu, struct graph *graph)
 {
     ASSERT(gpu->nccl);
-    transport_nccl_launch(gpu->nccl, graph);
+    gpu->nccl->launch(gpu->nccl, graph);
 }
 
 /* ---- staged operations --------------------------------------------------- */
@@ -156,7 +157,7 @@ void transport_gpu_submit(const struct data_op *op, struct stream *stream)
     ASSERT(stream_device(stream) == gpu->device);
     if (gpu->nccl) {
         flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
-        transport_nccl_submit(gpu->nccl, op, stream);
+        gpu->nccl->submit(gpu->nccl, op, stream);
         return;
     }
     size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));

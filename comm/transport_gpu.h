@@ -23,3 +23,9 @@ void transport_gpu_launch(struct transport_gpu *gpu, struct graph *graph);
 
 /* Puts the operation into the stream's order. */
 void transport_gpu_submit(const struct data_op *op, struct stream *stream);
+
+/* ---- transport_check.c --------------------------------------------------- */
+
+/* Gathers in fp32 and reduces in each type, 64 elements a rank, then in fp32 8 MiB in all. STATUS_DEVICE if a result is
+ * wrong; the job's failure if it has failed. Collective, but ranks may return different results: the caller agrees. */
+enum status transport_check(struct comm *comm, struct transport_gpu *gpu, struct device *device, struct error *err);

@@ -29,7 +29,8 @@
 #include <string.h>
 #include <time.h>
 
-struct transport_nccl {
+struct nccl {
+    struct transport_nccl base;
     struct comm *comm;
     struct cuda_device *cuda;
     const struct nccl_functions *nccl;
@@ -71,7 +72,7 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
 
 /* After a failed call nothing is enqueued any more. NCCL's error ends the job, unless the control channel has a reason
  * within GRACE_LOOKS: NCCL often notices first that a peer is gone, but not which one and why. Under the mutex. */
-static void keep_nccl_failure(struct transport_nccl *n, ncclResult_t result, const char *what)
+static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *what)
 {
     if (!is_fine(result) && n->failure.code == STATUS_OK)
         nccl_error(n->nccl, result, what, &n->failure);
@@ -79,7 +80,7 @@ static void keep_nccl_failure(struct transport_nccl *n, ncclResult_t result, con
 
 /* ---- the watcher --------------------------------------------------------- */
 
-static void look_at_peers(struct transport_nccl *n)
+static void look_at_peers(struct nccl *n)
 {
     if (cuda_is_waiting(n->cuda))
         heartbeat_beat();
@@ -90,7 +91,7 @@ static void look_at_peers(struct transport_nccl *n)
 
 /* Whether the communicator has to be aborted; if so, this thread owns it. While another thread holds the mutex for a
  * call, that thread checks the job itself. */
-static bool look_at_nccl(struct transport_nccl *n)
+static bool look_at_nccl(struct nccl *n)
 {
     ncclResult_t result = ncclSuccess;
     if (pthread_mutex_trylock(&n->mutex) != 0)
@@ -109,7 +110,7 @@ static bool look_at_nccl(struct transport_nccl *n)
 static void *watch(void *argument)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
-    struct transport_nccl *n = argument;
+    struct nccl *n = argument;
     while (!atomic_load(&n->stop)) {
         look_at_peers(n);
         if (look_at_nccl(n)) {
@@ -121,7 +122,7 @@ static void *watch(void *argument)
     return NULL;
 }
 
-static enum status start_watcher(struct transport_nccl *n, struct error *err)
+static enum status start_watcher(struct nccl *n, struct error *err)
 {
     n->watches = memory_zeroed((size_t)n->comm->world, sizeof *n->watches);
     for (int r = 0; r < n->comm->world; r++)
@@ -136,7 +137,7 @@ static enum status start_watcher(struct transport_nccl *n, struct error *err)
 /* ---- opening and closing ------------------------------------------------- */
 
 /* Waits until a call that returned ncclInProgress has ended, the job has failed, or the call has taken too long. */
-static enum status settle_call(struct transport_nccl *n, const char *what, struct error *err)
+static enum status settle_call(struct nccl *n, const char *what, struct error *err)
 {
     const struct timespec shortly = {.tv_nsec = 50 * 1000}, pause = {.tv_nsec = 2 * 1000 * 1000};
     enum { YIELDS = 200, SHORT_PAUSES = 400 };
@@ -171,7 +172,7 @@ struct opening {
 };
 
 /* Opens NCCL and starts the watcher, without the other ranks. `id` is set on rank 0. */
-static enum status begin_alone(struct transport_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     TRY(nccl_open(&n->nccl, err));
     n->nccl->ncclGetVersion(version);
@@ -202,7 +203,7 @@ static enum status check_openings(const struct comm *comm, const struct opening 
 }
 
 /* begin_alone() on all ranks. Collective: all fail if one does. */
-static enum status begin_together(struct transport_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     struct comm *comm = n->comm;
     struct error own_error = {.code = STATUS_OK};
@@ -221,7 +222,7 @@ static enum status begin_together(struct transport_nccl *n, ncclUniqueId *id, in
 }
 
 /* ctas: see transport_nccl_new(). */
-static enum status join(struct transport_nccl *n, ncclUniqueId id, int ctas, struct error *err)
+static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error *err)
 {
     static const char what[] = "cannot join the communicator";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -241,32 +242,8 @@ static enum status join(struct transport_nccl *n, ncclUniqueId id, int ctas, str
     return STATUS_OK;
 }
 
-enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
-                               const char **way, struct error *err)
-{
-    enum status status;
-    ncclUniqueId id;
-    int version = 0;
-    *out = NULL;
-    struct transport_nccl *n = memory_zeroed(1, sizeof *n);
-    n->comm = comm;
-    n->cuda = (struct cuda_device *)device->private_;
-    n->patience = 6 * comm->control->timeout + 0.25 * comm->world; /* NCCL searches for the paths between GPUs */
-    pthread_mutex_init(&n->mutex, NULL);
-    TRY_GOTO(begin_together(n, &id, &version, err));
-    TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));
-    TRY_GOTO(join(n, id, ctas, err));
-    snprintf(n->way, sizeof n->way, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
-    *way = n->way;
-    *out = n;
-    return STATUS_OK;
-fail:
-    transport_nccl_free(n);
-    return status;
-}
-
 /* Leaves the communicator: in order if all ranks do, by an abort if not. */
-static void leave(struct transport_nccl *n)
+static void leave(struct nccl *n)
 {
     pthread_mutex_lock(&n->mutex);
     bool well = n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
@@ -287,10 +264,9 @@ static void leave(struct transport_nccl *n)
         n->nccl->ncclCommAbort(n->handle);
 }
 
-void transport_nccl_free(struct transport_nccl *n)
+static void nccl_free(struct transport_nccl *base)
 {
-    if (!n)
-        return;
+    struct nccl *n = (struct nccl *)base;
     leave(n);
     pthread_mutex_destroy(&n->mutex);
     free(n->watches);
@@ -305,7 +281,7 @@ static ncclDataType_t nccl_type_of(enum dtype dtype)
 }
 
 /* Ends the job before anyone uses memory that was not gathered or reduced. */
-static void end_job(struct transport_nccl *n)
+static void end_job(struct nccl *n)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
@@ -316,7 +292,7 @@ static void end_job(struct transport_nccl *n)
 }
 
 /* Waits for a call in progress, before which nothing else may be enqueued. Under the mutex. */
-static void finish_call(struct transport_nccl *n, ncclResult_t result, const char *what)
+static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
 {
     keep_nccl_failure(n, result, what);
     if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
@@ -328,33 +304,35 @@ static void finish_call(struct transport_nccl *n, ncclResult_t result, const cha
         end_job(n);
 }
 
-static ncclResult_t enqueue_gather(struct transport_nccl *n, const struct data_op *op, cudaStream_t stream)
+static ncclResult_t enqueue_gather(struct nccl *n, const struct data_op *op, cudaStream_t stream)
 {
     return n->nccl->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
 }
 
 /* Sums the slices, each on its owner: in place of the owner's contribution, or in `recv`. */
-static ncclResult_t enqueue_reduce(struct transport_nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
+static ncclResult_t enqueue_reduce(struct nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
 {
     ncclDataType_t type = nccl_type_of(op->dtype);
     return n->nccl->ncclReduceScatter(op->send, recv, op->count, type, ncclSum, n->handle, stream);
 }
 
-static bool is_usable(const struct transport_nccl *n)
+static bool is_usable(const struct nccl *n)
 {
     return n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
 }
 
-void transport_nccl_launch(struct transport_nccl *n, struct graph *graph)
+static void nccl_launch(struct transport_nccl *base, struct graph *graph)
 {
+    struct nccl *n = (struct nccl *)base;
     pthread_mutex_lock(&n->mutex);
     if (is_usable(n))
         graph_launch(graph);
     pthread_mutex_unlock(&n->mutex);
 }
 
-void transport_nccl_submit(struct transport_nccl *n, const struct data_op *op, struct stream *stream)
+static void nccl_submit(struct transport_nccl *base, const struct data_op *op, struct stream *stream)
 {
+    struct nccl *n = (struct nccl *)base;
     ASSERT(op->stride == op->count); /* comm_takes_pieces() */
     cudaStream_t handle = cuda_stream_of(stream)->handle;
     char *slice = (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->count * dtype_size(op->dtype);
@@ -378,6 +356,31 @@ void transport_nccl_submit(struct transport_nccl *n, const struct data_op *op, s
                                        .accumulate = op->accumulate};
         n->cuda->device.ops->accumulate(stream, &args);
     }
+}
+
+enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
+                               const char **way, struct error *err)
+{
+    enum status status;
+    ncclUniqueId id;
+    int version = 0;
+    *out = NULL;
+    struct nccl *n = memory_zeroed(1, sizeof *n);
+    n->base = (struct transport_nccl){nccl_submit, nccl_launch, nccl_free};
+    n->comm = comm;
+    n->cuda = (struct cuda_device *)device->private_;
+    n->patience = 6 * comm->control->timeout + 0.25 * comm->world; /* NCCL searches for the paths between GPUs */
+    pthread_mutex_init(&n->mutex, NULL);
+    TRY_GOTO(begin_together(n, &id, &version, err));
+    TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));
+    TRY_GOTO(join(n, id, ctas, err));
+    snprintf(n->way, sizeof n->way, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
+    *way = n->way;
+    *out = &n->base;
+    return STATUS_OK;
+fail:
+    nccl_free(&n->base);
+    return status;
 }
 
 #endif

@@ -15,52 +15,29 @@
 #define TRANSPORT_HAS_NCCL 0
 #endif
 
-struct transport_nccl;
+/* What transport_nccl.c has behind it. */
+struct transport_nccl {
+    /* Enqueues the operation. NCCL chooses the order of its sums, which does not depend on timing but is not the order
+     * of the ranks. op->bad_rank is not filled. With op->accumulate, the sum overwrites the rank's own slice of `send`.
+     */
+    void (*submit)(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream);
+    /* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
+    void (*launch)(struct transport_nccl *nccl, struct graph *graph);
+    void (*free)(struct transport_nccl *nccl);
+};
 
-#if TRANSPORT_HAS_NCCL
 /* Opens NCCL on all ranks, each of which has another GPU. *way: "NCCL 2.28.3", lives as long as *out. Collective: all
  * ranks fail if one does. ctas: the communicator's maxCTAs; 0: NCCL's own. */
+#if TRANSPORT_HAS_NCCL
 enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
                                const char **way, struct error *err);
-void transport_nccl_free(struct transport_nccl *nccl);
-
-/* Enqueues the operation. NCCL chooses the order of its sums, which does not depend on timing but is not the order of
- * the ranks. op->bad_rank is not filled. With op->accumulate, the sum overwrites the rank's own slice of `send`. */
-void transport_nccl_submit(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream);
-
-/* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
-void transport_nccl_launch(struct transport_nccl *nccl, struct graph *graph);
-
 #else
 static inline enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas,
                                              struct transport_nccl **out, const char **way, struct error *err)
 {
-    (void)comm;
-    (void)device;
-    (void)ctas;
-    (void)way;
+    (void)comm, (void)device, (void)ctas, (void)way;
     *out = NULL;
     error_set(err, STATUS_DEVICE, "this build of ztrain has no NCCL, which ranks with a GPU each need");
     return error_hint(err, "build where nccl.h is installed");
-}
-
-static inline void transport_nccl_free(struct transport_nccl *nccl)
-{
-    (void)nccl;
-}
-
-static inline void transport_nccl_launch(struct transport_nccl *nccl, struct graph *graph)
-{
-    (void)nccl;
-    (void)graph;
-    BUG("no NCCL in this build");
-}
-
-static inline void transport_nccl_submit(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream)
-{
-    (void)nccl;
-    (void)op;
-    (void)stream;
-    BUG("no NCCL in this build");
 }
 #endif

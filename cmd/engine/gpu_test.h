@@ -1,9 +1,9 @@
 /* gpu_test.h: the self-test of a GPU: its ops on small shapes against the CPU's, and a captured step of a small model
  * against the same step op by op. `ztrain doctor --gpu-test` prints it; a run begins with it on every new combination
- * of GPU, driver, libraries and build of ztrain. (Collectives: transport_check.h. cuDNN: gpu/cuda/autotune.h.)
+ * of GPU, driver, libraries and build of ztrain. (Collectives: comm/transport_check.c. cuDNN: gpu/cuda/autotune.h.)
  *
- * gpu-test-NAME.txt, for each model of GPU, next to the choices of matrix products (gpu/autotune_cache.h), has a line for
- * each test:
+ * gpu-test-NAME.txt, for each model of GPU, next to the choices of matrix products (gpu/autotune_cache.h), has a line
+ * for each test:
  *
  *     HASH AVOID CHECKSUM    16 hexadecimal digits of XXH64 over what was tested; what to avoid (enum device_part), a
  *                            number; 16 of XXH64 over the line before it

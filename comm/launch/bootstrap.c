@@ -8,7 +8,6 @@
 
 #include "comm/launch/launcher.h"
 #include "comm/launch/launcher_environment.h"
-#include "comm/launch/slurm_step.h"
 #include "core/machine.h"
 #include "core/memory.h"
 
@@ -16,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,19 +71,11 @@ static void find_way_to_refuse(struct bootstrap *boot)
 static enum status parse_secret(unsigned char secret[32], struct error *err)
 {
     const char *text = env_variable(secret_name);
-    bool good = text && strlen(text) == 64;
-    for (int i = 0; good && i < 64; i++)
-        good = isxdigit((unsigned char)text[i]) != 0;
-    if (!good) {
-        error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
-        return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' prints such digits");
-    }
-    for (int i = 0; i < 32; i++) {
-        unsigned value;
-        sscanf(text + 2 * i, "%2x", &value);
-        secret[i] = (unsigned char)value;
-    }
-    return STATUS_OK;
+    size_t length;
+    if (text && strlen(text) == 64 && sodium_hex2bin(secret, 32, text, 64, NULL, &length, NULL) == 0 && length == 32)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
+    return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' prints such digits");
 }
 
 /* Ranks that have only the environment in common meet at a key-value store of rank 0. */

@@ -7,14 +7,15 @@
 #include "comm/launch/bootstrap.h"
 
 #include "comm/launch/launcher.h"
+#include "comm/wire/wire.h"
 #include "core/memory.h"
 #include "core/version.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,25 +47,10 @@ _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introd
 
 /* ---- exchange ------------------------------------------------------------ */
 
-static void encode_hex(const unsigned char *bytes, size_t count, char *text)
+static bool decode_hex(const char *text, void *bytes, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    text[2 * count] = 0;
-}
-
-static bool decode_hex(const char *text, unsigned char *bytes, size_t count)
-{
-    if (strlen(text) != 2 * count)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        unsigned value;
-        if (!isxdigit((unsigned char)text[2 * i]) || !isxdigit((unsigned char)text[2 * i + 1]))
-            return false;
-        sscanf(text + 2 * i, "%2x", &value);
-        bytes[i] = (unsigned char)value;
-    }
-    return true;
+    size_t length;
+    return sodium_hex2bin(bytes, count, text, strlen(text), NULL, &length, NULL) == 0 && length == count;
 }
 
 static bool is_refusal(const char *value, enum status *code)
@@ -96,12 +82,12 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
     }
     enum status status;
     char text[VALUE_BYTES], *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
-    encode_hex(own, bytes, text);
+    sodium_bin2hex(text, sizeof text, own, bytes);
     TRY_END(
         bootstrap->launcher->verbs->exchange(bootstrap->launcher, key, text, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
-        if (decode_hex(value, (unsigned char *)all + (size_t)r * bytes, bytes))
+        if (decode_hex(value, (char *)all + (size_t)r * bytes, bytes))
             continue;
         if (is_refusal(value, &status)) {
             bootstrap->failed_together = true;
@@ -124,25 +110,12 @@ end:
 
 /* ---- introductions ------------------------------------------------------- */
 
-static void append_file(const char *path, char *text, size_t size)
-{
-    char line[128] = "";
-    FILE *file = memory_fopen(path, "re");
-    if (file && !fgets(line, sizeof line, file))
-        line[0] = 0;
-    if (file)
-        fclose(file);
-    snprintf(text + strlen(text), size - strlen(text), "%s|", line);
-}
-
 static uint64_t identify_node(const char *host)
 {
-    static const char *const spaces[] = {"/proc/self/ns/pid", "/proc/self/ns/net", "/proc/self/ns/uts"};
+    static const char *const spaces[] = {"/proc/self/ns/pid", "/proc/self/ns/uts"};
     static const char *const names[] = {"SLURM_NODEID", "SLURMD_NODENAME", "GROUP_RANK"};
-    char text[1024] = "";
-    append_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
-    if (text[0] == '|') /* not readable: the host name stands in for it */
-        snprintf(text, sizeof text, "%s|", host);
+    char text[1024];
+    snprintf(text, sizeof text, "%" PRIx64 "|%s|", wire_kernel_identity(), host);
     for (size_t i = 0; i < COUNT_OF(spaces); i++) {
         struct stat info = {.st_ino = 0};
         if (stat(spaces[i], &info) != 0)

@@ -5,6 +5,7 @@
 #include "core/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum claimant { CLAIM_TORCHRUN, CLAIM_PMI2, CLAIM_PMIX, CLAIM_SLURM, CLAIM_MPIRUN, CLAIM_COUNT };
 
@@ -40,3 +41,23 @@ const char *srun_line(int world, char line[SRUN_LINE]);
 const char *env_variable(const char *name);
 /* A whole non-negative number, or -1. */
 int env_number(const char *text);
+
+/* ---- Slurm --------------------------------------------------------------- */
+
+/* Whether srun started this process as a task. Batch scripts and interactive shells are not tasks, though they have
+ * SLURM_PROCID=0 and their job's SLURM_NTASKS, and in some versions a special step id (above
+ * SLURM_MAX_NORMAL_STEP_ID). */
+bool slurm_step_is_task(void);
+
+/* Whether there are variables that only srun's steps have, even without those of a task. */
+bool slurm_step_is_set(void);
+
+/* Whether the step is a batch script's or an interactive shell's: its variables describe the job, not tasks. */
+bool slurm_step_is_script(void);
+
+/* The number of tasks in a list such as "4(x2),3": 11. -1: not a list. */
+int slurm_task_count(const char *list);
+
+/* The first node of a list such as "n[0-3,5],gpu-[01-10]" or "a[1-2]b[3-4]": "n0", "a1b3". False: not a list, or longer
+ * than out. */
+bool slurm_first_node(const char *list, char *out, size_t size);

@@ -6,7 +6,6 @@
  *   PMI2_KVS_Fence  waits forever for a rank that died: every call has a time limit (pmi_library.h).
  *   PMI2_KVS_Get    cuts a value that is too long for the buffer and returns success with a negative length.
  *   PMI2_Abort      ends the process through exit() with its first argument. */
-#include "comm/launch/pmi2_refusal.h"
 #include "comm/launch/pmi_library.h"
 
 #include <fcntl.h>
@@ -130,12 +129,4 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
                          symbols, COUNT_OF(symbols), err));
     *launcher = pmi_launcher_new(&library, rank, world);
     return STATUS_OK;
-}
-
-enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
-                                 struct error *err)
-{
-    char name[KEY_BYTES];
-    name_key(name, key, rank);
-    return pmi2_refuse(fd, rank, name, value, seconds, err);
 }

@@ -1,6 +1,9 @@
-/* pmi2_refusal.c: see pmi2_refusal.h. PMI-2 on the wire: first a line each way; then messages, each a length in six
- * characters and "cmd=NAME;key=value;…", each answered by one with "rc=0;". */
-#include "comm/launch/pmi2_refusal.h"
+/* pmi2_refusal.c: how a rank of srun --mpi=pmi2 that cannot open libpmi2 informs the others that it does not come.
+ *
+ * Otherwise they would wait for it, srun -K would kill them when it ends, and a broken installation would look like a
+ * lost rank. So this is the part of PMI-2 that is needed: init, one put, one fence. On the wire: first a line each way;
+ * then messages, each a length in six characters and "cmd=NAME;key=value;…", each answered by one with "rc=0;". */
+#include "comm/launch/launcher.h"
 
 #include "core/clock.h"
 
@@ -79,7 +82,8 @@ static enum status pmi2_command(struct talk *talk, const char *command)
     return strstr(message, "rc=0;") ? STATUS_OK : pmi2_failed(talk, "reading an answer", message);
 }
 
-enum status pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds, struct error *err)
+enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
+                                 struct error *err)
 {
     struct talk talk = {.fd = fd, .end = seconds_now() + seconds, .err = err};
     char command[MESSAGE_MAX];
@@ -87,7 +91,7 @@ enum status pmi2_refuse(int fd, int rank, const char *key, const char *value, do
     TRY(pmi2_greet(&talk));
     snprintf(command, sizeof command, "cmd=fullinit;pmijobid=%.64s;pmirank=%d;threaded=FALSE;", job ? job : "0", rank);
     TRY(pmi2_command(&talk, command));
-    snprintf(command, sizeof command, "cmd=kvs-put;key=%s;value=%s;", key, value);
+    snprintf(command, sizeof command, "cmd=kvs-put;key=ztrain.%s.%d;value=%s;", key, rank, value);
     TRY(pmi2_command(&talk, command));
     return pmi2_command(&talk, "cmd=kvs-fence;");
 }

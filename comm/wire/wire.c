@@ -64,11 +64,11 @@ struct link {
     const struct wire_self *self;
     int fd; /* -1: none */
     bool accepting;
-    enum message message;    /* being sent or received; MESSAGE_COUNT: the handshake is over */
-    size_t done;             /* bytes of the talk that are sent or received */
-    double since;            /* seconds_now() at the start */
-    char from[WIRE_PRINTED]; /* accepting: the peer's address */
-    int peer;                /* the peer's rank, and the service; accepting: taken from the hello */
+    enum message message;     /* being sent or received; MESSAGE_COUNT: the handshake is over */
+    size_t done;              /* bytes of the talk that are sent or received */
+    double since;             /* seconds_now() at the start */
+    struct wire_address from; /* accepting: the peer's */
+    int peer;                 /* the peer's rank, and the service; accepting: taken from the hello */
     uint32_t service;
     unsigned char talk[WELCOME_END];
 };
@@ -212,7 +212,7 @@ struct wire_server {
     int listener, epoll;
     struct link *links[LINKS_MAX]; /* (count) owned, the oldest first */
     int count;
-    char warned[WARNED_MAX][64];
+    struct wire_address warned[WARNED_MAX];
     int num_warned;
 };
 
@@ -317,18 +317,14 @@ int wire_server_fd(const struct wire_server *server)
 /* Warns once for each address, since a stranger may connect a thousand times. */
 static void warn(struct wire_server *server, const struct link *link, const char *why)
 {
-    char address[sizeof link->from];
-    snprintf(address, sizeof address, "%s", link->from);
-    char *port = strrchr(address, ':');
-    if (port)
-        *port = 0;
+    char text[WIRE_PRINTED];
     for (int i = 0; i < server->num_warned; i++)
-        if (!strncmp(server->warned[i], address, sizeof server->warned[i] - 1))
+        if (!strcmp(server->warned[i].text, link->from.text))
             return;
     if (server->num_warned == WARNED_MAX)
         return;
-    snprintf(server->warned[server->num_warned++], sizeof server->warned[0], "%.63s", address);
-    log_warn("dropped a connection from %s: %s", link->from, why);
+    server->warned[server->num_warned++] = link->from;
+    log_warn("dropped a connection from %s: %s", wire_address_print(&link->from, text), why);
 }
 
 /* Drops the oldest handshake that has no valid hello yet, else the oldest of all; false: there is none. */
@@ -384,9 +380,7 @@ static void accept_all(struct wire_server *server)
             return;
         }
         *link = (struct link){.self = &server->self, .fd = fd, .accepting = true, .since = seconds_now()};
-        struct wire_address address;
-        from_socket_address((struct sockaddr *)&from, size, &address);
-        wire_address_print(&address, link->from);
+        from_socket_address((struct sockaddr *)&from, size, &link->from);
         server->links[server->count++] = link;
         advance(server, link); /* a rank's hello has mostly arrived already */
     }

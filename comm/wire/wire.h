@@ -73,6 +73,9 @@ struct wire_host {
 bool wire_host_is_valid(const struct wire_host *host);
 bool wire_address_is_valid(const struct wire_address *address);
 
+/* The same number for processes under one kernel and network namespace, a different one for all others. */
+uint64_t wire_kernel_identity(void);
+
 /* Reads this machine's addresses. interface: its name, its address, or a network that contains its address
  * ("10.1.0.0/16"); NULL or "": all interfaces that are up, without loopback and link-local addresses. */
 enum status wire_host_read(const char *interface, struct wire_host *host, struct error *err);

@@ -79,8 +79,7 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
 
 /* ---- this machine -------------------------------------------------------- */
 
-/* The same number for processes under one kernel and network namespace, a different one for all others. */
-static uint64_t kernel_identity(void)
+uint64_t wire_kernel_identity(void)
 {
     unsigned char hash[crypto_generichash_BYTES_MIN];
     char text[256] = "";
@@ -210,7 +209,7 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
 {
     struct ifaddrs *list;
     char names[256] = "";
-    *host = (struct wire_host){.kernel = kernel_identity(), .named = interface && *interface};
+    *host = (struct wire_host){.kernel = wire_kernel_identity(), .named = interface && *interface};
     if (!host->named)
         interface = NULL;
     if (getifaddrs(&list) != 0)

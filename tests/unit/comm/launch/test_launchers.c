@@ -1,8 +1,8 @@
 /* test_launchers.c: ranks that meet through each launcher, and the failures of each. fake_pmi.c provides the
  * libraries. */
 #include "comm/launch/bootstrap.h"
-#include "comm/launch/pmi2_refusal.h"
-#include "comm/launch/slurm_step.h"
+#include "comm/launch/launcher.h"
+#include "comm/launch/launcher_environment.h"
 #include "tests/unit/fixtures/bootstrap_ranks.h"
 
 #include <arpa/inet.h>
@@ -389,7 +389,7 @@ static void test_refusing_in_vain(void **state)
         assert_int_equal(send(pair[0], cases[c].answers, strlen(cases[c].answers), 0), strlen(cases[c].answers));
         if (cases[c].closed)
             shutdown(pair[0], SHUT_WR);
-        enum status status = pmi2_refuse(pair[1], 3, "ztrain.place.3", "refused-with-2", 0.2, &error);
+        enum status status = launcher_pmi2_refuse(pair[1], 3, "place", "refused-with-2", 0.2, &error);
         if (status != (cases[c].words ? STATUS_PEER : STATUS_OK) ||
             (cases[c].words && !strstr(error.text, cases[c].words)))
             fail_msg("case %zu: %d: %s", c, status, error.text);
@@ -402,10 +402,10 @@ static void test_refusing_in_vain(void **state)
     memset(line, 'x', sizeof line);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     assert_int_equal(send(pair[0], line, sizeof line, 0), sizeof line);
-    assert_int_equal(pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
+    assert_int_equal(launcher_pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
     assert_non_null(strstr(error.text, "a line without an end"));
     close(pair[0]);
-    assert_int_equal(pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
+    assert_int_equal(launcher_pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
     assert_non_null(strstr(error.text, "sending over PMI_FD"));
     close(pair[1]);
 }
