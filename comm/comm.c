@@ -2,7 +2,6 @@
 #include "comm/comm.h"
 
 #include "comm/comm_internal.h"
-#include "comm/control/control_wait.h"
 #include "comm/transport_gpu.h"
 #include "core/heartbeat.h"
 #include "core/memory.h"
@@ -88,7 +87,7 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
         return STATUS_OK;
     TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     comm->submit = transport_gpu_submit;
-    comm->takes_pieces = transport_gpu_takes_pieces(comm->gpu);
+    comm->takes_pieces = !comm->gpu->nccl;
     return transport_check(comm, comm->gpu, device, err);
 }
 
@@ -102,7 +101,7 @@ void comm_detach_device(struct comm *comm)
 
 bool comm_can_capture(const struct comm *comm)
 {
-    return comm->world == 1 || (comm->gpu && transport_gpu_can_capture(comm->gpu));
+    return comm->world == 1 || (comm->gpu && comm->gpu->nccl);
 }
 
 bool comm_takes_pieces(const struct comm *comm)
@@ -112,8 +111,9 @@ bool comm_takes_pieces(const struct comm *comm)
 
 void comm_launch(struct comm *comm, struct graph *graph)
 {
+    ASSERT(!comm->gpu || comm->gpu->nccl);
     if (comm->gpu)
-        transport_gpu_launch(comm->gpu, graph);
+        comm->gpu->nccl->launch(comm->gpu->nccl, graph);
     else
         graph_launch(graph);
 }

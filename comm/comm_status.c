@@ -1,7 +1,6 @@
 /* comm_status.c: the bottom of the communicator: its rank, the job's sticky status, and the point where ranks meet
  * before, in and after an operation. See the layers in comm_internal.h. */
 #include "comm/comm_internal.h"
-#include "comm/control/control_wait.h"
 #include "core/flight/flight.h"
 
 int comm_rank(const struct comm *comm)

@@ -6,7 +6,6 @@
  * as on the CPU device. */
 #include "comm/transport_gpu.h"
 
-#include "comm/transport_nccl.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -15,13 +14,6 @@
 #include <string.h>
 
 enum { BUFFER_BYTES = 8 << 20 };
-
-struct transport_gpu {
-    struct comm *comm;
-    struct device *device;
-    struct transport_nccl *nccl; /* NULL: staged */
-    char *send, *recv;           /* pinned, BUFFER_BYTES each */
-};
 
 /* ---- the choice ---------------------------------------------------------- */
 
@@ -95,22 +87,6 @@ void transport_gpu_free(struct transport_gpu *gpu)
     if (gpu->recv)
         device_free_host(gpu->device, gpu->recv, BUFFER_BYTES);
     free(gpu);
-}
-
-bool transport_gpu_can_capture(const struct transport_gpu *gpu)
-{
-    return gpu->nccl != NULL;
-}
-
-bool transport_gpu_takes_pieces(const struct transport_gpu *gpu)
-{
-    return gpu->nccl == NULL;
-}
-
-void transport_gpu_launch(struct transport_gpu *gpu, struct graph *graph)
-{
-    ASSERT(gpu->nccl);
-    gpu->nccl->launch(gpu->nccl, graph);
 }
 
 /* ---- staged operations --------------------------------------------------- */

@@ -5,21 +5,20 @@
  *   staged    ranks share a GPU, in tests: piece by piece through pinned host memory and the host's operation */
 #pragma once
 
-#include "comm/comm_internal.h"
+#include "comm/transport_nccl.h"
 
-struct transport_gpu;
+struct transport_gpu {
+    struct comm *comm;
+    struct device *device;
+    struct transport_nccl *nccl; /* NULL: staged */
+    char *send, *recv;           /* pinned, BUFFER_BYTES each */
+};
 
 /* Chooses one of the two, the same on all ranks; nccl_ctas: see comm_attach_device(); *way describes it for the log.
  * Collective. */
 enum status transport_gpu_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                               struct transport_gpu **out, const char **way, struct error *err);
 void transport_gpu_free(struct transport_gpu *gpu);
-
-/* Whether operations may be captured in a graph: with NCCL only. */
-bool transport_gpu_can_capture(const struct transport_gpu *gpu);
-/* comm_takes_pieces() */
-bool transport_gpu_takes_pieces(const struct transport_gpu *gpu);
-void transport_gpu_launch(struct transport_gpu *gpu, struct graph *graph);
 
 /* Puts the operation into the stream's order. */
 void transport_gpu_submit(const struct data_op *op, struct stream *stream);

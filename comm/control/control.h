@@ -14,7 +14,7 @@
  * Sequences: on each channel (data, control) a rank counts its arrivals; a rank that needs a peer waits until the
  * peer's count has reached a number. Every collective is built on this one primitive. The data channel's counts are
  * visible on their own node only. A waiter spins for a short time, then sleeps on a futex in the shared memory with a
- * timeout, after which it checks whether the job has failed (control_wait.h).
+ * timeout, after which it checks whether the job has failed.
  *
  * Failure: the first process to notice a failure writes code and text into the control block (control_fail: once; the
  * first one wins). Every wait returns when they are there. A rank reports its own error, or the ranks that wait, the
@@ -156,6 +156,25 @@ uint32_t control_arrive(struct control *control, enum control_channel channel);
 /* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait(). */
 void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
                           double seconds);
+
+/* ---- waiting: control_wait.c --------------------------------------------- */
+
+/* A waiter spins for a short time, then sleeps until the peer arrives, and every 20 ms it looks whether the job has
+ * failed and whether the peer still lives (watchdog.h). One thread per channel. */
+
+/* Waits until `peer` has arrived `target` times. `what` names this rank's operation for messages. Returns STATUS_OK, or
+ * the job's failure (control_status has the text). */
+enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
+                         const char *what);
+/* The same for all peers, and for those of this node. */
+enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what);
+enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what);
+
+/* After the job has failed and control_leave(): waits until this rank may end. true: all ranks have left or are gone,
+ * or a lower rank has left as well and waits for the rest (a node's first rank, whose agent passes the news on, also
+ * waits until the other ranks of its node are gone). false: after `seconds` there is still a rank that does not leave
+ * by itself. */
+bool control_await_end(struct control *control, double seconds);
 
 /* ---- failure ------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
-/* control_wait.c: see control_wait.h. */
-#include "comm/control/control_wait.h"
-
+/* control_wait.c: waiting until other ranks have arrived, or until the ranks of a failed job have left. */
 #include "comm/control/watchdog.h"
+
 #include "core/clock.h"
 #include "core/heartbeat.h"
 
