@@ -2,7 +2,7 @@
  * diverged, with what it did last. It changes nothing, and works while the run lasts. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/clock.h"
+
 #include "core/flight/flight_verdict.h"
 #include "core/fsutil.h"
 #include "core/log.h"

@@ -7,7 +7,6 @@
 #include "comm/transport_gpu.h"
 
 #include "core/flight/flight.h"
-#include "core/log.h"
 #include "core/memory.h"
 
 #include <stdlib.h>

@@ -19,7 +19,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {

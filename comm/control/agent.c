@@ -13,7 +13,6 @@
 #include "core/thread.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/sockios.h>
 #include <math.h>
 #include <netinet/in.h>

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum { LENGTH_DIGITS = 6, MESSAGE_MAX = 2048 };
 

@@ -28,7 +28,6 @@
 #include "core/status.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 enum {

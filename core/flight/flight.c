@@ -11,7 +11,6 @@
 #include "core/status.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 _Atomic(struct flight_ring *) flight_ring_in_use;
