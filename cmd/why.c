@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_ROWS = 64, LAST_ENTRIES = 40, PLACE_MAX = 160 };
+enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
 
 static const char USAGE[] =
@@ -243,43 +243,43 @@ static const char *source_text(const struct flight_view *view, double now, char 
 }
 
 /* Where a rank with a record is, and since when. */
-static void say_place(const struct flight_view *view, char place[PLACE_MAX], char since[32])
+static void say_where(const struct flight_view *view, char where[WHERE_MAX], char since[32])
 {
     const struct flight_entry *entry = view->now;
     if (entry) {
-        flight_describe(entry, place);
+        flight_describe(entry, where);
         flight_time(flight_wall(view->record, entry->start), since);
     } else {
-        snprintf(place, PLACE_MAX, "%s (step %" PRId64 ")", flight_kind_name((enum flight_kind)view->record->phase),
+        snprintf(where, WHERE_MAX, "%s (step %" PRId64 ")", flight_kind_name((enum flight_kind)view->record->phase),
                  view->record->step);
         flight_time(flight_wall(view->record, view->record->phase_since), since);
     }
 }
 
-/* width: of the column with the place. */
+/* width: of the column that says where. */
 static void print_row(const struct flight_view *view, int rank, double now, bool marked, int width)
 {
-    char place[PLACE_MAX] = "", since[32] = "", age[32], source[96];
+    char where[WHERE_MAX] = "", since[32] = "", age[32], source[96];
     if (!view->record) {
         printf("%c %5d  no record\n", marked ? '*' : ' ', rank);
         return;
     }
-    say_place(view, place, since);
+    say_where(view, where, since);
     printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-*s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
-           PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], width, place,
+           PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], width, where,
            since, age_text(now - view->moved, age), source_text(view, now, source));
 }
 
-/* The width of the column with the places: that of the longest one. */
-static int place_width(const struct flight_records *all)
+/* The width of the column that says where: that of the longest one. */
+static int where_width(const struct flight_records *all)
 {
     int width = 20;
-    char place[PLACE_MAX] = "", since[32];
+    char where[WHERE_MAX] = "", since[32];
     for (int r = 0; r < all->world; r++) {
         if (!all->views[r].record)
             continue;
-        say_place(&all->views[r], place, since);
-        width = (int)strlen(place) > width ? (int)strlen(place) : width;
+        say_where(&all->views[r], where, since);
+        width = (int)strlen(where) > width ? (int)strlen(where) : width;
     }
     return width;
 }
@@ -287,7 +287,7 @@ static int place_width(const struct flight_records *all)
 static void print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
     const double now = wall_now();
-    const int width = place_width(all);
+    const int width = where_width(all);
     double written = 0;
     char age[32];
     for (int i = 0; i < all->count; i++)
@@ -310,7 +310,7 @@ static enum status print_rank(const struct flight_records *all, long rank, struc
     if (rank >= all->world || !all->views[rank].record)
         return error_set(err, STATUS_USAGE, "--rank %ld: there is no record of this rank", rank);
     const struct flight_record *record = all->views[rank].record;
-    char place[160], since[32];
+    char where[160], since[32];
     const int first = record->count > LAST_ENTRIES ? record->count - LAST_ENTRIES : 0;
     printf("\nrank %ld, the last %d of its %" PRId64 " entries%s\n", rank, record->count - first, record->next,
            record->torn ? "; torn ones are left out" : "");
@@ -321,7 +321,7 @@ static enum status print_rank(const struct flight_records *all, long rank, struc
             printf("%10.3f ms", 1e-6 * (double)(entry->end - entry->start));
         else
             printf("%13s", "not over");
-        printf("  %s\n", flight_describe(entry, place));
+        printf("  %s\n", flight_describe(entry, where));
     }
     return STATUS_OK;
 }

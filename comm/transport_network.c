@@ -90,10 +90,10 @@ enum status transport_network_gather(const struct data_op *op)
         for (int i = 0; i < t->num_remotes; i++) {
             if (t->proxy_of[i] != t->local_rank)
                 continue;
-            char *place = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
-                                 : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
-                                       (size_t)t->index_at_proxy[i] * piece;
-            comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = place, .bytes = n, .need = n};
+            char *to = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
+                              : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
+                                    (size_t)t->index_at_proxy[i] * piece;
+            comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = to, .bytes = n, .need = n};
         }
         sends_need(comm, sends, at + n);
         TRY(net_transfer(comm->net, comm->parts, parts));
@@ -142,10 +142,10 @@ enum status transport_network_reduce(const struct data_op *op, size_t at, size_t
     const size_t bytes = count * dtype_size(op->dtype);
     sends_need(comm, t->num_remotes, at * dtype_size(op->dtype) + bytes);
     for (int i = 0; i < t->num_remotes; i++) {
-        char *place = (char *)comm->scratch + (size_t)i * bytes;
+        char *to = (char *)comm->scratch + (size_t)i * bytes;
         comm->parts[t->num_remotes + i] =
-            (struct net_part){.peer = t->remotes[i], .data = place, .bytes = bytes, .need = bytes};
-        comm->in[t->remotes[i]] = place;
+            (struct net_part){.peer = t->remotes[i], .data = to, .bytes = bytes, .need = bytes};
+        comm->in[t->remotes[i]] = to;
     }
     return net_transfer(comm->net, comm->parts, 2 * t->num_remotes);
 }

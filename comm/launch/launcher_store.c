@@ -32,9 +32,9 @@ enum {
     PORT_FIRST = 20000, /* below those that systems give to outgoing connections */
     PORT_COUNT = 10000,
     HOST_ADDRESSES = 4, /* of a host name */
-    PLACES_MAX = 2 * HOST_ADDRESSES + WIRE_HOST_ADDRESSES
+    ADDRESSES_MAX = 2 * HOST_ADDRESSES + WIRE_HOST_ADDRESSES
 };
-_Static_assert((int)KV_DOORS_MAX >= (int)PLACES_MAX, "a door at each place");
+_Static_assert((int)KV_DOORS_MAX >= (int)ADDRESSES_MAX, "a door at each address");
 
 static const double abort_grace = 3;       /* seconds for the rank to end in order */
 static const double farewell_seconds = 10; /* for the others to leave as well */
@@ -69,8 +69,8 @@ static int port_choices(const struct launcher_rendezvous *rendezvous)
 }
 
 /* Resolves the names of rank 0's machine into numeric addresses with port 0. */
-static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, struct wire_address *places, int *count,
-                                 struct error *err)
+static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, struct wire_address *addresses,
+                                 int *count, struct error *err)
 {
     enum status status = STATUS_PEER;
     *count = 0;
@@ -78,7 +78,7 @@ static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, s
         int found = 0;
         if (!rendezvous->hosts[h][0])
             continue;
-        status = wire_resolve(rendezvous->hosts[h], 0, places + *count, HOST_ADDRESSES, &found, err);
+        status = wire_resolve(rendezvous->hosts[h], 0, addresses + *count, HOST_ADDRESSES, &found, err);
         *count += found;
     }
     if (*count > 0) /* one of the names is enough */
@@ -92,48 +92,49 @@ static bool is_loopback(const char *text)
     return !strncmp(text, "127.", 4) || !strcmp(text, "::1");
 }
 
-static void add_place(struct wire_address *places, int *count, const char *text)
+static void add_address(struct wire_address *addresses, int *count, const char *text)
 {
     for (int i = 0; i < *count; i++)
-        if (!strcmp(places[i].text, text))
+        if (!strcmp(addresses[i].text, text))
             return;
-    if (*count < PLACES_MAX)
-        snprintf(places[(*count)++].text, sizeof places->text, "%s", text);
+    if (*count < ADDRESSES_MAX)
+        snprintf(addresses[(*count)++].text, sizeof addresses->text, "%s", text);
 }
 
 /* The addresses at which rank 0 should listen; some of them may not be this machine's. */
-static enum status find_places(const struct launcher_rendezvous *rendezvous, const char *interface,
-                               struct wire_address *places, int *count, struct error *err)
+static enum status find_addresses(const struct launcher_rendezvous *rendezvous, const char *interface,
+                                  struct wire_address *addresses, int *count, struct error *err)
 {
     struct wire_host own;
     *count = 0;
     if (interface && *interface) {
         TRY(wire_host_read(interface, &own, err));
     } else {
-        TRY(resolve_hosts(rendezvous, places, count, err));
+        TRY(resolve_hosts(rendezvous, addresses, count, err));
         bool loopback = false;
         for (int i = 0; i < *count; i++)
-            loopback |= is_loopback(places[i].text);
+            loopback |= is_loopback(addresses[i].text);
         if (!loopback || !rendezvous->several_nodes)
             return STATUS_OK;
         TRY(wire_host_read(NULL, &own, err));
     }
     for (int i = 0; i < own.count; i++)
-        add_place(places, count, own.addresses[i].text);
+        add_address(addresses, count, own.addresses[i].text);
     return STATUS_OK;
 }
 
 /* ---- connecting ---------------------------------------------------------- */
 
-/* Opens a door at each of the places that are this machine's, all with one port. *count: places; becomes doors. */
-static enum status open_doors(struct store *store, const struct wire_address *places, int *count,
+/* Opens a door at each of the addresses that are this machine's, all with one port. *count: addresses; becomes doors.
+ */
+static enum status open_doors(struct store *store, const struct wire_address *addresses, int *count,
                               struct wire_server **doors, struct error *err)
 {
     for (int p = 0; p < port_choices(&store->rendezvous); p++) {
         int opened = 0;
         bool taken = false;
         for (int i = 0; i < *count && !taken; i++) {
-            struct wire_address address = places[i];
+            struct wire_address address = addresses[i];
             int listener;
             address.port = port_choice(&store->rendezvous, p);
             if (wire_listen(&address, &listener, err) != STATUS_OK)
@@ -155,11 +156,11 @@ static enum status open_doors(struct store *store, const struct wire_address *pl
 
 static enum status open_server(struct store *store, const char *interface, int *own, struct error *err)
 {
-    struct wire_address places[PLACES_MAX] = {0};
+    struct wire_address addresses[ADDRESSES_MAX] = {0};
     struct wire_server *doors[KV_DOORS_MAX];
     int count;
-    TRY(find_places(&store->rendezvous, interface, places, &count, err));
-    if (open_doors(store, places, &count, doors, err) == STATUS_OK)
+    TRY(find_addresses(&store->rendezvous, interface, addresses, &count, err));
+    if (open_doors(store, addresses, &count, doors, err) == STATUS_OK)
         return kv_server_new(store->base.world, doors, count, &store->server, own, err);
     error_prefix(err, "rank 0");
     return error_hint(err, "MASTER_ADDR has to be an address of rank 0's machine, and MASTER_PORT a free port there; "
@@ -169,17 +170,16 @@ static enum status open_server(struct store *store, const char *interface, int *
 static enum status reach_server(struct store *store, double seconds, int *fd, struct error *err)
 {
     const struct launcher_rendezvous *rendezvous = &store->rendezvous;
-    struct wire_address places[PLACES_MAX] = {0}, addresses[PLACES_MAX * PORT_CHOICES];
+    struct wire_address addresses[ADDRESSES_MAX] = {0}, doors[ADDRESSES_MAX * PORT_CHOICES];
     int count, num = 0;
-    TRY(resolve_hosts(rendezvous, places, &count, err));
+    TRY(resolve_hosts(rendezvous, addresses, &count, err));
     for (int p = 0; p < port_choices(rendezvous); p++)
         for (int i = 0; i < count; i++, num++) {
-            addresses[num] = places[i];
-            addresses[num].port = port_choice(rendezvous, p);
+            doors[num] = addresses[i];
+            doors[num].port = port_choice(rendezvous, p);
         }
     const char *host = rendezvous->hosts[0][0] ? rendezvous->hosts[0] : rendezvous->hosts[1];
-    struct wire_peer zero = {
-        .rank = 0, .service = WIRE_STORE, .host = host, .addresses = addresses, .num_addresses = num};
+    struct wire_peer zero = {.rank = 0, .service = WIRE_STORE, .host = host, .addresses = doors, .num_addresses = num};
     enum status status = wire_connect(&store->self, NULL, &zero, 1, seconds, err);
     *fd = zero.fd;
     if (status == STATUS_PEER)

@@ -5,7 +5,7 @@
  *     2  end, 0 until it is over                        6  unit + 1 (32 bits), micro-batch (16), kind (16)
  *     3  number of the collective                       7  check: a hash of the words 0, 1, 3 to 6
  *
- * Only the end is written later, by one store, if the place still has the same entry. */
+ * Only the end is written later, by one store, if the slot still has the same entry. */
 #include "core/flight/flight.h"
 
 #include "core/status.h"
@@ -81,15 +81,15 @@ static uint64_t record(struct flight_ring *ring, enum flight_kind kind, int unit
                        int64_t start, int64_t end)
 {
     const uint64_t entry = atomic_fetch_add_explicit(&ring->next, 1, memory_order_relaxed) + 1;
-    _Atomic uint64_t *place = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
+    _Atomic uint64_t *slot = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
     uint64_t words[FLIGHT_ENTRY_WORDS] = {entry,           (uint64_t)start,  (uint64_t)end, (uint64_t)number,
                                           (uint64_t)bytes, load(&ring->step)};
     words[6] = (uint64_t)(uint32_t)(unit + 1) << 32 | (load(&ring->micro) & 0xffff) << 16 | (uint64_t)kind;
     words[7] = flight_check(words);
-    store(&place[0], 0);
+    store(&slot[0], 0);
     for (int i = 1; i < FLIGHT_ENTRY_WORDS; i++)
-        store(&place[i], words[i]);
-    atomic_store_explicit(&place[0], entry, memory_order_release);
+        store(&slot[i], words[i]);
+    atomic_store_explicit(&slot[0], entry, memory_order_release);
     return entry;
 }
 
@@ -104,9 +104,9 @@ void flight_end(uint64_t entry)
     struct flight_ring *ring = atomic_load_explicit(&flight_ring_in_use, memory_order_acquire);
     if (!ring || !entry)
         return;
-    _Atomic uint64_t *place = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
-    if (load(&place[0]) == entry)
-        store(&place[2], (uint64_t)flight_clock());
+    _Atomic uint64_t *slot = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
+    if (load(&slot[0]) == entry)
+        store(&slot[2], (uint64_t)flight_clock());
 }
 
 static void change_phase(struct flight_ring *ring, enum flight_kind phase, int64_t now)

@@ -60,7 +60,7 @@ static inline int flight_channel(int kind)
 enum { FLIGHT_ENTRIES = 2048, FLIGHT_ENTRY_WORDS = 8, FLIGHT_STEP_TIMES = 16 };
 
 struct flight_ring {
-    _Atomic uint64_t next; /* entries that were begun; entry number n (from 1) is in place (n - 1) % FLIGHT_ENTRIES */
+    _Atomic uint64_t next; /* entries that were begun; entry number n (from 1) is in slot (n - 1) % FLIGHT_ENTRIES */
     _Atomic uint64_t phase, phase_since;            /* enum flight_kind; nanoseconds of the monotonic clock */
     _Atomic uint64_t step, micro;                   /* from 1; 0: none */
     _Atomic uint64_t steps;                         /* steps that are timed: the last of them are in step_times */
@@ -102,7 +102,7 @@ struct flight_entry {
 };
 /* The check that belongs to the other words of an entry. */
 uint64_t flight_check(const uint64_t words[FLIGHT_ENTRY_WORDS]);
-/* Decodes the words of one place; false if it is empty, torn or damaged. */
+/* Decodes the words of one slot; false if it is empty, torn or damaged. */
 bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry *entry);
 
 /* Nanoseconds: the median time of the last steps; 0: fewer than three are timed. */

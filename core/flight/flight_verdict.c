@@ -169,21 +169,21 @@ static void accuse(struct trial *t, int rank)
 }
 
 /* Where a rank was: " It was in …, since …." */
-static void say_place(struct trial *t, const struct flight_view *view)
+static void say_where(struct trial *t, const struct flight_view *view)
 {
     const struct flight_record *record = view->record;
-    char place[160], time[32];
+    char where[160], time[32];
     if (!record)
         return;
     if (view->now) {
-        say(t, " It was in the %s, since %s", flight_describe(view->now, place),
+        say(t, " It was in the %s, since %s", flight_describe(view->now, where),
             flight_time(flight_wall(record, view->now->start), time));
         if (view->work && view->work != view->now && flight_channel(view->now->kind) == 1) /* of the same thread */
             say(t, ", a part of the %s", flight_kind_name((enum flight_kind)view->work->kind));
         say(t, ".");
     } else if (view->last) {
         say(t, " It was in the phase '%s' of step %" PRId64 ", after the %s, which ended at %s.",
-            flight_kind_name((enum flight_kind)record->phase), record->step, flight_describe(view->last, place),
+            flight_kind_name((enum flight_kind)record->phase), record->step, flight_describe(view->last, where),
             flight_time(flight_wall(record, view->last->end), time));
     }
     if (*record->head.waiting)
@@ -194,7 +194,7 @@ static void say_place(struct trial *t, const struct flight_view *view)
 static void say_waiting(struct trial *t)
 {
     const struct flight_view *first = NULL;
-    char place[160], time[32];
+    char where[160], time[32];
     int others = -1;
     for (int r = 0; r < t->world; r++)
         if (r != t->verdict->rank && t->views[r].wait) {
@@ -209,7 +209,7 @@ static void say_waiting(struct trial *t)
         say(t, " and another rank");
     else if (others > 1)
         say(t, " and %d others", others);
-    say(t, " waited in the %s since %s.", flight_describe(first->wait, place),
+    say(t, " waited in the %s since %s.", flight_describe(first->wait, where),
         flight_time(flight_wall(first->record, first->wait->start), time));
 }
 
@@ -306,7 +306,7 @@ static bool was_killed(struct trial *t)
     if (count > 1)
         say(t, " %d other process%s gone in the same way; this one fell silent first.", count - 1,
             count > 2 ? "es are" : " is");
-    say_place(t, view);
+    say_where(t, view);
     if (count < t->world)
         say_waiting(t);
     say_error(t);
@@ -510,15 +510,15 @@ static int odd_one(const struct trial *t, const struct flight_entry *wait)
 /* Ranks that came to the same number in the order of collectives with different ones. */
 static bool is_elsewhere(struct trial *t)
 {
-    char place[160];
+    char where[160];
     for (int w = 0; w < t->world; w++) {
         const struct flight_entry *wait = t->views[w].wait;
         const int odd = wait ? odd_one(t, wait) : -1;
         if (odd < 0 || same_operation(t->views[odd].wait, wait))
             continue;
         accuse(t, odd);
-        say(t, " is in another collective than the others: in the %s,", flight_describe(t->views[odd].wait, place));
-        say(t, " while rank %d is in the %s.", w, flight_describe(wait, place));
+        say(t, " is in another collective than the others: in the %s,", flight_describe(t->views[odd].wait, where));
+        say(t, " while rank %d is in the %s.", w, flight_describe(wait, where));
         return true;
     }
     return false;
@@ -667,7 +667,7 @@ static bool is_fine(struct trial *t)
     return true;
 }
 
-enum { PLACE = 1, WAITING = 2, ERROR = 4 };
+enum { WHERE = 1, WAITING = 2, ERROR = 4 };
 
 /* The surest first. */
 static const struct {
@@ -675,13 +675,13 @@ static const struct {
     bool (*judge)(struct trial *t);
     unsigned tail; /* what is said after the judge's words */
 } judges[] = {{FLIGHT_KILLED, was_killed, 0},
-              {FLIGHT_STOPPED, stands_still, PLACE | WAITING | ERROR},
+              {FLIGHT_STOPPED, stands_still, WHERE | WAITING | ERROR},
               {FLIGHT_NON_FINITE, had_non_finite, ERROR},
               {FLIGHT_MISSING, is_elsewhere, ERROR},
-              {FLIGHT_ERRED, has_erred, PLACE | WAITING | ERROR},
-              {FLIGHT_NAMED, is_named, PLACE | WAITING | ERROR},
-              {FLIGHT_SILENT, is_silent, PLACE | WAITING},
-              {FLIGHT_MISSING, is_missing, PLACE | WAITING | ERROR},
+              {FLIGHT_ERRED, has_erred, WHERE | WAITING | ERROR},
+              {FLIGHT_NAMED, is_named, WHERE | WAITING | ERROR},
+              {FLIGHT_SILENT, is_silent, WHERE | WAITING},
+              {FLIGHT_MISSING, is_missing, WHERE | WAITING | ERROR},
               {FLIGHT_MISSING, has_no_record, WAITING},
               {FLIGHT_SILENT, are_all_silent, WAITING},
               {FLIGHT_SLOW, is_slow, 0},
@@ -698,8 +698,8 @@ void flight_judge(const struct flight_view *views, int world, double now, struct
     while (!judges[j].judge(t))
         j++;
     verdict->finding = judges[j].finding;
-    if (judges[j].tail & PLACE)
-        say_place(t, &views[verdict->rank]);
+    if (judges[j].tail & WHERE)
+        say_where(t, &views[verdict->rank]);
     if (judges[j].tail & WAITING)
         say_waiting(t);
     if (judges[j].tail & ERROR)
