@@ -63,7 +63,7 @@ size_t agent_heartbeat_bytes(int local_world)
 void agent_heartbeat_write(struct control *control, char *message)
 {
     int ranks = control->local_world;
-    const struct agent_header header = {AGENT_TICK, AGENT_NOBODY, 0, (uint32_t)ranks * (uint32_t)sizeof(uint64_t)};
+    const struct agent_header header = {AGENT_HEARTBEAT, AGENT_NOBODY, 0, (uint32_t)ranks * (uint32_t)sizeof(uint64_t)};
     memcpy(message, &header, sizeof header);
     message += sizeof header;
     for (int i = 0; i < ranks; i++, message += sizeof(uint64_t)) {
@@ -122,7 +122,7 @@ static bool header_fits(const struct agent_inbox *inbox)
     case AGENT_HELLO:
         return header->rank == (uint32_t)inbox->node && header->value == AGENT_VERSION &&
                header->bytes == sizeof(struct agent_hello);
-    case AGENT_TICK: return header->bytes == (uint32_t)inbox->num_ranks * sizeof(uint64_t);
+    case AGENT_HEARTBEAT: return header->bytes == (uint32_t)inbox->num_ranks * sizeof(uint64_t);
     case AGENT_SLOT:
         return entry && header->value == atomic_load(&entry->arrivals[CHANNEL_CONTROL]) + 1 &&
                header->bytes >= sizeof(struct control_op) &&
@@ -164,7 +164,7 @@ static enum status carry_out(struct agent_inbox *inbox, struct error *err)
         inbox->hello = true;
         break;
     }
-    case AGENT_TICK:
+    case AGENT_HEARTBEAT:
         for (int i = 0; i < inbox->num_ranks; i++) {
             uint64_t progress;
             memcpy(&progress, inbox->payload + (size_t)i * sizeof progress, sizeof progress);

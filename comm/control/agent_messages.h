@@ -18,7 +18,15 @@
 enum { AGENT_VERSION = 2 };
 #define AGENT_NOBODY UINT32_MAX
 
-enum agent_message { AGENT_HELLO = 1, AGENT_TICK, AGENT_SLOT, AGENT_STATE, AGENT_FAIL, AGENT_BYE, AGENT_MESSAGE_END };
+enum agent_message {
+    AGENT_HELLO = 1,
+    AGENT_HEARTBEAT,
+    AGENT_SLOT,
+    AGENT_STATE,
+    AGENT_FAIL,
+    AGENT_BYE,
+    AGENT_MESSAGE_END
+};
 
 struct agent_header {
     uint32_t type, rank, value, bytes;

@@ -1,8 +1,7 @@
 /* watchdog.h: how a rank that waits notices that a peer is gone or silent, and whom the job's error then names.
  *
  *     gone       the process of the peer has ended, as a pidfd, the supervisor or an agent shows
- *     silent     the peer has not advanced its progress counter (core/heartbeat.h; the counter is in the control block
- * while the rank is attached) for nine tenths of the timeout (control_silence)
+ *     silent     the peer has not advanced its progress counter (core/heartbeat.h) for nine tenths of the timeout
  *
  * A rank that waits beats, so that the message names the culprit and not its victims. Silence is counted in the
  * waiter's own slices of time: if the whole job is stopped and continued, no rank is accused. A rank on another node is

@@ -44,8 +44,8 @@ enum {
     DIALS_MAX = 128,   /* connects at once */
     PAUSE_MIN_MS = 20, /* between two tries to connect; doubled up to the maximum */
     PAUSE_MAX_MS = 500,
-    TICK_MS = 100,  /* between two heartbeats */
-    WARNED_MAX = 32 /* addresses that a server has warned of and remembers */
+    HEARTBEAT_MS = 100, /* between two heartbeats */
+    WARNED_MAX = 32     /* addresses that a server has warned of and remembers */
 };
 _Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is the key");
 
@@ -610,7 +610,7 @@ static void leave_silent_address(struct dial *dial, double now)
 /* Starts the dials that are due and fills fds. Returns when the next dial is due, at most a heartbeat from now. */
 static double start_dials(struct rendezvous *m, double now)
 {
-    double wake = now + 1e-3 * TICK_MS;
+    double wake = now + 1e-3 * HEARTBEAT_MS;
     m->open = 0;
     for (int i = 0; i < m->num_dials && m->open < DIALS_MAX; i++) {
         struct dial *dial = &m->dials[i];

@@ -461,20 +461,20 @@ static void test_messages_that_do_not_fit(void **state)
         bool good;
     } cases[] = {
         {false, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello}, &hello}, true},
-        {true, {{AGENT_TICK, AGENT_NOBODY, 0, 16}, progress}, true},
+        {true, {{AGENT_HEARTBEAT, AGENT_NOBODY, 0, 16}, progress}, true},
         {true, {{AGENT_SLOT, 2, 1, OP}, &empty}, true},
         {true, {{AGENT_STATE, 1, RANK_JOINED, 0}, NULL}, true},
         {true, {{AGENT_FAIL, 2, STATUS_DATA, 3}, "bad"}, true},
         {true, {{AGENT_BYE, AGENT_NOBODY, 0, 0}, NULL}, true},
         /* no greeting, a wrong one, a second one */
-        {false, {{AGENT_TICK, AGENT_NOBODY, 0, 16}, progress}, false},
+        {false, {{AGENT_HEARTBEAT, AGENT_NOBODY, 0, 16}, progress}, false},
         {false, {{AGENT_HELLO, 0, AGENT_VERSION, sizeof hello}, &hello}, false},
         {false, {{AGENT_HELLO, 1, AGENT_VERSION + 1, sizeof hello}, &hello}, false},
         {false, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello - 1}, &hello}, false},
         {false, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello}, &other}, false},
         {true, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello}, &hello}, false},
         /* from another node, from an unknown rank, of a wrong length, out of turn, of unknown kinds */
-        {true, {{AGENT_TICK, AGENT_NOBODY, 0, 24}, progress}, false},
+        {true, {{AGENT_HEARTBEAT, AGENT_NOBODY, 0, 24}, progress}, false},
         {true, {{AGENT_SLOT, 0, 1, OP}, &empty}, false},
         {true, {{AGENT_SLOT, 3, 1, OP}, &empty}, false},
         {true, {{AGENT_SLOT, 2, 2, OP}, &empty}, false},
@@ -536,7 +536,7 @@ static void test_stream_in_pieces(void **state)
         agent_outbox_put(&outbox, AGENT_HELLO, 1, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
         agent_outbox_put(&outbox, AGENT_STATE, 2, RANK_JOINED, NULL, 0, NULL, 0);
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 1, &op, sizeof op, slot, sizeof slot);
-        agent_outbox_put(&outbox, AGENT_TICK, AGENT_NOBODY, 0, beats, sizeof beats, NULL, 0);
+        agent_outbox_put(&outbox, AGENT_HEARTBEAT, AGENT_NOBODY, 0, beats, sizeof beats, NULL, 0);
         agent_outbox_put(&outbox, AGENT_SLOT, 2, 2, &op, sizeof op, slot, sizeof slot);
         agent_outbox_put(&outbox, AGENT_FAIL, 2, FAILURE_ERROR << 8 | STATUS_DIVERGED, "too bad", 7, NULL, 0);
         agent_outbox_put(&outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);
