@@ -21,7 +21,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -70,12 +69,11 @@ struct agent {
     int count;
     struct local_rank *ranks; /* (local_world) owned */
     int local_world;
-    struct pollfd *polls;    /* (count + local_world + 1) owned; the listener's */
+    struct pollfd *polls;    /* (count + local_world) owned; the listener's */
     struct pollfd *writable; /* (count) owned; the sender's */
     char *scratch;           /* (SCRATCH_BYTES) owned; the listener's */
     bool failure_sent;
     atomic_bool stopping, sent_all;
-    int wake; /* eventfd: wakes the listener */
     bool sender_runs, listener_runs;
     pthread_t sender, listener;
 };
@@ -318,7 +316,6 @@ static void *listen_loop(void *argument)
         }
         for (int i = 0; i < agent->local_world; i++)
             agent->polls[n++] = (struct pollfd){.fd = agent->ranks[i].pidfd, .events = POLLIN};
-        agent->polls[n++] = (struct pollfd){.fd = atomic_load(&agent->stopping) ? -1 : agent->wake, .events = POLLIN};
         int ready = poll(agent->polls, n, SLICE_MS);
 
         double now = seconds_now(),
@@ -364,8 +361,6 @@ static void agent_free(struct agent *agent)
         if (pidfd != -1)
             close(pidfd < -1 ? -pidfd - 2 : pidfd);
     }
-    if (agent->wake >= 0)
-        close(agent->wake);
     agent_outbox_release(&agent->outbox);
     free(agent->connections);
     free(agent->ranks);
@@ -402,12 +397,12 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     const size_t nodes = (size_t)count, ranks = (size_t)control->local_world;
     enum status status;
     struct agent *a = memory_zeroed(1, sizeof *a);
-    *a = (struct agent){.control = control, .timeout = control->timeout, .count = count, .wake = -1};
+    *a = (struct agent){.control = control, .timeout = control->timeout, .count = count};
     a->heartbeat_seconds = fmin(a->timeout / 20, 0.5);
     a->local_world = control->local_world;
     a->connections = memory_zeroed(nodes, sizeof *a->connections);
     a->ranks = memory_zeroed(ranks, sizeof *a->ranks);
-    a->polls = memory_zeroed(nodes + ranks + 1, sizeof *a->polls);
+    a->polls = memory_zeroed(nodes + ranks, sizeof *a->polls);
     a->writable = memory_zeroed(nodes, sizeof *a->writable);
     a->scratch = memory_alloc(SCRATCH_BYTES);
     *agent = NULL;
@@ -421,11 +416,6 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     agent_outbox_init(&a->outbox, a->local_world);
 
     TRY_GOTO(open_processes(a, err));
-    a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (a->wake < 0) {
-        status = error_set(err, STATUS_DEVICE, "cannot create an event: %s", strerror(errno));
-        goto fail;
-    }
     struct agent_hello hello = {block->world, block->num_nodes, block->local_world};
     agent_outbox_put(&a->outbox, AGENT_HELLO, (uint32_t)control->node, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
     TRY_GOTO(start_thread(&a->sender, send_loop, a, &a->sender_runs, err));
@@ -446,12 +436,8 @@ void agent_stop(struct agent *agent)
 {
     if (!agent)
         return;
-    const uint64_t one = 1;
-    atomic_store(&agent->stopping, true);
+    atomic_store(&agent->stopping, true); /* the listener looks every SLICE_MS */
     control_ring(agent->control);
-    if (write(agent->wake, &one, sizeof one) < 0) {
-        /* the counter is full, so the listener wakes anyway */
-    }
     if (agent->sender_runs)
         pthread_join(agent->sender, NULL);
     if (agent->listener_runs)
