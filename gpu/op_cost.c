@@ -59,9 +59,10 @@ struct op_cost op_cost_embedding_fwd(const struct embedding_fwd_args *a)
 struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
 {
     double rows = (double)a->M * (double)a->C;
-    double zeroed = (a->accumulate_wte ? 0.0 : (double)a->V) + (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0) +
+    double zeroed = (a->dwte && !a->accumulate_wte ? (double)a->V : 0.0) +
+                    (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0) +
                     (a->dwse && !a->accumulate_wse ? (double)a->S : 0.0);
-    int tables = 1 + (a->dwpe != NULL) + (a->dwse != NULL);
+    int tables = (a->dwte != NULL) + (a->dwpe != NULL) + (a->dwse != NULL);
     return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
 }
 

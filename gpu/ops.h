@@ -47,7 +47,7 @@ struct embedding_fwd_args {
 struct embedding_bwd_args {
     enum dtype dtype;
     int64_t M, C, V, P;
-    float *dwte; /* (V, C) */
+    float *dwte; /* (V, C) or NULL */
     float *dwpe; /* (P, C) or NULL */
     bool accumulate_wte, accumulate_wpe;
     const void *dout; /* dt (M, C) */
@@ -90,7 +90,7 @@ struct norm_bwd_args {
     const void *weight;
     float weight_offset;
     const float *mean, *rstd;
-    float *dweight, *dbias; /* (C); dbias NULL for RMS */
+    float *dweight, *dbias; /* (C) or NULL; dbias NULL for RMS */
     float *dx_sums;         /* (C) or NULL */
     bool accumulate;        /* dweight and dbias */
     bool accumulate_sums;   /* dx_sums */
@@ -166,7 +166,7 @@ struct head_norm_fwd_args {
     float *rstd; /* (M, heads) */
 };
 
-/* dx = the gradient with respect to x; dx may be dy. dweight (D): sum over rows and heads. */
+/* dx = the gradient with respect to x; dx may be dy. dweight (D) or NULL: sum over rows and heads. */
 struct head_norm_bwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_dy, ld_dx;

@@ -202,6 +202,11 @@ void zero_free(struct zero *z)
     free(z);
 }
 
+bool zero_has_matrix_sums(const struct zero *z)
+{
+    return zero_gives_matrix_sums(z, 1); /* a block */
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 static float *take_floats(struct arena *arena, enum mem_kind kind, int64_t count)

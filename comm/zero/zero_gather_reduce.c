@@ -232,12 +232,6 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     return comm_status(z->comm, err);
 }
 
-bool zero_has_matrix_sums(const struct zero *z)
-{
-    return z->config.training && !zero_parallel(z) && z->offload.first_unit == z->units &&
-           z->config.grad_dtype == DTYPE_BF16 && z->config.dtype == DTYPE_BF16;
-}
-
 /* Reduces the unit's gradients (in comm_dtype) into the own slice, at stage 0 into all slices, when they are complete
  * on the communication stream. Returns the own slice. */
 static const void *reduce_grads(struct zero *z, int unit, const void *send)

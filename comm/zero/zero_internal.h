@@ -390,7 +390,9 @@ bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_differen
  * bucket. */
 static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
 {
-    return zero_has_matrix_sums(zero) && unit > 0 && unit < zero_head(zero);
+    const struct zero_config *config = &zero->config;
+    return config->training && !zero_parallel(zero) && zero->offload.first_unit == zero->units &&
+           config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && unit > 0 && unit < zero_head(zero);
 }
 
 /* Takes the memory of the wires; room: elements of the largest unit in each place. */

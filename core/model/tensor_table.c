@@ -248,7 +248,7 @@ static bool is_present(const struct model_desc *desc, enum presence presence)
 }
 
 /* The tensor, the next one of the table, goes to the end of the unit. */
-static void append(struct unit_info *unit, struct tensor_info *tensor)
+static void take_tensor(struct unit_info *unit, struct tensor_info *tensor)
 {
     tensor->offset = tensor->joined ? unit->numel : round_up(unit->numel, TENSOR_ALIGN);
     unit->numel = tensor->offset + tensor->numel;
@@ -283,7 +283,7 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
         tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
         table->num_params += tensor->numel;
-        append(unit, tensor);
+        take_tensor(unit, tensor);
     }
     table->num_units++;
 }
@@ -324,7 +324,7 @@ static void move_tensors(struct tensor_table *table, const struct tensor_table *
         *moved = *tensor;
         moved->unit = to;
         table->frozen_params += frozen ? tensor->numel : 0;
-        append(unit, moved);
+        take_tensor(unit, moved);
     }
 }
 

@@ -79,6 +79,7 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
 
 void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args)
 {
+    ASSERT(args->dw || !args->dbias);
     if (args->dw)
         pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
 }

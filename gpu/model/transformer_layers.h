@@ -13,7 +13,7 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux);
 
-/* Enqueues the gradient of a weight and its bias, unless they are frozen. */
+/* Enqueues the gradient of a weight and its bias, unless they are frozen: both, or only the bias. */
 void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args);
 
 /* y = x · W + bias. The up product has an `aux`: y is gelu(aux) then, where aux = x · W + bias; or aux is SwiGLU or

@@ -35,12 +35,13 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
 {
     for (int64_t i = 0; i < a->M; i++) {
         const void *dout = at(a->dout, i * a->C, dtype);
-        float *token = a->dwte + a->tokens[i] * a->C;
+        float *token = a->dwte ? a->dwte + a->tokens[i] * a->C : NULL;
         float *position = a->dwpe ? a->dwpe + a->positions[i] * a->C : NULL;
         float *type = a->dwse ? a->dwse + a->types[i] * a->C : NULL;
         for (int64_t j = columns.first; j < columns.end; j += VF) {
             vf d = vf_get(dout, j, columns.end, dtype) * a->scale;
-            vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (token)
+                vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
             if (position)
                 vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
             if (type)
@@ -63,7 +64,7 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
 {
     (void)stream;
     heartbeat_beat();
-    if (!a->accumulate_wte)
+    if (a->dwte && !a->accumulate_wte)
         zero_floats(a->dwte, a->V * a->C);
     if (a->dwpe && !a->accumulate_wpe)
         zero_floats(a->dwpe, a->P * a->C);

@@ -148,7 +148,8 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
         }
         struct range columns = range_mine(a->C, 16);
         const int64_t part = NORM_SUMS * stride;
-        sum_partials(a->dweight, partial, part, parts, a->C, columns, a->accumulate);
+        if (a->dweight)
+            sum_partials(a->dweight, partial, part, parts, a->C, columns, a->accumulate);
         if (a->dbias)
             sum_partials(a->dbias, partial + stride, part, parts, a->C, columns, a->accumulate);
         if (a->dx_sums)
@@ -230,6 +231,7 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
             struct range rows = range_part(a->M, 1, parts, part);
             WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
         }
-        sum_partials(a->dweight, partial, stride, parts, a->D, range_mine(a->D, 16), a->accumulate);
+        if (a->dweight)
+            sum_partials(a->dweight, partial, stride, parts, a->D, range_mine(a->D, 16), a->accumulate);
     }
 }

@@ -301,7 +301,8 @@ void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const s
 template <typename T, int V>
 void add_tables(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch)
 {
-    add_rows<T, V>(stream, a, scratch, a->dwte, a->tokens, a->V);
+    if (a->dwte)
+        add_rows<T, V>(stream, a, scratch, a->dwte, a->tokens, a->V);
     if (a->dwpe)
         add_rows<T, V>(stream, a, scratch, a->dwpe, a->positions, a->P);
     if (a->dwse)
@@ -338,7 +339,7 @@ void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *
 void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     ASSERT(a->M <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
-    if (!a->accumulate_wte)
+    if (a->dwte && !a->accumulate_wte)
         stream_fill_zero(stream, a->dwte, static_cast<size_t>(a->V * a->C) * sizeof(float));
     if (a->dwpe && !a->accumulate_wpe)
         stream_fill_zero(stream, a->dwpe, static_cast<size_t>(a->P * a->C) * sizeof(float));

@@ -65,6 +65,40 @@ static void test_every_world_size_loads_every_other(void **unused)
     }
 }
 
+/* Frozen tensors are there once, at every world size; they must be the same ones in the run that loads them. */
+static void test_frozen_tensors(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], manifest[FS_PATH_MAX];
+    static const int worlds[] = {1, 2, 3, 5};
+    struct checkpoint *checkpoint;
+    struct tensor_table plain, table;
+    struct error err;
+    size_t bytes;
+    case_freezes = true;
+    for (size_t w = 0; w < COUNT_OF(worlds); w++) {
+        struct case_save how = {.world = worlds[w], .step = 3 + worlds[w], .level = (int)w, .large = w == 2};
+        case_save_ok(&how, path);
+        for (size_t r = 0; r < COUNT_OF(worlds); r++)
+            case_load_ok(path, how.large, worlds[r], how.step);
+        assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
+        case_plain_table(&plain, how.large);
+        assert_int_equal(checkpoint_check_table(checkpoint, &plain, &err), STATUS_CHECKPOINT);
+        assert_non_null(strstr(err.text, "2 units with frozen tensors"));
+        case_copy_table(&table, &plain);
+        checkpoint_freeze_table(checkpoint, &table);
+        assert_int_equal(checkpoint_check_table(checkpoint, &table, &err), STATUS_OK);
+        tensor_table_release(&table);
+        checkpoint_close(checkpoint);
+    }
+    case_freezes = false;
+    assert_int_equal(fs_join(manifest, path, "manifest.json", STATUS_BUG, NULL), STATUS_OK);
+    char *text = case_read(manifest, &bytes);
+    assert_non_null(strstr(text, "\"format_version\": 3,"));
+    assert_non_null(strstr(text, "\"name\": \"embedding, frozen\", \"numel\": 77, \"slice\": 64, \"frozen\": true"));
+    free(text);
+}
+
 static void test_any_range_can_be_read(void **unused)
 {
     (void)unused;
@@ -125,7 +159,8 @@ static void test_machine(void **unused)
     };
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
-    struct rankfile_shape shape = {0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
+    struct rankfile_shape shape = {
+        0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
     struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 1};
     for (size_t i = 0; i < COUNT_OF(machines); i++) {
         const struct train_position position = {.epoch = 1};
@@ -161,7 +196,8 @@ static void test_losses_that_json_has_no_number_for(void **unused)
     case_state_init(&state, &table, 0, 1);
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
-    struct rankfile_shape shape = {0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
+    struct rankfile_shape shape = {
+        0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
     struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 0xfedcba9876543210u};
     for (size_t i = 0; i < COUNT_OF(sums); i++) {
         struct train_position position = {.epoch_loss_sum = sums[i]};
@@ -1131,6 +1167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_everything_comes_back),
         TEST(test_every_world_size_loads_every_other),
+        TEST(test_frozen_tensors),
         TEST(test_any_range_can_be_read),
         TEST(test_golden_checkpoint),
         TEST(test_machine),

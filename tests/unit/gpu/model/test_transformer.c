@@ -48,7 +48,7 @@ void *realloc(void *memory, size_t bytes)
 }
 #endif
 
-enum { BATCH = 12, MAX_UNITS = 8, MAX_CALLS = 64 };
+enum { BATCH = 12, MAX_UNITS = 16, MAX_CALLS = 64 };
 
 static const struct golden_name {
     const char *name;
@@ -88,7 +88,8 @@ static enum status whole_acquire(void *self, int unit, enum param_pass pass, str
 {
     struct whole *whole = self;
     (void)stream;
-    params->trained = whole->params[unit];
+    const int frozen = whole->table->units[unit].frozen;
+    *params = (struct unit_params){whole->params[unit], frozen ? whole->params[frozen] : NULL};
     return whole_call(whole, err, "acquire", PASS_LETTER[pass], unit);
 }
 
@@ -251,6 +252,9 @@ static void fixture_stop(struct fixture *f)
     transformer_free(f->transformer);
 }
 
+/* Which tensors fixture_init() freezes; NULL: none. */
+static bool (*freezes)(void *context, const struct tensor_info *tensor);
+
 static void fixture_init(struct fixture *f, const struct golden_name *golden)
 {
     struct error err;
@@ -260,6 +264,8 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     snprintf(path, sizeof path, GOLDEN_FOLDER "%s/config.json", golden->name);
     assert_int_equal(model_desc_load(path, &f->desc, &err), STATUS_OK);
     assert_int_equal(tensor_table_build(&f->desc, &f->table, &err), STATUS_OK);
+    if (freezes)
+        tensor_table_freeze(&f->table, freezes, NULL);
     assert_true(f->table.num_units <= MAX_UNITS);
     for (int u = 0; u < f->table.num_units; u++) {
         f->weights[u] = calloc((size_t)f->table.units[u].numel, sizeof(float));
@@ -362,6 +368,10 @@ static double worst_gradient(const struct fixture *f, double *together)
     for (int i = 0; i < f->table.num_tensors; i++) {
         const struct tensor_info *tensor = &f->table.tensors[i];
         const float *g = f->whole.grads[tensor->unit] + tensor->offset;
+        for (int64_t k = 0; k < tensor->numel && tensor->frozen; k++)
+            assert_true(isnan(g[k])); /* as before the step */
+        if (tensor->frozen)
+            continue;
         const float *reference = f->reference[tensor->unit] + tensor->offset;
         double far = 0, size = 0;
         for (int64_t k = 0; k < tensor->numel; k++) {
@@ -408,6 +418,56 @@ static void test_golden_fp32(void **state)
         }
         fixture_release(&f);
     }
+}
+
+static bool is_not_of_mlp(void *context, const struct tensor_info *tensor)
+{
+    (void)context;
+    return tensor->role != ROLE_DOWN_W && tensor->role != ROLE_DOWN_B;
+}
+
+static bool is_matrix_of_attention(void *context, const struct tensor_info *tensor)
+{
+    (void)context;
+    switch (tensor->role) {
+    case ROLE_QKV_W:
+    case ROLE_QKV_B:
+    case ROLE_Q_W:
+    case ROLE_K_W:
+    case ROLE_V_W:
+    case ROLE_Q_B:
+    case ROLE_K_B:
+    case ROLE_V_B: return tensor->unit == 1; /* blocks differ */
+    case ROLE_O_B:
+    case ROLE_NORM1_W: return true;
+    default: return false;
+    }
+}
+
+/* The other gradients are the golden ones, and nothing is written for what is frozen. */
+static void test_frozen_tensors(void **state)
+{
+    (void)state;
+    static const struct variant VARIANTS[] = {{.dtype = DTYPE_F32},
+                                              {.dtype = DTYPE_F32, .micro_seqs = 3, .recompute = RECOMPUTE_BLOCK}};
+    for (size_t i = 0; i < 2 * COUNT_OF(GOLDEN); i++) {
+        const struct golden_name *golden = &GOLDEN[i / 2];
+        struct fixture f;
+        freezes = i % 2 ? is_not_of_mlp : is_matrix_of_attention;
+        fixture_init(&f, golden);
+        double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
+        double own_loss = golden_number(f.expected, "rounding", "fp32", "loss_1");
+        double own_worst = golden_number(f.expected, "rounding", "fp32", "grad_1");
+        for (size_t k = 0; k < COUNT_OF(VARIANTS); k++) {
+            fixture_start(&f, &VARIANTS[k]);
+            double together, loss = train_step(&f, &VARIANTS[k]), worst = worst_gradient(&f, &together);
+            if (!(fabs(loss - want) < 1e-6 + 2 * own_loss) || !(worst < 1e-6 + 4 * own_worst))
+                fail_msg("%s, variant %zu: loss off by %.1e, a gradient by %.1e", golden->name, k, loss - want, worst);
+            fixture_stop(&f);
+        }
+        fixture_release(&f);
+    }
+    freezes = NULL;
 }
 
 /* Within twice the error of transformers in bf16. */
@@ -943,6 +1003,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_fp32),
+        cmocka_unit_test(test_frozen_tensors),
         cmocka_unit_test(test_golden_bf16),
         cmocka_unit_test(test_recompute_changes_no_bit),
         cmocka_unit_test(test_inputs_may_be_away),
