@@ -298,6 +298,31 @@ __device__ __forceinline__ void load_weight(float (&w)[V], const struct norm_bwd
 /* The sums of a thread's columns over its rows, in the order of a part. */
 enum { SUM_WEIGHT, SUM_BIAS, SUM_DX };
 
+/* A row's statistics, and the means of g and g · n over it. */
+struct bwd_row {
+    float mean, rstd, mean_g, mean_gn;
+};
+
+/* w, the weights of a vector, becomes its dx; the vector's elements are added to the sums of their columns. */
+template <typename T, int SUMS, int HELD, int V>
+__device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUMS][HELD][V], int k, const pack<T, V> &x,
+                                                const pack<T, V> &dy, const pack<T, V> &dres, bool with_dres,
+                                                const struct bwd_row &row)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float d = to_float(dy.at[v]), n = (to_float(x.at[v]) - row.mean) * row.rstd;
+        sums[SUM_WEIGHT][k][v] = fmaf(d, n, sums[SUM_WEIGHT][k][v]);
+        if constexpr (SUMS > SUM_BIAS)
+            sums[SUM_BIAS][k][v] += d;
+        w[v] = row.rstd * (fmaf(d, w[v], -row.mean_g) - n * row.mean_gn);
+        if (with_dres)
+            w[v] += to_float(dres.at[v]);
+        if constexpr (SUMS > SUM_DX)
+            sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
+    }
+}
+
 /* Threads at most that hold vectors of a row: as many as leave room for their registers. */
 template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
 
@@ -341,25 +366,15 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
             add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
-        const float mean_g = layer ? sums[0] / static_cast<float>(C) : 0, mean_gn = sums[1] / static_cast<float>(C);
+        const struct bwd_row of_row = {mean, rstd, layer ? sums[0] / static_cast<float>(C) : 0,
+                                       sums[1] / static_cast<float>(C)};
 
         each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
             if (!WHOLE)
                 read(k, j);
             load_weight<T>(w, a, j * V);
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
-                over_rows[SUM_WEIGHT][k][v] = fmaf(d, n, over_rows[SUM_WEIGHT][k][v]);
-                if constexpr (SUMS > SUM_BIAS)
-                    over_rows[SUM_BIAS][k][v] += d;
-                w[v] = rstd * (fmaf(d, w[v], -mean_g) - n * mean_gn);
-                if (a.dres)
-                    w[v] += to_float(held_dres[k].at[v]);
-                if constexpr (SUMS > SUM_DX)
-                    over_rows[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
-            }
+            norm_bwd_vector(w, over_rows, k, held_x[k], held_dy[k], held_dres[k], a.dres, of_row);
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
             if (!WHOLE) /* the registers serve the next vector: the sums are kept in the workspace */
 #pragma unroll
