@@ -10,6 +10,7 @@
 #include "ckpt/checkpoint_reader.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,12 +41,8 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
                                struct error *err)
 {
     enum status status = STATUS_OK;
-    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
-    struct reader *reader = checkpoint ? calloc(1, sizeof *reader) : NULL;
-    if (checkpoint)
-        checkpoint->private_ = reader;
-    if (!reader)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
+    struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
+    struct reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
@@ -53,7 +50,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     const struct manifest *manifest = reader->manifest;
     if (files)
         TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
-    TRY_GOTO(checkpoint_files_init(&reader->files, checkpoint->path, manifest, err));
+    checkpoint_files_init(&reader->files, checkpoint->path, manifest);
     checkpoint->manifest = manifest->root;
     checkpoint->position = manifest->position;
     checkpoint->spec = manifest->spec;
@@ -81,11 +78,9 @@ void checkpoint_close(struct checkpoint *checkpoint)
     if (!checkpoint)
         return;
     struct reader *reader = reader_of(checkpoint);
-    if (reader) {
-        checkpoint_files_release(&reader->files);
-        manifest_free(reader->manifest);
-        free(reader);
-    }
+    checkpoint_files_release(&reader->files);
+    manifest_free(reader->manifest);
+    free(reader);
     free(checkpoint);
 }
 

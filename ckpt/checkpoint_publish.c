@@ -7,12 +7,12 @@
 #include "core/faults.h"
 #include "core/io.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* Collects the rank files as the ranks reported them; this rank must see them as well. */
 static enum status collect_rank_files(struct checkpoint_saving *save, struct error *err)
@@ -77,7 +77,6 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
 static enum status read_back(const struct checkpoint_saving *save, struct error *err)
 {
     char path[FS_PATH_MAX], *data;
-    size_t bytes;
     struct manifest *manifest;
     TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(checkpoint_reads_from_disk(path, err));
@@ -87,11 +86,8 @@ static enum status read_back(const struct checkpoint_saving *save, struct error 
         const struct manifest_file *file = &save->files[i];
         TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
         TRY(checkpoint_reads_from_disk(path, err));
-        TRY(fs_read_file(path, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
-        bool same = (int64_t)bytes == file->bytes && XXH3_64bits(data, bytes) == file->checksum;
+        TRY(manifest_read_file(save->tmp, file, &data, err));
         free(data);
-        if (!same)
-            return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: it does not match its checksum", path);
     }
     return STATUS_OK;
 }
@@ -180,9 +176,7 @@ static void tidy(const struct checkpoint_saving *save)
 enum status checkpoint_publish(struct checkpoint_saving *save, struct error *err)
 {
     enum status status;
-    save->files = calloc((size_t)save->world + TOKENIZER_FILES_MAX, sizeof *save->files);
-    if (!save->files)
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
+    save->files = memory_zeroed((size_t)save->world + TOKENIZER_FILES_MAX, sizeof *save->files);
     TRY(collect_rank_files(save, err));
     TRY(copy_tokenizer(save, err));
     TRY(write_manifest(save, err));

@@ -9,20 +9,12 @@
 
 #include "ckpt/checkpoint_reader.h"
 #include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include <xxhash.h>
-
-enum { COPY_BYTES = 1 << 20 };
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -40,39 +32,6 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
     return status;
 }
 
-/* Verifies a file that one checksum covers as a whole. */
-static enum status verify_whole(const struct checkpoint *checkpoint, const struct manifest_file *file,
-                                struct error *err)
-{
-    enum status status = STATUS_OK;
-    char path[FS_PATH_MAX];
-    int fd = -1;
-    int64_t bytes;
-    XXH3_state_t *hash = XXH3_createState();
-    uint8_t *buffer = malloc(COPY_BYTES);
-    if (!hash || !buffer)
-        TRY_END(error_set(err, STATUS_DEVICE, "out of memory for '%s'", file->name));
-    XXH3_64bits_reset(hash);
-    TRY_END(fs_join(path, checkpoint->path, file->name, STATUS_CHECKPOINT, err));
-    TRY_END(fs_open_read(path, STATUS_CHECKPOINT, &fd, &bytes, err));
-    for (int64_t at = 0; at < file->bytes;) {
-        size_t n = file->bytes - at < COPY_BYTES ? (size_t)(file->bytes - at) : COPY_BYTES;
-        TRY_END(fs_pread(fd, path, buffer, n, at, STATUS_CHECKPOINT, err));
-        XXH3_64bits_update(hash, buffer, n);
-        at += (int64_t)n;
-    }
-    if (XXH3_64bits_digest(hash) != file->checksum)
-        status = error_set(err, STATUS_CHECKPOINT,
-                           "'%s' is damaged at offset 0: its %" PRId64 " bytes do not match their checksum", path,
-                           file->bytes);
-end:
-    if (fd >= 0)
-        io_close(fd);
-    free(buffer);
-    XXH3_freeState(hash);
-    return status;
-}
-
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
 {
     struct reader *reader = reader_of(checkpoint);
@@ -81,8 +40,11 @@ enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part
     TRY(checkpoint_stream_new_part(&reader->files, part, parts, &stream, err));
     enum status status = checkpoint_stream_verify(stream, err);
     checkpoint_stream_free(stream);
-    for (int i = manifest->world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++)
-        status = verify_whole(checkpoint, &manifest->files[i], err);
+    for (int i = manifest->world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
+        char *data = NULL;
+        status = manifest_read_file(checkpoint->path, &manifest->files[i], &data, err);
+        free(data);
+    }
     return status;
 }
 

@@ -1,6 +1,7 @@
 #include "ckpt/checkpoint_stream.h"
 
 #include "core/fsutil.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -39,14 +40,10 @@ static int most_open(void)
     return limit.rlim_cur / 2 < MANIFEST_MAX_WORLD ? (int)(limit.rlim_cur / 2) : MANIFEST_MAX_WORLD;
 }
 
-enum status checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest,
-                                  struct error *err)
+void checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest)
 {
     *files = (struct checkpoint_files){.folder = folder, .manifest = manifest, .most_open = most_open()};
-    files->files = calloc((size_t)manifest->world, sizeof *files->files);
-    if (!files->files)
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder);
-    return STATUS_OK;
+    files->files = memory_zeroed((size_t)manifest->world, sizeof *files->files);
 }
 
 /* Closes a rank's file if it is open; after a failure it is opened anew. */
@@ -67,7 +64,8 @@ void checkpoint_files_close(struct checkpoint_files *files)
 
 void checkpoint_files_release(struct checkpoint_files *files)
 {
-    checkpoint_files_close(files);
+    if (files->files)
+        checkpoint_files_close(files);
     free(files->files);
 }
 
@@ -205,9 +203,7 @@ enum status checkpoint_stream_new(struct checkpoint_files *files, const struct r
                                   const struct checkpoint_range *ranges, int count, struct checkpoint_stream **out,
                                   struct error *err)
 {
-    struct checkpoint_stream *stream = calloc(1, sizeof *stream);
-    if (!stream)
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", files->folder);
+    struct checkpoint_stream *stream = memory_zeroed(1, sizeof *stream);
     *stream = (struct checkpoint_stream){.files = files, .retry = *retry, .ranges = ranges, .count = count};
     int64_t frames = 0;
     for (int i = 0; i < count; i++)
@@ -230,9 +226,7 @@ enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part,
     const int64_t each = files->manifest->files[0].num_frames;
     int64_t first, frames;
     checkpoint_part_frames(files->manifest, part, parts, &first, &frames);
-    struct checkpoint_stream *stream = calloc(1, sizeof *stream);
-    if (!stream)
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", files->folder);
+    struct checkpoint_stream *stream = memory_zeroed(1, sizeof *stream);
     stream->files = files;
     stream->in_share = frames;
     stream->span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};

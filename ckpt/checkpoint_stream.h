@@ -19,9 +19,7 @@ struct checkpoint_files {
     int newest; /* the one that was opened last, if it is open */
 };
 
-/* STATUS_DEVICE: out of memory. */
-enum status checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest,
-                                  struct error *err);
+void checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest);
 /* Closes those that are open; they are opened anew when they are needed. No stream may be reading. */
 void checkpoint_files_close(struct checkpoint_files *files);
 void checkpoint_files_release(struct checkpoint_files *files);

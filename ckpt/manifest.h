@@ -78,6 +78,10 @@ enum status manifest_load(const char *folder, bool files, struct manifest **mani
 enum status manifest_check_files(const struct manifest *manifest, const char *folder, int first, int end,
                                  struct error *err);
 
+/* Reads a file that one checksum covers as a whole, and verifies it. The caller frees *data, which has file->bytes
+ * bytes. */
+enum status manifest_read_file(const char *folder, const struct manifest_file *file, char **data, struct error *err);
+
 void manifest_free(struct manifest *manifest);
 
 /* The required contents of rank file `rank`; borrows from the manifest. */

@@ -1,5 +1,6 @@
 /* rankfile_frames.c: see rankfile_frames.h. */
 #include "ckpt/rankfile_frames.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
@@ -14,11 +15,6 @@ const char rankfile_magic[8] = "ZTRRANK";
 static void put_u64(uint8_t *p, uint64_t v)
 {
     memcpy(p, &v, sizeof v);
-}
-
-enum status rankfile_out_of_memory(const char *path, struct error *err)
-{
-    return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint file '%s'", path);
 }
 
 /* ---- teams --------------------------------------------------------------- */
@@ -57,34 +53,28 @@ void rankfile_scratch_free(struct frame_scratch *scratch, int threads)
 /* Byte planes of floats have a skewed distribution of bytes but hardly any repetition: a search for short matches costs
  * time and finds matches that do not pay. Up to level 3, only long matches are searched, in a small table (2.3 times as
  * fast as zstd's level 3, and smaller: docs/checkpoint-format.md has the measurements); higher levels are zstd's. */
-static bool set_level(ZSTD_CCtx *compress, int level)
+static void set_level(ZSTD_CCtx *compress, int level)
 {
     bool ok = !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_compressionLevel, level));
     if (level <= 3)
         ok = ok && !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_strategy, ZSTD_fast)) &&
              !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_minMatch, 7)) &&
              !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_hashLog, 12));
-    return ok;
+    ASSERT(ok);
 }
 
 struct frame_scratch *rankfile_scratch_new(int threads, int level)
 {
-    struct frame_scratch *scratch = calloc((size_t)threads, sizeof *scratch);
-    for (int i = 0; scratch && i < threads; i++) {
+    struct frame_scratch *scratch = memory_zeroed((size_t)threads, sizeof *scratch);
+    for (int i = 0; i < threads; i++) {
         struct frame_scratch *s = &scratch[i];
-        s->planes = malloc(FRAME_RAW_BYTES);
-        bool ok = s->planes != NULL;
-        if (level > 0) {
-            s->compress = ZSTD_createCCtx();
-            ok = ok && s->compress && set_level(s->compress, level);
-        } else if (level < 0) {
-            s->decompress = ZSTD_createDCtx();
-            ok = ok && s->decompress;
-        }
-        if (!ok) {
-            rankfile_scratch_free(scratch, threads);
-            return NULL;
-        }
+        s->planes = memory_alloc(FRAME_RAW_BYTES);
+        s->compress = level > 0 ? ZSTD_createCCtx() : NULL;
+        s->decompress = level < 0 ? ZSTD_createDCtx() : NULL;
+        if (level != 0 && !s->compress && !s->decompress)
+            memory_exhausted(0);
+        if (s->compress)
+            set_level(s->compress, level);
     }
     return scratch;
 }

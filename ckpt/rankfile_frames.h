@@ -85,9 +85,6 @@ void rankfile_entry_encode(const struct frame *frame, uint8_t *entry);
 /* Fills in state, unit, first and count of the frame that follows `before` (NULL: of the first frame). */
 void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame);
 
-/* "out of memory for the checkpoint file 'path'" */
-enum status rankfile_out_of_memory(const char *path, struct error *err);
-
 /* ---- teams --------------------------------------------------------------- */
 
 /* The number of threads of a team, and this thread's number in it. */
@@ -101,7 +98,7 @@ struct frame_scratch {
     ZSTD_DCtx *decompress;
 };
 
-/* level: of compression; 0: no compression; -1: for reading. NULL: out of memory. */
+/* level: of compression; 0: no compression; -1: for reading. */
 struct frame_scratch *rankfile_scratch_new(int threads, int level);
 void rankfile_scratch_free(struct frame_scratch *scratch, int threads); /* NULL is allowed */
 

@@ -5,6 +5,7 @@
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/io.h"
+#include "core/memory.h"
 #include "core/storage/uncached_read.h"
 
 #include <inttypes.h>
@@ -91,7 +92,6 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
                               struct error *err)
 {
     enum status status = STATUS_OK;
-    uint8_t *index = NULL; /* header, then table with its head */
     if (bytes != facts->bytes)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
@@ -102,10 +102,8 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
     if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
         return damaged(file->path, 0, "its size is impossible for these slices", err);
 
-    index = malloc((size_t)(HEADER_BYTES + table_bytes));
-    file->frames = malloc((size_t)file->num_frames * sizeof *file->frames);
-    if (!index || !file->frames)
-        TRY_END(rankfile_out_of_memory(file->path, err));
+    uint8_t *index = memory_alloc((size_t)(HEADER_BYTES + table_bytes)); /* header, then table with its head */
+    file->frames = memory_alloc((size_t)file->num_frames * sizeof *file->frames);
     TRY_END(fs_pread(file->fd, file->path, index, HEADER_BYTES, 0, STATUS_CHECKPOINT, err));
     TRY_END(fs_pread(file->fd, file->path, index + HEADER_BYTES, (size_t)table_bytes, table_offset, STATUS_CHECKPOINT,
                      err));
@@ -126,18 +124,14 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
                           struct rankfile **out, struct error *err)
 {
     enum status status = STATUS_OK;
-    struct rankfile *file = calloc(1, sizeof *file);
-    if (!file)
-        return rankfile_out_of_memory(path, err);
+    struct rankfile *file = memory_zeroed(1, sizeof *file);
     file->fd = -1;
     atomic_init(&file->owners, 1);
     file->shape = *shape;
     file->num_frames = rankfile_num_frames(shape);
     ASSERT(file->num_frames > 0);
-    file->path = strdup(path);
-    file->first_frame = calloc((size_t)shape->num_units + 1, sizeof *file->first_frame);
-    if (!file->path || !file->first_frame)
-        TRY_GOTO(rankfile_out_of_memory(path, err));
+    file->path = memory_text(path);
+    file->first_frame = memory_zeroed((size_t)shape->num_units + 1, sizeof *file->first_frame);
     for (int unit = 0; unit < shape->num_units; unit++)
         file->first_frame[unit + 1] = file->first_frame[unit] + frames_of(shape->slice[unit]);
     int64_t bytes;
@@ -213,13 +207,9 @@ enum status rankfile_stream_new(const struct rankfile_source *named, int64_t fra
                                              .read = read_piece,
                                              .again = named->again,
                                              .release = release_piece};
-    struct rankfile_stream *stream = calloc(1, sizeof *stream);
-    if (!stream)
-        return error_set(err, STATUS_DEVICE, "out of memory for reading a checkpoint");
+    struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
     stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
     stream->scratch = rankfile_scratch_new(stream->threads, -1);
-    if (!stream->scratch)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading a checkpoint"));
     TRY_GOTO(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
     *out = stream;
     return STATUS_OK;
@@ -281,7 +271,7 @@ static enum status frame_unpack(const struct rankfile *file, struct frame_scratc
         return damaged(file->path, frame->offset, "the frame's content size differs from the table's", err);
     size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, stored, frame->stored);
     if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
-        return rankfile_out_of_memory(file->path, err);
+        memory_exhausted(0);
     if (got != bytes)
         return damaged(file->path, frame->offset,
                        ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);

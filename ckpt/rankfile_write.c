@@ -7,6 +7,7 @@
 #include "core/faults.h"
 #include "core/heartbeat.h"
 #include "core/io.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,23 +131,19 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
                                 struct rankfile_writer **out, struct error *err)
 {
     enum status status = STATUS_OK;
-    struct rankfile_writer *writer = calloc(1, sizeof *writer);
-    if (!writer)
-        return rankfile_out_of_memory(path, err);
+    struct rankfile_writer *writer = memory_zeroed(1, sizeof *writer);
     writer->fd = -1;
     writer->level = level;
     writer->shape = *shape;
     writer->num_frames = rankfile_num_frames(shape);
     ASSERT(writer->num_frames > 0);
     writer->threads = rankfile_team_size();
-    writer->path = strdup(path);
-    writer->frames = calloc((size_t)writer->num_frames, sizeof *writer->frames);
+    writer->path = memory_text(path);
+    writer->frames = memory_zeroed((size_t)writer->num_frames, sizeof *writer->frames);
     writer->scratch = rankfile_scratch_new(writer->threads, level);
-    writer->batch = malloc((size_t)writer->threads * BATCH_FRAMES * FRAME_MAX_STORED);
-    writer->index = XXH3_createState();
-    if (!writer->path || !writer->frames || !writer->scratch || !writer->batch || !writer->index)
-        TRY_GOTO(rankfile_out_of_memory(path, err));
-
+    writer->batch = memory_alloc((size_t)writer->threads * BATCH_FRAMES * FRAME_MAX_STORED);
+    if (!(writer->index = XXH3_createState()))
+        memory_exhausted(0);
     writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         int code = errno;
@@ -180,7 +177,7 @@ static enum status frame_compress(const struct rankfile_writer *writer, struct f
     } else {
         length = ZSTD_compress2(scratch->compress, stored, FRAME_MAX_STORED, scratch->planes, bytes);
         if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
-            return rankfile_out_of_memory(writer->path, err);
+            memory_exhausted(0);
         if (ZSTD_isError(length))
             return error_set(err, STATUS_BUG, "cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
     }
@@ -234,9 +231,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
 {
     ASSERT(writer->done == writer->num_frames);
     size_t bytes = TABLE_HEAD_BYTES + (size_t)writer->num_frames * ENTRY_BYTES;
-    uint8_t *table = malloc(bytes);
-    if (!table)
-        return rankfile_out_of_memory(writer->path, err);
+    uint8_t *table = memory_alloc(bytes);
     put_u32(table, SKIPPABLE_TABLE);
     put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
     for (int64_t i = 0; i < writer->num_frames; i++)

@@ -2,6 +2,7 @@
 #include "ckpt/read_ahead.h"
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/storage/uncached_read.h"
 #include "core/thread.h"
 
@@ -107,19 +108,18 @@ static void *fetch_all(void *argument)
     return NULL;
 }
 
+/* The buffers, and a place for each. */
 static enum status ring_new(struct read_ahead *ahead, struct error *err)
 {
     size_t stride;
-    bool enough = true;
-    ahead->ring = calloc((size_t)ahead->slots, sizeof *ahead->ring);
+    ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
     ahead->buffers = uncached_memory(ahead->source.buffer_bytes, (size_t)ahead->slots, &stride);
-    for (int i = 0; ahead->ring && ahead->buffers && i < ahead->slots; i++) {
-        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
-        ahead->ring[i].place = calloc(1, ahead->source.place_bytes);
-        enough &= ahead->ring[i].place != NULL;
-    }
-    if (!ahead->ring || !ahead->buffers || !enough)
+    if (!ahead->buffers)
         return error_set(err, STATUS_DEVICE, "out of memory for reading ahead");
+    for (int i = 0; i < ahead->slots; i++) {
+        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
+        ahead->ring[i].place = memory_zeroed(1, ahead->source.place_bytes);
+    }
     return STATUS_OK;
 }
 
@@ -127,9 +127,7 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
                            struct error *err)
 {
     enum status status = STATUS_OK;
-    struct read_ahead *ahead = calloc(1, sizeof *ahead);
-    if (!ahead)
-        return error_set(err, STATUS_DEVICE, "out of memory for reading ahead");
+    struct read_ahead *ahead = memory_zeroed(1, sizeof *ahead);
     ahead->source = *source;
     ahead->pieces = pieces;
     ahead->slots = pieces < READ_AHEAD + users ? (int)pieces : READ_AHEAD + users;

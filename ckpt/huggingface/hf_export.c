@@ -23,7 +23,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32 */, NAME_BYTES = 256 };
 
@@ -110,7 +109,7 @@ static void shard_name(const struct exporter *exporter, int shard, char name[NAM
         snprintf(name, NAME_BYTES, "model-%05d-of-%05d.safetensors", shard + 1, exporter->num_shards);
 }
 
-/* The header of a shard after its length, padded with blanks to a multiple of 8; from malloc(), NULL if that fails. */
+/* The header of a shard after its length, padded with blanks to a multiple of 8. The caller frees it. */
 static char *shard_header(const struct exporter *exporter, int shard, size_t *size)
 {
     static const char *const DTYPES[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
@@ -129,20 +128,16 @@ static char *shard_header(const struct exporter *exporter, int shard, size_t *si
                                       "data_offsets", offset, end));
         offset = end;
     }
-    char *text = json_dumps(root, JSON_COMPACT), *header = NULL;
+    char *text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
-    if (text) {
-        size_t length = strlen(text), padded = (length + 7) / 8 * 8;
-        header = malloc(SAFETENSORS_PREFIX + padded);
-        if (header) {
-            for (int i = 0; i < SAFETENSORS_PREFIX; i++)
-                header[i] = (char)(padded >> (8 * i) & 0xff);
-            memset(header + SAFETENSORS_PREFIX, ' ', padded);
-            memcpy(header + SAFETENSORS_PREFIX, text, length);
-            *size = SAFETENSORS_PREFIX + padded;
-        }
-        free(text);
-    }
+    size_t length = strlen(text), padded = (length + 7) / 8 * 8;
+    char *header = memory_alloc(SAFETENSORS_PREFIX + padded);
+    for (int i = 0; i < SAFETENSORS_PREFIX; i++)
+        header[i] = (char)(padded >> (8 * i) & 0xff);
+    memset(header + SAFETENSORS_PREFIX, ' ', padded);
+    memcpy(header + SAFETENSORS_PREFIX, text, length);
+    free(text);
+    *size = SAFETENSORS_PREFIX + padded;
     return header;
 }
 
@@ -200,16 +195,15 @@ static enum status write_tensor(struct exporter *exporter, const struct tensor_i
 
 static enum status write_shard(struct exporter *exporter, int shard, struct error *err)
 {
-    char name[NAME_BYTES], path[FS_PATH_MAX], *header = NULL;
-    size_t size = 0;
+    char name[NAME_BYTES], path[FS_PATH_MAX];
+    size_t size;
     enum status status;
     shard_name(exporter, shard, name);
     TRY(add_file(exporter, name, path, err));
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_set(err, STATUS_DATA, "cannot create '%s': %s", path, strerror(errno));
-    if (!(header = shard_header(exporter, shard, &size)))
-        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", name));
+    char *header = shard_header(exporter, shard, &size);
     TRY_END(fs_write(fd, path, header, size, STATUS_DATA, err));
     for (int i = 0; i < exporter->table.num_tensors; i++)
         if (exporter->shard_of[i] == shard)
@@ -257,21 +251,17 @@ static enum status tokenizer_place(const struct exporter *exporter, const char *
 static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
 {
     struct manifest *manifest;
-    char from[FS_PATH_MAX], to[FS_PATH_MAX], *data = NULL;
-    size_t bytes;
+    char to[FS_PATH_MAX], *data = NULL;
     enum status status = STATUS_OK;
     TRY(manifest_load(exporter->checkpoint->path, true, &manifest, err));
     for (int i = manifest->world; i < manifest->num_files; i++) {
         const struct manifest_file *file = &manifest->files[i];
-        TRY_END(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));
         if (strcmp(file->name, CONFIG_FILE) == 0 || strncmp(file->name, "model", 5) == 0)
-            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s' is not a tokenizer file", from));
-        TRY_END(fs_read_file(from, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
-        if (XXH3_64bits(data, bytes) != file->checksum)
-            TRY_END(
-                error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: it does not match the manifest's checksum", from));
+            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s/%s' is not a tokenizer file", exporter->checkpoint->path,
+                              file->name));
+        TRY_END(manifest_read_file(exporter->checkpoint->path, file, &data, err));
         TRY_END(tokenizer_place(exporter, file->name, to, err));
-        TRY_END(fs_write_file(to, data, bytes, STATUS_DATA, err));
+        TRY_END(fs_write_file(to, data, (size_t)file->bytes, STATUS_DATA, err));
         free(data);
         data = NULL;
     }
@@ -299,11 +289,9 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     TRY_END(tensor_table_build(&exporter.desc, &exporter.table, err));
     checkpoint_freeze_table(checkpoint, &exporter.table);
     TRY_END(checkpoint_check_table(checkpoint, &exporter.table, err));
-    exporter.shard_of = calloc((size_t)exporter.table.num_tensors, sizeof *exporter.shard_of);
-    exporter.window = malloc(WINDOW * sizeof *exporter.window);
-    exporter.converted = malloc(WINDOW * sizeof *exporter.converted);
-    if (!exporter.shard_of || !exporter.window || !exporter.converted)
-        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: export"));
+    exporter.shard_of = memory_zeroed((size_t)exporter.table.num_tensors, sizeof *exporter.shard_of);
+    exporter.window = memory_alloc(WINDOW * sizeof *exporter.window);
+    exporter.converted = memory_alloc(WINDOW * sizeof *exporter.converted);
     plan_shards(&exporter, max_shard_bytes > 0 ? max_shard_bytes : DEFAULT_SHARD_BYTES);
 
     if (mkdir(out, 0777) != 0)

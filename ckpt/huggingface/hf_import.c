@@ -17,6 +17,7 @@
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/printable.h"
 #include "core/string_list.h"
 
@@ -97,9 +98,7 @@ static enum status read_index(struct import *import, const char *path, struct er
         return error_set(err, STATUS_DATA, "%s: weight_map must be an object with tensor names", path);
 
     size_t count = json_object_size(import->weight_map);
-    const char **names = calloc(count, sizeof *names), *tensor;
-    if (!names)
-        return error_set(err, STATUS_DEVICE, "out of memory: index of %zu tensors", count);
+    const char **names = memory_alloc(count * sizeof *names), *tensor;
     enum status status = STATUS_OK;
     json_t *value;
     size_t n = 0;
@@ -559,12 +558,10 @@ static enum status import_begin(struct import *import, const struct huggingface_
                               .ignore = source->ignore,
                               .tied_head.file = -1,
                               .open_file = -1};
-    import->by_name = calloc(tensors, sizeof *import->by_name);
-    import->sources = calloc(tensors, sizeof *import->sources);
-    import->staging = malloc(STAGING);
-    import->compared = malloc(STAGING);
-    if (!import->by_name || !import->sources || !import->staging || !import->compared)
-        return error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors);
+    import->by_name = memory_zeroed(tensors, sizeof *import->by_name);
+    import->sources = memory_zeroed(tensors, sizeof *import->sources);
+    import->staging = memory_alloc(STAGING);
+    import->compared = memory_alloc(STAGING);
     for (size_t i = 0; i < tensors; i++) {
         import->by_name[i] = &table->tensors[i];
         import->sources[i].file = -1;

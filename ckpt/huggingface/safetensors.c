@@ -8,6 +8,7 @@
 
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -146,9 +147,7 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
     const int64_t header_end = SAFETENSORS_PREFIX + (int64_t)header_bytes;
     const char *name;
     json_t *value;
-    out->entries = calloc(json_object_size(root) + 1, sizeof *out->entries);
-    if (!out->entries)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", where));
+    out->entries = memory_zeroed(json_object_size(root) + 1, sizeof *out->entries);
     json_object_foreach(root, name, value)
     {
         if (strcmp(name, "__metadata__") == 0) {
@@ -157,8 +156,7 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
             continue;
         }
         struct safetensors_entry *entry = &out->entries[out->count++];
-        if (!(entry->name = strdup(name)))
-            TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", where));
+        entry->name = memory_text(name);
         TRY_GOTO(parse_entry(value, header_end, file_bytes - header_end, where, entry, err));
     }
     TRY_GOTO(check_cover(out, header_end, file_bytes, where, err));

@@ -9,6 +9,7 @@
 #include "comm/zero/zero.h"
 
 #include "comm/zero/zero_internal.h"
+#include "core/memory.h"
 #include "core/round_up.h"
 
 #include <stdlib.h>
@@ -106,9 +107,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(config->layout->num_trained >= 2 && (!comm || comm_world(comm) == config->layout->world));
     enum status status;
     *zero = NULL;
-    struct zero *z = calloc(1, sizeof *z);
-    if (!z)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct zero *z = memory_zeroed(1, sizeof *z);
     z->config = *config;
     z->config.disk = config->disk ? config->disk : &local_disk;
     z->device = device;
@@ -133,18 +132,13 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
         z->places[p].unit = z->buckets[p].unit = -1;
 
     size_t units = (size_t)z->units;
-    z->reduced = calloc(units, sizeof *z->reduced);
-    z->fetched = calloc(units, sizeof *z->fetched);
-    z->open = calloc(units, sizeof *z->open);
-    z->bad_rank_records = calloc(ZERO_STEPS * units, sizeof *z->bad_rank_records);
-    z->ranges = calloc((size_t)table->num_tensors, sizeof *z->ranges);
-    z->first_range = calloc(units + 1, sizeof *z->first_range);
-    z->segments = calloc((size_t)table->num_tensors, sizeof *z->segments);
-    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank_records || !z->ranges || !z->first_range ||
-        !z->segments) {
-        status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto fail;
-    }
+    z->reduced = memory_zeroed(units, sizeof *z->reduced);
+    z->fetched = memory_zeroed(units, sizeof *z->fetched);
+    z->open = memory_zeroed(units, sizeof *z->open);
+    z->bad_rank_records = memory_zeroed(ZERO_STEPS * units, sizeof *z->bad_rank_records);
+    z->ranges = memory_zeroed((size_t)table->num_tensors, sizeof *z->ranges);
+    z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
+    z->segments = memory_zeroed((size_t)table->num_tensors, sizeof *z->segments);
     build_ranges(z);
     zero_verbs_init(z);
     TRY_GOTO(zero_offload_params_init(z, err));
@@ -158,35 +152,28 @@ fail:
     return status;
 }
 
-static void free_event(struct event *event)
-{
-    if (event)
-        event_free(event);
-}
-
 void zero_free(struct zero *z)
 {
     if (!z)
         return;
-    if (z->stream)
-        stream_free(z->stream);
+    stream_free(z->stream);
     zero_offload_close(z); /* after that stream, which waits for its events */
     zero_offload_params_release(z);
     for (int u = 0; u < z->units; u++) {
-        free_event(z->reduced ? z->reduced[u] : NULL);
-        free_event(z->fetched ? z->fetched[u] : NULL);
+        event_free(z->reduced[u]);
+        event_free(z->fetched[u]);
     }
     for (int p = 0; p < PLACES; p++) {
-        free_event(z->places[p].gathered);
-        free_event(z->places[p].released);
-        free_event(z->buckets[p].reduced);
-        free_event(z->wires[p].sent);
+        event_free(z->places[p].gathered);
+        event_free(z->places[p].released);
+        event_free(z->buckets[p].reduced);
+        event_free(z->wires[p].sent);
     }
-    free_event(z->computed);
-    free_event(z->updated);
-    free_event(z->drained);
+    event_free(z->computed);
+    event_free(z->updated);
+    event_free(z->drained);
     for (int i = 0; i < ZERO_STEPS; i++)
-        free_event(z->done[i]);
+        event_free(z->done[i]);
     if (z->host_slice && !z->host_slice_planned)
         device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
     if (z->records)

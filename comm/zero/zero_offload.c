@@ -20,6 +20,7 @@
  * alone, and the users of a unit wait for its copy up alone. On the CPU device the stream `host` is inline, so that
  * AdamW has all threads; on a GPU it runs host functions. */
 #include "comm/zero/zero_internal.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,10 +102,8 @@ enum status zero_offload_open(struct zero *z, struct error *err)
         TRY(event_new(z->device, &o->staging[i].filled, err));
         TRY(event_new(z->device, &o->staging[i].d2h_done, err));
     }
-    o->d2h_done = calloc((size_t)z->units, sizeof *o->d2h_done);
-    o->h2d_done = calloc((size_t)z->units, sizeof *o->h2d_done);
-    if (!o->d2h_done || !o->h2d_done)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    o->d2h_done = memory_zeroed((size_t)z->units, sizeof *o->d2h_done);
+    o->h2d_done = memory_zeroed((size_t)z->units, sizeof *o->h2d_done);
     for (int u = o->first_unit; u < z->units; u++) {
         TRY(event_new(z->device, &o->d2h_done[u], err));
         TRY(event_new(z->device, &o->h2d_done[u], err));
@@ -127,9 +126,9 @@ void zero_offload_close(struct zero *z)
         event_free(o->staging[i].filled);
         event_free(o->staging[i].d2h_done);
     }
-    for (int u = 0; u < z->units; u++) {
-        event_free(o->d2h_done ? o->d2h_done[u] : NULL);
-        event_free(o->h2d_done ? o->h2d_done[u] : NULL);
+    for (int u = 0; o->h2d_done && u < z->units; u++) {
+        event_free(o->d2h_done[u]);
+        event_free(o->h2d_done[u]);
     }
     free(o->d2h_done);
     free(o->h2d_done);

@@ -82,26 +82,18 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
     return STATUS_OK;
 }
 
-static void free_event(struct event *event)
-{
-    if (event)
-        event_free(event);
-}
-
 void zero_offload_params_release(struct zero *z)
 {
     struct offloaded_params *offload = &z->offloaded_params;
-    if (offload->h2d)
-        stream_free(offload->h2d);
-    if (offload->d2h)
-        stream_free(offload->d2h);
+    stream_free(offload->h2d);
+    stream_free(offload->d2h);
     slice_file_free(offload->disk);
     for (int u = 0; offload->settled && u < z->all_units; u++)
-        free_event(offload->settled[u]);
+        event_free(offload->settled[u]);
     free(offload->settled);
     for (int p = 0; p < PLACES; p++) {
-        free_event(z->places[p].staged);
-        free_event(z->places[p].d2h_done);
+        event_free(z->places[p].staged);
+        event_free(z->places[p].d2h_done);
     }
 }
 

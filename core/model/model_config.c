@@ -613,21 +613,17 @@ static void read_llama_family(struct config_reader *reader, struct model_desc *d
 }
 
 /* What a family leaves as it is. head_dim is known. */
-static void set_usual(struct config_reader *reader, struct model_desc *desc)
+static void set_usual(struct model_desc *desc)
 {
     desc->embedding_multiplier = desc->residual_multiplier = desc->logit_multiplier = 1;
     desc->attention_scale = 1 / sqrt((double)desc->head_dim);
-    desc->layers = calloc((size_t)desc->num_layers, sizeof *desc->layers);
-    if (!desc->layers)
-        reader_fail(reader, STATUS_DEVICE, "out of memory for a description of %" PRId64 " layers", desc->num_layers);
+    desc->layers = memory_zeroed((size_t)desc->num_layers, sizeof *desc->layers);
 }
 
 /* The keys that depend on the family; the sizes are known. */
 static void read_parts(struct config_reader *reader, struct model_desc *desc)
 {
-    set_usual(reader, desc);
-    if (!desc->layers)
-        return;
+    set_usual(desc);
     check_tables(reader, desc);
     if (desc->family == FAMILY_GPT2)
         read_gpt2(reader, desc);
