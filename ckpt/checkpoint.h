@@ -157,7 +157,7 @@ struct checkpoint {
     int64_t bytes;
     enum dtype dtype;
     struct retry retry; /* how checkpoint_read() and checkpoint_load() retry a failing disk; all zero: they do not */
-    void *private_;     /* parsed manifest and open files (checkpoint_reader.h) */
+    void *private_;     /* parsed manifest and open files (checkpoint_stream.h) */
 };
 
 /* Opens `dir`: a checkpoint, or the newest valid checkpoint of a run folder (<run> or <run>/checkpoints); each newer

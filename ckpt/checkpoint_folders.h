@@ -72,3 +72,16 @@ enum status checkpoint_remove_tree(const char *path, struct error *err);
 
 /* Deletes everything in dir whose name begins with .tmp-; a failure is a warning. */
 void checkpoint_sweep(const char *dir);
+
+/* ---- small files of a checkpoint that is being written ------------------- */
+
+/* "cannot WHAT 'path': …", of errno, which is the error's cause. A full disk gets a hint. Returns STATUS_CHECKPOINT. */
+enum status checkpoint_io_error(const char *what, const char *path, struct error *err);
+
+/* Creates folder/name with all of its bytes, and fsyncs it. The name must not exist. Ticks progress. */
+enum status checkpoint_put_file(const char *folder, const char *name, const void *data, size_t bytes,
+                                struct error *err);
+
+/* Drops the cached pages of a file that is on disk, so that the next read comes from there. If that does not work, the
+ * read at least verifies the cached pages. */
+enum status checkpoint_reads_from_disk(const char *path, struct error *err);

@@ -7,7 +7,7 @@
 
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
-#include "ckpt/checkpoint_reader.h"
+#include "ckpt/checkpoint_stream.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"

@@ -1,7 +1,6 @@
 /* checkpoint_publish.c: see checkpoint_publish.h. */
 #include "ckpt/checkpoint_publish.h"
 
-#include "ckpt/checkpoint_new_file.h"
 #include "ckpt/checkpoint_retention.h"
 #include "ckpt/checkpoint_save_cache.h"
 #include "core/faults.h"

@@ -7,7 +7,7 @@
  * decompressed. One thread at a time may read from a checkpoint. */
 #include "ckpt/checkpoint.h"
 
-#include "ckpt/checkpoint_reader.h"
+#include "ckpt/checkpoint_stream.h"
 #include "core/fsutil.h"
 #include "core/memory.h"
 

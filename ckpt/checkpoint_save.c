@@ -49,7 +49,6 @@
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"
-#include "ckpt/checkpoint_new_file.h"
 #include "ckpt/checkpoint_publish.h"
 #include "core/faults.h"
 #include "core/io.h"

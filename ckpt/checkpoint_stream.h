@@ -10,6 +10,8 @@
 #include "ckpt/rankfile.h"
 #include "core/retry.h"
 
+#include <sys/stat.h>
+
 /* The rank files of a checkpoint. */
 struct checkpoint_files {
     const char *folder;              /* borrowed */
@@ -48,3 +50,15 @@ enum status checkpoint_stream_new_part(struct checkpoint_files *files, int part,
 /* Verifies every frame of the share. */
 enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err);
 void checkpoint_stream_free(struct checkpoint_stream *stream); /* NULL is allowed */
+
+/* An open checkpoint from inside: checkpoint->private_. */
+struct reader {
+    struct stat identity;      /* of the folder, before anything was read */
+    struct manifest *manifest; /* owned */
+    struct checkpoint_files files;
+};
+
+static inline struct reader *reader_of(const struct checkpoint *checkpoint)
+{
+    return checkpoint->private_;
+}

@@ -153,20 +153,47 @@ static enum status get_list(const struct place *at, const json_t *object, const 
 
 /* ---- the sections -------------------------------------------------------- */
 
-static enum status read_loss_scaler(const struct place *top, const json_t *object, struct loss_scaler *scaler,
-                                    struct error *err)
+static enum status read_bool(const struct place *at, const json_t *object, const struct field *field, bool *out,
+                             struct error *err)
 {
-    struct place at = {top->path, "position.loss_scaler", -1};
-    int hysteresis;
+    const json_t *value = json_object_get(object, field->name);
+    if ((value || !field->if_true) && !json_is_boolean(value))
+        return wrong(at, field->name, err, "expected true or false");
+    *out = json_is_true(value);
+    return STATUS_OK;
+}
+
+static enum status read_metric(const struct place *at, const json_t *object, const struct field *field,
+                               enum eval_metric *out, struct error *err)
+{
+    *out = eval_metric_find(json_string_value(json_object_get(object, field->name)));
+    return *out < EVAL_METRIC_COUNT ? STATUS_OK : wrong(at, field->name, err, "expected the name of a metric");
+}
+
+static enum status read_field(const struct place *at, const json_t *object, const struct field *field, void *out,
+                              struct error *err)
+{
+    switch (field->type) {
+    case FIELD_INTEGER: return get_integer(at, object, field->name, field->min, NUMBER_MAX, out, err);
+    case FIELD_INT32: return get_int(at, object, field->name, (int)field->min, INT32_MAX, out, err);
+    case FIELD_REAL: return get_real(at, object, field->name, out, err);
+    case FIELD_BOOL: return read_bool(at, object, field, out, err);
+    case FIELD_HASH: return get_checksum(at, object, field->name, out, err);
+    case FIELD_METRIC: return read_metric(at, object, field, out, err);
+    }
+    BUG("field type %d", (int)field->type);
+}
+
+/* The fields of an object; part: "position", or a part of it. */
+static enum status read_fields(const struct place *top, const char *part, const json_t *object,
+                               const struct field *fields, size_t count, struct train_position *position,
+                               struct error *err)
+{
+    const struct place at = {top->path, part, -1};
     if (!json_is_object(object))
         return wrong(&at, "", err, "expected an object");
-    TRY(get_real(&at, object, "scale", &scaler->scale, err));
-    if (!(scaler->scale > 0) || !isfinite(scaler->scale))
-        return wrong(&at, "scale", err, "expected a positive number");
-    TRY(get_integer(&at, object, "steps", 0, NUMBER_MAX, &scaler->steps, err));
-    TRY(get_integer(&at, object, "last_overflow", -1, NUMBER_MAX, &scaler->last_overflow, err));
-    TRY(get_int(&at, object, "hysteresis", 1, INT_MAX, &hysteresis, err));
-    scaler->hysteresis = hysteresis;
+    for (size_t i = 0; i < count; i++)
+        TRY(read_field(&at, object, &fields[i], (char *)position + fields[i].offset, err));
     return STATUS_OK;
 }
 
@@ -190,68 +217,29 @@ static enum status read_scores(const struct place *top, const json_t *object, st
     return STATUS_OK;
 }
 
-/* May be absent: the run has no train.early_stopping. */
-static enum status read_stopping(const struct place *top, const json_t *object, struct train_position *position,
-                                 struct error *err)
-{
-    struct place at = {top->path, "position.early_stopping", -1};
-    struct early_stop *stopping = &position->stopping;
-    if (!object)
-        return STATUS_OK;
-    if (!json_is_object(object))
-        return wrong(&at, "", err, "expected an object");
-    stopping->metric = eval_metric_find(json_string_value(json_object_get(object, "metric")));
-    if (stopping->metric == EVAL_METRIC_COUNT)
-        return wrong(&at, "metric", err, "expected the name of a metric");
-    TRY(get_checksum(&at, object, "data", &stopping->data, err));
-    TRY(get_real(&at, object, "best", &stopping->best, err));
-    TRY(get_integer(&at, object, "evaluations", 0, NUMBER_MAX, &stopping->evaluations, err));
-    const json_t *stopped = json_object_get(object, "stopped");
-    if (!json_is_boolean(stopped))
-        return wrong(&at, "stopped", err, "expected true or false");
-    position->stopped_early = json_is_true(stopped);
-    stopping->begun = true;
-    return STATUS_OK;
-}
-
-/* May be absent: the run has no train.spike_factor. */
-static enum status read_mean_loss(const struct place *top, const json_t *object, struct loss_mean *mean,
-                                  struct error *err)
-{
-    struct place at = {top->path, "position.mean_loss", -1};
-    if (!object)
-        return STATUS_OK;
-    if (!json_is_object(object))
-        return wrong(&at, "", err, "expected an object");
-    TRY(get_real(&at, object, "mean", &mean->mean, err));
-    return get_integer(&at, object, "steps", 1, NUMBER_MAX, &mean->steps, err);
-}
-
+/* The parts that may be absent: without an evaluation after this step, train.early_stopping, train.spike_factor, and
+ * fp16. */
 static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
 {
-    struct place at = {top->path, "position", -1};
     struct train_position *position = &manifest->position;
-    json_t *object;
+    json_t *object, *part;
     TRY(get_object(top, manifest->root, "position", &object, err));
-    for (size_t i = 0; i < COUNT_OF(position_fields); i++) {
-        int64_t value = 0;
-        TRY(get_integer(&at, object, position_fields[i].name, 0, NUMBER_MAX, &value, err));
-        memcpy((char *)position + position_fields[i].offset, &value, sizeof value);
-    }
-    TRY(get_real(&at, object, "epoch_loss_sum", &position->epoch_loss_sum, err));
-    const json_t *end = json_object_get(object, "epoch_end");
-    if (!json_is_boolean(end))
-        return wrong(&at, "epoch_end", err, "expected true or false");
-    position->epoch_end = json_is_true(end);
-    const json_t *due = json_object_get(object, "evaluation_due");
-    if (due && !json_is_boolean(due))
-        return wrong(&at, "evaluation_due", err, "expected true or false");
-    position->evaluation_due = json_is_true(due);
+    TRY(read_fields(top, "position", object, position_fields, COUNT_OF(position_fields), position, err));
     TRY(read_scores(top, json_object_get(object, "evaluation"), &position->scores, err));
-    TRY(read_stopping(top, json_object_get(object, "early_stopping"), position, err));
-    TRY(read_mean_loss(top, json_object_get(object, "mean_loss"), &position->mean_loss, err));
-    const json_t *scaler = json_object_get(object, "loss_scaler");
-    return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
+    if ((part = json_object_get(object, "early_stopping"))) {
+        TRY(read_fields(top, "position.early_stopping", part, stopping_fields, COUNT_OF(stopping_fields), position,
+                        err));
+        position->stopping.begun = true;
+    }
+    if ((part = json_object_get(object, "mean_loss")))
+        TRY(read_fields(top, "position.mean_loss", part, mean_loss_fields, COUNT_OF(mean_loss_fields), position, err));
+    if (!(part = json_object_get(object, "loss_scaler")))
+        return STATUS_OK;
+    const struct place at = {top->path, "position.loss_scaler", -1};
+    TRY(read_fields(top, at.list, part, loss_scaler_fields, COUNT_OF(loss_scaler_fields), position, err));
+    return position->scaler.scale > 0 && isfinite(position->scaler.scale)
+               ? STATUS_OK
+               : wrong(&at, "scale", err, "expected a positive number");
 }
 
 /* May be absent. Its texts go into messages, so they must be printable. */

@@ -1,5 +1,4 @@
-/* manifest_write.c: writes manifest.json, and reads it back before it is used: what manifest_decode() makes of the text
- * has to be what was written. */
+/* manifest_write.c: writes manifest.json, and reads the text back before it is used. */
 #include "ckpt/manifest_text.h"
 
 #include "core/hash_digits.h"
@@ -39,59 +38,49 @@ static json_t *scores_to_json(const struct eval_scores *scores)
     return object;
 }
 
-static json_t *stopping_to_json(const struct early_stop *stopping, bool stopped)
+static json_t *field_to_json(const struct field *field, const void *at)
 {
-    json_t *object = json_object();
-    json_object_set_new(object, "data", hex_to_json(stopping->data));
-    json_object_set_new(object, "metric", json_string(eval_metric_name(stopping->metric)));
-    json_object_set_new(object, "best", real_to_json(stopping->best));
-    json_object_set_new(object, "evaluations", json_integer(stopping->evaluations));
-    json_object_set_new(object, "stopped", json_boolean(stopped));
-    return object;
+    switch (field->type) {
+    case FIELD_INTEGER: return json_integer(*(const int64_t *)at);
+    case FIELD_INT32: return json_integer(*(const int32_t *)at);
+    case FIELD_REAL: return real_to_json(*(const double *)at);
+    case FIELD_BOOL: return json_boolean(*(const bool *)at);
+    case FIELD_HASH: return hex_to_json(*(const uint64_t *)at);
+    case FIELD_METRIC: return json_string(eval_metric_name(*(const enum eval_metric *)at));
+    }
+    BUG("field type %d", (int)field->type);
 }
 
-static json_t *mean_to_json(const struct loss_mean *mean)
+static json_t *fields_to_json(const struct train_position *position, const struct field *fields, size_t count)
 {
     json_t *object = json_object();
-    json_object_set_new(object, "mean", real_to_json(mean->mean));
-    json_object_set_new(object, "steps", json_integer(mean->steps));
+    for (size_t i = 0; i < count; i++) {
+        const void *at = (const char *)position + fields[i].offset;
+        if (!fields[i].if_true || *(const bool *)at)
+            json_object_set_new(object, fields[i].name, field_to_json(&fields[i], at));
+    }
     return object;
 }
+#define FIELDS_TO_JSON(position, fields) fields_to_json(position, fields, COUNT_OF(fields))
 
 static json_t *position_to_json(const struct train_position *position, enum dtype dtype)
 {
-    json_t *object = json_object();
-    for (size_t i = 0; i < COUNT_OF(position_fields); i++) {
-        int64_t value;
-        memcpy(&value, (const char *)position + position_fields[i].offset, sizeof value);
-        json_object_set_new(object, position_fields[i].name, json_integer(value));
-    }
-    json_object_set_new(object, "epoch_loss_sum", real_to_json(position->epoch_loss_sum));
-    json_object_set_new(object, "epoch_end", json_boolean(position->epoch_end));
-    if (position->evaluation_due)
-        json_object_set_new(object, "evaluation_due", json_true());
+    json_t *object = FIELDS_TO_JSON(position, position_fields);
     if (position->scores.known)
         json_object_set_new(object, "evaluation", scores_to_json(&position->scores));
     if (position->stopping.begun)
-        json_object_set_new(object, "early_stopping", stopping_to_json(&position->stopping, position->stopped_early));
+        json_object_set_new(object, "early_stopping", FIELDS_TO_JSON(position, stopping_fields));
     if (position->mean_loss.steps)
-        json_object_set_new(object, "mean_loss", mean_to_json(&position->mean_loss));
-    const struct loss_scaler *scaler = &position->scaler;
-    if (dtype == DTYPE_F16) {
-        json_t *inner = json_object();
-        json_object_set_new(inner, "scale", json_real(scaler->scale));
-        json_object_set_new(inner, "steps", json_integer(scaler->steps));
-        json_object_set_new(inner, "last_overflow", json_integer(scaler->last_overflow));
-        json_object_set_new(inner, "hysteresis", json_integer(scaler->hysteresis));
-        json_object_set_new(object, "loss_scaler", inner);
-    }
+        json_object_set_new(object, "mean_loss", FIELDS_TO_JSON(position, mean_loss_fields));
+    if (dtype == DTYPE_F16)
+        json_object_set_new(object, "loss_scaler", FIELDS_TO_JSON(position, loss_scaler_fields));
     return object;
 }
 
-static void write_member(FILE *out, bool first, const char *name, json_t *value)
+static void write_member(FILE *out, bool first, const char *name, const json_t *value)
 {
     fprintf(out, "%s\n \"%s\": ", first ? "" : ",", name);
-    if (value && json_is_array(value)) {
+    if (json_is_array(value)) {
         size_t i;
         json_t *element;
         fputs("[", out);
@@ -101,10 +90,9 @@ static void write_member(FILE *out, bool first, const char *name, json_t *value)
             json_dumpf(element, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
         }
         fputs("\n ]", out);
-    } else if (value) {
+    } else {
         json_dumpf(value, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     }
-    json_decref(value);
 }
 
 static json_t *units_to_json(const struct tensor_table *table, const struct shard_layout *layout)
@@ -149,91 +137,74 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
 
 /* ---- the whole manifest -------------------------------------------------- */
 
-static bool same_real(double a, double b)
+/* A member that may be absent; the value is borrowed. */
+static void set_if_any(json_t *object, const char *name, const json_t *value)
 {
-    return a == b || (isnan(a) && isnan(b));
+    if (value)
+        json_object_set_new(object, name, json_incref((json_t *)(uintptr_t)value));
 }
 
-static bool same_scores(const struct eval_scores *a, const struct eval_scores *b)
+/* All members but the checksum, in their order. */
+static json_t *all_members(const struct checkpoint_writer *writer, const struct train_position *position,
+                           int num_states, const struct manifest_file *files, int num_files, const char *time)
 {
-    bool same = a->known == b->known && (!a->known || a->data == b->data);
-    for (int i = 0; same && a->known && i < EVAL_METRIC_COUNT; i++)
-        same = same_real(a->values[i], b->values[i]);
-    return same;
+    const int version = writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
+    json_t *states = json_array(), *root = json_object();
+    for (int s = 0; s < num_states; s++)
+        json_array_append_new(states, json_string(state_kind_names[s]));
+    json_object_set_new(root, "format", json_string(FORMAT));
+    json_object_set_new(root, "format_version", json_integer(version));
+    json_object_set_new(root, "ztrain_version", json_string(ZTRAIN_VERSION));
+    json_object_set_new(root, "time", json_string(time));
+    json_object_set_new(root, "position", position_to_json(position, writer->dtype));
+    json_object_set_new(root, "world", json_integer(writer->layout->world));
+    json_object_set_new(root, "dtype", json_string(dtype_name(writer->dtype)));
+    json_object_set_new(root, "compression_level", json_integer(writer->compression_level));
+    json_object_set_new(root, "states", states);
+    json_object_set_new(root, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
+    set_if_any(root, "spec", writer->spec);
+    set_if_any(root, "model", writer->model);
+    set_if_any(root, "machine", writer->machine);
+    set_if_any(root, "evaluation_part", writer->evaluation_part);
+    if (writer->data_fingerprint.first)
+        json_object_set_new(root, "data_fingerprint", hex_to_json(writer->data_fingerprint.first));
+    if (writer->data_fingerprint.sampled)
+        json_object_set_new(root, "data_sample_fingerprint", hex_to_json(writer->data_fingerprint.sampled));
+    json_object_set_new(root, "units", units_to_json(writer->table, writer->layout));
+    json_object_set_new(root, "tensors", tensors_to_json(writer->table));
+    json_object_set_new(root, "files", files_to_json(files, num_files));
+    return root;
 }
 
-static bool same_stopping(const struct early_stop *a, const struct early_stop *b)
+/* The text of the members, with their checksum at its end. */
+static void write_text(json_t *root, char **text, size_t *bytes)
 {
-    return a->begun == b->begun && (!a->begun || (a->metric == b->metric && a->data == b->data &&
-                                                  same_real(a->best, b->best) && a->evaluations == b->evaluations));
-}
-
-static bool same_position(const struct train_position *a, const struct train_position *b, enum dtype dtype)
-{
-    for (size_t i = 0; i < COUNT_OF(position_fields); i++)
-        if (memcmp((const char *)a + position_fields[i].offset, (const char *)b + position_fields[i].offset,
-                   sizeof(int64_t)) != 0)
-            return false;
-    return same_real(a->epoch_loss_sum, b->epoch_loss_sum) && a->epoch_end == b->epoch_end &&
-           a->evaluation_due == b->evaluation_due && same_scores(&a->scores, &b->scores) &&
-           same_stopping(&a->stopping, &b->stopping) && (!a->stopping.begun || a->stopped_early == b->stopped_early) &&
-           a->mean_loss.steps == b->mean_loss.steps && same_real(a->mean_loss.mean, b->mean_loss.mean) &&
-           (dtype != DTYPE_F16 ||
-            (same_real(a->scaler.scale, b->scaler.scale) && a->scaler.steps == b->scaler.steps &&
-             a->scaler.last_overflow == b->scaler.last_overflow && a->scaler.hysteresis == b->scaler.hysteresis));
-}
-
-/* Compares units and tensors. */
-static bool same_table(const struct manifest *manifest, const struct checkpoint_writer *writer)
-{
-    const struct tensor_table *table = writer->table;
-    bool same = manifest->num_units == table->num_units && manifest->num_tensors == table->num_tensors &&
-                manifest->num_trained == writer->layout->num_trained;
-    for (int u = 0; same && u < table->num_units; u++)
-        same = !strcmp(manifest->units[u].name, table->units[u].name) &&
-               manifest->units[u].numel == table->units[u].numel && manifest->slice[u] == writer->layout->slice[u];
-    for (int i = 0; same && i < table->num_tensors; i++) {
-        const struct manifest_tensor *a = &manifest->tensors[i];
-        const struct tensor_info *b = &table->tensors[i];
-        same = !strcmp(a->name, b->name) && a->unit == b->unit && a->offset == b->offset && a->ndim == b->ndim &&
-               a->numel == b->numel;
+    FILE *out = memory_stream(text, bytes);
+    const char *name;
+    json_t *value;
+    bool first = true;
+    fputs("{", out);
+    json_object_foreach(root, name, value)
+    {
+        write_member(out, first, name, value);
+        first = false;
     }
-    return same;
+    fputs(CHECKSUM_HEAD, out);
+    fflush(out);
+    fprintf(out, "%s" CHECKSUM_TAIL, hash_digits(XXH3_64bits(*text, *bytes)).text);
+    fclose(out);
 }
 
-static bool same_files(const struct manifest *manifest, const struct manifest_file *files, int num_files)
-{
-    bool same = manifest->num_files == num_files;
-    for (int i = 0; same && i < num_files; i++)
-        same = !strcmp(manifest->files[i].name, files[i].name) && manifest->files[i].bytes == files[i].bytes &&
-               manifest->files[i].num_frames == files[i].num_frames && manifest->files[i].checksum == files[i].checksum;
-    return same;
-}
-
-/* Of members that may be absent. */
-static bool same_json(const json_t *a, const json_t *b)
-{
-    return a && b ? json_equal(a, b) : a == b;
-}
-
-/* Reads the text as a resume does and compares it with the state that it describes: without memory jansson's functions
- * may leave out a member. */
-static enum status check_encoded(const char *text, size_t bytes, const struct checkpoint_writer *writer,
-                                 const struct train_position *position, int num_states,
-                                 const struct manifest_file *files, int num_files, struct error *err)
+/* Reads the text as a resume does and compares it with what it describes, made again: without memory jansson's
+ * functions may leave out a member. */
+static enum status check_text(const char *text, size_t bytes, json_t *again, struct error *err)
 {
     struct manifest *manifest;
     struct error damage;
     enum status status = manifest_decode(text, bytes, MANIFEST_NAME, &manifest, &damage);
     if (status == STATUS_OK) {
-        bool same = manifest->num_states == num_states && manifest->world == writer->layout->world &&
-                    manifest->dtype == writer->dtype && manifest->compression_level == writer->compression_level &&
-                    manifest->data_fingerprint.first == writer->data_fingerprint.first &&
-                    manifest->data_fingerprint.sampled == writer->data_fingerprint.sampled &&
-                    same_position(&manifest->position, position, writer->dtype) && same_table(manifest, writer) &&
-                    same_files(manifest, files, num_files) && json_equal(manifest->spec, writer->spec) &&
-                    json_equal(manifest->model, writer->model) && same_json(manifest->machine, writer->machine) &&
-                    same_json(manifest->evaluation_part, writer->evaluation_part);
+        json_object_del(manifest->root, "checksum");
+        const bool same = json_equal(manifest->root, again);
         manifest_free(manifest);
         if (same)
             return STATUS_OK;
@@ -254,46 +225,12 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     time_t seconds = time(NULL);
     gmtime_r(&seconds, &utc);
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
-
-    *text = NULL;
-    FILE *out = memory_stream(text, bytes);
-    fputs("{", out);
-    write_member(out, true, "format", json_string(FORMAT));
-    const int version = writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
-    write_member(out, false, "format_version", json_integer(version));
-    write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
-    write_member(out, false, "time", json_string(now));
-    write_member(out, false, "position", position_to_json(position, writer->dtype));
-    write_member(out, false, "world", json_integer(writer->layout->world));
-    write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
-    write_member(out, false, "compression_level", json_integer(writer->compression_level));
-    json_t *states = json_array();
-    for (int s = 0; s < num_states; s++)
-        json_array_append_new(states, json_string(state_kind_names[s]));
-    write_member(out, false, "states", states);
-    write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
-    write_member(out, false, "spec", json_incref((json_t *)writer->spec));
-    write_member(out, false, "model", json_incref((json_t *)writer->model));
-    if (writer->machine)
-        write_member(out, false, "machine", json_incref((json_t *)writer->machine));
-    if (writer->evaluation_part)
-        write_member(out, false, "evaluation_part", json_incref((json_t *)writer->evaluation_part));
-    if (writer->data_fingerprint.first)
-        write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint.first));
-    if (writer->data_fingerprint.sampled)
-        write_member(out, false, "data_sample_fingerprint", hex_to_json(writer->data_fingerprint.sampled));
-    write_member(out, false, "units", units_to_json(writer->table, writer->layout));
-    write_member(out, false, "tensors", tensors_to_json(writer->table));
-    write_member(out, false, "files", files_to_json(files, num_files));
-    fputs(CHECKSUM_HEAD, out);
-    if (fflush(out) == 0)
-        fprintf(out, "%s" CHECKSUM_TAIL, hash_digits(XXH3_64bits(*text, *bytes)).text);
-    if (fclose(out)) {
-        free(*text);
-        *text = NULL;
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
-    }
-    enum status status = check_encoded(*text, *bytes, writer, position, num_states, files, num_files, err);
+    json_t *root = all_members(writer, position, num_states, files, num_files, now);
+    json_t *again = all_members(writer, position, num_states, files, num_files, now);
+    write_text(root, text, bytes);
+    enum status status = check_text(*text, *bytes, again, err);
+    json_decref(root);
+    json_decref(again);
     if (status != STATUS_OK) {
         free(*text);
         *text = NULL;
