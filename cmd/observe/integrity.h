@@ -20,7 +20,7 @@ enum status integrity_note(struct run *run, struct error *err);
 /* Before a step that is checked, all steps collected. Collective. */
 enum status integrity_begin(struct run *run, struct error *err);
 
-/* Compares what both passes of a step have given. losses: this rank's. A stepper_check (stepper.h). Collective. */
+/* Compares what both passes of a step have given. losses: this rank's. One of stepper_calls (stepper.h). Collective. */
 enum status integrity_compare_passes(void *context, const double losses[2], struct error *err);
 
 /* Compares the ranks' copies. STATUS_DIVERGED: they differ, which is also a line of metrics.jsonl. Collective. */

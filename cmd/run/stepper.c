@@ -129,7 +129,7 @@ static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, 
 /* Enqueues each micro-batch as soon as its tokens are loaded. They come from the stream and are kept in `kept`, unless
  * it is NULL, or, with stream NULL, they are those that were kept. */
 static enum status run_micros(struct stepper *s, struct token_stream *stream, struct batch **kept,
-                              const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
+                              struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
     bool stop = false, last = false;
@@ -145,30 +145,30 @@ static enum status run_micros(struct stepper *s, struct token_stream *stream, st
         last = batch->last_micro;
         TRY(train_micro(t, batch, false, err));
         if (!last)
-            TRY(look->look(look->context, s, &stop, err));
+            TRY(s->calls.look(s->calls.context, &stop, err));
         if (stop)
             return break_off(s, enqueued, err);
     }
     return STATUS_OK;
 }
 
-static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
-                                    struct step_enqueued *enqueued, struct error *err)
+static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                                    struct error *err)
 {
-    TRY(run_micros(s, stream, NULL, look, enqueued, err));
+    TRY(run_micros(s, stream, NULL, enqueued, err));
     return enqueued->broken_off ? STATUS_OK : finish(s, err);
 }
 
 /* ---- twice --------------------------------------------------------------- */
 
-static enum status run_passes(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
-                              struct batch **kept, struct step_enqueued *enqueued, struct error *err)
+static enum status run_passes(struct stepper *s, struct token_stream *stream, struct batch **kept,
+                              struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
     double losses[2];
     for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
-        TRY(zero_check_pass(t->zero, pass, s->check->step, t->compute, err));
-        TRY(run_micros(s, pass ? NULL : stream, kept, look, enqueued, err));
+        TRY(zero_check_pass(t->zero, pass, s->checked, t->compute, err));
+        TRY(run_micros(s, pass ? NULL : stream, kept, enqueued, err));
         stream_copy(t->compute, &losses[pass], t->loss_sum, sizeof losses[pass]);
         stream_sync(t->compute);
     }
@@ -176,19 +176,19 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, co
         zero_check_drop(t->zero);
         return STATUS_OK;
     }
-    TRY(s->check->compare(s->check->context, losses, err));
+    TRY(s->calls.compare(s->calls.context, losses, err));
     return finish(s, err);
 }
 
 /* A step that is checked: zero_check.h. */
-static enum status run_twice(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
-                             struct step_enqueued *enqueued, struct error *err)
+static enum status run_twice(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                             struct error *err)
 {
     struct engine *t = s->engine;
     const int64_t micros = t->spec->gradient_accumulation_steps;
     struct batch **kept = memory_zeroed((size_t)micros, sizeof *kept);
     enqueued->counted = false; /* twice the collectives */
-    enum status status = run_passes(s, stream, look, kept, enqueued, err);
+    enum status status = run_passes(s, stream, kept, enqueued, err);
     if (status != STATUS_OK)
         stream_sync(t->compute); /* it may still read them */
     for (int64_t i = 0; i < micros; i++)
@@ -296,21 +296,21 @@ static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
 }
 
 enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
-                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
+                            struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
     struct step_schedule schedule = {.base = made};
     for (int i = 0; i < STEP_RATES; i++)
         schedule.rates[i] = rates_of(t->spec, made + 1 + i);
     *enqueued = (struct step_enqueued){.counted = true};
-    transformer_replay(t->transformer, s->blocks && !s->eager && !s->check);
+    transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
     zero_begin_step(t->zero, &schedule, t->compute);
-    if (s->check)
-        TRY(run_twice(s, stream, look, enqueued, err));
+    if (s->checked)
+        TRY(run_twice(s, stream, enqueued, err));
     else if (s->graphs && s->warm && !s->eager)
         TRY(run_as_graph(s, stream, enqueued, err));
     else
-        TRY(run_as_data_come(s, stream, look, enqueued, err));
+        TRY(run_as_data_come(s, stream, enqueued, err));
     s->warm = true;
     if (enqueued->broken_off)
         return STATUS_OK;

@@ -9,39 +9,35 @@
 
 #include "cmd/engine/engine.h"
 
-/* Compares the two passes of a step that is computed twice, before its update, and may end the run. Collective. */
-struct stepper_check {
-    enum status (*compare)(void *context, const double losses[2], struct error *err); /* this rank's sums of losses */
+/* What a step asks of its caller; both are collective. */
+struct stepper_calls {
+    /* Between the micro-batches of a step that is not a graph: may break the step off (*stop). */
+    enum status (*look)(void *context, bool *stop, struct error *err);
+    /* Before the update of a step that is computed twice: compares the two passes. losses: this rank's sums. */
+    enum status (*compare)(void *context, const double losses[2], struct error *err);
     void *context;
-    int64_t step;
 };
 
 struct stepper {
-    struct engine *engine;             /* borrowed */
-    bool graphs;                       /* steps are launched as graphs */
-    bool blocks;                       /* else: those of the blocks are (gpu/model/block_graphs.h); also once a step
-                                          could not be captured */
-    bool warm;                         /* a step was enqueued already */
-    struct trace_file *trace;          /* borrowed; NULL: none */
-    bool eager;                        /* set by the caller: the next step is enqueued op by op all the same */
-    const struct stepper_check *check; /* set by the caller, borrowed: the next step is computed twice; NULL: once */
-    struct graph *graph;               /* owned; NULL: not captured */
-    struct batch *batches;             /* (gradient_accumulation_steps) owned, with graphs: loaded */
-    int64_t tokens;                    /* of each captured micro-batch */
-    struct event *looks[2];            /* owned; where the compute stream was at the last two looks (stepper_look) */
+    struct engine *engine;      /* borrowed */
+    bool graphs;                /* steps are launched as graphs */
+    bool blocks;                /* else: those of the blocks are (gpu/model/block_graphs.h); also once a step
+                                   could not be captured */
+    bool warm;                  /* a step was enqueued already */
+    struct trace_file *trace;   /* borrowed; NULL: none */
+    bool eager;                 /* set by the caller: the next step is enqueued op by op all the same */
+    struct stepper_calls calls; /* set by the caller before the first step */
+    int64_t checked;            /* set by the caller: the next step, of this number, is computed twice; 0: once */
+    struct graph *graph;        /* owned; NULL: not captured */
+    struct batch *batches;      /* (gradient_accumulation_steps) owned, with graphs: loaded */
+    int64_t tokens;             /* of each captured micro-batch */
+    struct event *looks[2];     /* owned; where the compute stream was at the last two looks */
     int64_t num_looks;
 };
 
 /* Collective. */
 enum status stepper_init(struct stepper *stepper, struct engine *engine, struct error *err);
 void stepper_release(struct stepper *stepper); /* before the engine's release */
-
-/* Called on all ranks between the micro-batches of a step that is not a graph. It may decide, collectively, to break
- * the step off (*stop). */
-struct stepper_look {
-    enum status (*look)(void *context, struct stepper *stepper, bool *stop, struct error *err);
-    void *context;
-};
 
 /* Waits until the device has reached the point of the previous look. A look that asks the other ranks calls it, because
  * the host may be far ahead of its device and would vote to stop at a point that the device reaches much later. */
@@ -59,4 +55,4 @@ struct step_enqueued {
 
 /* Enqueues the next step of the token stream. `made`: the number of steps known to be done. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
-                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
+                            struct step_enqueued *enqueued, struct error *err);

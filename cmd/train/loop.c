@@ -76,13 +76,13 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
 }
 
 /* The stepper's look between two micro-batches: votes about once a second. */
-static enum status look_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err)
+static enum status look_within_step(void *context, bool *stop, struct error *err)
 {
     struct run *run = context;
     *stop = false;
     if (--run->vote.left > 0)
         return STATUS_OK;
-    stepper_keep_up(stepper);
+    stepper_keep_up(&run->stepper);
     TRY(stop_vote(run, err));
     *stop = run->stop;
     return background_save_advance(run, run->vote.background, err);
@@ -93,14 +93,13 @@ static enum status look_within_step(void *context, struct stepper *stepper, bool
 static enum status train_step(struct run *run, bool *broken_off, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
-    const struct stepper_look look = {look_within_step, run};
     struct step_enqueued step;
     struct comm_stats uncounted;
 
     *pending = (struct pending_step){.start = seconds_now()};
     flight_step(run->enqueued + 1);
     run_read_volume(run, &uncounted); /* an evaluation's volume is not the step's */
-    TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &look, &step, err));
+    TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &step, err));
     *broken_off = step.broken_off;
     if (step.broken_off)
         return STATUS_OK;
@@ -399,8 +398,7 @@ static enum status train_measured_step(struct run *run, bool *broken_off, struct
         TRY(collect_steps(run, 0, err));
     if (begins)
         TRY(trace_file_begin(run->trace, &run->engine, err));
-    const struct stepper_check check = {integrity_compare_passes, run, run->enqueued + 1};
-    run->stepper.check = checked ? &check : NULL;
+    run->stepper.checked = checked ? run->enqueued + 1 : 0;
     if (checked)
         TRY(integrity_begin(run, err));
     run->stepper.eager = trace_file_is_on(run->trace);
@@ -444,6 +442,7 @@ enum status run_steps(struct run *run, struct error *err)
     if (run->options->trace)
         run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, total_steps);
     run->stepper.trace = run->trace;
+    run->stepper.calls = (struct stepper_calls){look_within_step, integrity_compare_passes, run};
     while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
         bool broken_off;
         TRY(train_measured_step(run, &broken_off, err));
