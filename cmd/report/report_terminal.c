@@ -179,11 +179,6 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
 /* Where a step's time goes, on average. */
 static void put_time(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
-    static const struct {
-        int series;
-        const char *label;
-    } parts[] = {{STEP_DATA, "data"},     {STEP_FORWARD, "forward"},     {STEP_BACKWARD, "backward"},
-                 {STEP_REDUCE, "reduce"}, {STEP_OPTIMIZER, "optimizer"}, {STEP_CHECKPOINT, "checkpoint"}};
     const struct thin_cell step = thin_total(&h->steps, STEP_SECONDS), saves = thin_total(&h->steps, STEP_CHECKPOINT);
     const double all = step.sum + saves.sum;
     double rest = 1;
@@ -192,10 +187,11 @@ static void put_time(FILE *out, const struct terminal_style *style, const struct
     fputs("\n", out);
     struct terminal_line line = put_label(out, style, "a step");
     put_part(&line, INK_PLAIN, memory_printf("%s s:", FIGURE(plain, all / (double)step.count)));
-    for (size_t i = 0; i < COUNT_OF(parts); i++) {
-        const struct thin_cell part = thin_total(&h->steps, parts[i].series);
+    for (int s = STEP_DATA; s <= STEP_CHECKPOINT; s++) {
+        const struct thin_cell part = thin_total(&h->steps, s);
         if (part.count)
-            put_part(&line, INK_PLAIN, memory_printf(" %s %s,", parts[i].label, FIGURE(percent, part.sum / all)));
+            put_part(&line, INK_PLAIN,
+                     memory_printf(" %s %s,", step_fields[s].member, FIGURE(percent, part.sum / all)));
         rest -= part.sum / all;
     }
     put_part(&line, INK_PLAIN, memory_printf(" rest %s", FIGURE(percent, fmax(rest, 0))));

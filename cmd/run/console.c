@@ -1,6 +1,7 @@
 #include "cmd/run/console.h"
 
 #include "core/log.h"
+#include "core/metrics/step_fields.h"
 #include "core/output.h"
 
 #include <inttypes.h>
@@ -53,6 +54,22 @@ static void show_line(struct console *console, const char *step, const char *rat
     console->line_open = true;
 }
 
+/* Where the step's time went: its parts, and the rest. Those of a graph are not timed. */
+static void log_breakdown(const struct step_metrics *m)
+{
+    const bool graph = isnan(m->seconds.forward);
+    char parts[256];
+    int used = 0;
+    double other = m->seconds.step;
+    for (int f = STEP_DATA; f <= (graph ? STEP_DATA : STEP_OPTIMIZER); f++) {
+        const double seconds = step_field_value(m, (enum step_field_index)f);
+        used += snprintf(parts + used, sizeof parts - (size_t)used, "%s %.3f + ", step_fields[f].member, seconds);
+        other -= seconds;
+    }
+    log_info("  seconds: step %.3f = %s%sother %.3f; checkpoint %.3f", m->seconds.step, parts,
+             graph ? "a graph, whose parts are not timed, and " : "", other, m->seconds.checkpoint);
+}
+
 void console_step(struct console *console, const struct step_metrics *m)
 {
     double seconds = m->seconds.step;
@@ -86,18 +103,8 @@ void console_step(struct console *console, const struct step_metrics *m)
     } else {
         log_info("%s%s%s", step, rates, speed);
     }
-    if (console->breakdown && due && isnan(m->seconds.forward))
-        log_info(
-            "  seconds: step %.3f = data %.3f + a graph, whose parts are not timed, and other %.3f; checkpoint %.3f",
-            m->seconds.step, m->seconds.data, m->seconds.step - m->seconds.data, m->seconds.checkpoint);
-    else if (console->breakdown && due)
-        log_info("  seconds: step %.3f = data %.3f + forward %.3f + backward %.3f + reduce %.3f + optimizer %.3f + "
-                 "other %.3f; checkpoint %.3f",
-                 m->seconds.step, m->seconds.data, m->seconds.forward, m->seconds.backward, m->seconds.reduce,
-                 m->seconds.optimizer,
-                 m->seconds.step - m->seconds.data - m->seconds.forward - m->seconds.backward - m->seconds.reduce -
-                     m->seconds.optimizer,
-                 m->seconds.checkpoint);
+    if (console->breakdown && due)
+        log_breakdown(m);
 }
 
 void console_break(struct console *console)
