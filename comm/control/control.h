@@ -162,11 +162,8 @@ void control_arrival_wait(struct control *control, int rank, enum control_channe
 /* A waiter spins for a short time, then sleeps until the peer arrives, and every 20 ms it looks whether the job has
  * failed and whether the peer still lives (watchdog.h). One thread per channel. */
 
-/* Waits until `peer` has arrived `target` times. `what` names this rank's operation for messages. Returns STATUS_OK, or
- * the job's failure (control_status has the text). */
-enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
-                         const char *what);
-/* The same for all peers, and for those of this node. */
+/* Waits until all peers, or those of this node, have arrived `target` times. `what` names this rank's operation for
+ * messages. Returns STATUS_OK, or the job's failure (control_status has the text). */
 enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what);
 enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what);
 

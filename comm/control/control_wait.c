@@ -25,8 +25,8 @@ static inline void cpu_relax(void)
 #endif
 }
 
-enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
-                         const char *what)
+static enum status wait_for(struct control *control, enum control_channel channel, int peer, uint32_t target,
+                            const char *what)
 {
     struct control_block *block = control->block;
     const _Atomic uint32_t *arrivals = &block->ranks[peer].arrivals[channel];
@@ -53,7 +53,7 @@ enum status control_wait_all(struct control *control, enum control_channel chann
 {
     for (int r = 0; r < (int)control->block->world; r++)
         if (r != control->rank)
-            TRY(control_wait(control, channel, r, target, what));
+            TRY(wait_for(control, channel, r, target, what));
     return STATUS_OK;
 }
 
@@ -61,7 +61,7 @@ enum status control_wait_node(struct control *control, enum control_channel chan
 {
     for (int i = 0; i < control->local_world; i++)
         if (control->locals[i] != control->rank)
-            TRY(control_wait(control, channel, control->locals[i], target, what));
+            TRY(wait_for(control, channel, control->locals[i], target, what));
     return STATUS_OK;
 }
 

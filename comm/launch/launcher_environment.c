@@ -53,7 +53,8 @@ bool slurm_step_is_set(void)
     return step ? is_normal(step) : env_variable("SLURM_STEP_NUM_TASKS") || env_variable("SLURM_STEP_TASKS_PER_NODE");
 }
 
-bool slurm_step_is_script(void)
+/* Whether the step is a batch script's or an interactive shell's: its variables describe the job, not tasks. */
+static bool slurm_step_is_script(void)
 {
     const char *step = env_variable("SLURM_STEP_ID");
     return step && !is_normal(step);

@@ -52,9 +52,6 @@ bool slurm_step_is_task(void);
 /* Whether there are variables that only srun's steps have, even without those of a task. */
 bool slurm_step_is_set(void);
 
-/* Whether the step is a batch script's or an interactive shell's: its variables describe the job, not tasks. */
-bool slurm_step_is_script(void);
-
 /* The number of tasks in a list such as "4(x2),3": 11. -1: not a list. */
 int slurm_task_count(const char *list);
 
