@@ -2,6 +2,7 @@
  * wrong, are skipped. */
 #include "gpu/autotune_cache.h"
 
+#include "core/fsutil.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -66,24 +67,12 @@ bool autotune_cache_folder(char *folder, size_t size)
     return home && *home && snprintf(folder, size, "%s/.cache/ztrain", home) < (int)size;
 }
 
-/* Makes the folder and those above it. */
-static void make_folders(const char *path)
-{
-    char part[PATH_SIZE];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(part, 0777);
-        *slash = '/';
-    }
-    mkdir(part, 0777); /* a failure shows when a file is opened there */
-}
-
 void autotune_cache_make_folder(void)
 {
     char folder[PATH_SIZE];
+    struct error ignored; /* a failure shows when a file is opened there */
     if (autotune_cache_folder(folder, sizeof folder))
-        make_folders(folder);
+        fs_mkdirs(folder, STATUS_DEVICE, &ignored);
 }
 
 void autotune_cache_file_words(const char *gpu, char *name)
@@ -324,52 +313,53 @@ static bool is_new(const struct autotune_cache *cache, const struct entry *entry
     return entry && entry->fresh && !cache->discards[entry->key.op];
 }
 
-static bool has_new(const struct autotune_cache *cache)
+static bool is_exported(const struct autotune_cache *cache, const struct entry *entry)
 {
-    for (int i = 0; i < cache->count; i++)
-        if (is_new(cache, &cache->entries[i]))
-            return true;
-    return false;
+    (void)cache;
+    return entry->used && entry->origin != IMPORTED;
 }
 
-static enum status write_file(const struct autotune_cache *cache, struct error *err)
+static bool is_kept(const struct autotune_cache *cache, const struct entry *entry)
 {
-    char temporary[PATH_SIZE + 32], head[LINE_SIZE];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", cache->path, (long)getpid());
-    FILE *file = memory_fopen(temporary, "we");
-    if (!file)
-        return error_set(err, STATUS_DEVICE, "cannot create '%s': %s", temporary, strerror(errno));
+    return is_new(cache, entry) || (entry->origin == FROM_FILE && !is_new(cache, entry_of(cache, ADDED, &entry->key)));
+}
+
+/* The text of a file with the wanted entries; the caller frees it. */
+static char *print_file(const struct autotune_cache *cache,
+                        bool (*wanted)(const struct autotune_cache *cache, const struct entry *entry))
+{
+    char head[LINE_SIZE], *text;
+    size_t size;
+    FILE *file = memory_stream(&text, &size);
     print_head(cache, head, sizeof head);
     fputs(head, file);
     for (const struct entry *entry = cache->entries; entry < cache->entries + cache->count; entry++)
-        if (is_new(cache, entry) || (entry->origin == FROM_FILE && !is_new(cache, entry_of(cache, ADDED, &entry->key))))
+        if (wanted(cache, entry))
             print_entry(file, entry);
-    bool written = fflush(file) == 0 && fsync(fileno(file)) == 0 && !ferror(file);
-    int code = errno;
-    written = fclose(file) == 0 && written;
-    if (written && rename(temporary, cache->path) == 0)
-        return STATUS_OK;
-    code = written ? errno : code;
-    unlink(temporary);
-    return error_set(err, STATUS_DEVICE, "cannot write '%s': %s", cache->path, strerror(code));
+    fclose(file);
+    return text;
+}
+
+/* Writes a new file, if there is something new. */
+static void write_file(const struct autotune_cache *cache)
+{
+    struct error err;
+    int fresh = 0;
+    for (int i = 0; i < cache->count; i++)
+        fresh += is_new(cache, &cache->entries[i]);
+    if (fresh == 0)
+        return;
+    char *text = print_file(cache, is_kept);
+    if (fs_write_file(cache->path, text, strlen(text), STATUS_DEVICE, &err) != STATUS_OK)
+        log_warn("%s; kernels are measured again next time", err.text);
+    free(text);
 }
 
 /* ---- configs of another process ------------------------------------------ */
 
 char *autotune_cache_export(const struct autotune_cache *cache)
 {
-    char head[LINE_SIZE], *text = NULL;
-    size_t size;
-    if (!cache)
-        return NULL;
-    FILE *file = memory_stream(&text, &size);
-    print_head(cache, head, sizeof head);
-    fputs(head, file);
-    for (const struct entry *entry = cache->entries; entry < cache->entries + cache->count; entry++)
-        if (entry->used && entry->origin != IMPORTED)
-            print_entry(file, entry);
-    fclose(file);
-    return text;
+    return cache ? print_file(cache, is_exported) : NULL;
 }
 
 void autotune_cache_import(struct autotune_cache *cache, const char *text, bool complete)
@@ -498,7 +488,7 @@ static void take_lock(struct autotune_cache *cache)
     char name[PATH_SIZE + 8];
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "opening", cache->folder, -1);
-    make_folders(cache->folder);
+    autotune_cache_make_folder();
     snprintf(name, sizeof name, "%s.lock", cache->path);
     cache->lock_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     if (cache->lock_fd < 0)
@@ -531,13 +521,11 @@ void autotune_cache_lock(struct autotune_cache *cache)
 
 void autotune_cache_unlock(struct autotune_cache *cache)
 {
-    struct error err;
     struct slow_call slow;
     if (!cache)
         return;
     heartbeat_slow_begin(&slow, "writing", cache->path, -1);
-    if (has_new(cache) && write_file(cache, &err) != STATUS_OK)
-        log_warn("%s; kernels are measured again next time", err.text);
+    write_file(cache);
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
     cache->lock_fd = -1;

@@ -59,7 +59,7 @@ void autotuner_finish(struct autotuner *t, enum autotune_op op)
         {"cuDNN's engines for ", "engines", "shapes of attention", "the fastest"},
     };
     char text[128];
-    const uint64_t throttle = t->tuned[op] ? t->throttle | nvml_throttle_faults(t->device->id) : 0;
+    const uint64_t throttle = t->tuned[op] ? t->throttle | nvml_throttle_faults(NULL, t->device->id) : 0;
     if (throttle) {
         log_warn("the GPU is throttled (%s): the %s chosen for %d %s are not kept, and measured again next time",
                  nvml_throttle_text(throttle, text, sizeof text), words[op].kernels, t->tuned[op], words[op].things);
@@ -352,7 +352,7 @@ static void warm_up(const struct trial *t, int candidate)
     while (!t->tuner->warm && seconds_now() - begin < warm_up_seconds)
         time_runs(t, candidate, REPEATS);
     if (!t->tuner->warm)
-        t->tuner->throttle = nvml_throttle_faults(t->tuner->device->id);
+        t->tuner->throttle = nvml_throttle_faults(NULL, t->tuner->device->id);
     t->tuner->warm = true;
 }
 

@@ -564,26 +564,11 @@ enum status cudnn_target_open(struct cudnn_target *target, struct error *err)
     return error_set(err, STATUS_DEVICE, "cannot open cuDNN: %s", target->cudnn->cudnnGetErrorString(status));
 }
 
-enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
-                               struct error *err)
-{
-    char reason[384];
-    *target = (struct cudnn_target){.cudnn = cudnn, .version = (int)cudnn->cudnnGetVersion()};
-    const struct attribute attributes[] = {
-        {CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json}};
-    target->gpu = make_descriptor(cudnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes, 1, reason, sizeof reason);
-    return target->gpu ? STATUS_OK
-                       : error_set(err, STATUS_DEVICE, "cuDNN does not take the description of a GPU: %s", reason);
-}
-
 void cudnn_target_close(struct cudnn_target *target)
 {
     if (target->handle)
         target->cudnn->cudnnDestroy(target->handle);
-    if (target->gpu)
-        target->cudnn->cudnnBackendDestroyDescriptor(target->gpu);
     target->handle = NULL;
-    target->gpu = NULL;
 }
 
 #else

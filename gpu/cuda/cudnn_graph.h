@@ -16,12 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The library and the GPU that plans are made for: the GPU of `handle`, or one that is only described
- * (cudnn_describe_gpu()), whose plans can be looked at but not executed. */
+/* The library and the GPU that plans are made for: the GPU of `handle`, or one that is only described, whose plans can
+ * be looked at but not executed (tests/emulation/cudnn_plans.c). */
 struct cudnn_target {
     const struct cudnn_functions *cudnn; /* borrowed */
     struct cudnnContext *handle;         /* NULL: a described GPU, or cuDNN cannot be used */
-    void *gpu;                           /* the description; NULL with a handle */
+    void *gpu;                           /* a finalized description, borrowed; NULL with a handle */
     int version;                         /* 91900: 9.19.0 */
 };
 
@@ -109,9 +109,5 @@ void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const st
 /* x with its two last dimensions exchanged, rounded to `type`; offsets: those of x, NULL if it is not ragged. */
 struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
                                     const struct cudnn_tensor *offsets);
-
-/* A target for a GPU that need not exist, from its description as cuDNN writes it (JSON). */
-enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
-                               struct error *err);
 
 #endif

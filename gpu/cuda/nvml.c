@@ -195,27 +195,19 @@ int nvml_processes(const char *file, const char *id, struct nvml_process *proces
     return others;
 }
 
-bool nvml_read_throttle(const char *file, const char *id, uint64_t *throttle)
+uint64_t nvml_throttle_faults(const char *file, const char *id)
 {
     struct nvml nvml;
     char why[256];
     nvml_device device;
-    unsigned long long reasons;
+    unsigned long long reasons = 0;
     void *library = nvml_start(file, &nvml, why);
     if (!library)
-        return false;
-    const bool known = find_gpu(&nvml, id, &device) && nvml.throttle(device, &reasons) == NVML_OK;
-    if (known)
-        *throttle = reasons;
+        return 0;
+    if (!find_gpu(&nvml, id, &device) || nvml.throttle(device, &reasons) != NVML_OK)
+        reasons = 0;
     nvml_stop(&nvml, library);
-    return known;
-}
-
-uint64_t nvml_throttle_faults(const char *id)
-{
-    uint64_t throttle = 0;
-    nvml_read_throttle(NULL, id, &throttle);
-    return throttle & NVML_THROTTLE_FAULTS;
+    return reasons & NVML_THROTTLE_FAULTS;
 }
 
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size)

@@ -37,11 +37,9 @@ struct nvml_process {
  */
 int nvml_processes(const char *file, const char *id, struct nvml_process *processes, int max);
 
-/* Reads the reasons for lower clocks of a GPU (nvml_throttle_text()). False: NVML does not say. */
-bool nvml_read_throttle(const char *file, const char *id, uint64_t *throttle);
-
-/* Those of NVML_THROTTLE_FAULTS that hold now for a GPU; 0: none, or NVML does not say. */
-uint64_t nvml_throttle_faults(const char *id);
+/* The reasons for lower clocks that hold now for a GPU (nvml_throttle_text()), of NVML_THROTTLE_FAULTS; 0: none, or
+ * NVML does not say. id and file as above. */
+uint64_t nvml_throttle_faults(const char *file, const char *id);
 
 /* Writes the reasons for lower clocks ("power cap, driver's heat limit"), or "no" if no reason costs speed. Returns
  * text. */

@@ -17,17 +17,11 @@ extern "C" {
 OPS_LIST(OPS_CUDA_LAUNCHER)
 #undef OPS_CUDA_LAUNCHER
 
-/* The table, the workspace that every op within the limits can run with (gpu/cuda/cuda_workspace.h, or cuDNN's),
- * ops_prepare(), ops_describe(), and the choices of gpu/device_choices.h. */
+/* The table, the workspace that every op within the limits can run with (gpu/cuda/cuda_workspace.h, or cuDNN's), and
+ * ops_prepare(). */
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
-char *ops_cuda_choices(struct device *device);
-void ops_cuda_take_choices(struct device *device, const char *text, bool complete);
-const char *ops_cuda_attention_obstacle(struct device *device);
-void ops_cuda_avoid(struct device *device, unsigned parts);
-void ops_cuda_leave_multiprocessors(struct device *device, int count);
-void ops_cuda_describe(struct device *device, char *text, size_t size);
 
 #ifdef __cplusplus
 }

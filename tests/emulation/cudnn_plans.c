@@ -191,13 +191,25 @@ static bool try_product(const struct cudnn_target *target, const struct gpu *gpu
     return good;
 }
 
+/* A target for a GPU that need not exist. */
+static bool describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target)
+{
+    *target = (struct cudnn_target){.cudnn = cudnn, .version = (int)cudnn->cudnnGetVersion()};
+    return cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &target->gpu) ==
+               CUDNN_STATUS_SUCCESS &&
+           cudnn->cudnnBackendSetAttribute(target->gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                           (int64_t)strlen(json), json) == CUDNN_STATUS_SUCCESS &&
+           cudnn->cudnnBackendFinalize(target->gpu) == CUDNN_STATUS_SUCCESS;
+}
+
 static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, bool *asked)
 {
-    struct error err;
     struct cudnn_target target;
     bool good = true;
-    if (cudnn_describe_gpu(cudnn, gpu->json, &target, &err) != STATUS_OK) {
-        printf("%s: left out: %s\n", gpu->name, err.text);
+    if (!describe_gpu(cudnn, gpu->json, &target)) {
+        char why[256] = "";
+        cudnn->cudnnGetLastErrorString(why, sizeof why);
+        printf("%s: left out: %s\n", gpu->name, why);
         return true;
     }
     *asked = true;
@@ -207,7 +219,7 @@ static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, 
     for (size_t i = 0; i < COUNT_OF(products); i++)
         for (int backward = 0; backward < 2; backward++)
             good = try_product(&target, gpu, &products[i], backward) && good;
-    cudnn_target_close(&target);
+    cudnn->cudnnBackendDestroyDescriptor(target.gpu);
     return good;
 }
 

@@ -18,7 +18,7 @@
  *
  * In all products, a warp owns 16 rows of the block's tile; the tiles of the other side are shared by the block. P and
  * dS go from registers to operands through shared memory, rounded to the tensors' dtype. */
-#include "gpu/cuda/attention/attention_cuda_kernels.h"
+#include "gpu/cuda/attention/attention_kernels.h"
 
 #include "gpu/cuda/attention/attention_cuda_tiles.cuh"
 

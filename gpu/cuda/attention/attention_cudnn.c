@@ -16,8 +16,8 @@
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "gpu/cuda/attention/attention_cuda_kernels.h"
-#include "gpu/cuda/attention/attention_cudnn_autotune.h"
+#include "gpu/cuda/attention/attention_cudnn_plan.h"
+#include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
 
 #include <stdio.h>
@@ -318,8 +318,9 @@ enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner 
     return STATUS_OK;
 }
 
-const char *attention_cudnn_obstacle(const struct attention_cudnn *a)
+const char *attention_cudnn_obstacle(struct device *device)
 {
+    const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
     if (a->off)
         return NULL;
     for (const struct attention_plan *plan = a->plans; plan; plan = plan->next)
@@ -328,8 +329,9 @@ const char *attention_cudnn_obstacle(const struct attention_cudnn *a)
     return NULL;
 }
 
-void attention_cudnn_describe(const struct attention_cudnn *a, char *text, size_t size)
+void attention_cudnn_describe(struct device *device, char *text, size_t size)
 {
+    const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
     int used = 0, refused = 0;
     for (const struct attention_plan *plan = a->plans; plan; plan = plan->next) {
         if (plan->state == ATTENTION_REFUSED)

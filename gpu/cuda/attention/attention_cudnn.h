@@ -27,7 +27,7 @@ enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct au
 
 /* Why shapes that were announced are not computed by cuDNN, unless the environment asks for that: the library cannot be
  * opened, or refuses one. NULL: it computes them. Borrowed. */
-const char *attention_cudnn_obstacle(const struct attention_cudnn *attention);
+const char *attention_cudnn_obstacle(struct device *device);
 
 /* One line for people: "attention: cuDNN for 4 of 6 shapes, ztrain's kernels for the others". */
-void attention_cudnn_describe(const struct attention_cudnn *attention, char *text, size_t size);
+void attention_cudnn_describe(struct device *device, char *text, size_t size);

@@ -5,11 +5,11 @@
  * Ragged sequences on trial are one more than a piece has, and of several lengths, so that one is as long as it may be
  * and the second piece has empty places. With dropout, tiles of the tensor of kept weights that have no visible pair
  * are NaN. */
-#include "gpu/cuda/attention/attention_cudnn_autotune.h"
+#include "gpu/cuda/attention/attention_cudnn_plan.h"
 
 #include "core/heartbeat.h"
 #include "core/log.h"
-#include "gpu/cuda/attention/attention_cuda_kernels.h"
+#include "gpu/cuda/attention/attention_kernels.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* attention_cudnn_kernels.cu: what attention through cuDNN needs next to cuDNN's kernels. */
-#include "gpu/cuda/attention/attention_cudnn_kernels.h"
+#include "gpu/cuda/attention/attention_kernels.h"
 
 #include "gpu/cuda/cuda_kernels.cuh"
 
@@ -84,13 +84,9 @@ void part_keep(struct stream *stream, const struct attention_part *part, const s
     constexpr int THREADS = 256;
     const int64_t items = ceil_div(part->T, DROPOUT_QUERIES) * (ld / VECTOR<T>), blocks = ceil_div(items, THREADS);
     ASSERT(blocks <= INT32_MAX && part->H <= UINT16_MAX && part->B <= UINT16_MAX);
-    cuda_check(
-        cuda_device_of(stream),
-        CUDA_LAUNCH(part_keep_kernel<T>,
-                    dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(part->H), static_cast<unsigned>(part->B)),
-                    dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, *dropout, causal, static_cast<T *>(kept),
-                    ld),
-        "attention, dropout of the weights");
+    LAUNCH(stream, "attention, dropout of the weights", part_keep_kernel<T>,
+           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(part->H), static_cast<unsigned>(part->B)),
+           dim3(THREADS), *part, *dropout, causal, static_cast<T *>(kept), ld);
 }
 
 } // namespace
@@ -103,10 +99,9 @@ void attention_part_describe(struct stream *stream, const struct attention_part 
     ASSERT(count <= ATTENTION_PART_STRIDES && pitch > part->B);
     for (all.count = 0; all.count < count; all.count++)
         all.value[all.count] = strides[all.count];
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(part_describe_kernel, dim3(static_cast<unsigned>(ceil_div(part->B + 1, THREADS))),
-                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lengths, offsets, pitch, all),
-               "attention, ragged sequences");
+    LAUNCH(stream, "attention, ragged sequences", part_describe_kernel,
+           dim3(static_cast<unsigned>(ceil_div(part->B + 1, THREADS))), dim3(THREADS), *part, lengths, offsets, pitch,
+           all);
 }
 
 void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
@@ -114,10 +109,9 @@ void attention_part_lse(struct stream *stream, const struct attention_part *part
 {
     constexpr int THREADS = 256, MOST_BLOCKS = 4096;
     const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(part_lse_kernel, dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)),
-                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lse, padded, to_sequences),
-               "attention, the order of lse");
+    LAUNCH(stream, "attention, the order of lse", part_lse_kernel,
+           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), *part, lse, padded,
+           to_sequences);
 }
 
 void attention_part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout,

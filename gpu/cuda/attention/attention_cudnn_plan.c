@@ -2,7 +2,7 @@
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
 #include "core/heartbeat.h"
-#include "gpu/cuda/attention/attention_cudnn_kernels.h"
+#include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/device_cuda.h"
 
 #include <stdio.h>

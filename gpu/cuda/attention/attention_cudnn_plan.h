@@ -19,6 +19,7 @@
 #pragma once
 
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
+#include "gpu/cuda/autotune.h"
 #include "gpu/ops.h"
 
 enum attention_plan_state {
@@ -74,3 +75,13 @@ void attention_plan_spoil(const struct attention_plan *plan, struct stream *stre
  * the reason of a failure in cuDNN's words. */
 const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd);
+
+/* ---- attention_cudnn_autotune.c ------------------------------------------ */
+
+/* Takes the config of a plan that is ATTENTION_PLANNED from the cache, and leaves it planned; or tunes it, and leaves
+ * it verified or refused. No candidate needs more workspace than was announced. Fails (STATUS_DEVICE) where a candidate
+ * broke the GPU. */
+enum status attention_autotune(struct autotuner *tuner, struct attention_plan *plan, struct error *err);
+
+/* Verifies a plan that is ATTENTION_PLANNED: it is verified or refused afterwards. */
+enum status attention_verify(struct autotuner *tuner, struct attention_plan *plan, struct error *err);

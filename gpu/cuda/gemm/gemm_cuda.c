@@ -20,6 +20,7 @@
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 #include "gpu/cuda/ops_cuda.h"
+#include "gpu/device_avoid.h"
 
 #include <stdlib.h>
 
@@ -58,16 +59,31 @@ bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
     return g->rules.tf32;
 }
 
-void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
+static struct gemm_cuda *gemm_of(const struct device *device)
 {
-    g->forced = GEMM_UNFUSED;
+    return ((const struct cuda_device *)device->private_)->gemm;
 }
 
-void gemm_cuda_leave_multiprocessors(struct gemm_cuda *g, int count)
+void gemm_cuda_avoid(struct device *device, unsigned parts)
 {
-    const int all = g->cuda->sm_count;
-    ASSERT(count > 0 && count < all);
-    g->rules.sm_target = all - count;
+    if (parts & DEVICE_EPILOGUES)
+        gemm_of(device)->forced = GEMM_UNFUSED;
+}
+
+void gemm_cuda_leave_multiprocessors(struct device *device, int count)
+{
+    ASSERT(count > 0 && count < device->multiprocessors);
+    gemm_of(device)->rules.sm_target = device->multiprocessors - count;
+}
+
+char *gemm_cuda_choices(struct device *device)
+{
+    return autotune_cache_export(gemm_of(device)->cache);
+}
+
+void gemm_cuda_take_choices(struct device *device, const char *text, bool complete)
+{
+    autotune_cache_import(gemm_of(device)->cache, text, complete);
 }
 
 void gemm_cuda_use_cudnn(struct gemm_cuda *g, const struct cudnn_target *cudnn)

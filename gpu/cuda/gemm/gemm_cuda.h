@@ -10,11 +10,12 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
-/* From now on bias, GELU, SwiGLU and bias gradients are computed by ztrain's kernels after the products. */
-void gemm_cuda_avoid_epilogues(struct gemm_cuda *gemm);
-
-/* From now on the kernels of products leave `count` multiprocessors to other kernels. */
-void gemm_cuda_leave_multiprocessors(struct gemm_cuda *gemm, int count);
+/* The backend's entries for device_avoid(), device_leave_multiprocessors() and the functions of gpu/device_choices.h.
+ */
+void gemm_cuda_avoid(struct device *device, unsigned parts);
+void gemm_cuda_leave_multiprocessors(struct device *device, int count);
+char *gemm_cuda_choices(struct device *device);
+void gemm_cuda_take_choices(struct device *device, const char *text, bool complete);
 
 /* From now on announced products with SwiGLU may be computed by cuDNN, which outlives `gemm`. NULL: it cannot be used.
  */

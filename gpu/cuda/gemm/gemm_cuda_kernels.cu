@@ -41,7 +41,7 @@ __device__ inline float gelu_erf_derivative(float x)
 int blocks_for(int64_t n)
 {
     constexpr int64_t kMost = 1 << 16;
-    int64_t blocks = (n + kThreads - 1) / kThreads;
+    const int64_t blocks = ceil_div(n, kThreads);
     return static_cast<int>(blocks < kMost ? blocks : kMost);
 }
 
@@ -215,51 +215,50 @@ struct bias_gelu {
 };
 
 template <typename Y, typename T, int V, int FORM>
-cudaError_t launch_bias_gelu(struct stream *stream, const struct bias_gelu *a)
+void launch_bias_gelu(struct stream *stream, const struct bias_gelu *a)
 {
     const int64_t columns = a->N / V;
-    return CUDA_LAUNCH((bias_gelu_kernel<Y, T, V, FORM>),
-                       dim3(grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>)),
-                       dim3(kThreads), 0, cuda_stream_of(stream)->handle, a->M, static_cast<int>(columns),
-                       static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias), static_cast<T *>(a->aux));
+    LAUNCH(stream, "linear_fwd (bias, GELU)", (bias_gelu_kernel<Y, T, V, FORM>),
+           dim3(grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>)), dim3(kThreads), a->M,
+           static_cast<int>(columns), static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias),
+           static_cast<T *>(a->aux));
 }
 
-template <typename Y, typename T, int V>
-cudaError_t launch_bias_gelu_form(struct stream *stream, const struct bias_gelu *a)
+template <typename Y, typename T, int V> void launch_bias_gelu_form(struct stream *stream, const struct bias_gelu *a)
 {
     if (!a->aux)
-        return launch_bias_gelu<Y, T, V, kPlain>(stream, a);
-    return a->erf_form ? launch_bias_gelu<Y, T, V, kErf>(stream, a) : launch_bias_gelu<Y, T, V, kTanh>(stream, a);
+        launch_bias_gelu<Y, T, V, kPlain>(stream, a);
+    else if (a->erf_form)
+        launch_bias_gelu<Y, T, V, kErf>(stream, a);
+    else
+        launch_bias_gelu<Y, T, V, kTanh>(stream, a);
 }
 
-template <typename Y, typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a)
+template <typename Y, typename T> void bias_gelu_to(struct stream *stream, const struct bias_gelu *a)
 {
-    const bool vectors = aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
-                                   a->N * static_cast<int64_t>(sizeof(T)));
-    cuda_check(cuda_device_of(stream),
-               vectors ? launch_bias_gelu_form<Y, T, VECTOR<T>>(stream, a) : launch_bias_gelu_form<Y, T, 1>(stream, a),
-               "linear_fwd (bias, GELU)");
+    if (aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
+                  a->N * static_cast<int64_t>(sizeof(T))))
+        launch_bias_gelu_form<Y, T, VECTOR<T>>(stream, a);
+    else
+        launch_bias_gelu_form<Y, T, 1>(stream, a);
 }
 
-template <typename T, bool ERF> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux)
+template <typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a, bool wide)
 {
-    bool aligned = aligned16(dx, aux);
-    int64_t packs = aligned ? n / VECTOR<T> : 0;
-    cudaError_t code =
-        CUDA_LAUNCH((gelu_backward_kernel<T, ERF>), dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), 0,
-                    cuda_stream_of(stream)->handle, n, packs, static_cast<T *>(dx), static_cast<const T *>(aux));
-    cuda_check(cuda_device_of(stream), code, "linear_bwd_input (GELU)");
+    if (wide)
+        bias_gelu_to<float, T>(stream, a);
+    else
+        bias_gelu_to<T, T>(stream, a);
 }
 
-template <bool ERF> void gelu_backward_of(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype)
+template <typename T> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form)
 {
-    switch (dtype) {
-    case DTYPE_F32: gelu_backward<float, ERF>(stream, n, dx, aux); return;
-    case DTYPE_BF16: gelu_backward<__nv_bfloat16, ERF>(stream, n, dx, aux); return;
-    case DTYPE_F16: gelu_backward<__half, ERF>(stream, n, dx, aux); return;
-    case DTYPE_COUNT: break;
-    }
-    BUG("dtype %d", static_cast<int>(dtype));
+    const bool aligned = aligned16(dx, aux);
+    const int64_t packs = aligned ? n / VECTOR<T> : 0;
+    LAUNCH(stream, "linear_bwd_input (GELU)",
+           (erf_form ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
+           dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), n, packs, static_cast<T *>(dx),
+           static_cast<const T *>(aux));
 }
 
 /* A matrix of M rows, ld apart, of which N columns are summed and the null ones not; `aux` and `erf_form` with GELU's
@@ -271,47 +270,45 @@ struct columns {
     bool erf_form;
 };
 
-template <typename T, int V, int FORM>
-cudaError_t launch_sums(cudaStream_t handle, const struct columns *c, float *partial)
+template <typename T, int V, int FORM> void launch_sums(struct stream *stream, const struct columns *c, float *partial)
 {
-    int64_t ranges = cuda_column_ranges(c->M, c->N), rows = (c->M + ranges - 1) / ranges, width = kColumnThreads * V;
-    dim3 grid(static_cast<unsigned>((c->N + width - 1) / width), static_cast<unsigned>(ranges));
-    return CUDA_LAUNCH((column_sums_kernel<T, V, FORM>), grid, dim3(kThreads), 0, handle, c->M, c->N,
-                       static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, c->null, static_cast<const T *>(c->aux),
-                       rows, partial);
+    const int64_t ranges = cuda_column_ranges(c->M, c->N);
+    const dim3 grid(static_cast<unsigned>(ceil_div(c->N, kColumnThreads * V)), static_cast<unsigned>(ranges));
+    LAUNCH(stream, "a bias' gradient", (column_sums_kernel<T, V, FORM>), grid, dim3(kThreads), c->M, c->N,
+           static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, c->null, static_cast<const T *>(c->aux),
+           ceil_div(c->M, ranges), partial);
 }
 
-template <typename T, int V> cudaError_t launch_form(cudaStream_t handle, const struct columns *c, float *partial)
+template <typename T, int V> void launch_form(struct stream *stream, const struct columns *c, float *partial)
 {
     if (!c->aux)
-        return launch_sums<T, V, kPlain>(handle, c, partial);
-    return c->erf_form ? launch_sums<T, V, kErf>(handle, c, partial) : launch_sums<T, V, kTanh>(handle, c, partial);
+        launch_sums<T, V, kPlain>(stream, c, partial);
+    else if (c->erf_form)
+        launch_sums<T, V, kErf>(stream, c, partial);
+    else
+        launch_sums<T, V, kTanh>(stream, c, partial);
 }
 
-template <typename T> cudaError_t column_sums(cudaStream_t handle, const struct columns *c, float *partial)
+template <typename T> void column_sums(struct stream *stream, const struct columns *c, float *partial)
 {
     constexpr int kPack = VECTOR<T>;
-    uintptr_t addresses = reinterpret_cast<uintptr_t>(c->matrix) | reinterpret_cast<uintptr_t>(c->aux);
-    bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && c->null.first % kPack == 0 && c->null.count % kPack == 0 &&
-                 addresses % 16 == 0;
-    return packs ? launch_form<T, kPack>(handle, c, partial) : launch_form<T, 1>(handle, c, partial);
+    const bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && c->null.first % kPack == 0 &&
+                       c->null.count % kPack == 0 && aligned16(c->matrix, c->aux);
+    if (packs)
+        launch_form<T, kPack>(stream, c, partial);
+    else
+        launch_form<T, 1>(stream, c, partial);
 }
 
 void sum_columns(struct stream *stream, const struct columns *c, float *sums, enum dtype dtype, bool accumulate,
                  void *scratch)
 {
-    cudaStream_t handle = cuda_stream_of(stream)->handle;
     float *partial = static_cast<float *>(scratch);
-    cudaError_t code = dtype == DTYPE_F32    ? column_sums<float>(handle, c, partial)
-                       : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, c, partial)
-                                             : column_sums<__half>(handle, c, partial);
-    if (cuda_check(cuda_device_of(stream), code, "a bias' gradient")) {
-        const int64_t all = c->N + c->null.count;
-        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((all + kColumnThreads - 1) / kColumnThreads)),
-                           dim3(kColumnThreads, kRangeGroups), 0, handle, c->N, c->null,
-                           static_cast<int>(cuda_column_ranges(c->M, c->N)), partial, sums, accumulate);
-        cuda_check(cuda_device_of(stream), code, "a bias' gradient");
-    }
+    const int64_t all = c->N + c->null.count;
+    DISPATCH(dtype, column_sums, stream, c, partial);
+    LAUNCH(stream, "a bias' gradient", add_ranges_kernel, dim3(static_cast<unsigned>(ceil_div(all, kColumnThreads))),
+           dim3(kColumnThreads, kRangeGroups), c->N, c->null, static_cast<int>(cuda_column_ranges(c->M, c->N)), partial,
+           sums, accumulate);
 }
 
 } // namespace
@@ -324,26 +321,13 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
         return;
     ASSERT(N <= INT32_MAX / 2);
     const struct bias_gelu args = {M, N, ld_y, y, aux, bias, erf_form};
-    const bool wide = y_dtype == DTYPE_F32;
-    switch (dtype) {
-    case DTYPE_F32: bias_gelu<float, float>(stream, &args); return;
-    case DTYPE_BF16:
-        wide ? bias_gelu<float, __nv_bfloat16>(stream, &args) : bias_gelu<__nv_bfloat16, __nv_bfloat16>(stream, &args);
-        return;
-    case DTYPE_F16: wide ? bias_gelu<float, __half>(stream, &args) : bias_gelu<__half, __half>(stream, &args); return;
-    case DTYPE_COUNT: break;
-    }
-    BUG("dtype %d", static_cast<int>(dtype));
+    DISPATCH(dtype, bias_gelu, stream, &args, y_dtype == DTYPE_F32);
 }
 
 void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype)
 {
-    if (n == 0)
-        return;
-    if (erf_form)
-        gelu_backward_of<true>(stream, n, dx, aux, dtype);
-    else
-        gelu_backward_of<false>(stream, n, dx, aux, dtype);
+    if (n > 0)
+        DISPATCH(dtype, gelu_backward, stream, n, dx, aux, erf_form);
 }
 
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
@@ -379,9 +363,7 @@ void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *
 
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
 {
-    if (n == 0)
-        return;
-    cudaError_t code = CUDA_LAUNCH(add_f32_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
-                                   dim3(kThreads), 0, cuda_stream_of(stream)->handle, n, sums, x);
-    cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
+    if (n > 0)
+        LAUNCH(stream, "linear_bwd_weight (bias)", add_f32_kernel, dim3(static_cast<unsigned>(ceil_div(n, kThreads))),
+               dim3(kThreads), n, sums, x);
 }

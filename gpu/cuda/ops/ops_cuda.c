@@ -6,7 +6,6 @@
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
-#include "gpu/device_avoid.h"
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
@@ -47,41 +46,4 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
         status = attention_cudnn_prepare(cuda->attention, &tuner, err);
     autotuner_close(&tuner);
     return status;
-}
-
-char *ops_cuda_choices(struct device *device)
-{
-    const struct cuda_device *cuda = device->private_;
-    return autotune_cache_export(cuda->gemm->cache);
-}
-
-void ops_cuda_take_choices(struct device *device, const char *text, bool complete)
-{
-    const struct cuda_device *cuda = device->private_;
-    autotune_cache_import(cuda->gemm->cache, text, complete);
-}
-
-void ops_cuda_avoid(struct device *device, unsigned parts)
-{
-    const struct cuda_device *cuda = device->private_;
-    if (parts & DEVICE_EPILOGUES)
-        gemm_cuda_avoid_epilogues(cuda->gemm);
-}
-
-void ops_cuda_leave_multiprocessors(struct device *device, int count)
-{
-    const struct cuda_device *cuda = device->private_;
-    gemm_cuda_leave_multiprocessors(cuda->gemm, count);
-}
-
-const char *ops_cuda_attention_obstacle(struct device *device)
-{
-    const struct cuda_device *cuda = device->private_;
-    return attention_cudnn_obstacle(cuda->attention);
-}
-
-void ops_cuda_describe(struct device *device, char *text, size_t size)
-{
-    const struct cuda_device *cuda = device->private_;
-    attention_cudnn_describe(cuda->attention, text, size);
 }

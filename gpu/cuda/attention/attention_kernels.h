@@ -1,7 +1,6 @@
-/* attention_cudnn_kernels.h: what attention through cuDNN needs next to cuDNN's kernels: the order of lse, the places
- * of ragged sequences, and the weights that dropout keeps.
- *
- * Launchers in the sense of ops_cuda.h: they enqueue work on the stream and return. */
+/* attention_kernels.h: ztrain's kernels for attention, and what attention through cuDNN needs next to cuDNN's: the
+ * order of lse, the places of ragged sequences, and the weights that dropout keeps. Launchers in the sense of
+ * ops_cuda.h. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -9,6 +8,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The ops attention_fwd and attention_bwd of ops.h, for every shape and dtype. */
+void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *args);
+void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *args);
 
 /* A part of the sequences of a micro-batch, for cuDNN: the B sequences from `first` on. Those after the last one
  * of the micro-batch are empty. */
