@@ -111,6 +111,20 @@ static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a
     }
 }
 
+/* Defines op_NAME() of n elements: each thread does the last arguments, a statement, for its `part` of them. */
+#define OP_OF_ELEMENTS(name, ...)                                             \
+    static void op_##name(struct stream *stream, const struct name##_args *a) \
+    {                                                                         \
+        const bool is_shared = a->n > WORTH_THREADS;                          \
+        (void)stream;                                                         \
+        heartbeat_beat();                                                     \
+        _Pragma("omp parallel if (is_shared)")                                \
+        {                                                                     \
+            const struct range part = range_mine(a->n, 64);                   \
+            __VA_ARGS__;                                                      \
+        }                                                                     \
+    }
+
 /* ---- tanh ---------------------------------------------------------------- */
 
 static ALWAYS_INLINE void tanh_fwd_part(const struct tanh_fwd_args *a, struct range part, enum dtype dtype)
@@ -119,16 +133,7 @@ static ALWAYS_INLINE void tanh_fwd_part(const struct tanh_fwd_args *a, struct ra
         vf_put(a->y, i, part.end, vf_tanh(vf_get(a->x, i, part.end, dtype)), dtype);
 }
 
-static void op_tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->dtype, tanh_fwd_part(a, part, DT));
-    }
-}
+OP_OF_ELEMENTS(tanh_fwd, WITH_DTYPE(a->dtype, tanh_fwd_part(a, part, DT)))
 
 static ALWAYS_INLINE void tanh_bwd_part(const struct tanh_bwd_args *a, struct range part, enum dtype dtype)
 {
@@ -138,16 +143,7 @@ static ALWAYS_INLINE void tanh_bwd_part(const struct tanh_bwd_args *a, struct ra
     }
 }
 
-static void op_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->dtype, tanh_bwd_part(a, part, DT));
-    }
-}
+OP_OF_ELEMENTS(tanh_bwd, WITH_DTYPE(a->dtype, tanh_bwd_part(a, part, DT)))
 
 /* ---- add, cast, accumulate ----------------------------------------------- */
 
@@ -157,16 +153,7 @@ static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, 
         vf_put(a->y, i, part.end, vf_get(a->a, i, part.end, dtype) + vf_get(a->b, i, part.end, dtype), dtype);
 }
 
-static void op_add(struct stream *stream, const struct add_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->dtype, add_part(a, part, DT));
-    }
-}
+OP_OF_ELEMENTS(add, WITH_DTYPE(a->dtype, add_part(a, part, DT)))
 
 static ALWAYS_INLINE void dropout_row(const struct dropout_args *a, int64_t row, enum dtype dtype)
 {
@@ -195,30 +182,16 @@ static void op_dropout(struct stream *stream, const struct dropout_args *a)
 
 static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part, enum dtype dst, enum dtype src)
 {
+    if (dst == src && part.end > part.first) {
+        memcpy(at(a->dst, part.first, dst), at(a->src, part.first, src),
+               (size_t)(part.end - part.first) * dtype_size(src));
+        return;
+    }
     for (int64_t i = part.first; i < part.end; i += VF)
         vf_put(a->dst, i, part.end, vf_get(a->src, i, part.end, src), dst);
 }
 
-static void op_cast(struct stream *stream, const struct cast_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        if (part.end <= part.first)
-            ;
-        else if (a->dst_dtype == a->src_dtype)
-            memcpy(at(a->dst, part.first, a->dst_dtype), at(a->src, part.first, a->src_dtype),
-                   (size_t)(part.end - part.first) * dtype_size(a->src_dtype));
-        else if (a->dst_dtype == DTYPE_F32)
-            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F32, DT));
-        else if (a->dst_dtype == DTYPE_BF16)
-            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_BF16, DT));
-        else
-            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F16, DT));
-    }
-}
+OP_OF_ELEMENTS(cast, WITH_DTYPES(a->dst_dtype, a->src_dtype, cast_part(a, part, DST, SRC)))
 
 static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struct range part, enum dtype dst,
                                           enum dtype src)
@@ -231,18 +204,4 @@ static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struc
     }
 }
 
-static void op_accumulate(struct stream *stream, const struct accumulate_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        if (a->dst_dtype == DTYPE_F32)
-            WITH_DTYPE(a->src_dtype, accumulate_part(a, part, DTYPE_F32, DT));
-        else if (a->dst_dtype == DTYPE_BF16)
-            WITH_DTYPE(a->src_dtype, accumulate_part(a, part, DTYPE_BF16, DT));
-        else
-            WITH_DTYPE(a->src_dtype, accumulate_part(a, part, DTYPE_F16, DT));
-    }
-}
+OP_OF_ELEMENTS(accumulate, WITH_DTYPES(a->dst_dtype, a->src_dtype, accumulate_part(a, part, DST, SRC)))
