@@ -348,7 +348,7 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
         again = status == STATUS_CHECKPOINT && model->checkpoint && checkpoint_is_gone(model->checkpoint);
     }
     TRY(status);
-    TRY(sampler_new(&task->settings, model->desc.vocab_size, &sampler, err));
+    sampler = sampler_new(&task->settings, model->desc.vocab_size);
     if (a->prompt_tokens)
         note_tokenizer(model->folder);
     struct output output = {.tokenizer = task->tokenizer};

@@ -231,7 +231,7 @@ enum status sample_model_start(struct sample_model *m, const struct sample_reque
         .logit_chunk = 1,
     };
     TRY(transformer_new(&config, m->device, &m->transformer, err));
-    TRY(generator_new(m->transformer, request->context, &m->generator, err));
+    m->generator = generator_new(m->transformer, request->context);
     TRY(allocate_arena(m, err));
     return read_weights(m, err);
 }

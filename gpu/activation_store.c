@@ -1,5 +1,7 @@
 #include "gpu/activation_store.h"
 
+#include "core/memory.h"
+
 #include <stdlib.h>
 
 /* With two, forward would wait for each copy down to end before the next block could begin. */
@@ -76,9 +78,7 @@ enum status activation_store_new(struct device *device, int64_t blocks, size_t b
 {
     enum status status;
     *store = NULL;
-    struct activation_store *s = calloc(1, sizeof *s);
-    if (!s)
-        return error_set(err, STATUS_DEVICE, "cannot offload activations: out of memory");
+    struct activation_store *s = memory_zeroed(1, sizeof *s);
     s->device = device;
     s->blocks = blocks;
     s->bytes = bytes;
@@ -100,15 +100,11 @@ void activation_store_free(struct activation_store *s)
 {
     if (!s)
         return;
-    if (s->stream)
-        stream_free(s->stream);
-    if (s->computed)
-        event_free(s->computed);
+    stream_free(s->stream);
+    event_free(s->computed);
     for (int i = 0; i < BUFFERS; i++) {
-        if (s->buffers[i].down)
-            event_free(s->buffers[i].down);
-        if (s->buffers[i].up)
-            event_free(s->buffers[i].up);
+        event_free(s->buffers[i].down);
+        event_free(s->buffers[i].up);
     }
     free(s);
 }

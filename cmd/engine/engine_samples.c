@@ -90,9 +90,9 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
     return status;
 }
 
-enum status engine_samples_attach(struct engine_samples *s, struct transformer *transformer, struct error *err)
+void engine_samples_attach(struct engine_samples *s, struct transformer *transformer)
 {
-    return generator_new(transformer, s->capacity, &s->generator, err);
+    s->generator = generator_new(transformer, s->capacity);
 }
 
 void engine_samples_free(struct engine_samples *s)

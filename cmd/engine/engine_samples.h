@@ -26,6 +26,6 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
                                struct engine_samples **samples, struct error *err);
 
 /* Gives it the transformer that generates. */
-enum status engine_samples_attach(struct engine_samples *samples, struct transformer *transformer, struct error *err);
+void engine_samples_attach(struct engine_samples *samples, struct transformer *transformer);
 
 void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */

@@ -119,11 +119,10 @@ static void log_left_out(const struct run *run, int first)
 enum status run_samples(struct run *run, struct error *err)
 {
     const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};
-    struct sampler *sampler;
     enum status status = STATUS_OK;
     if (!run->engine.samples)
         return STATUS_OK;
-    TRY(sampler_new(&greedy, run->engine.desc.vocab_size, &sampler, err));
+    struct sampler *sampler = sampler_new(&greedy, run->engine.desc.vocab_size);
     int reported = 0;
     while (reported < run->engine.samples->count && status == STATUS_OK && !run->stop) {
         struct token_list tokens = {0};

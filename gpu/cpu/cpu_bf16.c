@@ -5,7 +5,6 @@
 #include "gpu/cpu/ops_cpu.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const char *const names[CPU_BF16_COUNT] = {[CPU_BF16_WIDEN] = "widen", [CPU_BF16_DOT] = "dot"};
 
@@ -25,13 +24,11 @@ static double better_of(double best, cpu_micro_run *run, enum cpu_micro_kernel k
     return rate > best ? rate : best;
 }
 
-enum status cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *rates, struct error *err)
+void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *rates)
 {
     enum { WORDS = CPU_MICRO_ROWS * CPU_MICRO_UNITS };
     const uint32_t ones = 0x3f803f80; /* two ones in bf16, about one in fp32: not a subnormal, which would be slow */
-    uint32_t *panels = aligned_alloc(64, WORDS * sizeof *panels);
-    if (!panels)
-        return error_set(err, STATUS_DEVICE, "cannot measure the CPU's bf16 products: out of memory");
+    _Alignas(64) uint32_t panels[WORDS];
     for (size_t i = 0; i < WORDS; i++)
         panels[i] = ones;
     cpu_micro_run *run = ops_cpu_micro_run(kernels->isa);
@@ -43,9 +40,7 @@ enum status cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_
         if (kernels->amx_bf16)
             tiles = better_of(tiles, run, CPU_MICRO_TILES, panels);
     }
-    free(panels);
     *rates = (struct cpu_bf16_rates){.products = {[CPU_BF16_WIDEN] = widen, [CPU_BF16_DOT] = dot}, .tiles = tiles};
-    return STATUS_OK;
 }
 
 enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates)
@@ -68,7 +63,7 @@ enum status cpu_bf16_choose(struct cpu_kernels *kernels, struct error *err)
     kernels->bf16 = wish < 0 ? CPU_BF16_WIDEN : (enum cpu_bf16_products)wish;
     kernels->amx_bf16 = kernels->amx_bf16 && wish < 0;
     if (wish < 0 && kernels->avx512_bf16) {
-        TRY(cpu_bf16_measure(kernels, &rates, err));
+        cpu_bf16_measure(kernels, &rates);
         kernels->bf16 = cpu_bf16_fastest(&rates);
     }
     return STATUS_OK;

@@ -19,8 +19,8 @@ struct cpu_bf16_rates {
 };
 
 /* Times the bf16 micro-kernels that `kernels` have, on the calling thread, in turns, and keeps the best turn of each:
- * about 0.3 ms. STATUS_DEVICE: out of memory. */
-enum status cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *rates, struct error *err);
+ * about 0.3 ms. */
+void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *rates);
 
 /* CPU_BF16_DOT if the CPU has it, unless CPU_BF16_WIDEN is clearly faster. */
 enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates);

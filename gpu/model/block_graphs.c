@@ -1,6 +1,7 @@
 #include "gpu/model/block_graphs.h"
 
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 
@@ -31,19 +32,12 @@ struct block_graphs {
     struct piece *pieces;  /* (blocks, BLOCK_PIECES) owned */
 };
 
-enum status block_graphs_new(int64_t blocks, struct block_graphs **graphs, struct error *err)
+struct block_graphs *block_graphs_new(int64_t blocks)
 {
-    struct block_graphs *g = calloc(1, sizeof *g);
-    struct piece *pieces = calloc((size_t)(blocks * BLOCK_PIECES), sizeof *pieces);
-    *graphs = NULL;
-    if (!g || !pieces) {
-        free(g);
-        free(pieces);
-        return error_set(err, STATUS_DEVICE, "cannot keep graphs of %lld blocks: out of memory", (long long)blocks);
-    }
-    *g = (struct block_graphs){.blocks = blocks, .pieces = pieces};
-    *graphs = g;
-    return STATUS_OK;
+    struct block_graphs *g = memory_zeroed(1, sizeof *g);
+    g->blocks = blocks;
+    g->pieces = memory_zeroed((size_t)(blocks * BLOCK_PIECES), sizeof *g->pieces);
+    return g;
 }
 
 void block_graphs_free(struct block_graphs *g)

@@ -16,7 +16,7 @@ enum { BLOCK_GRAPHS_KEPT = 4 };
  * nothing is kept, FORWARD is all of it. */
 enum block_piece { BLOCK_FORWARD, BLOCK_FORWARD_END, BLOCK_BACKWARD, BLOCK_PIECES };
 
-enum status block_graphs_new(int64_t blocks, struct block_graphs **graphs, struct error *err);
+struct block_graphs *block_graphs_new(int64_t blocks);
 void block_graphs_free(struct block_graphs *graphs); /* waits for their launches; may be NULL */
 
 /* Enqueues `work` of a training pass, as a graph if transformer_replay() is on. If a piece cannot be captured, it and

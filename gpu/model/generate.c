@@ -1,5 +1,6 @@
 #include "gpu/model/generate.h"
 
+#include "core/memory.h"
 #include "gpu/model/transformer_state.h"
 
 #include <math.h>
@@ -13,31 +14,22 @@ struct generator {
     float *logits;                   /* owned (V) */
 };
 
-enum status generator_new(struct transformer *t, int64_t capacity, struct generator **generator, struct error *err)
+struct generator *generator_new(struct transformer *t, int64_t capacity)
 {
     ASSERT(capacity > 0 && capacity <= t->config.max_position && capacity <= INT32_MAX);
     ASSERT(!t->config.desc->bidirectional && t->config.desc->num_labels == 0);
-    struct generator *g = calloc(1, sizeof *g);
-    *generator = g;
-    if (g) {
-        g->transformer = t;
-        g->cache.capacity = capacity;
-        g->positions = calloc((size_t)capacity, sizeof *g->positions);
-        g->no_targets = calloc((size_t)capacity, sizeof *g->no_targets);
-        g->raw = calloc((size_t)t->V, dtype_size(t->config.logits_dtype));
-        g->logits = calloc((size_t)t->V, sizeof *g->logits);
-    }
-    if (!g || !g->positions || !g->no_targets || !g->raw || !g->logits) {
-        generator_free(g);
-        *generator = NULL;
-        return error_set(err, STATUS_DEVICE, "cannot generate sequences of %lld tokens: out of memory",
-                         (long long)capacity);
-    }
+    struct generator *g = memory_zeroed(1, sizeof *g);
+    g->transformer = t;
+    g->cache.capacity = capacity;
+    g->positions = memory_alloc((size_t)capacity * sizeof *g->positions);
+    g->no_targets = memory_alloc((size_t)capacity * sizeof *g->no_targets);
+    g->raw = memory_alloc((size_t)t->V * dtype_size(t->config.logits_dtype));
+    g->logits = memory_alloc((size_t)t->V * sizeof *g->logits);
     for (int64_t i = 0; i < capacity; i++) {
         g->positions[i] = (int32_t)i;
         g->no_targets[i] = -1;
     }
-    return STATUS_OK;
+    return g;
 }
 
 void generator_free(struct generator *g)

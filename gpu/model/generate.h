@@ -16,8 +16,7 @@ struct generator;
 
 /* A generator of sequences of up to `capacity` tokens, prompt included; at most the transformer's max_position. The
  * transformer is borrowed; its model is a causal language model. Host memory alone is allocated. */
-enum status generator_new(struct transformer *transformer, int64_t capacity, struct generator **generator,
-                          struct error *err);
+struct generator *generator_new(struct transformer *transformer, int64_t capacity);
 void generator_free(struct generator *generator); /* NULL is allowed */
 
 /* Takes the memory of the keys and values: layers · 2 · capacity · num_kv_heads · head_dim elements of the

@@ -21,20 +21,13 @@ struct sampler {
     struct candidate *candidates; /* owned (count) */
 };
 
-enum status sampler_new(const struct sampler_settings *settings, int64_t count, struct sampler **sampler,
-                        struct error *err)
+struct sampler *sampler_new(const struct sampler_settings *settings, int64_t count)
 {
     struct sampler *s = memory_zeroed(1, sizeof *s);
-    *sampler = NULL;
     s->settings = *settings;
     s->count = count;
-    s->candidates = calloc((size_t)count, sizeof *s->candidates);
-    if (!s->candidates) {
-        sampler_free(s);
-        return error_set(err, STATUS_DEVICE, "cannot sample from %lld tokens: out of memory", (long long)count);
-    }
-    *sampler = s;
-    return STATUS_OK;
+    s->candidates = memory_zeroed((size_t)count, sizeof *s->candidates);
+    return s;
 }
 
 void sampler_free(struct sampler *sampler)

@@ -19,9 +19,8 @@ struct sampler_settings {
 
 struct sampler;
 
-/* A sampler for `count` logits. STATUS_DEVICE: out of memory. */
-enum status sampler_new(const struct sampler_settings *settings, int64_t count, struct sampler **sampler,
-                        struct error *err);
+/* A sampler for `count` logits. */
+struct sampler *sampler_new(const struct sampler_settings *settings, int64_t count);
 void sampler_free(struct sampler *sampler); /* NULL is allowed */
 
 /* Returns draw number `index` from logits (count); -1 if one is NaN or positive infinity. */

@@ -1,5 +1,6 @@
 #include "gpu/model/step_check.h"
 
+#include "core/memory.h"
 #include "core/model/model_config.h"
 #include "core/model/tensor_table.h"
 #include "gpu/arena.h"
@@ -61,8 +62,6 @@ static enum status describe(struct small_model *s, struct error *err)
 {
     json_t *config = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "n_embd", 64, "n_layer", 2,
                                "n_head", 4, "n_positions", LENGTH, "vocab_size", VOCABULARY);
-    if (!config)
-        return error_set(err, STATUS_DEVICE, "cannot check graphs: out of memory");
     enum status status = model_desc_from_spec(config, &s->desc, err);
     json_decref(config);
     TRY(status);
@@ -130,7 +129,7 @@ static void release_small(struct small_model *s)
 /* ---- steps --------------------------------------------------------------- */
 
 /* Weights between -0.1 and 0.1 (norms included), the optimizer's state, and the tokens: the same each time. */
-static enum status begin(struct small_model *s, struct error *err)
+static void begin(struct small_model *s)
 {
     const struct step_state state = {.optimizer_step = 1,
                                      .lr = 1e-2,
@@ -147,9 +146,7 @@ static enum status begin(struct small_model *s, struct error *err)
     stream_copy(s->stream, s->state, &state, sizeof state);
     for (int u = 0; u < s->table.num_units; u++) {
         const size_t n = (size_t)s->table.units[u].numel, bytes = n * sizeof(float);
-        float *values = malloc(bytes ? bytes : 1);
-        if (!values)
-            return error_set(err, STATUS_DEVICE, "cannot check graphs: out of memory");
+        float *values = memory_alloc(bytes);
         for (size_t i = 0; i < n; i++) {
             random = random * 1664525 + 1013904223; /* Numerical Recipes' generator */
             values[i] = (float)(int32_t)random * 0x1p-31f * 0.1f;
@@ -166,7 +163,6 @@ static enum status begin(struct small_model *s, struct error *err)
         stream_fill_zero(s->stream, s->m[u], bytes);
         stream_fill_zero(s->stream, s->v[u], bytes);
     }
-    return STATUS_OK;
 }
 
 static void load_tokens(struct small_model *s)
@@ -269,11 +265,11 @@ static enum status compare_steps(struct small_model *s, char *results[2], char *
 {
     struct error why = {.text = ""};
     bool captured;
-    TRY(begin(s, err));
+    begin(s);
     load_tokens(s);
     TRY(run_eager(s, err));
     const size_t bytes = fetch(s, results[0]);
-    TRY(begin(s, err));
+    begin(s);
     TRY(run_captured(s, &captured, &why, err));
     if (!captured) {
         snprintf(differs, size, "a step of a small model cannot be captured: %s", why.text);
@@ -300,11 +296,8 @@ enum status step_check(struct device *device, char *differs, size_t size, struct
     size_t bytes = sizeof(double);
     for (int u = 0; u < s.table.num_units; u++)
         bytes += 2 * (size_t)s.table.units[u].numel * sizeof(float);
-    for (int i = 0; i < 2; i++)
-        if (!(results[i] = malloc(bytes))) {
-            status = error_set(err, STATUS_DEVICE, "cannot check graphs: out of memory");
-            goto end;
-        }
+    results[0] = memory_alloc(bytes);
+    results[1] = memory_alloc(bytes);
     status = compare_steps(&s, results, differs, size, err);
 end:
     free(results[0]);

@@ -121,17 +121,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
         return error_set(err, STATUS_DEVICE,
                          "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
                          (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
-    struct transformer *t = calloc(1, sizeof *t);
-    struct block_buffers *blocks = calloc((size_t)desc->num_layers, sizeof *blocks);
-    int num_inputs = config->inputs ? config->inputs : 1;
-    struct input *inputs = calloc((size_t)num_inputs, sizeof *inputs);
-    if (!t || !blocks || !inputs) {
-        free(t);
-        free(blocks);
-        free(inputs);
-        return error_set(err, STATUS_DEVICE, "cannot create a transformer of %lld layers: out of memory",
-                         (long long)desc->num_layers);
-    }
+    struct transformer *t = memory_zeroed(1, sizeof *t);
     t->config = *config;
     t->device = device;
     t->dtype = config->dtype;
@@ -152,17 +142,14 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
     t->eps = (float)desc->norm_eps;
     t->embedding_scale = embedding_scale_of(desc, config->dtype);
-    t->blocks = blocks;
-    t->inputs = inputs;
-    t->num_inputs = num_inputs;
+    t->blocks = memory_zeroed((size_t)desc->num_layers, sizeof *t->blocks);
+    t->num_inputs = config->inputs ? config->inputs : 1;
+    t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
     fill_linear_shapes(desc, t->linears);
     find_tensors(t);
     find_summed_biases(t);
     pad_vocabulary(t);
-    if (config->graphs_by_block && block_graphs_new(t->L, &t->graphs, err) != STATUS_OK) {
-        transformer_free(t);
-        return STATUS_DEVICE;
-    }
+    t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;
     *transformer = t;
     return STATUS_OK;
 }

@@ -83,7 +83,7 @@ static void model_open(struct model *m, const char *name, bool training)
         .logits_dtype = DTYPE_F32,
     };
     assert_int_equal(transformer_new(&config, m->device, &m->transformer, &err), STATUS_OK);
-    assert_int_equal(generator_new(m->transformer, CAPACITY, &m->generator, &err), STATUS_OK);
+    m->generator = generator_new(m->transformer, CAPACITY);
     transformer_op_limits(m->transformer, &limits);
     const size_t workspace = ops_workspace_bytes(m->device, &limits);
     arena_init_dry(&arena);
