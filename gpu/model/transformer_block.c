@@ -20,7 +20,6 @@
 #include "gpu/model/transformer_block.h"
 
 #include "gpu/model/block_graphs.h"
-#include "gpu/model/transformer_cache.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm first_norm(const struct block_buffers *b)
@@ -206,13 +205,6 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
     };
 }
 
-struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
-                                              int32_t max_seq)
-{
-    struct attention_bwd_args backward = attention_bwd_sizes(t, block, M, num_seqs, max_seq);
-    return attention_forward_of(&backward);
-}
-
 /* q and k as attention reads them: the heads of q, then those of k. */
 static void *rotated(const struct transformer *t, const struct block_buffers *b)
 {
@@ -230,23 +222,68 @@ static void rotated_forward(const struct pass *pass, const struct unit *unit, co
     rotate(pass, b, rotated(t, b), rotated_ld(t), false);
 }
 
+/* The arguments of attention in a pass, without its gradients. */
+static struct attention_bwd_args attention_args(const struct pass *pass, const struct unit *unit,
+                                                const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    const struct batch *batch = &pass->batch;
+    struct attention_bwd_args args = attention_bwd_sizes(t, b - t->blocks, pass->M, batch->num_seqs, batch->max_seq);
+    args.seq_start = batch->seq_start;
+    args.q = rotated(t, b);
+    args.k = row_at(t, rotated(t, b), t->H, t->D);
+    args.v = row_at(t, b->qkv, t->H + t->KV, t->D);
+    args.out = b->att;
+    args.lse = b->lse;
+    args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
+    return args;
+}
+
+/* In a pass that has a cache, keys and values are stored there as attention reads them, after norms and RoPE, so that
+ * positions are those of the tokens: in the first pass, whose attention is the ordinary one, those of the prompt, later
+ * those of a token, which attends over all that is stored. */
+static void cached_attention(const struct pass *pass, int64_t block, const struct attention_fwd_args *a)
+{
+    const struct transformer *t = pass->transformer;
+    const struct kv_cache *cache = pass->cache;
+    const int64_t first = block * t->KV * cache->capacity; /* of the block's (KV, capacity, D) */
+    struct attention_decode_args decode = {.dtype = a->dtype,
+                                           .M = a->M,
+                                           .H = a->H,
+                                           .KV = a->KV,
+                                           .D = a->D,
+                                           .ld_q = a->ld_q,
+                                           .ld_k = a->ld_k,
+                                           .ld_v = a->ld_v,
+                                           .ld_o = a->ld_o,
+                                           .scale = a->scale,
+                                           .softcap = a->softcap,
+                                           .window = a->window,
+                                           .start = cache->held,
+                                           .capacity = cache->capacity,
+                                           .k = a->k,
+                                           .v = a->v,
+                                           .k_cache = row_at(t, cache->keys, first, t->D),
+                                           .v_cache = row_at(t, cache->values, first, t->D)};
+    if (cache->held == 0) {
+        t->device->ops->attention_fwd(pass->stream, a);
+    } else {
+        decode.q = a->q;
+        decode.out = a->out;
+    }
+    t->device->ops->attention_decode(pass->stream, &decode);
+}
+
 /* From attention_input() (M, C) to att (M, H D). */
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    int64_t k_first = t->H, v_first = t->H + t->KV;
-    char *qk = rotated(t, b);
     linear_forward(pass, unit, LINEAR_QKV, b->qkv, attention_input(t, b), NULL);
     rotated_forward(pass, unit, b);
-    struct attention_fwd_args args =
-        attention_fwd_sizes(t, b - t->blocks, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
-    args.seq_start = pass->batch.seq_start;
-    args.q = qk;
-    args.k = row_at(t, qk, k_first, t->D);
-    args.v = row_at(t, b->qkv, v_first, t->D);
+    const struct attention_bwd_args backward = attention_args(pass, unit, b);
+    struct attention_fwd_args args = attention_forward_of(&backward);
     args.out = b->att;
     args.lse = b->lse;
-    args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
     if (pass->cache)
         cached_attention(pass, b - t->blocks, &args);
     else
@@ -258,21 +295,11 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
                                const void *datt, void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    int64_t k_first = t->H, v_first = t->H + t->KV;
-    char *qk = rotated(t, b);
-    struct attention_bwd_args args =
-        attention_bwd_sizes(t, b - t->blocks, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
-    args.seq_start = pass->batch.seq_start;
-    args.q = qk;
-    args.k = row_at(t, qk, k_first, t->D);
-    args.v = row_at(t, b->qkv, v_first, t->D);
-    args.out = b->att;
+    struct attention_bwd_args args = attention_args(pass, unit, b);
     args.dout = datt;
-    args.lse = b->lse;
     args.dq = dqkv;
-    args.dk = row_at(t, dqkv, k_first, t->D);
-    args.dv = row_at(t, dqkv, v_first, t->D);
-    args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
+    args.dk = row_at(t, dqkv, t->H, t->D);
+    args.dv = row_at(t, dqkv, t->H + t->KV, t->D);
     t->device->ops->attention_bwd(pass->stream, &args);
     rotate(pass, b, dqkv, t->W, true);
     if (t->qk_norm) {

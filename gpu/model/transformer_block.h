@@ -15,7 +15,5 @@ enum status block_backward(const struct pass *pass, int64_t block);
 bool block_runs_up_again(const struct transformer *t);
 
 /* The arguments of attention without its pointers. */
-struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
-                                              int32_t max_seq);
 struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
                                               int32_t max_seq);

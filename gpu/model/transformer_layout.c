@@ -257,14 +257,15 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
     };
     /* no kernel is compiled for the shape where there is a soft cap */
     bool compiled = config->desc->attention_softcap == 0;
-    if (compiled)
-        limits->attention_fwd =
-            attention_fwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
-    if (compiled && config->training) {
-        limits->attention_bwd =
+    if (compiled) {
+        const struct attention_bwd_args sizes =
             attention_bwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
-        limits->attention_bwd.dropout =
-            dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, usual_block(t));
+        limits->attention_fwd = attention_forward_of(&sizes);
+        if (config->training) {
+            limits->attention_bwd = sizes;
+            limits->attention_bwd.dropout =
+                dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, usual_block(t));
+        }
     }
     for (int i = 0; i < LINEAR_COUNT; i++) {
         limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);

@@ -8,7 +8,6 @@
  *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
- *   transformer_cache.c      attention over the keys and values of the tokens before
  *   transformer_layers.c     matrix products and norms, as block and head use them
  *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *
