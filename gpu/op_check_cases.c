@@ -255,8 +255,8 @@ static const struct op_check_case cases_muon_momentum[] = {
 
 /* More columns than rows; more rows than columns. A value that rounds the other way changes all that follow. */
 static const struct op_check_case cases_orthogonalize[] = {
-    {.args.orthogonalize = {24, 40, 2}, .dtypes = ONCE, .tolerance = 0.1},
-    {.args.orthogonalize = {40, 24, 2}, .dtypes = ONCE, .tolerance = 0.1}};
+    {.args.orthogonalize = {.rows = 24, .cols = 40, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1},
+    {.args.orthogonalize = {.rows = 40, .cols = 24, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1}};
 
 /* A step that counts; one that is skipped. */
 #define MUON_UPDATE                                                                                             \

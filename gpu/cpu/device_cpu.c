@@ -417,6 +417,7 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
     threads = threads > 0 ? threads : machine_cores();
     TRY(start_team(threads, err));
 #else
+    (void)err;
     threads = 1;
 #endif
     struct device_cpu *cpu = memory_zeroed(1, sizeof *cpu);
