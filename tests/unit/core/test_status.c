@@ -167,6 +167,28 @@ static void a_bug_names_its_place_and_exits(void **state)
     assert_non_null(strstr(said, "assertion failed: said[0] == 'x'\n"));
 }
 
+static void an_error_has_the_rank_that_it_is_about(void **state)
+{
+    (void)state;
+    struct error err, other;
+    assert_int_equal(error_set(&err, STATUS_PEER, "rank %d died", 3), STATUS_PEER);
+    assert_true(err.rank == -1 && err.failure == FAILURE_NONE);
+    assert_int_equal(error_blame(&err, 3, FAILURE_DIED), STATUS_PEER);
+    error_hint(&err, "dmesg");
+    error_prefix(&err, "step %d", 7);
+    assert_true(err.rank == 3 && err.failure == FAILURE_DIED);
+    error_set(&other, STATUS_PEER, "rank %d died", 4); /* the same is said, but for the prefix */
+    assert_true(other.format != err.format && other.rank == -1);
+    error_prefix(&other, "step %d", 8);
+    assert_true(other.format == err.format);
+    assert_int_equal(error_blame(NULL, 3, FAILURE_DIED), STATUS_BUG);
+    for (int i = 0; i < FAILURE_COUNT; i++)
+        for (int before = 0; before < i; before++)
+            assert_string_not_equal(failure_name(i), failure_name(before));
+    assert_null(failure_name(FAILURE_COUNT));
+    assert_null(failure_name(-1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +200,7 @@ int main(void)
         cmocka_unit_test(causes_fall_into_kinds),
         cmocka_unit_test(every_exit_code_has_a_name),
         cmocka_unit_test(try_leaves_at_the_first_failure),
+        cmocka_unit_test(an_error_has_the_rank_that_it_is_about),
         cmocka_unit_test(a_bug_names_its_place_and_exits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -556,6 +556,7 @@ static void test_stream_in_pieces(void **state)
         assert_true(block->ranks[1].progress == 77 && block->ranks[2].progress == 88 && block->ranks[1].heard == 1);
         assert_int_equal(control_status(control, &error), STATUS_DIVERGED);
         assert_string_equal(error.text, "rank 2 on host1 ended: too bad");
+        assert_true(error.rank == 2 && error.failure == FAILURE_ERROR);
         agent_inbox_release(&inbox);
         agent_outbox_release(&outbox);
         control_detach(control);

@@ -270,6 +270,7 @@ static void test_blame_without_waiting(void **state)
         const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own last words"
                                     : "rank 2 on host0 (process 102) died; hint: its own last words";
         assert_int_equal(strncmp(error.text, blamed, strlen(blamed)), 0);
+        assert_true(error.rank == i + 1 && error.failure == FAILURE_DIED);
         control_detach(control);
         close(fd);
     }
