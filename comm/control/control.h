@@ -153,7 +153,8 @@ struct flight_ring *control_flight_ring(const struct control *control, int local
 /* Counts this rank's arrival on a channel and wakes the ranks that wait for it. Returns the count. */
 uint32_t control_arrive(struct control *control, enum control_channel channel);
 
-/* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait_all(). */
+/* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait_all().
+ */
 void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
                           double seconds);
 
