@@ -92,8 +92,8 @@ static enum dtype choose_dtype(const struct sample_model *m, const char *name)
     return m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype ? m->desc.torch_dtype : DTYPE_F32;
 }
 
-static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
-                           struct unit_params *params, struct error *err)
+static enum status acquire_unit(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                struct unit_params *params, struct error *err)
 {
     (void)pass, (void)stream, (void)err;
     const struct sample_model *m = self;
@@ -102,7 +102,7 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
     return STATUS_OK;
 }
 
-static void release(void *self, int unit, enum param_pass pass, struct stream *stream)
+static void release_unit(void *self, int unit, enum param_pass pass, struct stream *stream)
 {
     (void)self, (void)unit, (void)pass, (void)stream;
 }
@@ -213,7 +213,7 @@ enum status sample_model_start(struct sample_model *m, const struct sample_reque
 {
     TRY(open_device(m, request->device, err));
     m->dtype = choose_dtype(m, request->dtype);
-    m->verbs = (struct param_verbs){.self = m, .acquire = acquire, .release = release};
+    m->verbs = (struct param_verbs){.self = m, .acquire = acquire_unit, .release = release_unit};
     TRY(tensor_table_build(&m->desc, &m->table, err));
     if (m->checkpoint)
         checkpoint_freeze_table(m->checkpoint, &m->table);

@@ -7,7 +7,6 @@
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
-#include "gpu/ops_profile.h"
 #include "gpu/peaks.h"
 #include "gpu/phase_times.h"
 
