@@ -45,7 +45,7 @@ struct fit_plan {
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* Builds a setting on paper, and with `timed` walks through its step. STATUS_USAGE: ztrain refuses the setting. */
+/* Builds a setting, and with `timed` simulates its step. STATUS_USAGE: ztrain refuses the setting. */
 static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c, bool timed, struct error *err)
 {
     struct run_spec copy;

@@ -39,7 +39,7 @@ struct device {
     const struct op_table *ops;        /* the table of ops_profile.c while a profile is taken */
     const struct op_table *host_ops;   /* the CPU's, for work on host memory: on an inline stream of the CPU device, or
                                           in a host function with stream NULL (ops that need no workspace). Set by
-                                          device_open(); NULL in a plan */
+                                          device_open() */
     void *private_;                    /* the backend's; begins with struct device_private (device_backend.h) */
 };
 

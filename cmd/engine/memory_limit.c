@@ -67,15 +67,15 @@ static void keep_better(struct found *best, const struct found *other)
     *best = *other;
 }
 
-/* Bytes that the plan takes beyond the same one on paper: on a GPU cuDNN states its workspace, which an assumed GPU
- * estimates. A smaller micro-batch has no larger surplus. */
+/* Bytes that the plan takes beyond the same one for an assumed GPU: on a GPU cuDNN states its workspace, which an
+ * assumed GPU estimates. A smaller micro-batch has no larger surplus. */
 static enum status find_surplus(const struct engine *t, size_t *surplus, struct error *err)
 {
     const size_t here = memory_plan_device_bytes(&t->plan);
-    size_t paper, node;
+    size_t assumed, node;
     struct run_spec copy = *t->spec;
-    TRY(measure(t, &copy, &paper, &node, err));
-    *surplus = here > paper ? here - paper : 0;
+    TRY(measure(t, &copy, &assumed, &node, err));
+    *surplus = here > assumed ? here - assumed : 0;
     return STATUS_OK;
 }
 

@@ -130,7 +130,7 @@ struct zero_watch {
 struct zero {
     struct zero_config config;
     struct device *device;
-    struct comm *comm; /* NULL in a plan */
+    struct comm *comm; /* NULL: a dry layout */
     int rank, world;
     int units;     /* of the model; */
     int all_units; /* with those after them that are frozen: parameters alone */

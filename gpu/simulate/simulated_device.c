@@ -194,7 +194,7 @@ static void simulated_copy(struct stream *stream, void *dst, const void *src, si
         s->clock += 2 * (double)bytes / settings->gpu->bytes;
 }
 
-/* Host functions run on paper at once; the ops that they call take their time on the stream's clock. */
+/* Host functions run at once; the ops that they call take their time on the stream's clock. */
 static struct simulated_stream *host_stream; /* of the host function that is running; a simulation has one thread */
 
 static void simulated_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
