@@ -180,120 +180,112 @@ template <typename T> void swiglu_bwd(struct stream *stream, const struct swiglu
         LAUNCH(stream, "swiglu_bwd", (swiglu_bwd_kernel<T, 1>), table_grid(stream, a->M, a->F), THREADS, *a);
 }
 
-/* ---- add ----------------------------------------------------------------- */
+/* ---- elements ------------------------------------------------------------ */
 
-template <int V, typename T> __device__ __forceinline__ void add_at(T *y, const T *a, const T *b, int64_t i)
+template <int N> struct width {
+    static constexpr int value = N;
+};
+
+/* Calls visit(width<V>, i) for each vector of V of the first `whole` elements, then visit(width<1>, i) for each of the
+ * rest. */
+template <int V, typename Visit> __device__ __forceinline__ void each_element(int64_t n, int64_t whole, Visit visit)
 {
-    float x[V], z[V];
-    load(a + i, x);
-    load(b + i, z);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        x[v] += z[v];
-    store(y + i, x);
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        visit(width<V>(), i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        visit(width<1>(), i);
 }
 
-/* `whole` elements in vectors, then the rest */
+/* The grid for n elements in vectors of V. */
+template <int V> unsigned grid_of_elements(const struct stream *stream, int64_t n)
+{
+    return grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM);
+}
+
+/* Of two types: vectors of 16 bytes of the narrower one. */
+template <typename A, typename B> constexpr int VECTOR_OF_BOTH = VECTOR < A >> VECTOR<B> ? VECTOR<A> : VECTOR<B>;
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS) add_kernel(T *y, const T *a, const T *b, int64_t n, int64_t whole)
 {
-    for (int64_t i = grid_thread() * VECTOR<T>; i < whole; i += grid_threads() * VECTOR<T>)
-        add_at<VECTOR<T>>(y, a, b, i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        add_at<1>(y, a, b, i);
+    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
+        float x[V], z[V];
+        load(a + i, x);
+        load(b + i, z);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            x[v] += z[v];
+        store(y + i, x);
+    });
 }
 
 template <typename T> void add(struct stream *stream, const struct add_args *a)
 {
     const int64_t n = a->n, whole = aligned16(a->y, a->a, a->b) ? n / VECTOR<T> * VECTOR<T> : 0;
-    if (n == 0)
-        return;
-    LAUNCH(stream, "add", add_kernel<T>, grid_of(stream, ceil_div(n, THREADS * VECTOR<T>), BLOCKS_PER_SM), THREADS,
-           static_cast<T *>(a->y), static_cast<const T *>(a->a), static_cast<const T *>(a->b), n, whole);
-}
-
-/* ---- tanh ---------------------------------------------------------------- */
-
-template <int V, typename T> __device__ __forceinline__ void tanh_at(T *y, const T *x, int64_t i)
-{
-    float z[V];
-    load(x + i, z);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        z[v] = tanhf(z[v]);
-    store(y + i, z);
+    LAUNCH(stream, "add", add_kernel<T>, grid_of_elements<VECTOR<T>>(stream, n), THREADS, static_cast<T *>(a->y),
+           static_cast<const T *>(a->a), static_cast<const T *>(a->b), n, whole);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) tanh_fwd_kernel(T *y, const T *x, int64_t n, int64_t whole)
 {
-    for (int64_t i = grid_thread() * VECTOR<T>; i < whole; i += grid_threads() * VECTOR<T>)
-        tanh_at<VECTOR<T>>(y, x, i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        tanh_at<1>(y, x, i);
+    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
+        float z[V];
+        load(x + i, z);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            z[v] = tanhf(z[v]);
+        store(y + i, z);
+    });
 }
 
 template <typename T> void tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
 {
     const int64_t n = a->n, whole = aligned16(a->y, a->x) ? n / VECTOR<T> * VECTOR<T> : 0;
-    LAUNCH(stream, "tanh_fwd", tanh_fwd_kernel<T>, grid_of(stream, ceil_div(n, THREADS * VECTOR<T>), BLOCKS_PER_SM),
-           THREADS, static_cast<T *>(a->y), static_cast<const T *>(a->x), n, whole);
-}
-
-template <int V, typename T> __device__ __forceinline__ void tanh_slope_at(T *dx, const T *dy, const T *y, int64_t i)
-{
-    float d[V], z[V];
-    load(dy + i, d);
-    load(y + i, z);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        d[v] *= fmaf(-z[v], z[v], 1.0f);
-    store(dx + i, d);
+    LAUNCH(stream, "tanh_fwd", tanh_fwd_kernel<T>, grid_of_elements<VECTOR<T>>(stream, n), THREADS,
+           static_cast<T *>(a->y), static_cast<const T *>(a->x), n, whole);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) tanh_bwd_kernel(T *dx, const T *dy, const T *y, int64_t n, int64_t whole)
 {
-    for (int64_t i = grid_thread() * VECTOR<T>; i < whole; i += grid_threads() * VECTOR<T>)
-        tanh_slope_at<VECTOR<T>>(dx, dy, y, i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        tanh_slope_at<1>(dx, dy, y, i);
+    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
+        float d[V], z[V];
+        load(dy + i, d);
+        load(y + i, z);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            d[v] *= fmaf(-z[v], z[v], 1.0f);
+        store(dx + i, d);
+    });
 }
 
 template <typename T> void tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
 {
     const int64_t n = a->n, whole = aligned16(a->dx, a->dy, a->y) ? n / VECTOR<T> * VECTOR<T> : 0;
-    LAUNCH(stream, "tanh_bwd", tanh_bwd_kernel<T>, grid_of(stream, ceil_div(n, THREADS * VECTOR<T>), BLOCKS_PER_SM),
-           THREADS, static_cast<T *>(a->dx), static_cast<const T *>(a->dy), static_cast<const T *>(a->y), n, whole);
+    LAUNCH(stream, "tanh_bwd", tanh_bwd_kernel<T>, grid_of_elements<VECTOR<T>>(stream, n), THREADS,
+           static_cast<T *>(a->dx), static_cast<const T *>(a->dy), static_cast<const T *>(a->y), n, whole);
 }
 
-/* ---- cast ---------------------------------------------------------------- */
-
-template <int V, typename To, typename From>
-__device__ __forceinline__ void cast_at(To *to, const From *from, int64_t i)
-{
-    float x[V];
-    load(from + i, x);
-    store(to + i, x);
-}
-
-/* Vectors of 16 bytes of the narrower type */
 template <typename To, typename From>
 __global__ void __launch_bounds__(THREADS) cast_kernel(To *to, const From *from, int64_t n, int64_t whole)
 {
-    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        cast_at<V>(to, from, i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        cast_at<1>(to, from, i);
+    each_element<VECTOR_OF_BOTH<To, From>>(n, whole, [&](auto width, int64_t i) {
+        float x[decltype(width)::value];
+        load(from + i, x);
+        store(to + i, x);
+    });
 }
 
 template <typename To, typename From> void cast_launch(struct stream *stream, const struct cast_args *a)
 {
-    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    constexpr int V = VECTOR_OF_BOTH<To, From>;
     const int64_t n = a->n, whole = aligned16(a->dst, a->src) ? n / V * V : 0;
-    LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM), THREADS,
-           static_cast<To *>(a->dst), static_cast<const From *>(a->src), n, whole);
+    LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of_elements<V>(stream, n), THREADS, static_cast<To *>(a->dst),
+           static_cast<const From *>(a->src), n, whole);
 }
 
 template <typename To> void cast_to(struct stream *stream, const struct cast_args *a)
@@ -306,39 +298,29 @@ template <typename To> void cast_to(struct stream *stream, const struct cast_arg
     }
 }
 
-/* ---- accumulate ---------------------------------------------------------- */
-
-template <int V, typename To, typename From>
-__device__ __forceinline__ void accumulate_at(To *to, const From *from, float scale, bool accumulate, int64_t i)
-{
-    float x[V], sum[V];
-    load(from + i, x);
-    if (accumulate)
-        load(to + i, sum);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        x[v] = accumulate ? sum[v] + x[v] : x[v] * scale;
-    store(to + i, x);
-}
-
 template <typename To, typename From>
 __global__ void __launch_bounds__(THREADS)
     accumulate_kernel(To *to, const From *from, float scale, bool accumulate, int64_t n, int64_t whole)
 {
-    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        accumulate_at<V>(to, from, scale, accumulate, i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        accumulate_at<1>(to, from, scale, accumulate, i);
+    each_element<VECTOR_OF_BOTH<To, From>>(n, whole, [&](auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
+        float x[V], sum[V];
+        load(from + i, x);
+        if (accumulate)
+            load(to + i, sum);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            x[v] = accumulate ? sum[v] + x[v] : x[v] * scale;
+        store(to + i, x);
+    });
 }
 
 template <typename To, typename From> void accumulate_launch(struct stream *stream, const struct accumulate_args *a)
 {
-    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    constexpr int V = VECTOR_OF_BOTH<To, From>;
     const int64_t n = a->n, whole = aligned16(a->dst, a->src) ? n / V * V : 0;
-    LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>),
-           grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM), THREADS, static_cast<To *>(a->dst),
-           static_cast<const From *>(a->src), a->scale, a->accumulate, n, whole);
+    LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>), grid_of_elements<V>(stream, n), THREADS,
+           static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->scale, a->accumulate, n, whole);
 }
 
 template <typename To> void accumulate_to(struct stream *stream, const struct accumulate_args *a)
@@ -421,7 +403,8 @@ void cuda_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
 
 void cuda_add(struct stream *stream, const struct add_args *a)
 {
-    DISPATCH(a->dtype, add, stream, a);
+    if (a->n > 0)
+        DISPATCH(a->dtype, add, stream, a);
 }
 
 void cuda_dropout(struct stream *stream, const struct dropout_args *a)
