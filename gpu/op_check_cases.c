@@ -272,7 +272,7 @@ const struct op_check_cases op_check_cases[OPS_COUNT] = {OPS_LIST(CASES_OF)};
 
 /* ---- operands of a fixed meaning ----------------------------------------- */
 
-static size_t fill_state(const struct op_check_case *c, void *to)
+static void fill_state(const struct op_check_case *c, void *to)
 {
     struct step_state state = {.optimizer_step = c->step ? c->step : 3,
                                .scaler = {.scale = 1, .last_overflow = -1, .hysteresis = 1},
@@ -288,33 +288,24 @@ static size_t fill_state(const struct op_check_case *c, void *to)
                                .bad_loss_rank = -1};
     state.skipped = c->skipped;
     memcpy(to, &state, sizeof state);
-    return sizeof state;
 }
 
 /* Of decide_step's reports, two ranks' sums for three units and the loss. */
-static size_t fill_reports(const struct op_check_case *c, double *to)
+static void fill_reports(const struct op_check_case *c, double *to)
 {
     enum { REPORTS = 8, LOSS = 7, SUM = 5 };
     for (int i = 0; i < REPORTS; i++)
         to[i] = c->uneven && (i == SUM || i == LOSS) ? INFINITY : 1 + i;
-    return REPORTS * sizeof *to;
 }
 
 /* Of every third row, there is none. */
-static size_t fill_targets(const struct cross_entropy_args *a, int32_t *to)
+static void fill_targets(const struct cross_entropy_args *a, int32_t *to)
 {
     for (int64_t i = 0; i < a->M; i++)
         to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
-    return (size_t)a->M * sizeof *to;
 }
 
-static size_t fill_bytes(void *to, const void *from, size_t size)
-{
-    memcpy(to, from, size);
-    return size;
-}
-
-size_t op_check_fill(const struct operand *operand, const struct op_check_case *c, int op, void *to)
+void op_check_fill(const struct operand *operand, const struct op_check_case *c, int op, void *to)
 {
     static const struct step_rates rates = {
         .lr = 1e-3, .correction1 = 0.3, .correction2 = 0.01, .beta1 = 0.9, .beta2 = 0.99};
@@ -329,13 +320,16 @@ size_t op_check_fill(const struct operand *operand, const struct op_check_case *
     for (int i = 0; i < M; i++)
         numbers[i] = (uint64_t)i * 3;
     switch (operand->type) {
-    case OPERAND_NUMBERS: return fill_bytes(to, numbers, sizeof numbers);
-    case OPERAND_STARTS: return fill_bytes(to, starts, sizeof starts);
-    case OPERAND_TARGETS: return fill_targets(&c->args.cross_entropy, to);
-    case OPERAND_STATE: return fill_state(c, to);
-    case OPERAND_SEGMENTS: return fill_bytes(to, segments, sizeof segments);
-    case OPERAND_REPORTS: return fill_reports(c, to);
-    case OPERAND_SCHEDULE: return fill_bytes(to, &schedule, sizeof schedule);
-    default: ASSERT(operand->type == OPERAND_ENABLED); return fill_bytes(to, &enabled, sizeof enabled);
+    case OPERAND_NUMBERS: memcpy(to, numbers, sizeof numbers); break;
+    case OPERAND_STARTS: memcpy(to, starts, sizeof starts); break;
+    case OPERAND_TARGETS: fill_targets(&c->args.cross_entropy, to); break;
+    case OPERAND_STATE: fill_state(c, to); break;
+    case OPERAND_SEGMENTS: memcpy(to, segments, sizeof segments); break;
+    case OPERAND_REPORTS: fill_reports(c, to); break;
+    case OPERAND_SCHEDULE: memcpy(to, &schedule, sizeof schedule); break;
+    default:
+        ASSERT(operand->type == OPERAND_ENABLED);
+        memcpy(to, &enabled, sizeof enabled);
+        break;
     }
 }

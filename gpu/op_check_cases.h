@@ -26,6 +26,6 @@ struct op_check_cases {
 };
 extern const struct op_check_cases op_check_cases[OPS_COUNT]; /* in the order of OPS_LIST */
 
-/* Writes the bytes of an operand of a fixed meaning, and returns how many there are (at most OP_CHECK_FIXED). */
+/* Writes the bytes of an operand of a fixed meaning: at most OP_CHECK_FIXED. */
 enum { OP_CHECK_FIXED = 4096 };
-size_t op_check_fill(const struct operand *operand, const struct op_check_case *c, int op, void *to);
+void op_check_fill(const struct operand *operand, const struct op_check_case *c, int op, void *to);
