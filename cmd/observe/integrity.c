@@ -108,7 +108,7 @@ static const char *explain(enum zero_finding finding)
 }
 
 /* Ranks have gathered different parameters, and no more than half of them the same: none of them is accused. */
-static enum status end_undecided(struct run *run, const struct zero_verdict *v, struct error *err)
+static enum status end_undecided(struct run *run, const struct zero_check_result *v, struct error *err)
 {
     const struct rank_place *places = run->boot->places;
     error_set(err, STATUS_DIVERGED,
@@ -123,9 +123,9 @@ static enum status end_undecided(struct run *run, const struct zero_verdict *v, 
 enum status integrity_compare_passes(void *context, const double losses[2], struct error *err)
 {
     struct run *run = context;
-    struct zero_verdict v;
+    struct zero_check_result v;
     char others[40] = "", tensor[200] = "";
-    TRY(zero_check_verdict(run->engine.zero, losses, run->engine.compute, &v, err));
+    TRY(zero_check_compare(run->engine.zero, losses, run->engine.compute, &v, err));
     if (v.finding == FINDING_NONE)
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;

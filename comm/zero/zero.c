@@ -90,11 +90,11 @@ static enum status make_events(struct zero *z, struct error *err)
         TRY(event_new(z->device, &z->reduced[u], err));
         TRY(event_new(z->device, &z->fetched[u], err));
     }
-    for (int p = 0; p < PLACES; p++) {
-        TRY(event_new(z->device, &z->places[p].gathered, err));
-        TRY(event_new(z->device, &z->places[p].released, err));
+    for (int p = 0; p < SLOTS; p++) {
+        TRY(event_new(z->device, &z->slots[p].gathered, err));
+        TRY(event_new(z->device, &z->slots[p].released, err));
         TRY(event_new(z->device, &z->buckets[p].reduced, err));
-        TRY(event_new(z->device, &z->wires[p].sent, err));
+        TRY(event_new(z->device, &z->comm_buffers[p].sent, err));
     }
     return STATUS_OK;
 }
@@ -128,8 +128,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(config->moment_dtype == DTYPE_F32 || config->master_dtype == DTYPE_BF16);
     ASSERT(config->master_dtype == DTYPE_F32 || config->dtype == DTYPE_BF16);
     ASSERT(z->offload.first_unit == z->units || config->zero.stage > 0);
-    for (int p = 0; p < PLACES; p++)
-        z->places[p].unit = z->buckets[p].unit = -1;
+    for (int p = 0; p < SLOTS; p++)
+        z->slots[p].unit = z->buckets[p].unit = -1;
 
     size_t units = (size_t)z->units;
     z->reduced = memory_zeroed(units, sizeof *z->reduced);
@@ -163,11 +163,11 @@ void zero_free(struct zero *z)
         event_free(z->reduced[u]);
         event_free(z->fetched[u]);
     }
-    for (int p = 0; p < PLACES; p++) {
-        event_free(z->places[p].gathered);
-        event_free(z->places[p].released);
+    for (int p = 0; p < SLOTS; p++) {
+        event_free(z->slots[p].gathered);
+        event_free(z->slots[p].released);
         event_free(z->buckets[p].reduced);
-        event_free(z->wires[p].sent);
+        event_free(z->comm_buffers[p].sent);
     }
     event_free(z->computed);
     event_free(z->updated);
@@ -204,21 +204,21 @@ static float *take_floats(struct arena *arena, enum mem_kind kind, int64_t count
 /* At stages 0 and 1 the gradients are reduced where they are, or their sums gathered. */
 static bool peers_read_grads(const struct zero *z)
 {
-    bool reduced_in_place = z->config.grad_dtype == DTYPE_F32 && !zero_narrow_wire(z);
+    bool reduced_in_place = z->config.grad_dtype == DTYPE_F32 && !zero_narrow_comm(z);
     return zero_parallel(z) && z->grads_whole && (z->config.zero.stage == 0 || reduced_in_place);
 }
 
-/* Gathered units and buckets; with world 1 only the places of units that come up from host memory, and the buckets of
+/* Gathered units and buckets; with world 1 only the slots of units that come up from host memory, and the buckets of
  * those whose gradients come down. */
-static void lay_out_places(struct zero *z, struct arena *local, struct arena *shared)
+static void lay_out_slots(struct zero *z, struct arena *local, struct arena *shared)
 {
     const struct zero_config *config = &z->config;
     const bool parallel = zero_parallel(z);
     const size_t size = dtype_size(config->dtype);
-    const bool peers_read_buckets = parallel && !zero_narrow_wire(z);
-    int64_t room[PLACES] = {0}, trained_room[PLACES] = {0}, bucket_room[PLACES] = {0};
+    const bool peers_read_buckets = parallel && !zero_narrow_comm(z);
+    int64_t room[SLOTS] = {0}, trained_room[SLOTS] = {0}, bucket_room[SLOTS] = {0};
     for (int u = 0; u < z->units; u++) {
-        int p = zero_place(z, u), frozen = zero_frozen(z, u);
+        int p = zero_slot(z, u), frozen = zero_frozen(z, u);
         int64_t padded = shard_padded(config->layout, u);
         int64_t both = padded + (frozen ? shard_padded(config->layout, frozen) : 0);
         room[p] = both > room[p] ? both : room[p];
@@ -226,20 +226,19 @@ static void lay_out_places(struct zero *z, struct arena *local, struct arena *sh
         if (zero_uses_bucket(z, u))
             bucket_room[p] = padded > bucket_room[p] ? padded : bucket_room[p];
     }
-    for (int p = 0; p < PLACES; p++) {
-        struct gather_place *place = &z->places[p];
+    for (int p = 0; p < SLOTS; p++) {
+        struct gather_slot *slot = &z->slots[p];
         if (zero_gathers_on_demand(z))
-            place->memory = arena_take(local, MEM_COMM, (size_t)room[p] * size);
+            slot->memory = arena_take(local, MEM_COMM, (size_t)room[p] * size);
         if (zero_offloads_params(z))
-            place->staging =
-                parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : place->memory;
+            slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
         if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units)
             z->buckets[p].memory =
                 z->buckets[2].memory; /* the compute stream alone uses them: one block after another */
         else
             z->buckets[p].memory = take_floats(peers_read_buckets ? shared : local, MEM_COMM, bucket_room[p]);
     }
-    zero_wire_layout(z, trained_room, shared);
+    zero_comm_buffers_layout(z, trained_room, shared);
 }
 
 static int64_t largest_slice(const struct zero *z)
@@ -323,7 +322,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->range_segments =
             arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
     }
-    lay_out_places(z, local, shared);
+    lay_out_slots(z, local, shared);
     zero_muon_layout(z, local, shared);
     zero_offload_layout(z, local, host);
     lay_out_host_slice(z, host);
@@ -402,71 +401,41 @@ enum status zero_host_buffer(struct zero *z, struct error *err)
     return STATUS_OK;
 }
 
-/* Fills host_slice from host_halves. */
-static void widen(struct zero *z, enum dtype dtype, int64_t count)
+/* Reads the slice into `to`, in its dtype. The values that a sparse one does not have are zeros. */
+static enum status read_slice(struct zero *z, const struct written_slice *home, void *to, struct error *err)
 {
-    for (int64_t i = 0; i < count; i++)
-        z->host_slice[i] = dtype == DTYPE_BF16 ? bf16_to_f32(z->host_halves[i]) : f16_to_f32(z->host_halves[i]);
+    const size_t bytes = (size_t)home->count * dtype_size(home->dtype);
+    if (home->disk)
+        return slice_file_get(home->disk, home->unit, home->part, to, err);
+    if (home->sparse) {
+        memset(to, 0, bytes);
+        zero_muon_copy_seconds(z, home->unit, zero_own(z, home->unit), home->count, to, false, z->stream);
+    } else if (home->host) {
+        memcpy(to, home->slice, bytes);
+    } else {
+        stream_copy(z->stream, to, home->slice, bytes);
+    }
+    stream_sync(z->stream);
+    return device_check(z->device, err);
 }
 
 /* The slice passes through the host's buffer. */
-static enum status slice_on_disk(struct zero *z, enum slice_access access, const struct written_slice *place,
-                                 float **slice, struct error *err)
-{
-    const bool narrow = place->dtype != DTYPE_F32;
-    TRY(zero_host_buffer(z, err));
-    *slice = z->host_slice;
-    if (access == SLICE_READ) {
-        TRY(slice_file_get(place->disk, place->unit, place->part, narrow ? (void *)z->host_halves : z->host_slice,
-                           err));
-        if (narrow)
-            widen(z, place->dtype, place->count);
-        return STATUS_OK;
-    }
-    memset(z->host_slice, 0, z->host_slice_bytes); /* the disk takes a little more than the slice */
-    z->written = *place;
-    return STATUS_OK;
-}
-
-/* The slice is in memory, in place->dtype; it passes through the host's buffer. */
-static enum status slice_in_memory(struct zero *z, enum slice_access access, const struct written_slice *place,
-                                   float **slice, struct error *err)
-{
-    const bool narrow = place->dtype != DTYPE_F32;
-    const size_t bytes = (size_t)place->count * dtype_size(place->dtype);
-    TRY(zero_host_buffer(z, err));
-    *slice = z->host_slice;
-    if (access == SLICE_WRITE) {
-        z->written = *place;
-        return STATUS_OK;
-    }
-    void *read = narrow ? (void *)z->host_halves : z->host_slice;
-    if (place->host) {
-        memcpy(read, place->slice, bytes);
-    } else {
-        stream_copy(z->stream, read, place->slice, bytes);
-        stream_sync(z->stream);
-    }
-    if (narrow)
-        widen(z, place->dtype, place->count);
-    return STATUS_OK;
-}
-
-/* The slice's values pass through the host's buffer; those that the state does not have are zeros there. */
-static enum status slice_of_ranges(struct zero *z, enum slice_access access, const struct written_slice *place,
+static enum status slice_in_buffer(struct zero *z, enum slice_access access, const struct written_slice *home,
                                    float **slice, struct error *err)
 {
     TRY(zero_host_buffer(z, err));
     *slice = z->host_slice;
     if (access == SLICE_WRITE) {
-        z->written = *place;
-        z->written.sparse = true;
+        z->written = *home;
+        memset(z->host_slice, 0, home->disk ? z->host_slice_bytes : 0); /* a disk takes a little more than the slice */
         return STATUS_OK;
     }
-    memset(z->host_slice, 0, (size_t)place->count * sizeof *z->host_slice);
-    zero_muon_copy_seconds(z, place->unit, zero_own(z, place->unit), place->count, z->host_slice, false, z->stream);
-    stream_sync(z->stream);
-    return device_check(z->device, err);
+    if (home->dtype == DTYPE_F32)
+        return read_slice(z, home, z->host_slice, err);
+    TRY(read_slice(z, home, z->host_halves, err));
+    for (int64_t i = 0; i < home->count; i++)
+        z->host_slice[i] = home->dtype == DTYPE_BF16 ? bf16_to_f32(z->host_halves[i]) : f16_to_f32(z->host_halves[i]);
+    return STATUS_OK;
 }
 
 /* Whether a unit's slice is one of the parameters on the device, or of those that offload_param has elsewhere. */
@@ -485,30 +454,27 @@ static enum status host_slice(void *owner, enum slice_access access, enum state_
                               struct error *err)
 {
     struct zero *z = owner;
-    struct written_slice place = {.dtype = zero_slice_dtype(z, state, unit),
-                                  .count = z->config.layout->slice[unit],
-                                  .host = is_in_host_memory(z, state, unit),
-                                  .unit = unit};
+    struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
+                                 .count = z->config.layout->slice[unit],
+                                 .host = is_in_host_memory(z, state, unit),
+                                 .sparse = zero_is_sparse(z, state, unit),
+                                 .unit = unit};
     if (zero_is_offloaded(z, unit)) {
         zero_offload_sync(z);
-        place.disk = z->offload.disk;
-        place.part = (int)state;
+        home.disk = z->offload.disk;
+        home.part = (int)state;
     } else {
         stream_wait(z->stream, z->updated); /* a captured step has recorded it, which the host cannot wait for */
         stream_sync(z->stream);
         if (is_param(z, state, unit) && zero_param_on_disk(z, unit))
-            place.disk = z->offloaded_params.disk;
+            home.disk = z->offloaded_params.disk;
     }
     TRY(device_check(z->device, err));
     TRY(zero_disk_status(z, err)); /* a failed read may have made state in memory, or on another disk, wrong */
-    if (place.disk)
-        return slice_on_disk(z, access, &place, slice, err);
-    if (zero_is_sparse(z, state, unit))
-        return slice_of_ranges(z, access, &place, slice, err);
-    place.slice = zero_slice(z, state, unit);
-    if (!place.host || place.dtype != DTYPE_F32)
-        return slice_in_memory(z, access, &place, slice, err);
-    *slice = place.slice;
+    home.slice = home.disk || home.sparse ? NULL : zero_slice(z, state, unit);
+    if (!home.slice || !home.host || home.dtype != DTYPE_F32)
+        return slice_in_buffer(z, access, &home, slice, err);
+    *slice = home.slice;
     return STATUS_OK;
 }
 
@@ -562,7 +528,7 @@ static void compute_params(struct zero *z, struct stream *compute)
 enum status zero_params_changed(struct zero *z, struct stream *compute, struct error *err)
 {
     const bool cast_own = !zero_one_copy(z) && !z->state_whole[STATE_MASTER];
-    zero_places_clear(z);
+    zero_slots_clear(z);
     TRY(write_back(z, err));
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);

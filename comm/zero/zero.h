@@ -1,4 +1,4 @@
-/* zero.h: ZeRO stages 0 to 3 as an implementation of the five verbs (gpu/parameter_verbs.h); gradient norm and
+/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm and
  * clipping; the optimizer step on the owned slices (Rajbhandari et al., "ZeRO: memory optimizations toward training
  * trillion parameter models", 2020).
  *
@@ -182,7 +182,7 @@ enum status zero_collect(struct zero *zero, struct zero_result *result, struct e
  *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients
  *   stage 2   gather all parameters; reduce all gradients in each micro-batch
- *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its place: see
+ *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its slot: see
  * zero_gather_reduce.c
  *
  * With Muon the blocks' updates in bf16 are gathered once (before they are orthogonal, at stage 0 after that) and

@@ -1,4 +1,4 @@
-/* zero_check.c: see zero_check.h. While a pass runs, z->watch has the verbs call the functions below. */
+/* zero_check.c: see zero_check.h. While a pass runs, z->observer has the verbs call the functions below. */
 #include "comm/zero/zero_check.h"
 
 #include "comm/zero/zero_internal.h"
@@ -205,8 +205,8 @@ bool zero_check_is_noted(const struct zero *z)
 /* ---- a pass -------------------------------------------------------------- */
 
 /* Adds a unit's gradients of one or all micro-batches to the hashes of its tensors. */
-static enum status watch_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
-                                   struct error *err)
+static enum status observe_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
+                                     struct error *err)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     uint64_t *hashes = z->check->gradients[z->check->pass];
@@ -224,7 +224,7 @@ static enum status watch_gradients(struct zero *z, int unit, const float *grads,
 }
 
 /* Adds the own slice of a unit's sums to its hash. */
-static enum status watch_reduced(struct zero *z, int unit, const void *slice, struct error *err)
+static enum status observe_reduced(struct zero *z, int unit, const void *slice, struct error *err)
 {
     const size_t bytes = (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
     stream_sync(z->stream);
@@ -232,7 +232,7 @@ static enum status watch_reduced(struct zero *z, int unit, const void *slice, st
 }
 
 /* Hashes a unit the first time it is gathered. */
-static enum status watch_gathered(struct zero *z, int unit, const void *params, struct error *err)
+static enum status observe_gathered(struct zero *z, int unit, const void *params, struct error *err)
 {
     const struct shard_layout *layout = z->config.layout;
     const int64_t frozen = zero_frozen(z, unit) ? shard_padded(layout, zero_frozen(z, unit)) : 0;
@@ -243,7 +243,7 @@ static enum status watch_gathered(struct zero *z, int unit, const void *params, 
     return zero_hash(z, params, false, bytes, &z->check->gathered[unit], err);
 }
 
-static const struct zero_watch watch = {watch_gradients, watch_reduced, watch_gathered};
+static const struct zero_observer observer = {observe_gradients, observe_reduced, observe_gathered};
 
 /* Waits for everything that was enqueued. */
 static void wait_for_all(struct zero *z, struct stream *compute)
@@ -271,17 +271,17 @@ enum status zero_check_pass(struct zero *z, int pass, int64_t step, struct strea
         memset(c->gathered, 0, (size_t)z->units * sizeof *c->gathered);
         flip_state(z);
     }
-    z->watch = &watch;
+    z->observer = &observer;
     return STATUS_OK;
 }
 
 void zero_check_drop(struct zero *z)
 {
-    z->watch = NULL;
+    z->observer = NULL;
     z->check->noted = false;
 }
 
-/* ---- the verdict --------------------------------------------------------- */
+/* ---- the result ---------------------------------------------------------- */
 
 /* The first element in which the arrays (count) differ; count: none does. */
 static int first_difference(uint64_t *const hashes[2], int count)
@@ -329,25 +329,25 @@ static enum status compare_gathered(struct zero *z, struct finding *own, struct 
     return STATUS_OK;
 }
 
-static void describe_finding(const struct zero *z, const struct finding *finding, struct zero_verdict *verdict)
+static void describe_finding(const struct zero *z, const struct finding *finding, struct zero_check_result *result)
 {
     const struct tensor_table *table = z->config.table;
-    verdict->unit = finding->unit < 0 ? NULL : &table->units[finding->unit];
-    verdict->tensor = finding->tensor < 0 ? NULL : &table->tensors[finding->tensor];
+    result->unit = finding->unit < 0 ? NULL : &table->units[finding->unit];
+    result->tensor = finding->tensor < 0 ? NULL : &table->tensors[finding->tensor];
     const bool gathered = finding->kind == FINDING_GATHERED || finding->kind == FINDING_SPLIT;
-    verdict->what = finding->kind == FINDING_STATE  ? array_name(finding->array)
-                    : gathered                      ? "parameters"
-                    : finding->kind == FINDING_LOSS ? "loss"
-                                                    : "gradients";
+    result->what = finding->kind == FINDING_STATE  ? array_name(finding->array)
+                   : gathered                      ? "parameters"
+                   : finding->kind == FINDING_LOSS ? "loss"
+                                                   : "gradients";
 }
 
-enum status zero_check_verdict(struct zero *z, const double losses[2], struct stream *compute,
-                               struct zero_verdict *verdict, struct error *err)
+enum status zero_check_compare(struct zero *z, const double losses[2], struct stream *compute,
+                               struct zero_check_result *result, struct error *err)
 {
     struct zero_check *c = z->check;
     struct finding own, *all;
     struct replica_difference difference = {.rank = -1, .other = -1};
-    *verdict = (struct zero_verdict){.finding = FINDING_NONE, .rank = -1, .other = -1};
+    *result = (struct zero_check_result){.finding = FINDING_NONE, .rank = -1, .other = -1};
     wait_for_all(z, compute);
     TRY(comm_status(z->comm, err));
     TRY(hash_state(z, c->state[1], err));
@@ -358,15 +358,15 @@ enum status zero_check_verdict(struct zero *z, const double losses[2], struct st
     all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++) {
-        if (all[r].kind < (int32_t)verdict->finding) {
-            *verdict = (struct zero_verdict){.finding = (enum zero_finding)all[r].kind, .rank = r, .other = -1};
-            describe_finding(z, &all[r], verdict);
+        if (all[r].kind < (int32_t)result->finding) {
+            *result = (struct zero_check_result){.finding = (enum zero_finding)all[r].kind, .rank = r, .other = -1};
+            describe_finding(z, &all[r], result);
         }
-        verdict->ranks += all[r].kind == (int32_t)verdict->finding && verdict->finding != FINDING_NONE;
+        result->ranks += all[r].kind == (int32_t)result->finding && result->finding != FINDING_NONE;
     }
-    if (verdict->finding == FINDING_SPLIT) {
-        verdict->rank = difference.rank;
-        verdict->other = difference.other;
+    if (result->finding == FINDING_SPLIT) {
+        result->rank = difference.rank;
+        result->other = difference.other;
     }
     free(all);
     return status;

@@ -4,7 +4,7 @@
  *     zero_begin_step()
  *       zero_check_pass(0)     all micro-batches: hashes of the gradients
  *       zero_check_pass(1)     all micro-batches again, from the same samples, parameters and random numbers
- *     zero_check_verdict()     the hashes of both passes are equal, and those of the state have not changed
+ *     zero_check_compare()     the hashes of both passes are equal, and those of the state have not changed
  *     zero_finish_step()
  *
  * The gradients are hashed as the rank has computed them, before they are reduced, so that a wrong one names its rank;
@@ -30,7 +30,7 @@ enum zero_finding {
 };
 
 /* The same on all ranks. */
-struct zero_verdict {
+struct zero_check_result {
     enum zero_finding finding;
     int rank, ranks;                  /* the lowest rank that it concerns, and how many */
     int other;                        /* FINDING_SPLIT: a rank that differs from `rank`; nobody knows which is right */
@@ -44,14 +44,14 @@ void zero_check_enable(struct zero *zero);
 
 /* Between steps; hashes what the rank keeps. */
 enum status zero_check_note(struct zero *zero, struct error *err);
-bool zero_check_is_noted(const struct zero *zero); /* and no verdict has used it */
+bool zero_check_is_noted(const struct zero *zero); /* and no result has used it */
 
 /* Between zero_begin_step() or the other pass and the first micro-batch of this one. Collective. */
 enum status zero_check_pass(struct zero *zero, int pass, int64_t step, struct stream *compute, struct error *err);
 
 /* After the last micro-batch. losses: this rank's of both passes. Collective. */
-enum status zero_check_verdict(struct zero *zero, const double losses[2], struct stream *compute,
-                               struct zero_verdict *verdict, struct error *err);
+enum status zero_check_compare(struct zero *zero, const double losses[2], struct stream *compute,
+                               struct zero_check_result *result, struct error *err);
 
 /* The step is broken off: hashing ends. */
 void zero_check_drop(struct zero *zero);

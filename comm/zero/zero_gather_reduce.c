@@ -2,34 +2,34 @@
  * backward continues.
  *
  * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: forward 0, 1, … L, then the head, then L, … 1;
- * the embedding's backward needs no parameters. Units share places, so that at stage 3 no rank ever holds the model:
+ * the embedding's backward needs no parameters. Units share slots, so that at stage 3 no rank ever holds the model:
  *
- *     place 0    embedding; and the head, unless it is tied to the embedding: then both are needed at once
- *     place 1    a tied head
- *     place 2, 3 blocks, in turn: one computes while the next one is gathered
+ *     slot 0    embedding; and the head, unless it is tied to the embedding: then both are needed at once
+ *     slot 1    a tied head
+ *     slot 2, 3 blocks, in turn: one computes while the next one is gathered
  *
- * Rule of gathering: a unit stays in its place until another one is gathered there, a step begins, or the parameters
- * change; acquiring a unit that is not in its place gathers it. Prefetch only does this one unit earlier, and only
+ * Rule of gathering: a unit stays in its slot until another one is gathered there, a step begins, or the parameters
+ * change; acquiring a unit that is not in its slot gathers it. Prefetch only does this one unit earlier, and only
  * where the order is certain. So the volume follows from the order alone, and zero_theory() walks through that order.
  *
- * Stream rule. A gather waits for the release of the place's last unit and for the update of the own slices; compute
+ * Stream rule. A gather waits for the release of the slot's last unit and for the update of the own slices; compute
  * waits for the gather. Parameters in host memory are first brought up (zero_offload_params.c), with world 1 straight
- * into the place. A reduction waits for the unit's gradients; the next writer of a bucket waits for the
+ * into the slot. A reduction waits for the unit's gradients; the next writer of a bucket waits for the
  * reduction. */
 #include "comm/zero/zero_internal.h"
 
-void zero_places_clear(struct zero *z)
+void zero_slots_clear(struct zero *z)
 {
-    for (int p = 0; p < PLACES; p++) {
-        ASSERT(z->places[p].holds == 0);
-        z->places[p].unit = -1;
+    for (int p = 0; p < SLOTS; p++) {
+        ASSERT(z->slots[p].holds == 0);
+        z->slots[p].unit = -1;
     }
 }
 
 /* ---- collectives in pieces ----------------------------------------------- */
 
 /* Elements of each rank's slice in one collective. */
-static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
+static int64_t bucket_elements(const struct zero *z, int64_t slice, int64_t bucket)
 {
     if (bucket <= 0 || bucket >= slice * z->world || !comm_takes_pieces(z->comm))
         return slice;
@@ -39,7 +39,8 @@ static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
 
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
-    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.zero.allgather_bucket_size);
+    int64_t slice = z->config.layout->slice[unit],
+            piece = bucket_elements(z, slice, z->config.zero.allgather_bucket_size);
     struct data_op op = {.stride = (size_t)slice, .dtype = dtype, .purpose = purpose, .unit = unit};
     for (int64_t at = 0; at < slice; at += piece) {
         op.send = (const char *)send + (size_t)at * dtype_size(dtype);
@@ -51,9 +52,10 @@ void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void
 
 /* whole: the operation on whole slices. send: the unit's values (shard_padded elements of dtype); recv: the own slice's
  * (of recv_dtype) */
-static void reduce_pieces(struct zero *z, struct data_op whole)
+static void reduce_in_buckets(struct zero *z, struct data_op whole)
 {
-    int64_t slice = z->config.layout->slice[whole.unit], piece = piece_size(z, slice, z->config.zero.reduce_bucket_size);
+    int64_t slice = z->config.layout->slice[whole.unit],
+            piece = bucket_elements(z, slice, z->config.zero.reduce_bucket_size);
     struct data_op op = whole;
     op.stride = (size_t)slice;
     for (int64_t at = 0; at < slice; at += piece) {
@@ -67,24 +69,24 @@ static void reduce_pieces(struct zero *z, struct data_op whole)
 /* send: the unit's gradients (of comm_dtype) */
 static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
 {
-    reduce_pieces(z, (struct data_op){.send = send,
-                                      .recv = recv,
-                                      .dtype = z->config.comm_dtype,
-                                      .recv_dtype = dtype,
-                                      .accumulate = accumulate,
-                                      .bad_rank = &z->bad_rank[unit],
-                                      .purpose = COMM_GRADIENTS,
-                                      .unit = unit});
+    reduce_in_buckets(z, (struct data_op){.send = send,
+                                          .recv = recv,
+                                          .dtype = z->config.comm_dtype,
+                                          .recv_dtype = dtype,
+                                          .accumulate = accumulate,
+                                          .bad_rank = &z->bad_rank[unit],
+                                          .purpose = COMM_GRADIENTS,
+                                          .unit = unit});
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
-    reduce_pieces(z, (struct data_op){.send = send,
-                                      .recv = recv,
-                                      .dtype = DTYPE_BF16,
-                                      .recv_dtype = DTYPE_BF16,
-                                      .purpose = COMM_UPDATES,
-                                      .unit = unit});
+    reduce_in_buckets(z, (struct data_op){.send = send,
+                                          .recv = recv,
+                                          .dtype = DTYPE_BF16,
+                                          .recv_dtype = DTYPE_BF16,
+                                          .purpose = COMM_UPDATES,
+                                          .unit = unit});
 }
 
 /* ---- parameters ---------------------------------------------------------- */
@@ -95,34 +97,34 @@ static int frozen_after(const struct zero *z, int unit, int u)
     return u == unit && zero_frozen(z, unit) ? zero_frozen(z, unit) : -1;
 }
 
-/* Gathers the unit into its place, unless it is there. */
-static void gather_into_place(struct zero *z, int unit)
+/* Gathers the unit into its slot, unless it is there. */
+static void gather_into_slot(struct zero *z, int unit)
 {
-    struct gather_place *place = &z->places[zero_place(z, unit)];
-    if (place->unit == unit)
+    struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
+    if (slot->unit == unit)
         return;
-    ASSERT(place->holds == 0);
-    place->unit = unit;
+    ASSERT(slot->holds == 0);
+    slot->unit = unit;
     if (zero_offloads_params(z))
         zero_param_h2d(z, unit, true, z->stream);
     else
         stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.h2d_done[unit] : z->updated);
-    stream_wait(z->stream, place->released);
-    char *staged = place->staging, *memory = place->memory;
+    stream_wait(z->stream, slot->released);
+    char *staged = slot->staging, *memory = slot->memory;
     for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_after(z, unit, u)) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
         zero_gather(z, COMM_PARAMETERS, u, own, memory, z->config.dtype);
         staged += (size_t)z->config.layout->slice[u] * dtype_size(z->config.dtype);
         memory += (size_t)shard_padded(z->config.layout, u) * dtype_size(z->config.dtype);
     }
-    event_record(place->gathered, z->stream);
+    event_record(slot->gathered, z->stream);
 }
 
 /* The unit that is needed after this one; -1: not certain. */
 static int next_unit(const struct zero *z, int unit, enum param_pass pass)
 {
     int head = zero_head(z);
-    bool for_head = unit == 0 && z->config.tied && z->places[zero_place(z, head)].holds > 0;
+    bool for_head = unit == 0 && z->config.tied && z->slots[zero_slot(z, head)].holds > 0;
     if (for_head || (unit == 0 && pass == PASS_BACKWARD))
         return -1;
     if (pass != PASS_BACKWARD)
@@ -130,10 +132,10 @@ static int next_unit(const struct zero *z, int unit, enum param_pass pass)
     return unit > 1 || !z->last_micro ? unit - 1 : -1; /* after block 1 the next micro-batch begins */
 }
 
-/* nvme: `unit` will be gathered before it is updated, unless it is in its place; -1: none will. */
+/* nvme: `unit` will be gathered before it is updated, unless it is in its slot; -1: none will. */
 static void read_ahead(struct zero *z, int unit)
 {
-    if (unit >= 0 && z->places[zero_place(z, unit)].unit != unit)
+    if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit)
         zero_read_ahead(z, unit);
 }
 
@@ -150,18 +152,18 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
         *params = (struct unit_params){zero_param(z, unit, 0), frozen ? zero_param(z, frozen, 0) : NULL};
         return comm_status(z->comm, err);
     }
-    struct gather_place *place = &z->places[zero_place(z, unit)];
-    gather_into_place(z, unit);
-    place->holds++;
+    struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
+    gather_into_slot(z, unit);
+    slot->holds++;
     int next = z->config.zero.overlap_comm ? next_unit(z, unit, pass) : -1;
-    if (next >= 0 && z->places[zero_place(z, next)].holds == 0)
-        gather_into_place(z, next);
+    if (next >= 0 && z->slots[zero_slot(z, next)].holds == 0)
+        gather_into_slot(z, next);
     read_ahead(z, next < 0 ? -1 : next_unit(z, next, pass));
-    stream_wait(stream, place->gathered);
+    stream_wait(stream, slot->gathered);
     const size_t trained = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
-    *params = (struct unit_params){place->memory, frozen ? place->memory + trained : NULL};
-    if (z->watch)
-        TRY(z->watch->gathered(z, unit, place->memory, err));
+    *params = (struct unit_params){slot->memory, frozen ? slot->memory + trained : NULL};
+    if (z->observer)
+        TRY(z->observer->gathered(z, unit, slot->memory, err));
     TRY(zero_disk_status(z, err));
     return comm_status(z->comm, err);
 }
@@ -172,10 +174,10 @@ static void release(void *self, int unit, enum param_pass pass, struct stream *s
     struct zero *z = self;
     if (!zero_gathers_on_demand(z))
         return;
-    struct gather_place *place = &z->places[zero_place(z, unit)];
-    ASSERT(place->unit == unit && place->holds > 0);
-    place->holds--;
-    event_record(place->released, stream);
+    struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
+    ASSERT(slot->unit == unit && slot->holds > 0);
+    slot->holds--;
+    event_record(slot->released, stream);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
@@ -218,7 +220,7 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     struct zero *z = self;
     ASSERT(z->config.training && z->micro >= 0 && unit >= 0 && unit < z->units);
     const enum grads_home home = zero_grads_home(z, unit);
-    struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+    struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const bool later = z->micro > 0;
     *to = (struct unit_grads){.grads = home == GRADS_IN_PLACE ? zero_grad(z, unit, 0) : bucket->memory,
                               .adds = home != GRADS_IN_BUCKET && later};
@@ -237,8 +239,8 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
 static const void *reduce_grads(struct zero *z, int unit, const void *send)
 {
     const enum dtype kept = z->config.grad_dtype;
-    const int place = zero_place(z, unit);
-    struct event *sent = zero_narrow_wire(z) ? z->wires[place].sent : z->buckets[place].reduced;
+    const int slot = zero_slot(z, unit);
+    struct event *sent = zero_narrow_comm(z) ? z->comm_buffers[slot].sent : z->buckets[slot].reduced;
     if (z->grads_whole) {
         void *slice = zero_grad(z, unit, zero_own(z, unit));
         reduce_unit(z, unit, send, slice, kept, false);
@@ -263,7 +265,7 @@ static const void *reduce_grads(struct zero *z, int unit, const void *send)
 /* Alone, a rank has nothing to reduce: copies an offloaded unit's gradients down. */
 static void grads_d2h(struct zero *z, int unit, struct stream *stream)
 {
-    struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+    struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *grads = zero_grad(z, unit, 0);
     struct event *free_ = NULL;
     if (zero_grads_home(z, unit) == GRADS_SUM_IN_BUCKET) {
@@ -286,22 +288,22 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     if (z->last_micro && unit == zero_head(z))
         zero_offload_read_ahead(z); /* backward has just begun */
     const bool leaves = (zero_parallel(z) || zero_is_offloaded(z, unit)) && (z->last_micro || !z->grads_whole);
-    struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+    struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *send = zero_uses_bucket(z, unit) ? bucket->memory : zero_grad(z, unit, 0);
-    if (z->watch && (z->last_micro || zero_uses_bucket(z, unit)))
-        TRY(z->watch->gradients(z, unit, send, stream, err));
+    if (z->observer && (z->last_micro || zero_uses_bucket(z, unit)))
+        TRY(z->observer->gradients(z, unit, send, stream, err));
     if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
         zero_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
     if (!leaves)
         return STATUS_OK;
-    if (zero_narrow_wire(z))
-        send = zero_fill_wire(z, zero_place(z, unit), unit, send, stream);
+    if (zero_narrow_comm(z))
+        send = zero_fill_comm_buffer(z, zero_slot(z, unit), unit, send, stream);
     if (zero_parallel(z)) {
         event_record(z->computed, stream);
         stream_wait(z->stream, z->computed);
         const void *slice = reduce_grads(z, unit, send);
-        if (z->watch)
-            TRY(z->watch->reduced(z, unit, slice, err));
+        if (z->observer)
+            TRY(z->observer->reduced(z, unit, slice, err));
     } else {
         grads_d2h(z, unit, stream);
     }
@@ -323,33 +325,33 @@ void zero_verbs_init(struct zero *z)
 
 /* ---- theory -------------------------------------------------------------- */
 
-struct walk {
+struct gather_order {
     const struct zero *zero;
-    int held[PLACES]; /* unit in each place, -1: none */
+    int held[SLOTS];  /* unit in each slot, -1: none */
     int64_t elements; /* gathered so far, of one rank's slices */
 };
 
-static void walk_to(struct walk *walk, int unit)
+static void gather_next(struct gather_order *order, int unit)
 {
-    int *held = &walk->held[zero_place(walk->zero, unit)];
-    for (int u = unit; *held != unit && u >= 0; u = frozen_after(walk->zero, unit, u))
-        walk->elements += walk->zero->config.layout->slice[u];
+    int *held = &order->held[zero_slot(order->zero, unit)];
+    for (int u = unit; *held != unit && u >= 0; u = frozen_after(order->zero, unit, u))
+        order->elements += order->zero->config.layout->slice[u];
     *held = unit;
 }
 
-/* Elements gathered in micro-batches of the known order, starting with empty places. */
-static int64_t walk_through(const struct zero *z, int micro_batches, bool backward)
+/* Elements gathered in micro-batches of the known order, starting with empty slots. */
+static int64_t elements_gathered(const struct zero *z, int micro_batches, bool backward)
 {
-    struct walk walk = {.zero = z, .held = {-1, -1, -1, -1}};
+    struct gather_order order = {.zero = z, .held = {-1, -1, -1, -1}};
     for (int micro = 0; micro < micro_batches; micro++) {
         for (int unit = 0; unit < z->units; unit++)
-            walk_to(&walk, unit);
+            gather_next(&order, unit);
         if (z->config.tied)
-            walk_to(&walk, 0);
+            gather_next(&order, 0);
         for (int unit = z->units - 2; backward && unit > 0; unit--)
-            walk_to(&walk, unit);
+            gather_next(&order, unit);
     }
-    return walk.elements;
+    return order.elements;
 }
 
 void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes)
@@ -357,7 +359,7 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t own = z->config.layout->trained_numel, others = z->world - 1;
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
-    int64_t gathered = z->config.zero.stage == 3 ? walk_through(z, micro_batches, true) : own;
+    int64_t gathered = z->config.zero.stage == 3 ? elements_gathered(z, micro_batches, true) : own;
     int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
     int64_t updates = 0; /* bytes of Muon's */
     for (int u = 1; z->muon.on && u < zero_head(z); u++)
@@ -370,5 +372,5 @@ int64_t zero_theory_evaluation(const struct zero *z, int micro_batches)
 {
     if (!zero_gathers_on_demand(z))
         return 0;
-    return (z->world - 1) * walk_through(z, micro_batches, false) * (int64_t)dtype_size(z->config.dtype);
+    return (z->world - 1) * elements_gathered(z, micro_batches, false) * (int64_t)dtype_size(z->config.dtype);
 }

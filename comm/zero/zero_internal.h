@@ -1,6 +1,6 @@
 /* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies),
  * zero_check.c (a step computed twice) -> zero_hash.c -> zero.c
- * (creation, memory, access to slices) -> zero_gather_reduce.c (the five verbs: gathering and reducing) <- zero_step.c
+ * (creation, memory, access to slices) -> zero_gather_reduce.c (the four verbs: gathering and reducing) <- zero_step.c
  * (the end of a step: norm, clipping, update); all but the first two -> zero_offload.c (the optimizer's state in host
  * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
  * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the
@@ -11,11 +11,11 @@
 #include "comm/zero/slice_file.h"
 #include "comm/zero/zero.h"
 
-/* Units share places: at stage 3 for gathered parameters, at stages 2 and 3 for gradients before their reduction. See
- * zero_place(). */
-enum { PLACES = 4 };
+/* Units share slots: at stage 3 for gathered parameters, at stages 2 and 3 for gradients before their reduction. See
+ * zero_slot(). */
+enum { SLOTS = 4 };
 
-struct gather_place {
+struct gather_slot {
     char *memory;                      /* compute dtype, room for the largest unit that lives here, followed by its
                                           frozen one; NULL: unused */
     char *staging;                     /* parameters in host memory: room for its own slices; world 1: `memory` */
@@ -41,7 +41,7 @@ struct bucket {
 };
 
 /* A unit's gradients in config.comm_dtype, rounded by the compute stream for the reduction. */
-struct wire {
+struct comm_buffer {
     void *memory;       /* NULL: unused */
     struct event *sent; /* the reduction has read it */
 };
@@ -118,7 +118,7 @@ struct written_slice {
 };
 
 /* Calls from the verbs while the gradients of a step are checked: zero_check.c. */
-struct zero_watch {
+struct zero_observer {
     /* The unit's gradients (shard_padded elements, of this micro-batch or summed over all) are computed on `stream`. */
     enum status (*gradients)(struct zero *zero, int unit, const float *grads, struct stream *stream, struct error *err);
     /* The own slice of their sum over the ranks, in config.grad_dtype, is complete on the communication stream. */
@@ -142,10 +142,10 @@ struct zero {
     char *params;                  /* compute dtype */
     char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params: zero_one_copy() */
     char *grads;                   /* config.grad_dtype */
-    struct gather_place places[PLACES];
+    struct gather_slot slots[SLOTS];
     struct offloaded_params offloaded_params;
-    struct bucket buckets[PLACES]; /* places 2 and 3 may share their memory */
-    struct wire wires[PLACES];
+    struct bucket buckets[SLOTS]; /* slots 2 and 3 may share their memory */
+    struct comm_buffer comm_buffers[SLOTS];
     double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
@@ -174,8 +174,8 @@ struct zero {
     struct zero_offload offload;
     struct zero_muon muon;
 
-    struct zero_check *check;       /* owned; NULL: zero_check_enable() was not called */
-    const struct zero_watch *watch; /* NULL: none */
+    struct zero_check *check;             /* owned; NULL: zero_check_enable() was not called */
+    const struct zero_observer *observer; /* NULL: none */
 
     float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory or a disk needs
                           it; aligned for the disk, in host_slice_memory */
@@ -295,7 +295,7 @@ static inline void *zero_grad(const struct zero *zero, int unit, int64_t offset)
 }
 
 /* Whether gradients are rounded before they are reduced. */
-static inline bool zero_narrow_wire(const struct zero *zero)
+static inline bool zero_narrow_comm(const struct zero *zero)
 {
     return zero->config.training && zero_parallel(zero) && zero->config.comm_dtype != DTYPE_F32;
 }
@@ -324,7 +324,7 @@ static inline bool zero_uses_bucket(const struct zero *zero, int unit)
 /* The reduced gradients are this times those of the scaled loss. */
 static inline float zero_grad_factor(const struct zero *zero)
 {
-    return zero_narrow_wire(zero) && zero->config.comm_factor > 0 ? zero->config.comm_factor : 1;
+    return zero_narrow_comm(zero) && zero->config.comm_factor > 0 ? zero->config.comm_factor : 1;
 }
 
 /* Whether the own slices of the parameters are in host memory. */
@@ -357,8 +357,8 @@ static inline int zero_head(const struct zero *zero)
     return zero->units - 1;
 }
 
-/* The place in which `unit` is gathered and its gradients are collected: see zero_gather_reduce.c. */
-static inline int zero_place(const struct zero *zero, int unit)
+/* The slot in which `unit` is gathered and its gradients are collected: see zero_gather_reduce.c. */
+static inline int zero_slot(const struct zero *zero, int unit)
 {
     if (unit == 0)
         return 0;
@@ -395,12 +395,12 @@ static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
            config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && unit > 0 && unit < zero_head(zero);
 }
 
-/* Takes the memory of the wires; room: elements of the largest unit in each place. */
-void zero_wire_layout(struct zero *zero, const int64_t room[PLACES], struct arena *shared);
+/* Takes the memory of comm_buffers; room: elements of the largest unit in each slot. */
+void zero_comm_buffers_layout(struct zero *zero, const int64_t room[SLOTS], struct arena *shared);
 
 /* Rounds a unit's gradients (shard_padded elements) for the reduction. Returns their copy, which stays until
- * wires[place].sent is recorded. */
-const void *zero_fill_wire(struct zero *zero, int place, int unit, const float *grads, struct stream *stream);
+ * comm_buffers[slot].sent is recorded. */
+const void *zero_fill_comm_buffer(struct zero *zero, int slot, int unit, const float *grads, struct stream *stream);
 
 /* Adds a unit's gradients in its bucket to its accumulator (the whole unit is kept), which the first micro-batch
  * overwrites; of a unit that is `summed` those that are not in the accumulator yet. to_bucket: adds the accumulator to
@@ -424,7 +424,7 @@ void zero_offload_params_release(struct zero *zero);
 void zero_read_ahead(struct zero *zero, int unit);
 
 /* Enqueues the copy of the own slice of `unit`, with `frozen` followed by that of its frozen tensors, from host memory
- * to the staging slice of its place, which is returned; `stream` waits for it. */
+ * to the staging slice of its slot, which is returned; `stream` waits for it. */
 void *zero_param_h2d(struct zero *zero, int unit, bool frozen, struct stream *stream);
 
 /* The update of parameters in host memory by AdamW on the device. Before it: returns the unit's slice of the master
@@ -436,10 +436,10 @@ void zero_end_update(struct zero *zero, int unit, struct stream *compute);
 void zero_master_d2h(struct zero *zero, int unit, struct stream *compute);
 
 /* Forgets which parameters are gathered, because they have changed. */
-void zero_places_clear(struct zero *zero);
+void zero_slots_clear(struct zero *zero);
 
 /* What an update of a range works on. */
-struct update_place {
+struct update_operands {
     void *master, *m, *v; /* NULL: the optimizer does not have it */
     const void *grad;
     enum dtype grad_dtype;
@@ -453,11 +453,12 @@ void zero_join_ranges(struct zero *zero);
 
 /* Runs the optimizer's op of `ops` on a range of a unit, whose `joined` is 1 (zero_update.c). */
 void zero_update_range(const struct zero *zero, const struct op_table *ops, const struct decay_range *range,
-                       const struct update_place *place, struct stream *stream);
+                       const struct update_operands *operands, struct stream *stream);
 
-/* Runs it on all ranges that are joined to one of z->ranges, on the device. `place` is that of the first element. */
-void zero_update_joined(const struct zero *zero, const struct decay_range *range, const struct update_place *place,
-                        struct stream *stream);
+/* Runs it on all ranges that are joined to one of z->ranges, on the device. `operands` are those of the first element.
+ */
+void zero_update_joined(const struct zero *zero, const struct decay_range *range,
+                        const struct update_operands *operands, struct stream *stream);
 
 /* The first unit whose state is in host memory: the last units are, at least the fraction `ratio` of the state. */
 int zero_offload_first(const struct zero_config *config);

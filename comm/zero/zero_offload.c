@@ -404,7 +404,7 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
         if (first >= last)
             continue;
         const struct decay_range part = {.offset = own + first, .count = last - first, .decays = range->decays};
-        const struct update_place place = {
+        const struct update_operands operands = {
             .master = element(state[STATE_MASTER], first - piece.at, config->master_dtype),
             .m = element(state[STATE_EXP_AVG], first - piece.at, config->moment_dtype),
             .v = element(state[STATE_EXP_AVG_SQ], first - piece.at, config->moment_dtype),
@@ -414,7 +414,7 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
             .step = z->offload.step,
             .param = element(param, first - piece.at, config->dtype),
         };
-        zero_update_range(z, z->device->host_ops, &part, &place, NULL);
+        zero_update_range(z, z->device->host_ops, &part, &operands, NULL);
     }
 }
 

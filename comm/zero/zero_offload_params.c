@@ -1,13 +1,13 @@
 /* zero_offload_params.c: stage 3's parameters in host memory or on a disk (offload_param.device: cpu, nvme).
  *
- * Host memory holds the own slices in the compute dtype: z->params. Device memory holds the places of gathered units,
- * and for each place a staging slice through which the own slices of its units pass:
+ * Host memory holds the own slices in the compute dtype: z->params. Device memory holds the slots of gathered units,
+ * and for each slot a staging slice through which the own slices of its units pass:
  *
  *     host memory          device memory
- *     own slice  ── up ──► staging slice ── all-gather ──► place       before a unit is used
+ *     own slice  ── up ──► staging slice ── all-gather ──► slot       before a unit is used
  *     own slice  ◄─ down ─ staging slice ◄── AdamW                     if the optimizer's state is on the device
  *
- * Peers read the staging slices, which therefore lie in the shared segment on the CPU device. With world 1 the place
+ * Peers read the staging slices, which therefore lie in the shared segment on the CPU device. With world 1 the slot
  * itself is the staging slice: the copy up replaces the all-gather.
  *
  * In fp32, and with master weights in bf16, the parameters are the master weights. If the rest of the optimizer's state
@@ -75,9 +75,9 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
     TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
     for (int u = 0; u < z->all_units; u++)
         TRY(event_new(z->device, &offload->settled[u], err));
-    for (int p = 0; p < PLACES; p++) {
-        TRY(event_new(z->device, &z->places[p].staged, err));
-        TRY(event_new(z->device, &z->places[p].d2h_done, err));
+    for (int p = 0; p < SLOTS; p++) {
+        TRY(event_new(z->device, &z->slots[p].staged, err));
+        TRY(event_new(z->device, &z->slots[p].d2h_done, err));
     }
     return STATUS_OK;
 }
@@ -91,9 +91,9 @@ void zero_offload_params_release(struct zero *z)
     for (int u = 0; offload->settled && u < z->all_units; u++)
         event_free(offload->settled[u]);
     free(offload->settled);
-    for (int p = 0; p < PLACES; p++) {
-        event_free(z->places[p].staged);
-        event_free(z->places[p].d2h_done);
+    for (int p = 0; p < SLOTS; p++) {
+        event_free(z->slots[p].staged);
+        event_free(z->slots[p].d2h_done);
     }
 }
 
@@ -102,12 +102,12 @@ static size_t slice_bytes(const struct zero *z, int unit)
     return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.dtype);
 }
 
-/* Makes `stream` wait until the staging slice of the place has no user. */
-static void await_staging(const struct zero *z, const struct gather_place *place, struct stream *stream)
+/* Makes `stream` wait until the staging slice of the slot has no user. */
+static void await_staging(const struct zero *z, const struct gather_slot *slot, struct stream *stream)
 {
-    stream_wait(stream, place->staged); /* brought up ahead, and then perhaps never gathered or released */
-    stream_wait(stream, zero_parallel(z) ? place->gathered : place->released);
-    stream_wait(stream, place->d2h_done);
+    stream_wait(stream, slot->staged); /* brought up ahead, and then perhaps never gathered or released */
+    stream_wait(stream, zero_parallel(z) ? slot->gathered : slot->released);
+    stream_wait(stream, slot->d2h_done);
 }
 
 static void read_slice_ahead(struct zero *z, int unit)
@@ -137,46 +137,46 @@ static void slice_h2d(struct zero *z, int unit, void *to)
 
 void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *stream)
 {
-    struct gather_place *place = &z->places[zero_place(z, unit)];
+    struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     struct stream *h2d = z->offloaded_params.h2d;
     stream_wait(h2d, z->offloaded_params.settled[unit]);
     read_slice_ahead(z, unit); /* while the staging slice has its user */
-    await_staging(z, place, h2d);
-    slice_h2d(z, unit, place->staging);
+    await_staging(z, slot, h2d);
+    slice_h2d(z, unit, slot->staging);
     if (frozen && zero_frozen(z, unit))
-        slice_h2d(z, zero_frozen(z, unit), place->staging + slice_bytes(z, unit));
-    event_record(place->staged, h2d);
-    stream_wait(stream, place->staged);
-    return place->staging;
+        slice_h2d(z, zero_frozen(z, unit), slot->staging + slice_bytes(z, unit));
+    event_record(slot->staged, h2d);
+    stream_wait(stream, slot->staged);
+    return slot->staging;
 }
 
 /* Copies the staging slice to the host's slice, after the work enqueued on `compute` so far. */
 static void param_d2h(struct zero *z, int unit, struct stream *compute)
 {
-    struct gather_place *place = &z->places[zero_place(z, unit)];
+    struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     struct stream *d2h = z->offloaded_params.d2h;
     struct slice_file *disk = zero_param_on_disk(z, unit) ? z->offloaded_params.disk : NULL;
     event_record(z->computed, compute);
     stream_wait(d2h, z->computed);
     if (disk)
-        slice_file_d2h(disk, unit, 0, place->staging, d2h);
+        slice_file_d2h(disk, unit, 0, slot->staging, d2h);
     else
-        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), place->staging, slice_bytes(z, unit));
-    event_record(place->d2h_done, d2h);
+        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging, slice_bytes(z, unit));
+    event_record(slot->d2h_done, d2h);
     event_record(z->offloaded_params.settled[unit], d2h);
     if (!z->config.zero.overlap_comm)
-        stream_wait(compute, place->d2h_done);
+        stream_wait(compute, slot->d2h_done);
 }
 
 void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
 {
-    struct gather_place *place = &z->places[zero_place(z, unit)];
+    struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     struct cast_args cast = {.dst_dtype = z->config.dtype,
                              .src_dtype = DTYPE_F32,
                              .n = z->config.layout->slice[unit],
-                             .dst = place->staging,
+                             .dst = slot->staging,
                              .src = zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit))};
-    await_staging(z, place, compute);
+    await_staging(z, slot, compute);
     z->device->ops->cast(compute, &cast);
     param_d2h(z, unit, compute);
 }

@@ -3,7 +3,7 @@
  *
  * A gradient is computed in fp32 and rounded in at most two places:
  *
- *     the wire         each rank's contribution to a sum over the ranks is rounded once; the contributions are added up
+ *     communication    each rank's contribution to a sum over the ranks is rounded once; the contributions are added up
  *                      in fp32, in rank order, and the sum is not rounded again
  *     the accumulator  in bf16: after a micro-batch's gradient, or sum over the ranks, was added to it in fp32
  *
@@ -16,24 +16,24 @@
  * gradients, and a head's in chunks, are sums of several ops. */
 #include "comm/zero/zero_internal.h"
 
-void zero_wire_layout(struct zero *z, const int64_t room[PLACES], struct arena *shared)
+void zero_comm_buffers_layout(struct zero *z, const int64_t room[SLOTS], struct arena *shared)
 {
-    for (int p = 0; p < PLACES && zero_narrow_wire(z); p++)
-        z->wires[p].memory = arena_take(shared, MEM_COMM, (size_t)room[p] * dtype_size(z->config.comm_dtype));
+    for (int p = 0; p < SLOTS && zero_narrow_comm(z); p++)
+        z->comm_buffers[p].memory = arena_take(shared, MEM_COMM, (size_t)room[p] * dtype_size(z->config.comm_dtype));
 }
 
-const void *zero_fill_wire(struct zero *z, int place, int unit, const float *grads, struct stream *stream)
+const void *zero_fill_comm_buffer(struct zero *z, int slot, int unit, const float *grads, struct stream *stream)
 {
-    struct wire *wire = &z->wires[place];
+    struct comm_buffer *buffer = &z->comm_buffers[slot];
     struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
                                    .src_dtype = DTYPE_F32,
                                    .n = shard_padded(z->config.layout, unit),
-                                   .dst = wire->memory,
+                                   .dst = buffer->memory,
                                    .src = grads,
                                    .scale = zero_grad_factor(z)};
-    stream_wait(stream, wire->sent);
+    stream_wait(stream, buffer->sent);
     z->device->ops->accumulate(stream, &args);
-    return wire->memory;
+    return buffer->memory;
 }
 
 /* The same for elements [first, first + count). */

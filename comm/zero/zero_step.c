@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 /* The position of a rank's first non-finite value. */
-struct bad_place {
+struct bad_position {
     int64_t unit, offset; /* unit == units: there is none */
 };
 
@@ -49,7 +49,7 @@ void zero_begin_step(struct zero *z, const struct step_schedule *schedule, struc
 void zero_rewind_step(struct zero *z)
 {
     z->micro = -1;
-    zero_places_clear(z);
+    zero_slots_clear(z);
 }
 
 void zero_begin_micro(struct zero *z, bool last)
@@ -93,7 +93,8 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
     stream_wait(compute, z->drained);
 }
 
-static void decide_step(struct zero *z, struct stream *compute)
+/* The op computes the norm from the reports, and from that the factor that clips gradients (config.clip). */
+static void clip_gradients(struct zero *z, struct stream *compute)
 {
     struct decide_step_args args = {.world = z->world,
                                     .units = z->units,
@@ -122,7 +123,7 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
         const struct decay_range *range = &z->ranges[i];
         if (range->matrix || range->joined == 0)
             continue; /* zero_muon_update(); a range before it */
-        struct update_place place = {
+        struct update_operands operands = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
             .m = state_or_none(z, STATE_EXP_AVG, unit, range->offset),
             .v = z->muon.on ? zero_second_at(z, range) : state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
@@ -133,8 +134,8 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
             .param = writes_params ? zero_param(z, unit, range->offset) : NULL,
         };
         if (staged)
-            place.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
-        zero_update_joined(z, range, &place, compute);
+            operands.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
+        zero_update_joined(z, range, &operands, compute);
     }
     zero_end_update(z, unit, compute);
 }
@@ -204,9 +205,9 @@ enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stre
     report_sums(z, loss_sum, compute);
     span_end(&span);
     span = phase_begin(compute, PHASE_OPTIMIZER, UNIT_NONE);
-    decide_step(z, compute);
+    clip_gradients(z, compute);
     update_all(z, compute);
-    zero_places_clear(z);
+    zero_slots_clear(z);
     look_for_nonfinite(z, compute);
     span_end(&span);
     return comm_status(z->comm, err);
@@ -228,20 +229,20 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
 /* ---- collecting a step --------------------------------------------------- */
 
 /* The position in the layout of element `index` of the gradients kept here. */
-static struct bad_place place_of(const struct zero *z, int64_t index)
+static struct bad_position position_of_index(const struct zero *z, int64_t index)
 {
     const struct shard_layout *layout = z->config.layout;
     int64_t per_unit = z->grads_whole ? z->world : 1, first = 0;
     for (int u = 0; u < z->units; u++) {
         int64_t count = layout->slice[u] * per_unit;
         if (index < first + count)
-            return (struct bad_place){.unit = u, .offset = index - first + (z->grads_whole ? 0 : zero_own(z, u))};
+            return (struct bad_position){.unit = u, .offset = index - first + (z->grads_whole ? 0 : zero_own(z, u))};
         first += count;
     }
-    return (struct bad_place){.unit = z->units};
+    return (struct bad_position){.unit = z->units};
 }
 
-static bool before(const struct bad_place *a, const struct bad_place *b)
+static bool before(const struct bad_position *a, const struct bad_position *b)
 {
     return a->unit < b->unit || (a->unit == b->unit && a->offset < b->offset);
 }
@@ -253,8 +254,8 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
     int64_t on_device = searched_on_device(z), index = record->bad_index;
     if (index >= on_device && !z->grads_whole)
         index = on_device + record->host_bad_index;
-    struct bad_place own = place_of(z, index), first = {.unit = z->units};
-    struct bad_place *all = memory_alloc((size_t)z->world * sizeof *all);
+    struct bad_position own = position_of_index(z, index), first = {.unit = z->units};
+    struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++)
         if (before(&all[r], &first))

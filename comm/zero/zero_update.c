@@ -9,21 +9,21 @@ struct update_part {
 };
 
 static void update_by_adam(const struct zero *z, const struct op_table *ops, const struct update_part *part,
-                           const struct update_place *place, struct stream *stream)
+                           const struct update_operands *operands, struct stream *stream)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     const struct adam_args args = {
         .n = part->count,
-        .master = place->master,
-        .m = place->m,
-        .v = place->v,
+        .master = operands->master,
+        .m = operands->m,
+        .v = operands->v,
         .master_dtype = z->config.master_dtype,
         .moment_dtype = z->config.moment_dtype,
-        .rounding = place->rounding,
-        .grad = place->grad,
-        .grad_dtype = place->grad_dtype,
-        .step = place->step,
-        .param = place->param,
+        .rounding = operands->rounding,
+        .grad = operands->grad,
+        .grad_dtype = operands->grad_dtype,
+        .step = operands->step,
+        .param = operands->param,
         .param_dtype = z->config.dtype,
         .eps = (float)optimizer->eps,
         .weight_decay = part->weight_decay,
@@ -34,19 +34,19 @@ static void update_by_adam(const struct zero *z, const struct op_table *ops, con
 }
 
 static void update_by_momentum(const struct zero *z, const struct op_table *ops, const struct update_part *part,
-                               const struct update_place *place, struct stream *stream)
+                               const struct update_operands *operands, struct stream *stream)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     ASSERT(z->config.master_dtype == DTYPE_F32);
     const struct momentum_args args = {
         .rule = optimizer->type,
         .n = part->count,
-        .master = place->master,
-        .m = place->m,
-        .grad = place->grad,
-        .grad_dtype = place->grad_dtype,
-        .step = place->step,
-        .param = place->param,
+        .master = operands->master,
+        .m = operands->m,
+        .grad = operands->grad,
+        .grad_dtype = operands->grad_dtype,
+        .step = operands->step,
+        .param = operands->param,
         .param_dtype = z->config.dtype,
         .weight_decay = part->weight_decay,
         .segments = part->segments,
@@ -58,12 +58,12 @@ static void update_by_momentum(const struct zero *z, const struct op_table *ops,
 }
 
 static void update_part(const struct zero *z, const struct op_table *ops, const struct update_part *part,
-                        const struct update_place *place, struct stream *stream)
+                        const struct update_operands *operands, struct stream *stream)
 {
     if (optimizer_moments(&z->config.optimizer) == 2)
-        update_by_adam(z, ops, part, place, stream);
+        update_by_adam(z, ops, part, operands, stream);
     else
-        update_by_momentum(z, ops, part, place, stream);
+        update_by_momentum(z, ops, part, operands, stream);
 }
 
 static float decay_of(const struct zero *z, const struct decay_range *range)
@@ -72,22 +72,22 @@ static float decay_of(const struct zero *z, const struct decay_range *range)
 }
 
 void zero_update_range(const struct zero *z, const struct op_table *ops, const struct decay_range *range,
-                       const struct update_place *place, struct stream *stream)
+                       const struct update_operands *operands, struct stream *stream)
 {
     const struct update_part part = {range->count, decay_of(z, range), NULL};
-    update_part(z, ops, &part, place, stream);
+    update_part(z, ops, &part, operands, stream);
 }
 
-void zero_update_joined(const struct zero *z, const struct decay_range *range, const struct update_place *place,
+void zero_update_joined(const struct zero *z, const struct decay_range *range, const struct update_operands *operands,
                         struct stream *stream)
 {
     const ptrdiff_t first = range - z->ranges, last = first + range->joined - 1;
     const struct update_part part = {z->segments[last].end, decay_of(z, range), &z->range_segments[first]};
     ASSERT(range->joined > 0);
     if (range->joined == 1)
-        zero_update_range(z, z->device->ops, range, place, stream);
+        zero_update_range(z, z->device->ops, range, operands, stream);
     else
-        update_part(z, z->device->ops, &part, place, stream);
+        update_part(z, z->device->ops, &part, operands, stream);
 }
 
 /* Whether the range after `range` lies beside it in every array, at a place where a segment may begin. */

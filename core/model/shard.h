@@ -13,6 +13,7 @@
  * exception for it. */
 #pragma once
 
+#include "core/model/state_slices.h"
 #include "core/model/tensor_table.h"
 
 enum { SHARD_ALIGN = 64 }; /* elements */
@@ -36,4 +37,10 @@ void shard_layout_release(struct shard_layout *layout);
 static inline int64_t shard_padded(const struct shard_layout *layout, int unit)
 {
     return layout->slice[unit] * layout->world;
+}
+
+/* The number of units that have this kind of state: the first ones. */
+static inline int state_units(const struct shard_layout *layout, enum state_kind kind)
+{
+    return kind == STATE_MASTER ? layout->num_units : layout->num_trained;
 }

@@ -4,7 +4,7 @@
  * `struct state_slices`, so that neither needs to include the other. Which elements a slice has: core/model/shard.h. */
 #pragma once
 
-#include "core/model/shard.h"
+#include "core/status.h"
 
 /* Each is one fp32 value for each parameter that is trained: the master weights, Adam's m (Lion's, SGD's and Muon's
  * momentum) and Adam's v (of Muon's matrices 0). A run has the first ones: as many as its optimizer needs
@@ -13,12 +13,6 @@ enum state_kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_KIND_COUN
 
 /* "master", "exp_avg", "exp_avg_sq": in checkpoints and messages. */
 extern const char *const state_kind_names[STATE_KIND_COUNT];
-
-/* The number of units that have this kind of state: the first ones. */
-static inline int state_units(const struct shard_layout *layout, enum state_kind kind)
-{
-    return kind == STATE_MASTER ? layout->num_units : layout->num_trained;
-}
 
 /* SLICE_READ: the slice holds its current values. SLICE_WRITE: the caller fills all of it. */
 enum slice_access { SLICE_READ, SLICE_WRITE };

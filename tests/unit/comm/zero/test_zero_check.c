@@ -39,7 +39,7 @@ static void flip_gradient(struct run *run, int unit)
     *(unsigned char *)&to.grads[run->table.tensors[run->table.units[unit].first_tensor + 3].offset + 5] ^= 1;
 }
 
-static const struct zero_watch *real_watch; /* of this rank's process */
+static const struct zero_observer *real_observer; /* of this rank's process */
 
 static enum status flip_gathered(struct zero *zero, int unit, const void *params, struct error *err)
 {
@@ -47,7 +47,7 @@ static enum status flip_gathered(struct zero *zero, int unit, const void *params
         stream_sync(zero->stream); /* the collective may still be writing */
         *(unsigned char *)(uintptr_t)params ^= 1;
     }
-    return real_watch->gathered(zero, unit, params, err);
+    return real_observer->gathered(zero, unit, params, err);
 }
 
 static enum status flip_reduced(struct zero *zero, int unit, const void *slice, struct error *err)
@@ -56,20 +56,20 @@ static enum status flip_reduced(struct zero *zero, int unit, const void *slice, 
         stream_sync(zero->stream); /* the collective may still be writing */
         *(unsigned char *)(uintptr_t)slice ^= 1;
     }
-    return real_watch->reduced(zero, unit, slice, err);
+    return real_observer->reduced(zero, unit, slice, err);
 }
 
 /* From now on a collective of unit 2 leaves a wrong bit. */
 static void flip_collective(struct run *run, int flip)
 {
-    static struct zero_watch planted;
-    real_watch = run->zero->watch;
-    planted = *real_watch;
+    static struct zero_observer planted;
+    real_observer = run->zero->observer;
+    planted = *real_observer;
     if (flip == FLIP_GATHERED)
         planted.gathered = flip_gathered;
     else
         planted.reduced = flip_reduced;
-    run->zero->watch = &planted;
+    run->zero->observer = &planted;
 }
 
 /* A micro-batch that does not compare the parameters with the reference: they may be flipped. */
@@ -98,7 +98,7 @@ static void whole_step(struct run *run, int step)
 }
 
 /* Step 2, checked. */
-static void checked_step(struct run *run, const struct check_case *c, struct zero_verdict *verdict)
+static void checked_step(struct run *run, const struct check_case *c, struct zero_check_result *verdict)
 {
     const bool here = run->rank == c->rank;
     double losses[2] = {1.5, 1.5};
@@ -117,11 +117,11 @@ static void checked_step(struct run *run, const struct check_case *c, struct zer
     }
     if (here && c->flip == FLIP_LOSS)
         losses[1] += 1e-15;
-    CHECK_OK(zero_check_verdict(run->zero, losses, run->compute, verdict, &error));
+    CHECK_OK(zero_check_compare(run->zero, losses, run->compute, verdict, &error));
     CHECK(!zero_check_is_noted(run->zero));
 }
 
-static void check_found(const struct run *run, const struct check_case *c, const struct zero_verdict *v)
+static void check_found(const struct run *run, const struct check_case *c, const struct zero_check_result *v)
 {
     const bool one_copy = c->setting.dtype == DTYPE_F32;
     const bool split = c->flip == FLIP_GATHERED && run->world == 2; /* nobody knows which of two is right */
@@ -151,7 +151,7 @@ static void check_body(struct bootstrap *bootstrap, void *context)
 {
     const struct check_case *c = context;
     struct run run = {.rank = 0};
-    struct zero_verdict verdict;
+    struct zero_check_result verdict;
     run_open(&run, bootstrap, &c->setting);
     zero_check_enable(run.zero);
     whole_step(&run, 1);
