@@ -216,40 +216,29 @@ void slice_file_walk_ahead(struct slice_file *file)
 
 /* ---- streams ------------------------------------------------------------- */
 
+enum record_step { LOAD, USE, CLAIM, STORE };
+
 struct record_work {
     struct record_file *disk;
+    enum record_step step;
     int record, buffer;
 };
 
-static void run_load(void *argument)
+static void run_work(void *argument)
 {
     const struct record_work *work = argument;
-    record_file_load(work->disk, work->record, work->buffer);
+    switch (work->step) {
+    case LOAD: record_file_load(work->disk, work->record, work->buffer); break;
+    case USE: record_file_use(work->disk, work->record, work->buffer); break;
+    case CLAIM: record_file_claim(work->disk, work->record, work->buffer); break;
+    case STORE: record_file_store(work->disk, work->record, work->buffer); break;
+    }
 }
 
-static void run_use(void *argument)
+static void enqueue_work(struct slice_file *file, int record, int buffer, enum record_step step, struct stream *stream)
 {
-    const struct record_work *work = argument;
-    record_file_use(work->disk, work->record, work->buffer);
-}
-
-static void run_claim(void *argument)
-{
-    const struct record_work *work = argument;
-    record_file_claim(work->disk, work->record, work->buffer);
-}
-
-static void run_store(void *argument)
-{
-    const struct record_work *work = argument;
-    record_file_store(work->disk, work->record, work->buffer);
-}
-
-static void enqueue_work(struct slice_file *file, int record, int buffer, void (*function)(void *),
-                         struct stream *stream)
-{
-    const struct record_work work = {file->disk, record, buffer};
-    stream_submit(stream, function, &work, sizeof work);
+    const struct record_work work = {file->disk, step, record, buffer};
+    stream_submit(stream, run_work, &work, sizeof work);
 }
 
 /* The buffer in which the record was read last, or else the one of the oldest read, which gets the record. */
@@ -279,7 +268,7 @@ static void enqueue_loads(struct slice_file *file, int unit, int64_t at, int pie
     for (int i = 0; i < pieces && at < slice; i++, at += file->config.piece) {
         struct reader *reader = reader_of(file, record_of(file, unit, at));
         reader->turn = ++file->turn;
-        enqueue_work(file, reader->record, reader_buffer(file, reader), run_load, stream);
+        enqueue_work(file, reader->record, reader_buffer(file, reader), LOAD, stream);
     }
 }
 
@@ -297,7 +286,7 @@ void slice_file_h2d(struct slice_file *file, int unit, void *memory, struct stre
     for (int64_t at = 0; at < slice; at += piece) {
         const struct reader *reader = reader_of(file, record_of(file, unit, at));
         const int buffer = reader_buffer(file, reader);
-        enqueue_work(file, reader->record, buffer, run_use, stream);
+        enqueue_work(file, reader->record, buffer, USE, stream);
         stream_copy_in_order(stream, (char *)memory + (size_t)at * size, record_file_buffer(file->disk, buffer),
                              (size_t)piece_count(file, unit, at) * size);
         enqueue_loads(file, unit, at + ahead, 1, stream);
@@ -310,13 +299,13 @@ void *slice_file_begin_write(struct slice_file *file, int unit, int64_t at, int 
     const int turn = file->next_writer[writer]++ % file->each_writer;
     const int buffer = file->walkers + file->num_readers + writer * file->each_writer + turn;
     file->writing[writer] = buffer;
-    enqueue_work(file, record_of(file, unit, at), buffer, run_claim, stream);
+    enqueue_work(file, record_of(file, unit, at), buffer, CLAIM, stream);
     return record_file_buffer(file->disk, buffer);
 }
 
 void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int writer, struct stream *stream)
 {
-    enqueue_work(file, record_of(file, unit, at), file->writing[writer], run_store, stream);
+    enqueue_work(file, record_of(file, unit, at), file->writing[writer], STORE, stream);
 }
 
 void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream)

@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Arrays that a rank keeps: the parameters in the compute dtype, and the state. */
-enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
-
 struct zero_check {
     int pass;
     int64_t step;
@@ -133,18 +130,6 @@ static struct kept kept_of(const struct zero *z, int array, int unit)
     return kept;
 }
 
-static char *address_of(struct zero *z, int array, int unit, int64_t offset)
-{
-    if (array == ARRAY_PARAMS)
-        return zero_param(z, unit, offset);
-    return zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
-}
-
-static const char *array_name(int array)
-{
-    return array == ARRAY_PARAMS ? "parameters" : state_kind_names[array - ARRAY_STATE];
-}
-
 /* Hashes the part of a tensor that is kept here. */
 static enum status hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor, uint64_t *hash,
                                struct error *err)
@@ -156,11 +141,8 @@ static enum status hash_tensor(struct zero *z, int array, int unit, const struct
     *hash = 0;
     if (count <= 0)
         return STATUS_OK;
-    if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
-        return zero_hash_seconds(z, unit, from, count, hash, err);
-    const size_t bytes = (size_t)count * dtype_size(kept.dtype);
-    z->check->bytes += (int64_t)bytes;
-    return zero_hash(z, address_of(z, array, unit, from), kept.in_host, bytes, hash, err);
+    z->check->bytes += count * (int64_t)dtype_size(kept.dtype);
+    return zero_hash_array(z, array, unit, from, count, kept.in_host, hash, err);
 }
 
 /* hashes: (ARRAY_COUNT, tensors) */
@@ -184,7 +166,7 @@ static void flip_state(struct zero *z)
         const struct kept kept = kept_of(z, array, unit);
         if (kept.first < kept.end &&
             (array == ARRAY_PARAMS || !zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit)))
-            flip(z, array_name(array), address_of(z, array, unit, kept.first), kept.in_host);
+            flip(z, zero_array_name(array), zero_array_at(z, array, unit, kept.first), kept.in_host);
     }
 }
 
@@ -335,7 +317,7 @@ static void describe_finding(const struct zero *z, const struct finding *finding
     result->unit = finding->unit < 0 ? NULL : &table->units[finding->unit];
     result->tensor = finding->tensor < 0 ? NULL : &table->tensors[finding->tensor];
     const bool gathered = finding->kind == FINDING_GATHERED || finding->kind == FINDING_SPLIT;
-    result->what = finding->kind == FINDING_STATE  ? array_name(finding->array)
+    result->what = finding->kind == FINDING_STATE  ? zero_array_name(finding->array)
                    : gathered                      ? "parameters"
                    : finding->kind == FINDING_LOSS ? "loss"
                                                    : "gradients";

@@ -1,6 +1,7 @@
 /* zero_hash.c: hashes of a rank's arrays, by which they are compared: with another rank's, or with themselves later. */
 #include "comm/zero/zero_internal.h"
 #include "core/heartbeat.h"
+#include "core/round_up.h"
 
 #include <xxhash.h>
 
@@ -40,19 +41,44 @@ enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t b
     return device_check(z->device, err);
 }
 
-enum status zero_hash_seconds(struct zero *z, int unit, int64_t offset, int64_t count, uint64_t *hash,
-                              struct error *err)
+/* Those elements of a sparse unit that have a second moment. */
+static enum status hash_seconds(struct zero *z, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                                struct error *err)
 {
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        int64_t from = range->offset > offset ? range->offset : offset, end = range->offset + range->count;
-        end = end < offset + count ? end : offset + count;
+        const int64_t from = max64(range->offset, offset), end = min64(range->offset + range->count, offset + count);
         if (range->matrix || from >= end)
             continue;
         const float *values = zero_second_at(z, range) + (from - range->offset);
         TRY(zero_hash(z, values, false, (size_t)(end - from) * sizeof *values, hash, err));
     }
     return STATUS_OK;
+}
+
+const char *zero_array_name(int array)
+{
+    return array == ARRAY_PARAMS ? "parameters" : state_kind_names[array - ARRAY_STATE];
+}
+
+enum dtype zero_array_dtype(const struct zero *z, int array)
+{
+    return array == ARRAY_PARAMS ? z->config.dtype : zero_state_dtype(z, (enum state_kind)(array - ARRAY_STATE));
+}
+
+char *zero_array_at(const struct zero *z, int array, int unit, int64_t offset)
+{
+    return array == ARRAY_PARAMS ? zero_param(z, unit, offset)
+                                 : zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
+}
+
+enum status zero_hash_array(struct zero *z, int array, int unit, int64_t offset, int64_t count, bool in_host,
+                            uint64_t *hash, struct error *err)
+{
+    if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
+        return hash_seconds(z, unit, offset, count, hash, err);
+    const size_t bytes = (size_t)count * dtype_size(zero_array_dtype(z, array));
+    return zero_hash(z, zero_array_at(z, array, unit, offset), in_host, bytes, hash, err);
 }
 
 bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference)

@@ -377,9 +377,16 @@ enum status zero_host_buffer(struct zero *zero, struct error *err);
 enum status zero_hash(struct zero *zero, const void *memory, bool in_host, size_t bytes, uint64_t *hash,
                       struct error *err);
 
-/* The same over those elements of a sparse unit that have a second moment. */
-enum status zero_hash_seconds(struct zero *zero, int unit, int64_t offset, int64_t count, uint64_t *hash,
-                              struct error *err);
+/* Arrays that a rank keeps: the parameters in the compute dtype, and the state. */
+enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
+
+const char *zero_array_name(int array);
+enum dtype zero_array_dtype(const struct zero *zero, int array);
+char *zero_array_at(const struct zero *zero, int array, int unit, int64_t offset);
+
+/* Continues *hash over elements of a unit in an array; of a sparse one over those that it has. */
+enum status zero_hash_array(struct zero *zero, int array, int unit, int64_t offset, int64_t count, bool in_host,
+                            uint64_t *hash, struct error *err);
 
 /* Whether all ranks have the same hash. If not, fills difference->other, a rank with the most frequent hash (in a tie
  * the one of the lowest ranks), difference->majority, and difference->rank, the lowest rank with another hash. hashes:

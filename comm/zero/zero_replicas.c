@@ -13,14 +13,6 @@
 
 #include <stdlib.h>
 
-/* Arrays that may be kept whole: the parameters in the compute dtype, and the state. */
-enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
-
-static const char *array_name(int array)
-{
-    return array == ARRAY_PARAMS ? "parameters" : state_kind_names[array - ARRAY_STATE];
-}
-
 static bool is_replicated(const struct zero *z, int array)
 {
     if (array == ARRAY_PARAMS)
@@ -35,31 +27,6 @@ static int units_of(const struct zero *z, int array)
     return array == ARRAY_PARAMS ? z->all_units : z->units;
 }
 
-static size_t element_size(const struct zero *z, int array)
-{
-    return dtype_size(array == ARRAY_PARAMS ? z->config.dtype
-                                            : zero_state_dtype(z, (enum state_kind)(array - ARRAY_STATE)));
-}
-
-static const char *array_at(const struct zero *z, int array, int unit, int64_t offset, size_t *element)
-{
-    *element = element_size(z, array);
-    if (array == ARRAY_PARAMS)
-        return zero_param(z, unit, offset);
-    return zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
-}
-
-/* Continues *hash over elements of a unit. */
-static enum status hash_range(struct zero *z, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
-                              struct error *err)
-{
-    size_t element;
-    if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
-        return zero_hash_seconds(z, unit, offset, count, hash, err);
-    const char *memory = array_at(z, array, unit, offset, &element);
-    return zero_hash(z, memory, false, (size_t)count * element, hash, err);
-}
-
 /* Finds the first unit and tensor that differ, the same on all ranks. all: (world), scratch. */
 static enum status locate(struct zero *z, uint64_t *all, struct replica_difference *difference, struct error *err)
 {
@@ -67,16 +34,16 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; is_replicated(z, array) && u < units_of(z, array); u++) {
             uint64_t hash = 0;
-            TRY(hash_range(z, array, u, 0, shard_padded(z->config.layout, u), &hash, err));
+            TRY(zero_hash_array(z, array, u, 0, shard_padded(z->config.layout, u), false, &hash, err));
             TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
             if (zero_same_hashes(all, z->world, difference))
                 continue;
-            difference->what = array_name(array);
+            difference->what = zero_array_name(array);
             difference->unit = &table->units[u];
             for (int t = 0; t < difference->unit->num_tensors && !difference->tensor; t++) {
                 const struct tensor_info *tensor = &table->tensors[difference->unit->first_tensor + t];
                 hash = 0;
-                TRY(hash_range(z, array, u, tensor->offset, tensor->numel, &hash, err));
+                TRY(zero_hash_array(z, array, u, tensor->offset, tensor->numel, false, &hash, err));
                 TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
                 if (!zero_same_hashes(all, z->world, difference))
                     difference->tensor = tensor;
@@ -104,8 +71,8 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; is_replicated(z, array) && u < units_of(z, array); u++) {
             int64_t count = shard_padded(z->config.layout, u);
-            TRY_END(hash_range(z, array, u, 0, count, &hash, err));
-            bytes += count * (int64_t)element_size(z, array);
+            TRY_END(zero_hash_array(z, array, u, 0, count, false, &hash, err));
+            bytes += count * (int64_t)dtype_size(zero_array_dtype(z, array));
         }
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);
