@@ -214,10 +214,10 @@ enum status sample_model_start(struct sample_model *m, const struct sample_reque
     TRY(open_device(m, request->device, err));
     m->dtype = choose_dtype(m, request->dtype);
     m->verbs = (struct param_verbs){.self = m, .acquire = acquire_unit, .release = release_unit};
-    TRY(tensor_table_build(&m->desc, &m->table, err));
+    tensor_table_build(&m->desc, &m->table);
     if (m->checkpoint)
         checkpoint_freeze_table(m->checkpoint, &m->table);
-    TRY(shard_layout_init(&m->layout, &m->table, 1, err));
+    shard_layout_init(&m->layout, &m->table, 1);
     m->units = memory_zeroed((size_t)m->table.num_units, sizeof *m->units);
     const struct transformer_config config = {
         .desc = &m->desc,

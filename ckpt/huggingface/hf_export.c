@@ -286,7 +286,7 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
         .checkpoint = checkpoint, .out = out, .dtype = dtype, .force = force, .window_unit = -1};
     enum status status;
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &exporter.desc, err));
-    TRY_END(tensor_table_build(&exporter.desc, &exporter.table, err));
+    tensor_table_build(&exporter.desc, &exporter.table);
     checkpoint_freeze_table(checkpoint, &exporter.table);
     TRY_END(checkpoint_check_table(checkpoint, &exporter.table, err));
     exporter.shard_of = memory_zeroed((size_t)exporter.table.num_tensors, sizeof *exporter.shard_of);

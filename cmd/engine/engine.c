@@ -119,8 +119,8 @@ static enum status describe_shards(struct engine *t, struct error *err)
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
-    TRY(tensor_table_build(&t->desc, &t->table, err));
-    TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
+    tensor_table_build(&t->desc, &t->table);
+    shard_layout_init(&t->layout, &t->table, t->world);
     if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_AUTO) {
         t->found_mask = train_sources_probe_mask(t->spec);
         t->probed = true;

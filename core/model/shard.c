@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world,
-                              struct error *err)
+void shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world)
 {
-    (void)err;
     ASSERT(world >= 1 && table->num_units > 0);
     memset(layout, 0, sizeof *layout);
     layout->world = world;
@@ -27,7 +25,6 @@ enum status shard_layout_init(struct shard_layout *layout, const struct tensor_t
         if (slice * world > layout->max_padded)
             layout->max_padded = slice * world;
     }
-    return STATUS_OK;
 }
 
 void shard_layout_release(struct shard_layout *layout)

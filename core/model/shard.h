@@ -28,9 +28,8 @@ struct shard_layout {
     int64_t max_padded;    /* largest world × slice[u] */
 };
 
-/* Computes the layout of the table's units; release it with shard_layout_release(). STATUS_DEVICE: out of memory. */
-enum status shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world,
-                              struct error *err);
+/* Computes the layout of the table's units; release it with shard_layout_release(). */
+void shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world);
 void shard_layout_release(struct shard_layout *layout);
 
 /* Elements of the unit with padding: world × slice. */

@@ -288,9 +288,8 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
     table->num_units++;
 }
 
-enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err)
+void tensor_table_build(const struct model_desc *desc, struct tensor_table *table)
 {
-    (void)err;
     memset(table, 0, sizeof *table);
     const struct family_rules *rules = rules_of(desc->family);
     size_t units = (size_t)desc->num_layers + 2;
@@ -307,7 +306,6 @@ enum status tensor_table_build(const struct model_desc *desc, struct tensor_tabl
     }
     add_unit(table, desc, "head", "", rules->head);
     ASSERT((size_t)table->num_units == units && (size_t)table->num_tensors <= tensors);
-    return STATUS_OK;
 }
 
 /* Appends those tensors of the old table's unit to one of the new table that are frozen, or those that are not. */

@@ -100,7 +100,7 @@ struct tensor_table {
     int num_frozen;        /* of the units, the last ones: the frozen tensors of others */
 };
 
-enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err);
+void tensor_table_build(const struct model_desc *desc, struct tensor_table *table);
 void tensor_table_release(struct tensor_table *table);
 
 /* Freezes the tensors that `is_frozen` names; called once, before anything is derived from the table. The tensors of a

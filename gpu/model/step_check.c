@@ -65,7 +65,7 @@ static enum status describe(struct small_model *s, struct error *err)
     enum status status = model_desc_from_spec(config, &s->desc, err);
     json_decref(config);
     TRY(status);
-    TRY(tensor_table_build(&s->desc, &s->table, err));
+    tensor_table_build(&s->desc, &s->table);
     ASSERT(s->table.num_units <= MAX_UNITS);
     const struct transformer_config config_of = {.desc = &s->desc,
                                                  .table = &s->table,

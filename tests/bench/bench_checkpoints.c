@@ -207,7 +207,7 @@ static void make(const char *from, const char *dir, int ranks, int count)
     char first[FS_PATH_MAX] = "", folder[FS_PATH_MAX], name[64];
     MUST(checkpoint_open(from, true, &source, err));
     describe(from, &d);
-    MUST(shard_layout_init(&layout, &d.table, ranks, err));
+    shard_layout_init(&layout, &d.table, ranks);
     struct manifest_file *files = memory_zeroed((size_t)ranks, sizeof *files);
     struct checkpoint_writer writer = writer_of(&d, &layout);
     MUST(fs_mkdirs(dir, STATUS_USAGE, err));
@@ -298,7 +298,7 @@ static void measure_load(const char *newest, int world)
     char name[64];
     MUST(checkpoint_open(newest, false, &checkpoint, err));
     describe(newest, &d);
-    MUST(shard_layout_init(&layout, &d.table, world, err));
+    shard_layout_init(&layout, &d.table, world);
     for (int s = 0; s < d.manifest->num_states; s++)
         shard.data[s] = memory_zeroed((size_t)layout.shard_numel, sizeof(float));
     snprintf(name, sizeof name, "load as rank %d of %d", world / 2, world);
@@ -349,7 +349,7 @@ static void measure_saves(const char *dir, const char *work, const char *newest,
     struct shard_layout layout;
     char name[128];
     describe(newest, &d);
-    MUST(shard_layout_init(&layout, &d.table, d.manifest->world, err));
+    shard_layout_init(&layout, &d.table, d.manifest->world);
     struct checkpoint_writer writer = writer_of(&d, &layout);
     writer.dir = dir;
     writer.keep = *keep;

@@ -250,8 +250,8 @@ static void test_bytes(void **state)
                     struct shard_layout layout;
                     struct zero *zero;
                     struct arena arenas[3];
-                    assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
-                    assert_int_equal(shard_layout_init(&layout, &table, world, &error), STATUS_OK);
+                    tensor_table_build(&desc, &table);
+                    shard_layout_init(&layout, &table, world);
                     struct zero_config config = {.zero.stage = stage,
                                                  .dtype = bf16 ? DTYPE_BF16 : DTYPE_F32,
                                                  .table = &table,

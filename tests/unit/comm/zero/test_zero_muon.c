@@ -124,8 +124,8 @@ static void test_bytes(void **state)
     struct arena arenas[3];
     size_t bytes[2];
     describe(false, &desc);
-    assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
-    assert_int_equal(shard_layout_init(&layout, &table, 1, &error), STATUS_OK);
+    tensor_table_build(&desc, &table);
+    shard_layout_init(&layout, &table, 1);
     int64_t matrices = 0;
     for (int t = 0; t < table.num_tensors; t++)
         if (table.tensors[t].unit > 0 && table.tensors[t].unit < table.num_units - 1 && table.tensors[t].ndim == 2)

@@ -176,8 +176,8 @@ static void test_a_plan_makes_no_file(void **state)
     struct zero *zero;
     struct device *device;
     describe(false, &desc);
-    assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
-    assert_int_equal(shard_layout_init(&layout, &table, 2, &error), STATUS_OK);
+    tensor_table_build(&desc, &table);
+    shard_layout_init(&layout, &table, 2);
     assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &error), STATUS_OK);
     struct zero_config config = {.zero.stage = 3,
                                  .table = &table,

@@ -78,8 +78,8 @@ static void lay_out(bool tied, int world, enum dtype dtype, enum offload_device 
     struct shard_layout layout;
     struct zero *zero;
     describe(tied, &desc);
-    assert_int_equal(tensor_table_build(&desc, &table, &error), STATUS_OK);
-    assert_int_equal(shard_layout_init(&layout, &table, world, &error), STATUS_OK);
+    tensor_table_build(&desc, &table);
+    shard_layout_init(&layout, &table, world);
     struct zero_config config = {.zero.stage = 3,
                                  .dtype = dtype,
                                  .table = &table,

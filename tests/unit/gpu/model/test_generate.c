@@ -65,7 +65,7 @@ static void model_open(struct model *m, const char *name, bool training)
     *m = (struct model){.verbs = {.self = m, .acquire = acquire, .release = release}};
     snprintf(path, sizeof path, GOLDEN_FOLDER "%s", name);
     assert_int_equal(model_desc_load(path, &m->desc, &err), STATUS_OK);
-    assert_int_equal(tensor_table_build(&m->desc, &m->table, &err), STATUS_OK);
+    tensor_table_build(&m->desc, &m->table);
     for (int u = 0; u < m->table.num_units; u++)
         m->units[u] = aligned_alloc(64, (size_t)(m->table.units[u].numel + 16) / 16 * 64);
     golden_tensors(name, "model*.safetensors", &m->table, m->units);
