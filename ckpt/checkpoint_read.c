@@ -8,7 +8,6 @@
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_stream.h"
-#include "core/fsutil.h"
 #include "core/memory.h"
 
 #include <inttypes.h>

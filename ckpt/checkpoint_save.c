@@ -1,51 +1,30 @@
-/* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one.
+/* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one. docs/checkpoint-format.md
+ * says what a kill after each step leaves, and what becomes of folders whose names are in the way.
  *
- *   step  who      what                                         if all stops right after it
- *   ----  -------  -------------------------------------------  --------------------------------------------------
- *   1     rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE   an empty .tmp folder, which is never read
- *   2     all      write rank-NNNNN.zst there, fsync; with      a .tmp folder, which is never read
- *                  keep_last each reads its file back
- *   3     rank 0   writes tokenizer files, fsync                same
- *   4     rank 0   writes manifest.json, fsync; fsync .tmp-…;   same: it is complete, but has no name yet
- *                  with keep_last it reads these files back
- *   5     rank 0   rename .tmp-… to NAME, fsync the folder      the new checkpoint counts; `latest` is stale, which
- *                                                               matters to people only: ztrain reads the folders
- *   6     rank 0   moves `latest` (made aside, then renamed)    all is there; older ones wait to be deleted
- *   7     rank 0   deletes the oldest                           a half-deleted .tmp folder; the next save sweeps it
- *                  (checkpoint_retention.h): renamed to
- *                  .tmp-delete-X first
+ *   step 1  rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE
+ *        2  all      write rank-NNNNN.zst there, fsync; with keep_last each reads its file back
+ *        3  rank 0   writes tokenizer files, fsync
+ *        4  rank 0   writes manifest.json, fsync; fsync .tmp-…; with keep_last it reads these files back
+ *        5  rank 0   rename .tmp-… to NAME, fsync the folder: the new checkpoint counts
+ *        6  rank 0   moves `latest` (made aside, then renamed)
+ *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
  *
  * UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its .tmp folder, and
- * may prevent its deletion (a warning), but it does not disturb this save. The manifest is decoded from its bytes and
- * compared with its sources before it is written (manifest_encode()). Files are read back from the disk if the file
- * system drops its cached pages (posix_fadvise).
- *
- * Until step 5 the previous checkpoints and `latest` are untouched; before step 7 only folders that are never read are
- * deleted. The order on disk is that of the table, because each step is fsynced before the next.
- *
- * If NAME exists already (a run resumed from further back, a damaged checkpoint written again):
- *   valid, same step   the two folders change places in one call (renameat2), and the old one, now .tmp-…, is deleted;
- *                      if the file system cannot do that, the old one becomes NAME.replaced-1, which still counts as a
- *                      checkpoint, the new one is renamed to NAME, and NAME.replaced-1 is deleted
- *   damaged            it becomes NAME.damaged-1
- *   valid, other step  it becomes NAME.aside-1
- * Checkpoints of later steps belong to a history that this run has left by resuming from further back: they become
- * X.aside-1 as well, because a resume of the run folder would take them for the newest.
+ * may prevent its deletion (a warning), but it does not disturb this save. The order on disk is that of the steps,
+ * because each is fsynced before the next; before step 7 only folders that are never read are deleted.
  *
  * A save is an object (struct checkpoint_saving). checkpoint_saving_work() does a rank's share of a part and uses no
- * communicator, so a background thread may run it; checkpoint_saving_agree() is the exchange after it, in
- * the thread that communicates. checkpoint_save() calls both in turn; cmd/save/background_save.h has them apart.
- * Steps 3 to 7 are in checkpoint_publish.c.
+ * communicator, so a background thread may run it; checkpoint_saving_agree() is the exchange after it, in the thread
+ * that communicates. checkpoint_save() calls both in turn; cmd/save/background_save.h has them apart. Steps 3 to 7 are
+ * in checkpoint_publish.c.
  *
  * A failure of one rank is a failure of all: after each of the three parts (folder, rank files, publication) the ranks
  * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. A
- * failure after step 5 (`latest`, deleting) is a warning, because the checkpoint is complete.
+ * failure after step 5 is a warning, because the checkpoint is complete.
  *
  * Before each of steps 1, 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner).
  * If another job has taken it over, or it is gone, the save ends with that error on all ranks. If the disk does not
- * answer, steps 1 and 5 fail, and steps 6 and 7 are left out.
- *
- * After a kill in steps 6 and 7 checkpoint_mend() does them at the next start of the run, whether that saves or not. */
+ * answer, steps 1 and 5 fail, and steps 6 and 7 are left out: checkpoint_mend() does them at the next start. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"

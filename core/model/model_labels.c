@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 /* id2label of `count` labels without names, as transformers calls them. */
 static json_t *default_names(int64_t count)
