@@ -3,6 +3,8 @@
 #include "tests/unit/fixtures/nvme_folder.h"
 #include "tests/unit/fixtures/zero_case.h"
 
+#include "comm/zero/zero_check.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -158,6 +160,56 @@ static void test_blocks_that_differ(void **state)
     munmap(outcome, sizeof *outcome);
 }
 
+/* A step that is checked finds nothing; a changed bit of a frozen tensor is found: by the rank, or against its peers.
+ */
+static void checked_body(struct bootstrap *bootstrap, void *context)
+{
+    const struct setting *setting = context;
+    struct run run = {.rank = 0};
+    struct zero_check_result found;
+    struct zero_result result;
+    struct replica_difference difference;
+    const double losses[2] = {1, 1};
+    run_open(&run, bootstrap, setting);
+    zero_check_enable(run.zero);
+    for (int step = 1; step <= 2; step++) {
+        CHECK_OK(zero_check_note(run.zero, &error));
+        begin_step(&run, step);
+        for (int pass = 0; pass < 2; pass++) {
+            CHECK_OK(zero_check_pass(run.zero, pass, step, run.compute, &error));
+            zero_begin_micro(run.zero, true);
+            micro_batch(&run, step, 0, false);
+        }
+        const int frozen = run.table.units[2].frozen;
+        char *byte = zero_slice(run.zero, STATE_MASTER, frozen);
+        if (step == 2 && run.rank == 0)
+            *byte ^= 1;
+        CHECK_OK(zero_check_compare(run.zero, losses, run.compute, &found, &error));
+        CHECK((found.finding == FINDING_NONE) == (step == 1));
+        if (step == 2)
+            CHECK(found.finding == FINDING_STATE && found.rank == 0 && found.tensor->frozen &&
+                  found.tensor->unit == frozen);
+        CHECK_OK(finish_step(&run, step, &result));
+        reference_step(&run, step);
+        CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
+        CHECK((difference.rank >= 0) == (step == 2 && run.world > 1 && setting->stage < 3));
+        CHECK(difference.rank < 0 || difference.unit == &run.table.units[frozen]);
+    }
+    run_close(&run);
+}
+
+static void test_a_changed_bit_is_found(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct setting setting = setting_of(stage % 2 ? BF16 : FP32, stage, 2 * world);
+            setting.frozen = is_last;
+            if (!ranks_run(world, NULL, checked_body, &setting))
+                fail_msg("world %d, stage %d", world, stage);
+        }
+}
+
 static void plan(const struct tensor_table *table, int world, int stage, enum dtype dtype, struct shard_layout *layout,
                  size_t by_kind[MEM_KIND_COUNT])
 {
@@ -215,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_same_bits_as_without_gradients),
         cmocka_unit_test(test_blocks_that_differ),
+        cmocka_unit_test(test_a_changed_bit_is_found),
     };
     return cmocka_run_group_tests_name("zero_frozen", tests, make_folder, remove_folder);
 }
