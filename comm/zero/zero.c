@@ -9,7 +9,6 @@
 #include "comm/zero/zero.h"
 
 #include "comm/zero/zero_internal.h"
-#include "core/memory.h"
 #include "core/round_up.h"
 
 #include <stdlib.h>
@@ -78,23 +77,23 @@ static void build_ranges(struct zero *z)
 static enum status make_events(struct zero *z, struct error *err)
 {
     TRY(stream_new(z->device, STREAM_COMM, &z->stream, err));
-    TRY(event_new(z->device, &z->computed, err));
-    TRY(event_new(z->device, &z->updated, err));
-    TRY(event_new(z->device, &z->drained, err));
+    TRY(zero_event_new(z, &z->computed, err));
+    TRY(zero_event_new(z, &z->updated, err));
+    TRY(zero_event_new(z, &z->drained, err));
     for (int i = 0; i < ZERO_STEPS; i++)
-        TRY(event_new(z->device, &z->done[i], err));
+        TRY(zero_event_new(z, &z->done[i], err));
     void *records;
     TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
     z->records = records;
     for (int u = 0; u < z->units; u++) {
-        TRY(event_new(z->device, &z->reduced[u], err));
-        TRY(event_new(z->device, &z->fetched[u], err));
+        TRY(zero_event_new(z, &z->reduced[u], err));
+        TRY(zero_event_new(z, &z->fetched[u], err));
     }
     for (int p = 0; p < SLOTS; p++) {
-        TRY(event_new(z->device, &z->slots[p].gathered, err));
-        TRY(event_new(z->device, &z->slots[p].released, err));
-        TRY(event_new(z->device, &z->buckets[p].reduced, err));
-        TRY(event_new(z->device, &z->comm_buffers[p].sent, err));
+        TRY(zero_event_new(z, &z->slots[p].gathered, err));
+        TRY(zero_event_new(z, &z->slots[p].released, err));
+        TRY(zero_event_new(z, &z->buckets[p].reduced, err));
+        TRY(zero_event_new(z, &z->comm_buffers[p].sent, err));
     }
     return STATUS_OK;
 }
@@ -159,21 +158,9 @@ void zero_free(struct zero *z)
     stream_free(z->stream);
     zero_offload_close(z); /* after that stream, which waits for its events */
     zero_offload_params_release(z);
-    for (int u = 0; u < z->units; u++) {
-        event_free(z->reduced[u]);
-        event_free(z->fetched[u]);
-    }
-    for (int p = 0; p < SLOTS; p++) {
-        event_free(z->slots[p].gathered);
-        event_free(z->slots[p].released);
-        event_free(z->buckets[p].reduced);
-        event_free(z->comm_buffers[p].sent);
-    }
-    event_free(z->computed);
-    event_free(z->updated);
-    event_free(z->drained);
-    for (int i = 0; i < ZERO_STEPS; i++)
-        event_free(z->done[i]);
+    for (int i = 0; i < z->num_events; i++)
+        event_free(z->events[i]);
+    free(z->events);
     if (z->host_slice && !z->host_slice_planned)
         device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
     if (z->records)

@@ -10,6 +10,7 @@
 #include "comm/comm_log.h"
 #include "comm/zero/slice_file.h"
 #include "comm/zero/zero.h"
+#include "core/memory.h"
 
 /* Units share slots: at stage 3 for gathered parameters, at stages 2 and 3 for gradients before their reduction. See
  * zero_slot(). */
@@ -156,6 +157,8 @@ struct zero {
     struct event *updated;             /* the own slices hold their latest values (compute stream) */
     struct event **reduced, **fetched; /* (units): gradients reduced; updated parameters gathered (stages 1, 2) */
     struct event *drained;             /* all communication so far */
+    struct event **events;             /* owned: all events of these files, for zero_free() */
+    int num_events;
 
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
@@ -365,6 +368,15 @@ static inline int zero_slot(const struct zero *zero, int unit)
     if (unit == zero_head(zero))
         return zero->config.tied ? 1 : 0;
     return 2 + (unit - 1) % 2;
+}
+
+/* Makes an event that zero_free() frees, once no stream waits for it. */
+static inline enum status zero_event_new(struct zero *zero, struct event **event, struct error *err)
+{
+    TRY(event_new(zero->device, event, err));
+    zero->events = memory_resize(zero->events, ((size_t)zero->num_events + 1) * sizeof *zero->events);
+    zero->events[zero->num_events++] = *event;
+    return STATUS_OK;
 }
 
 /* nvme: the first failure of a disk. */

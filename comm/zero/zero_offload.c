@@ -20,7 +20,6 @@
  * alone, and the users of a unit wait for its copy up alone. On the CPU device the stream `host` is inline, so that
  * AdamW has all threads; on a GPU it runs host functions. */
 #include "comm/zero/zero_internal.h"
-#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,20 +92,20 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     TRY(stream_new(z->device, STREAM_COMM, &o->d2h, err));
     TRY(stream_new(z->device, STREAM_COMM, &o->h2d, err));
     TRY(stream_new(z->device, host, &o->host, err));
-    TRY(event_new(z->device, &o->decided, err));
-    TRY(event_new(z->device, &o->written, err));
+    TRY(zero_event_new(z, &o->decided, err));
+    TRY(zero_event_new(z, &o->written, err));
     for (int i = 0; i < ZERO_STEPS; i++)
-        TRY(event_new(z->device, &o->searched[i], err));
+        TRY(zero_event_new(z, &o->searched[i], err));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        TRY(event_new(z->device, &o->copies[i].h2d_done, err));
-        TRY(event_new(z->device, &o->staging[i].filled, err));
-        TRY(event_new(z->device, &o->staging[i].d2h_done, err));
+        TRY(zero_event_new(z, &o->copies[i].h2d_done, err));
+        TRY(zero_event_new(z, &o->staging[i].filled, err));
+        TRY(zero_event_new(z, &o->staging[i].d2h_done, err));
     }
     o->d2h_done = memory_zeroed((size_t)z->units, sizeof *o->d2h_done);
     o->h2d_done = memory_zeroed((size_t)z->units, sizeof *o->h2d_done);
     for (int u = o->first_unit; u < z->units; u++) {
-        TRY(event_new(z->device, &o->d2h_done[u], err));
-        TRY(event_new(z->device, &o->h2d_done[u], err));
+        TRY(zero_event_new(z, &o->d2h_done[u], err));
+        TRY(zero_event_new(z, &o->h2d_done[u], err));
     }
     return STATUS_OK;
 }
@@ -117,19 +116,6 @@ void zero_offload_close(struct zero *z)
     stream_free(o->host); /* in the order in which work passes through them */
     stream_free(o->h2d);
     stream_free(o->d2h);
-    event_free(o->decided);
-    event_free(o->written);
-    for (int i = 0; i < ZERO_STEPS; i++)
-        event_free(o->searched[i]);
-    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        event_free(o->copies[i].h2d_done);
-        event_free(o->staging[i].filled);
-        event_free(o->staging[i].d2h_done);
-    }
-    for (int u = 0; o->h2d_done && u < z->units; u++) {
-        event_free(o->d2h_done[u]);
-        event_free(o->h2d_done[u]);
-    }
     free(o->d2h_done);
     free(o->h2d_done);
     slice_file_free(o->disk);

@@ -23,7 +23,6 @@
  * (settled), and until the staging slice is free: its all-gather is over, which means on every transport that no peer
  * reads it any more (with world 1: its unit was released), and its values have come down (d2h_done). */
 #include "comm/zero/zero_internal.h"
-#include "core/memory.h"
 
 #include <stdlib.h>
 
@@ -74,27 +73,20 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
     TRY(stream_new(z->device, STREAM_COMM, &offload->h2d, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
     for (int u = 0; u < z->all_units; u++)
-        TRY(event_new(z->device, &offload->settled[u], err));
+        TRY(zero_event_new(z, &offload->settled[u], err));
     for (int p = 0; p < SLOTS; p++) {
-        TRY(event_new(z->device, &z->slots[p].staged, err));
-        TRY(event_new(z->device, &z->slots[p].d2h_done, err));
+        TRY(zero_event_new(z, &z->slots[p].staged, err));
+        TRY(zero_event_new(z, &z->slots[p].d2h_done, err));
     }
     return STATUS_OK;
 }
 
 void zero_offload_params_release(struct zero *z)
 {
-    struct offloaded_params *offload = &z->offloaded_params;
-    stream_free(offload->h2d);
-    stream_free(offload->d2h);
-    slice_file_free(offload->disk);
-    for (int u = 0; offload->settled && u < z->all_units; u++)
-        event_free(offload->settled[u]);
-    free(offload->settled);
-    for (int p = 0; p < SLOTS; p++) {
-        event_free(z->slots[p].staged);
-        event_free(z->slots[p].d2h_done);
-    }
+    stream_free(z->offloaded_params.h2d);
+    stream_free(z->offloaded_params.d2h);
+    slice_file_free(z->offloaded_params.disk);
+    free(z->offloaded_params.settled);
 }
 
 static size_t slice_bytes(const struct zero *z, int unit)

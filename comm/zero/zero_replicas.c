@@ -9,7 +9,6 @@
 #include "comm/zero/zero_internal.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
 
 #include <stdlib.h>
 

@@ -9,7 +9,6 @@
  * through zero_slices(): from host memory, from a disk, or widened from bf16. */
 #include "comm/zero/zero_internal.h"
 #include "core/heartbeat.h"
-#include "core/memory.h"
 
 #include <string.h>
 

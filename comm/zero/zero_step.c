@@ -11,7 +11,6 @@
  * zero_collect() waits for that copy. For a skipped step it also finds the first non-finite value and the rank that
  * contributed it: every rank searches its own gradients, and the ranks exchange the results. */
 #include "comm/zero/zero_internal.h"
-#include "core/memory.h"
 #include "gpu/spans.h"
 
 #include <stdlib.h>
