@@ -61,61 +61,49 @@ static inline ssize_t fault_write(int fd, const void *data, size_t bytes)
     return io_write(fd, data, bytes);
 }
 
+/* Whether this call fails on purpose; with the fault's errno. */
+static inline bool fault(enum fault_kind kind)
+{
+    const int code = faults_next(kind, -1, NULL, 0);
+    if (code)
+        errno = code;
+    return code != 0;
+}
+
 static inline int fault_fsync(int fd)
 {
-    int code = faults_next(FAULT_FSYNC, -1, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return io_fsync(fd);
+    return fault(FAULT_FSYNC) ? -1 : io_fsync(fd);
 }
 
 static inline int fault_allocate(int fd, off_t bytes)
 {
-    int code = faults_next(FAULT_ALLOCATE, fd, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return io_allocate(fd, bytes);
+    return fault(FAULT_ALLOCATE) ? -1 : io_allocate(fd, bytes);
 }
 
 /* flags as in renameat2() */
 static inline int fault_rename(const char *from, const char *to, unsigned flags)
 {
-    int code = faults_next(FAULT_RENAME, -1, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return flags ? io_rename2(from, to, flags) : io_rename(from, to);
+    return fault(FAULT_RENAME) ? -1 : flags ? io_rename2(from, to, flags) : io_rename(from, to);
 }
 
 static inline int fault_mkdir(const char *path, mode_t mode)
 {
-    int code = faults_next(FAULT_MKDIR, -1, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return io_mkdir(path, mode);
+    return fault(FAULT_MKDIR) ? -1 : io_mkdir(path, mode);
 }
 
 /* a file or an empty folder */
 static inline int fault_remove(const char *path)
 {
-    int code = faults_next(FAULT_REMOVE, -1, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return io_remove(path);
+    return fault(FAULT_REMOVE) ? -1 : io_remove(path);
 }
 
 static inline int fault_symlink(const char *target, const char *path)
 {
-    int code = faults_next(FAULT_LINK, -1, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return io_symlink(target, path);
+    return fault(FAULT_LINK) ? -1 : io_symlink(target, path);
 }
 
 /* a hard link */
 static inline int fault_link(const char *path, const char *name)
 {
-    int code = faults_next(FAULT_LINK, -1, NULL, 0);
-    if (code)
-        return errno = code, -1;
-    return io_link(path, name);
+    return fault(FAULT_LINK) ? -1 : io_link(path, name);
 }

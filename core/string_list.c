@@ -4,7 +4,6 @@
 #include "core/memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void string_list_add(struct string_list *list, const char *text)
 {
@@ -13,14 +12,6 @@ void string_list_add(struct string_list *list, const char *text)
         list->items = memory_resize(list->items, room * sizeof *list->items);
     }
     list->items[list->count++] = memory_text(text);
-}
-
-bool string_list_has(const struct string_list *list, const char *text)
-{
-    for (int i = 0; i < list->count; i++)
-        if (strcmp(list->items[i], text) == 0)
-            return true;
-    return false;
 }
 
 void string_list_release(struct string_list *list)

@@ -1,8 +1,6 @@
 /* string_list.h: a list that owns its strings. {0} is the empty list; without memory the process ends (memory.h). */
 #pragma once
 
-#include <stdbool.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -14,9 +12,6 @@ struct string_list {
 
 /* Appends a copy of `text`. */
 void string_list_add(struct string_list *list, const char *text);
-
-/* Whether a string equal to `text` is in the list. */
-bool string_list_has(const struct string_list *list, const char *text);
 
 /* Frees the strings; the list is empty then. */
 void string_list_release(struct string_list *list);

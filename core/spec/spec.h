@@ -168,10 +168,6 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
                       struct run_spec **spec, struct spec_report *report);
 void spec_free(struct run_spec *spec);
 
-/* The same from a text in memory; `path` only names it. For tests. */
-enum status spec_load_text(const char *path, const char *text, size_t size, struct run_spec **spec,
-                           struct spec_report *report);
-
 /* The batch triangle for `world` ranks: fills in the three batch sizes, or returns an error that names the sizes which
  * do not fit. `world_source` names the origin of the world size ("--local-gpus 2", "srun", …) in the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);

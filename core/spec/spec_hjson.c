@@ -21,8 +21,8 @@
  * number of times. */
 #include "core/spec/spec_tree.h"
 
-#include <jansson.h>
 #include <string.h>
+#include <utf8proc.h>
 
 struct reader {
     struct spec_context *ctx;
@@ -95,20 +95,6 @@ static bool skip_blank(struct reader *r)
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* Appends a character of Unicode as UTF-8; returns the end. */
-static char *append_utf8(char *out, unsigned point)
-{
-    if (point < 0x80) {
-        *out++ = (char)point;
-    } else {
-        int rest = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-        *out++ = (char)((0xffu << (7 - rest) & 0xff) | point >> 6 * rest);
-        while (rest-- > 0)
-            *out++ = (char)(0x80 | (point >> 6 * rest & 0x3f));
-    }
-    return out;
-}
-
 /* Four hexadecimal digits, or -1. */
 static int hex4(const struct reader *r, const char *at)
 {
@@ -149,7 +135,7 @@ static bool read_escape(struct reader *r, char **out)
     }
     if (point == 0 || (point >= 0xd800 && point < 0xe000))
         FAIL(r, "this escape is no character");
-    *out = append_utf8(*out, point);
+    *out += utf8proc_encode_char((utf8proc_int32_t)point, (utf8proc_uint8_t *)*out);
     return true;
 }
 
@@ -253,17 +239,7 @@ static bool read_key(struct reader *r, struct spec_node **key)
     return skip_blank(r);
 }
 
-static void append(struct spec_node *parent, struct spec_node *node)
-{
-    if (parent->last)
-        parent->last->next = node;
-    else
-        parent->first = node;
-    parent->last = node;
-    parent->count++;
-}
-
-/* key: value. A key that is set twice is an error, but reading continues: there may be more. */
+/* key: value */
 static bool read_member(struct reader *r, struct spec_node *mapping)
 {
     struct spec_node *key, *value;
@@ -276,15 +252,9 @@ static bool read_member(struct reader *r, struct spec_node *mapping)
         return false;
     value->key = key->key;
     value->key_pos = key->key_pos;
-    const struct spec_node *twin = spec_child(mapping, key->key);
-    if (twin) {
-        spec_error(r->ctx, value->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
-                   spec_show(r->ctx, key->key), spec_pos_text(r->ctx, twin->key_pos));
-        return true;
-    }
     if (mapping->count == SPEC_MAX_MAPPING)
         FAIL_AT(r, value->key_pos, "a section has more than %d keys", SPEC_MAX_MAPPING);
-    append(mapping, value);
+    spec_attach(r->ctx, mapping, value);
     return true;
 }
 
@@ -309,7 +279,7 @@ static bool read_members(struct reader *r, struct spec_node *node, char close)
         } else {
             if (!read_value(r, &item))
                 return false;
-            append(node, item);
+            spec_attach(r->ctx, node, item);
         }
         if (!skip_blank(r))
             return false;
@@ -356,26 +326,20 @@ static bool read_value(struct reader *r, struct spec_node **value)
 
 /* ---- the whole file ------------------------------------------------------ */
 
-static bool is_text(const char *text, size_t size)
-{
-    json_t *string = memchr(text, 0, size) ? NULL : json_stringn(text, size);
-    json_decref(string);
-    return string != NULL;
-}
-
 /* Whether the file is text in UTF-8; else reports its first byte that is not. */
 static bool check_text(struct reader *r)
 {
-    if (is_text(r->text, (size_t)(r->end - r->text)))
-        return true;
-    for (size_t length = 1; r->at < r->end; r->at += length, length = 1) {
-        while (length < 4 && r->at + length < r->end && ((unsigned char)r->at[length] & 0xc0) == 0x80)
-            length++;
-        if (!is_text(r->at, length))
-            break;
+    utf8proc_int32_t point;
+    for (utf8proc_ssize_t length; r->at < r->end; r->at += length) {
+        length = utf8proc_iterate((const utf8proc_uint8_t *)r->at, r->end - r->at, &point);
+        if (length < 1 || !point) {
+            spec_error(r->ctx, here(r),
+                       "not a text file in UTF-8; hint: --deepspeed takes a DeepSpeed configuration in JSON");
+            return false;
+        }
     }
-    spec_error(r->ctx, here(r), "not a text file in UTF-8; hint: --deepspeed takes a DeepSpeed configuration in JSON");
-    return false;
+    r->at = r->text;
+    return true;
 }
 
 static bool read_file(struct reader *r, struct spec_node **root)
@@ -403,10 +367,6 @@ static bool read_file(struct reader *r, struct spec_node **root)
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size)
 {
     struct reader r = {.ctx = ctx, .source = source, .line = 1, .column = 1};
-    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark, as some editors write it */
-        text += 3;
-        size -= 3;
-    }
     r.text = r.at = r.mark = text;
     r.end = text + size;
     struct spec_node *root = NULL;

@@ -37,10 +37,17 @@ static void name_sources(struct spec_context *ctx, const char *path, const char 
 }
 
 /* Reads source 0 or 1, which must be a mapping. NULL after an error. */
-static struct spec_node *read_source(struct spec_context *ctx, int source, const char *text, size_t size)
+static struct spec_node *read_source(struct spec_context *ctx, int source)
 {
-    if (!text && !(text = spec_read_file(ctx, source, &size)))
+    static const char mark[] = "\xef\xbb\xbf"; /* of the byte order, as some editors write it */
+    size_t size;
+    const char *text = spec_read_file(ctx, source, &size);
+    if (!text)
         return NULL;
+    if (size >= 3 && memcmp(text, mark, 3) == 0) {
+        text += 3;
+        size -= 3;
+    }
     struct spec_node *root =
         source == 1 ? spec_parse_json(ctx, source, text, size) : spec_parse_yaml(ctx, source, text, size);
     if (root && root->kind != NODE_MAPPING) {
@@ -105,9 +112,8 @@ void spec_resolve_tokenizer_resumed(struct run_spec *spec, const char *checkpoin
         spec->model.tokenizer_folder = spec_arena_copy(&spec_full(spec)->arena, checkpoint, strlen(checkpoint));
 }
 
-static enum status load(const char *path, const char *text, size_t size, const char *deepspeed,
-                        const char *const *overrides, int num_overrides, struct run_spec **spec,
-                        struct spec_report *report)
+enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
+                      struct run_spec **spec, struct spec_report *report)
 {
     struct spec_arena scratch = {0};
     struct spec_context ctx = {.arena = &scratch};
@@ -118,8 +124,8 @@ static enum status load(const char *path, const char *text, size_t size, const c
     full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
     name_sources(&ctx, path, deepspeed, overrides, num_overrides);
 
-    struct spec_node *root = read_source(&ctx, 0, text, size);
-    struct spec_node *more = deepspeed ? read_source(&ctx, 1, NULL, 0) : NULL;
+    struct spec_node *root = read_source(&ctx, 0);
+    struct spec_node *more = deepspeed ? read_source(&ctx, 1) : NULL;
     if (root)
         spec_normalise(&ctx, root);
     if (more)
@@ -145,19 +151,6 @@ static enum status load(const char *path, const char *text, size_t size, const c
     find_folders(full);
     *spec = &full->spec;
     return STATUS_OK;
-}
-
-enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
-                      struct run_spec **spec, struct spec_report *report)
-{
-    return load(path, NULL, 0, deepspeed, overrides, num_overrides, spec, report);
-}
-
-enum status spec_load_text(const char *path, const char *text, size_t size, struct run_spec **spec,
-                           struct spec_report *report)
-{
-    ASSERT(text);
-    return load(path, text, size, NULL, NULL, 0, spec, report);
 }
 
 void spec_free(struct run_spec *spec)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 /* ---- YAML ---------------------------------------------------------------- */
 
@@ -23,37 +24,28 @@ static void write_real(FILE *out, double value)
         fputs(".0", out);
 }
 
-/* Decodes one character of UTF-8 that jansson has checked; returns its length. */
-static int decode_utf8(const unsigned char *text, unsigned *point)
+/* Whether YAML has the character as it stands: not the line breaks and the byte order mark. */
+static bool is_printable(utf8proc_int32_t point)
 {
-    int length = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
-    *point = length == 1 ? text[0] : text[0] & (0xffu >> (length + 1));
-    for (int i = 1; i < length; i++)
-        *point = *point << 6 | (text[i] & 0x3fu);
-    return length;
-}
-
-static bool is_printable(unsigned point)
-{
-    if (point == 0x2028 || point == 0x2029 || point == 0xfeff) /* line breaks and the byte order mark */
-        return false;
-    return (point >= 0x20 && point < 0x7f) || (point >= 0xa0 && point < 0xd800) ||
-           (point >= 0xe000 && point < 0xfffe) || point >= 0x10000;
+    static const utf8proc_int32_t others[] = {0x2028, 0x2029, 0xfeff, 0xfffe, 0xffff};
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        if (point == others[i])
+            return false;
+    return (point >= 0x20 && point < 0x7f) || point >= 0xa0;
 }
 
 static void write_quoted(FILE *out, const char *text)
 {
+    utf8proc_int32_t point;
     fputc('"', out);
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        unsigned point;
-        int length = decode_utf8(p, &point);
+    for (utf8proc_ssize_t length; *text; text += length) {
+        length = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &point); /* jansson has checked it */
         if (point == '"' || point == '\\')
             fprintf(out, "\\%c", (int)point);
         else if (is_printable(point))
-            fwrite(p, 1, (size_t)length, out);
+            fwrite(text, 1, (size_t)length, out);
         else
-            fprintf(out, "\\u%04x", point);
-        p += length;
+            fprintf(out, "\\u%04x", (unsigned)point);
     }
     fputc('"', out);
 }

@@ -231,6 +231,16 @@ static void append_child(struct spec_node *parent, struct spec_node *child)
     parent->count++;
 }
 
+void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child)
+{
+    const struct spec_node *twin = child->key ? spec_child(parent, child->key) : NULL;
+    if (twin)
+        spec_error(ctx, child->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
+                   spec_show(ctx, child->key), spec_pos_text(ctx, twin->key_pos));
+    else
+        append_child(parent, child);
+}
+
 /* Gives `node` the value of `value`; the node keeps its key and its position among its siblings. */
 static void replace_value(struct spec_node *node, const struct spec_node *value)
 {

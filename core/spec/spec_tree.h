@@ -103,6 +103,10 @@ struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const ch
  * HOME is not set, or another user's home (~name) is asked for. */
 const char *spec_home_path(struct spec_context *ctx, const char *key, const struct spec_node *node);
 
+/* Appends a child to a list or, with its key, to a mapping. If the mapping has that key, it is an error, and the child
+ * is left out; reading goes on, as there may be more errors. */
+void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child);
+
 /* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */
 struct spec_node *spec_child(const struct spec_node *node, const char *key);
 

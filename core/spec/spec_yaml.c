@@ -207,22 +207,11 @@ static void attach(struct reader *reader, struct spec_node *node)
     if (parent->kind == NODE_MAPPING) {
         if (parent->count == SPEC_MAX_MAPPING)
             REFUSE(reader, node->pos, "a section has more than %d keys", SPEC_MAX_MAPPING);
-        const struct spec_node *twin = spec_child(parent, reader->key);
         node->key = reader->key;
         node->key_pos = reader->key_pos;
         reader->key = NULL;
-        if (twin) { /* not attached, but reading continues: there may be more errors */
-            spec_error(reader->ctx, node->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
-                       spec_show(reader->ctx, node->key), spec_pos_text(reader->ctx, twin->key_pos));
-            return;
-        }
     }
-    if (parent->last)
-        parent->last->next = node;
-    else
-        parent->first = node;
-    parent->last = node;
-    parent->count++;
+    spec_attach(reader->ctx, parent, node);
 }
 
 static void open_container(struct reader *reader, enum spec_kind kind, struct spec_pos pos)
@@ -343,10 +332,6 @@ static bool has_tag_directive(struct reader *reader, const char *text, size_t si
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size)
 {
     struct reader reader = {.ctx = ctx, .source = source};
-    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark, as some editors write it */
-        text += 3;
-        size -= 3;
-    }
     if (has_tag_directive(&reader, text, size))
         return NULL;
     yaml_parser_t parser;

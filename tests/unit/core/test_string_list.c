@@ -16,7 +16,6 @@ static void a_list_owns_copies_in_order(void **state)
     (void)state;
     struct string_list list = {0};
     char text[16];
-    assert_false(string_list_has(&list, "0"));
     for (int i = 0; i < 100; i++) {
         snprintf(text, sizeof text, "%d", i);
         string_list_add(&list, text);
@@ -25,9 +24,7 @@ static void a_list_owns_copies_in_order(void **state)
     for (int i = 0; i < 100; i++) {
         snprintf(text, sizeof text, "%d", i);
         assert_string_equal(list.items[i], text);
-        assert_true(string_list_has(&list, text));
     }
-    assert_false(string_list_has(&list, "100"));
     string_list_release(&list);
     assert_true(list.count == 0 && !list.items);
     string_list_add(&list, "again");

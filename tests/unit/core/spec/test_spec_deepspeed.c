@@ -35,8 +35,9 @@ static struct string_list auto_lines(struct run_spec *spec)
 static void test_auto_alone(void **state)
 {
     (void)state;
-    static const char json[] =
-        "{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\",\n"
+    static const char json[] = /* a byte order mark is no part of the text */
+        "\xef\xbb\xbf{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\", "
+        "\"gradient_clipping\": \"auto\",\n"
         " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"betas\": \"auto\", \"eps\": \"auto\", "
         "\"weight_decay\": \"auto\"}},\n"
         " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": \"auto\", \"warmup_min_lr\": "

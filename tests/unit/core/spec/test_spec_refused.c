@@ -638,7 +638,7 @@ static void expect_refusal(const char *text, size_t size, const char *fragment)
 {
     struct run_spec *spec;
     struct spec_report report = {0};
-    assert_int_equal(spec_load_text("run.yaml", text, size, &spec, &report), STATUS_USAGE);
+    assert_int_equal(spec_load(write_file("run.yaml", text, size), NULL, NULL, 0, &spec, &report), STATUS_USAGE);
     expect_line(&report.errors, fragment);
     assert_true(report.errors.count <= SPEC_MAX_PROBLEMS + 1);
     spec_report_release(&report);
