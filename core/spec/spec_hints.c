@@ -10,12 +10,6 @@
 
 /* ---- unknown keys -------------------------------------------------------- */
 
-static bool in_section(const struct spec_key *key, const char *section)
-{
-    size_t length = spec_key_section_length(key->path);
-    return strlen(section) == length && strncmp(key->path, section, length) == 0;
-}
-
 /* A hint does not lead to a key that is refused. */
 static bool is_unavailable(const struct spec_key *key)
 {
@@ -98,7 +92,7 @@ const char *spec_hint_unknown(struct spec_context *ctx, const char *section, con
         for (int i = 0; i < spec_num_keys; i++) {
             const struct spec_key *key = &spec_keys[i];
             const char *leaf = spec_key_leaf(key->path);
-            if (in_section(key, section) != !elsewhere || key->type == KEY_ALIAS || is_unavailable(key) ||
+            if (spec_key_in(key, section) != !elsewhere || key->type == KEY_ALIAS || is_unavailable(key) ||
                 (elsewhere && is_word(name) && key->verdict != VERDICT_USED))
                 continue;
             bool part = key->type != KEY_SECTION && is_part(name, leaf, !elsewhere);

@@ -46,7 +46,7 @@ enum {
     KEY_ABOVE_MIN = 8, /* the minimum itself is too small */
     KEY_ANY_CASE = 16, /* a choice in small or capital letters */
     KEY_NULL = 32,     /* null stands for the default, as in DeepSpeed */
-    KEY_NEEDED = 64,   /* required, unless another key stands in for it: a rule of spec_check.c */
+    KEY_NEEDED = 64,   /* required, unless another key stands in for it: a rule of spec_rules.c */
     KEY_WHOLE = 128,   /* a real number that is written as an integer where it is one */
     KEY_PATH = 256     /* names files or folders: a ~ at its beginning is the home folder */
 };
@@ -117,6 +117,12 @@ const struct spec_key *spec_key_find(const char *path);
 const char *spec_key_leaf(const char *path);
 size_t spec_key_section_length(const char *path);
 
+/* Whether a key is directly in a section ("": at top level). */
+bool spec_key_in(const struct spec_key *key, const char *section);
+
+/* Whether the optimizer and schedule in use have the key, if it is a parameter of theirs. */
+bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
+
 /* Checks that a node has the type and range of a row, and returns its value as JSON (a choice by its name as in the
  * table, a list always as an array; new reference), or NULL after an error. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
@@ -148,11 +154,11 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* The rules of checkpoint.keep_best, checkpoint.metric and train.early_stopping (spec_choosing.c). */
-void spec_check_choosing(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root);
+/* Applies the rules that tie keys together, and sets the values that follow from several keys (spec_rules.c). */
+void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
-/* The rules of comms_logger (spec_profiling.c). */
-void spec_check_profiling(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root);
+/* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
+bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
 /* "auto" is in spec_auto.c. */
 
@@ -207,5 +213,5 @@ void spec_print_names(FILE *out);
 void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 
 /* Checks a tree against the table (unknown keys, types, ranges, verdicts) and stores values and defaults
- * (spec_check.c). complete: all files could be read; only then the rules that tie keys together are checked. */
+ * (spec_check.c). complete: all files could be read; only then the rules that tie keys together apply. */
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);

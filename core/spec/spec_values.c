@@ -32,6 +32,18 @@ const char *spec_key_leaf(const char *path)
     return dot ? dot + 1 : path;
 }
 
+bool spec_key_in(const struct spec_key *key, const char *section)
+{
+    size_t length = spec_key_section_length(key->path);
+    return strlen(section) == length && strncmp(key->path, section, length) == 0;
+}
+
+bool spec_key_applies(const struct spec_full *full, const struct spec_key *key)
+{
+    return (!key->schedules || key->schedules & 1u << full->spec.scheduler.type) &&
+           (!key->optimizers || key->optimizers & 1u << full->spec.optimizer.type);
+}
+
 /* ---- node to JSON -------------------------------------------------------- */
 
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
@@ -390,9 +402,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     ASSERT(key->size > 0);
     const char *field = (const char *)full + key->offset;
     bool optional = !key->fallback;
-    if (key->schedules && !(key->schedules & 1u << full->spec.scheduler.type))
-        return NULL;
-    if (key->optimizers && !(key->optimizers & 1u << full->spec.optimizer.type))
+    if (!spec_key_applies(full, key))
         return NULL;
     switch (key->type) {
     case KEY_BOOL: return json_boolean(*(const bool *)(const void *)field);
