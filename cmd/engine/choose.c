@@ -235,11 +235,11 @@ static enum status refuse_limit(const struct device *device, const struct bootst
 enum status choose_sm_target(const struct engine *t, int *ctas, struct error *err)
 {
     const struct run_spec *spec = t->spec;
-    const bool forced = spec->train.sm_count_target == SPEC_SM_TARGET_ON;
+    const bool forced = spec->train.sm_count_target == SPEC_ON;
     const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm;
     struct gpu_size smallest;
     *ctas = 0;
-    if (spec->train.sm_count_target == SPEC_SM_TARGET_OFF || !(forced || beside))
+    if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside))
         return STATUS_OK;
     TRY(find_smallest(t, &smallest, err));
     if (forced && smallest.multiprocessors <= SM_TARGET_CTAS)
@@ -259,7 +259,7 @@ static void apply_sm_target(const struct engine *t, int ctas)
     if (ctas && can && says)
         log_info("matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
                  all - ctas, all, ctas);
-    else if (ctas && says && t->spec->train.sm_count_target == SPEC_SM_TARGET_ON)
+    else if (ctas && says && t->spec->train.sm_count_target == SPEC_ON)
         log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
 }
 
@@ -314,7 +314,7 @@ static const char *obstacle_of_blocks(const struct engine *t)
         return "the CPU device has none";
     if (t->spec->data.packing != SPEC_PACKING_CUT)
         return "with data.packing other than true no two steps are alike";
-    if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON)
+    if (t->spec->data.document_mask == SPEC_ON)
         return "with data.document_mask no two steps are alike";
     if (t->profile)
         return "--profile times each op";
@@ -334,7 +334,7 @@ static const char *obstacle_of_steps(const struct engine *t)
         return "comms_logger times each collective";
     if (t->comm && !comm_can_capture(t->comm))
         return "ranks that share a GPU communicate through the host";
-    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_AUTO && t->spec->wall_clock_breakdown)
+    if (t->spec->train.cuda_graphs == SPEC_AUTO && t->spec->wall_clock_breakdown)
         return "wall_clock_breakdown times the parts of a step";
     return NULL;
 }
@@ -354,15 +354,15 @@ static void log_choice(enum graph_mode graphs, const char *why_not_blocks, const
 
 enum status choose_graphs(struct engine *t, struct error *err)
 {
-    enum spec_graphs wanted = t->spec->train.cuda_graphs;
-    const char *why_not = wanted == SPEC_GRAPHS_OFF ? "train.cuda_graphs is false" : obstacle_of_blocks(t);
+    enum spec_switch wanted = t->spec->train.cuda_graphs;
+    const char *why_not = wanted == SPEC_OFF ? "train.cuda_graphs is false" : obstacle_of_blocks(t);
     const char *why_not_steps = obstacle_of_steps(t);
     t->graphs = GRAPHS_NONE;
-    if (wanted == SPEC_GRAPHS_ON && why_not) {
+    if (wanted == SPEC_ON && why_not) {
         error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
         return error_hint(err, "auto takes graphs where they are possible and help");
     }
-    if (wanted == SPEC_GRAPHS_AUTO && !why_not && !is_launch_bound(t))
+    if (wanted == SPEC_AUTO && !why_not && !is_launch_bound(t))
         why_not = "this model's kernels take longer than their launches";
     if (!why_not)
         t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;

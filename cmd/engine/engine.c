@@ -93,7 +93,7 @@ static void configure_streams(struct engine *t)
         .vocab_size = t->desc.vocab_size,
         .shuffle = spec->data.shuffle,
         .packing = spec->data.packing == SPEC_PACKING_CUT,
-        .document_mask = spec->data.document_mask == SPEC_DOCUMENT_MASK_ON,
+        .document_mask = spec->data.document_mask == SPEC_ON,
         .classification = t->desc.num_labels > 0,
         .label_first = t->desc.pooler,
         .padding_token = model_desc_padding(&t->desc),
@@ -102,8 +102,7 @@ static void configure_streams(struct engine *t)
         .world = t->world,
         .batch_size = spec->train_batch_size,
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
-        .token_multiple = spec->data.packing == SPEC_PACKING_CUT && spec->data.document_mask != SPEC_DOCUMENT_MASK_ON
-                              ? 1
+        .token_multiple = spec->data.packing == SPEC_PACKING_CUT && spec->data.document_mask != SPEC_ON ? 1
                           : spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length
                                                                    : TOKEN_MULTIPLE,
     };
@@ -121,7 +120,7 @@ static enum status describe_shards(struct engine *t, struct error *err)
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     tensor_table_build(&t->desc, &t->table);
     shard_layout_init(&t->layout, &t->table, t->world);
-    if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_AUTO) {
+    if (t->spec->data.document_mask == SPEC_AUTO) {
         t->found_mask = train_sources_probe_mask(t->spec);
         t->probed = true;
         spec_resolve_document_mask(t->spec, t->found_mask);
@@ -157,7 +156,7 @@ static struct transformer_config configure_transformer(const struct engine *t)
         .ragged = !t->train_config.packing || t->train_config.document_mask || t->train_config.classification,
         .unordered_attention = !spec->train.deterministic,
         .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */
-        .graphs_demanded = spec->train.cuda_graphs == SPEC_GRAPHS_ON,
+        .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
         .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
     token_stream_limits(&t->train_config, &config.max_tokens, &config.max_seqs);

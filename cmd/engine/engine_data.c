@@ -105,7 +105,7 @@ static enum status report_cuts(const struct engine *t, const char *key, const st
 static enum status check_masks(const struct engine *t, struct error *err)
 {
     const bool leads = t->rank == 0 && !t->quiet, masked = train_sources_have_mask(&t->sources);
-    const bool apart = t->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON;
+    const bool apart = t->spec->data.document_mask == SPEC_ON;
     if (t->probed && t->found_mask != masked)
         return error_set(err, STATUS_DATA,
                          "the loss masks of data.train appeared or vanished while the run began; hint: start it again "

@@ -6,8 +6,8 @@
 #include "core/env_switch.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "gpu/device_avoid.h"
 #include "gpu/autotune_cache.h"
+#include "gpu/device_avoid.h"
 #include "gpu/model/step_check.h"
 #include "gpu/op_check.h"
 #include "gpu/open/device_open.h"
@@ -279,7 +279,7 @@ static enum status join(const struct engine *t, unsigned own, unsigned *all, str
 
 static enum status apply(struct engine *t, unsigned avoid, struct error *err)
 {
-    if ((avoid & DEVICE_GRAPHS) && t->graphs && t->spec->train.cuda_graphs == SPEC_GRAPHS_ON)
+    if ((avoid & DEVICE_GRAPHS) && t->graphs && t->spec->train.cuda_graphs == SPEC_ON)
         return error_set(
             err, STATUS_DEVICE,
             "train.cuda_graphs is true, but in the self-test of %s a captured step differed from one op by "

@@ -61,8 +61,8 @@ static bool snapshot_exceeds_limit(const struct engine *t)
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
 static bool wants_snapshot(const struct run_spec *spec)
 {
-    return spec->checkpoint.decoupled == SPEC_DECOUPLED_ON ||
-           (spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && !zero_uses_disk(&spec->zero));
+    return spec->checkpoint.decoupled == SPEC_ON ||
+           (spec->checkpoint.decoupled == SPEC_AUTO && !zero_uses_disk(&spec->zero));
 }
 
 /* The share of a node's memory that a plan with a snapshot may take with auto: the files that are read and written, and
@@ -83,7 +83,7 @@ static size_t rank_host_bytes(const struct engine *t)
  * and, if the machine is one of the run's, into what is free there and what the process may allocate. */
 static const char *snapshot_obstacle(const struct engine *t)
 {
-    const double share = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO ? auto_share : 1;
+    const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? auto_share : 1;
     struct machine_memory machine = {.available = UINT64_MAX};
     const double node = (double)memory_plan_node_bytes(t);
     if (t->comm)
@@ -111,7 +111,7 @@ static enum status refuse_snapshot(const struct engine *t, const char *obstacle,
 
 enum status memory_plan_make(struct engine *t, struct error *err)
 {
-    const enum spec_decoupled decoupled = t->spec->checkpoint.decoupled;
+    const enum spec_switch decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
     zero_keep_snapshot(t->zero, wants_snapshot(t->spec));
     fill_plan(t);
@@ -123,7 +123,7 @@ enum status memory_plan_make(struct engine *t, struct error *err)
         TRY(comm_sum(t->comm, &lacking, 1, err));
     if (lacking == 0)
         return STATUS_OK;
-    if (decoupled == SPEC_DECOUPLED_ON)
+    if (decoupled == SPEC_ON)
         return refuse_snapshot(t, obstacle, err);
     zero_keep_snapshot(t->zero, false);
     fill_plan(t);
@@ -146,7 +146,7 @@ size_t memory_plan_node_bytes(const struct engine *t)
 
 size_t memory_plan_node_spare(const struct engine *t)
 {
-    const bool optional = t->spec->checkpoint.decoupled == SPEC_DECOUPLED_AUTO && zero_has_snapshot(t->zero);
+    const bool optional = t->spec->checkpoint.decoupled == SPEC_AUTO && zero_has_snapshot(t->zero);
     return optional ? ranks_of_node(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
 }
 

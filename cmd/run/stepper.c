@@ -254,7 +254,7 @@ static enum status capture(struct stepper *s, struct error *err)
     zero_rewind_step(t->zero);
     if (why.code == STATUS_OK)
         error_set(&why, STATUS_DEVICE, "a graph cannot be captured on another rank");
-    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_ON) {
+    if (t->spec->train.cuda_graphs == SPEC_ON) {
         *err = why;
         return error_hint(err, "train.cuda_graphs: false");
     }

@@ -31,16 +31,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
-enum spec_sm_target { SPEC_SM_TARGET_AUTO, SPEC_SM_TARGET_ON, SPEC_SM_TARGET_OFF };
+enum spec_switch { SPEC_AUTO, SPEC_ON, SPEC_OFF };
 enum spec_packing { SPEC_PACKING_NONE, SPEC_PACKING_CUT, SPEC_PACKING_FIRST_FIT };
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
 /* The unit of a mixture's amounts. NONE: data.train is not a mixture, and its shards form one stream. */
 enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
-/* checkpoint.writer.decoupled: training continues while a checkpoint is written; AUTO: where host memory allows it. */
-enum spec_decoupled { SPEC_DECOUPLED_OFF, SPEC_DECOUPLED_ON, SPEC_DECOUPLED_AUTO };
-enum spec_document_mask { SPEC_DOCUMENT_MASK_OFF, SPEC_DOCUMENT_MASK_ON, SPEC_DOCUMENT_MASK_AUTO };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 
 /* A prompt of train.samples. */
@@ -77,15 +73,14 @@ struct run_spec {
         int64_t seq_length;
         bool shuffle;
         enum spec_packing packing;
-        enum spec_document_mask document_mask; /* AUTO until spec_resolve_document_mask() */
+        enum spec_switch document_mask; /* AUTO until spec_resolve_document_mask() */
     } data;
     struct {
         double epochs;                             /* <= 0: unset */
         int64_t max_steps;                         /* 0: unset */
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
-        enum spec_graphs cuda_graphs;
-        enum spec_sm_target sm_count_target;
+        enum spec_switch cuda_graphs, sm_count_target;
         bool deterministic;           /* false: a GPU's attention may add in any order */
         double label_smoothing;       /* 0: none */
         int logits_dtype;             /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
@@ -107,7 +102,7 @@ struct run_spec {
         bool save_at_epoch_end;
         double retry_seconds;
         int compression_level;
-        enum spec_decoupled decoupled;
+        enum spec_switch decoupled; /* training continues while a checkpoint is written; auto: where memory allows it */
     } checkpoint;
     struct monitor_settings {
         bool enabled;

@@ -135,7 +135,7 @@ static bool is_derived(const struct spec_full *full, const struct spec_key *key)
            (field == (const char *)&spec->gradient_accumulation_steps && !full->given_batch[2]) ||
            (field == (const char *)&spec->scheduler.total_steps && !full->given_total_steps) ||
            (field == (const char *)&spec->data.document_mask && full->auto_document_mask &&
-            spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO) ||
+            spec->data.document_mask != SPEC_AUTO) ||
            spec_auto_is_derived(full, key);
 }
 

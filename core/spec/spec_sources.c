@@ -203,10 +203,10 @@ json_t *spec_sources_fetch(const struct spec_full *full)
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks)
 {
     const bool matters = spec->data.packing != SPEC_PACKING_NONE && spec->model.task == TASK_CAUSAL_LM;
-    if (spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO)
+    if (spec->data.document_mask != SPEC_AUTO)
         return;
     spec_full(spec)->auto_document_mask = true;
-    spec->data.document_mask = has_masks && matters ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF;
+    spec->data.document_mask = has_masks && matters ? SPEC_ON : SPEC_OFF;
 }
 
 bool spec_document_mask_was_auto(const struct run_spec *spec)

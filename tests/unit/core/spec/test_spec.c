@@ -160,7 +160,7 @@ static void test_defaults(void **state)
     assert_int_equal(spec->data.validation.count, 0);
     assert_true(spec->data.shuffle && spec->data.packing);
     assert_int_equal(spec->train.device, SPEC_DEVICE_AUTO);
-    assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_AUTO);
+    assert_int_equal(spec->train.cuda_graphs, SPEC_AUTO);
     assert_true(spec->train.deterministic);
     assert_int_equal(spec->train.max_steps, 0);
     assert_int_equal(spec->checkpoint.compression_level, 3);
@@ -344,7 +344,7 @@ static void test_overrides(void **state)
     struct run_spec *spec =
         load_good(BASE "zero_optimization: true\nbfloat16: {enabled: false}\nrun:\n", sets, COUNT_OF(sets));
     assert_int_equal(spec->train.max_steps, 30);
-    assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_ON);
+    assert_int_equal(spec->train.cuda_graphs, SPEC_ON);
     assert_false(spec->train.deterministic);
     assert_true(spec->optimizer.beta1 == 0.8 && spec->optimizer.beta2 == 0.9);
     assert_int_equal(spec->zero.stage, 3);
@@ -943,29 +943,25 @@ static void test_document_mask(void **state)
     static const struct {
         const char *set;
         bool masks;
-        enum spec_document_mask value;
+        enum spec_switch value;
     } cases[] = {
-        {"data.shuffle=true", true, SPEC_DOCUMENT_MASK_ON},
-        {"data.shuffle=true", false, SPEC_DOCUMENT_MASK_OFF},
-        {"data.packing=first_fit", true, SPEC_DOCUMENT_MASK_ON},
-        {"data.packing=false", true, SPEC_DOCUMENT_MASK_OFF},
-        {"data.document_mask=auto", true, SPEC_DOCUMENT_MASK_ON},
-        {"data.document_mask=false", true, SPEC_DOCUMENT_MASK_OFF},
-        {"data.document_mask=true", false, SPEC_DOCUMENT_MASK_ON},
+        {"data.shuffle=true", true, SPEC_ON},        {"data.shuffle=true", false, SPEC_OFF},
+        {"data.packing=first_fit", true, SPEC_ON},   {"data.packing=false", true, SPEC_OFF},
+        {"data.document_mask=auto", true, SPEC_ON},  {"data.document_mask=false", true, SPEC_OFF},
+        {"data.document_mask=true", false, SPEC_ON},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct run_spec *spec = load_good(BASE, &cases[i].set, 1);
-        const bool given = spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO;
+        const bool given = spec->data.document_mask != SPEC_AUTO;
         spec_resolve_document_mask(spec, cases[i].masks);
         assert_int_equal(spec->data.document_mask, cases[i].value);
         assert_int_equal(spec_document_mask_was_auto(spec), !given);
         spec_resolve_document_mask(spec, !cases[i].masks); /* once */
         assert_int_equal(spec->data.document_mask, cases[i].value);
         char *text = yaml_of(spec, true);
-        assert_non_null(strstr(text, given ? "\n  document_mask: "
-                                     : cases[i].value == SPEC_DOCUMENT_MASK_ON
-                                         ? "\n  # document_mask: true # derived\n"
-                                         : "\n  # document_mask: false # derived\n"));
+        assert_non_null(strstr(text, given                       ? "\n  document_mask: "
+                                     : cases[i].value == SPEC_ON ? "\n  # document_mask: true # derived\n"
+                                                                 : "\n  # document_mask: false # derived\n"));
         free(text);
         spec_free(spec);
     }
@@ -977,7 +973,7 @@ static void test_document_mask(void **state)
         struct run_spec *spec = load_good(BASE, NULL, 0);
         resolve(spec);
         spec_resolve_resumed(spec, stored);
-        assert_int_equal(spec->data.document_mask, i == 0 ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF);
+        assert_int_equal(spec->data.document_mask, i == 0 ? SPEC_ON : SPEC_OFF);
         struct spec_report report = {0};
         assert_int_equal(spec_compare(spec, stored, true, true, &report), STATUS_OK);
         assert_int_equal(report.notices.count, 0);
