@@ -184,9 +184,9 @@ void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const 
 /* Whether the key is "auto" and its value follows from the model. */
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
 
-/* A name that other trainers have for something. At least one of key and note is set. */
+/* What other trainers call something. At least one of key and note is set. */
 struct spec_foreign_name {
-    const char *name;
+    const char *names; /* with blanks between them */
     const char *key;  /* the path of the key to write instead, which ztrain uses; NULL: there is none */
     const char *note; /* what the key takes, or why there is none; or NULL */
 };
