@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,12 +65,11 @@ char *kept_files_read(const char *path, size_t *bytes)
     return NULL;
 }
 
-/* The text of a file (the caller frees it), and of a larger one than readers take a part that they refuse as well: a
- * pipe cannot be read again. NULL: it cannot be read. */
-static char *take_text(const char *path, size_t *bytes)
+char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened)
 {
     /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *opened = fd >= 0;
     if (fd < 0)
         return NULL;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
@@ -79,12 +77,14 @@ static char *take_text(const char *path, size_t *bytes)
     char *text = memory_alloc(room);
     ssize_t n = 1;
     *bytes = 0;
-    while (*bytes <= MOST_BYTES && ((n = read(fd, text + *bytes, room - *bytes)) > 0 || (n < 0 && errno == EINTR))) {
+    while (*bytes <= most && ((n = read(fd, text + *bytes, room - *bytes)) > 0 || (n < 0 && errno == EINTR))) {
         *bytes += n > 0 ? (size_t)n : 0;
         if (*bytes == room)
             text = memory_resize(text, room *= 4);
     }
+    const int reason = errno;
     close(fd);
+    errno = reason;
     if (n >= 0)
         return text;
     free(text);
@@ -105,10 +105,11 @@ static int make(void)
 enum status kept_files_add(const char *path, struct error *err)
 {
     size_t bytes;
+    bool opened;
     char *text = kept_files_read(path, &bytes);
     const bool known = text != NULL;
     free(text);
-    if (known || !(text = take_text(path, &bytes)))
+    if (known || !(text = any_file_read(path, MOST_BYTES, &bytes, &opened)))
         return STATUS_OK;
     const int fd = kept() >= 0 ? kept() : make();
     const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};

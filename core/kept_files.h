@@ -12,6 +12,7 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Keeps a file, under the path as it stands; one that is kept already stays as it is. A file that cannot be read is not
@@ -21,3 +22,8 @@ enum status kept_files_add(const char *path, struct error *err);
 
 /* The text of a kept file, with a NUL after its *bytes bytes (the caller frees it); NULL: it is not kept. */
 char *kept_files_read(const char *path, size_t *bytes);
+
+/* The text of a file of any kind (the caller frees it); of one with more than `most` bytes a part with more than
+ * `most`, which the caller refuses: a pipe cannot be read again. NULL, with errno: it cannot be read or, if not
+ * *opened, be opened. */
+char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened);

@@ -127,6 +127,10 @@ bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
  * table, a list always as an array; new reference), or NULL after an error. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 
+/* Each child of a list as JSON, by `convert`; NULL after an error. */
+json_t *spec_convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
+                          json_t *(*convert)(struct spec_context *, const struct spec_key *, const struct spec_node *));
+
 /* Whether the node is a number or a truth value in quotes. */
 bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node);
 
@@ -187,8 +191,8 @@ bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *k
 /* What other trainers call something. At least one of key and note is set. */
 struct spec_foreign_name {
     const char *names; /* with blanks between them */
-    const char *key;  /* the path of the key to write instead, which ztrain uses; NULL: there is none */
-    const char *note; /* what the key takes, or why there is none; or NULL */
+    const char *key;   /* the path of the key to write instead, which ztrain uses; NULL: there is none */
+    const char *note;  /* what the key takes, or why there is none; or NULL */
 };
 extern const struct spec_foreign_name spec_foreign_names[];
 extern const int spec_num_foreign_names;

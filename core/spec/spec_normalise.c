@@ -9,15 +9,31 @@
 #include <string.h>
 #include <strings.h>
 
+/* Makes a node a mapping with this child; NULL: with none. */
+static void make_mapping(struct spec_node *node, struct spec_node *child)
+{
+    node->kind = NODE_MAPPING;
+    node->first = node->last = child;
+    node->count = child != NULL;
+}
+
+/* A new node under another key at the place of `node`. */
+static struct spec_node *new_node(struct spec_context *ctx, const struct spec_node *node, const char *key)
+{
+    struct spec_node *new = spec_arena_alloc(ctx->arena, sizeof *new);
+    new->pos = node->pos;
+    new->key_pos = node->key_pos;
+    new->key = key;
+    return new;
+}
+
 /* `cpu_offload: true` stands for a section with `device: cpu`. */
 static void normalise_offload(struct spec_context *ctx, struct spec_node *node)
 {
-    struct spec_node *device = spec_arena_alloc(ctx->arena, sizeof *device);
-    *device = (struct spec_node){
-        .kind = NODE_STRING, .pos = node->pos, .key_pos = node->key_pos, .key = "device", .text = "cpu"};
-    node->kind = NODE_MAPPING;
-    node->first = node->last = node->boolean ? device : NULL;
-    node->count = node->boolean;
+    struct spec_node *device = new_node(ctx, node, "device");
+    device->kind = NODE_STRING;
+    device->text = "cpu";
+    make_mapping(node, node->boolean ? device : NULL);
 }
 
 /* `zero_optimization: true` stands for stage 1. */
@@ -25,17 +41,12 @@ static void normalise_stage(struct spec_context *ctx, struct spec_node *zero)
 {
     if (!zero || zero->kind != NODE_BOOL)
         return;
-    struct spec_node *stage = spec_arena_alloc(ctx->arena, sizeof *stage);
-    *stage = (struct spec_node){.kind = NODE_INT,
-                                .pos = zero->pos,
-                                .key_pos = zero->key_pos,
-                                .key = "stage",
-                                .text = zero->text,
-                                .integer = zero->boolean,
-                                .real = zero->boolean};
-    zero->kind = NODE_MAPPING;
-    zero->first = zero->last = stage;
-    zero->count = 1;
+    struct spec_node *stage = new_node(ctx, zero, "stage");
+    stage->kind = NODE_INT;
+    stage->text = zero->text;
+    stage->integer = zero->boolean;
+    stage->real = zero->boolean;
+    make_mapping(zero, stage);
 }
 
 /* Pages print `gradient_clipping: True`, which Python takes as 1.0. */
@@ -80,6 +91,13 @@ static void unlink_child(struct spec_node *parent, const struct spec_node *child
     parent->count--;
 }
 
+static void merge_at_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *node)
+{
+    struct spec_node whole = {0};
+    make_mapping(&whole, node);
+    spec_merge(ctx, root, &whole);
+}
+
 /* Moves a key of the top level into the section to which it belongs, SECTION.NAME. */
 static void move_into_section(struct spec_context *ctx, struct spec_node *root, struct spec_node *node,
                               const char *target)
@@ -89,16 +107,10 @@ static void move_into_section(struct spec_context *ctx, struct spec_node *root, 
     unlink_child(root, node);
     node->key = spec_key_leaf(target);
     node->next = NULL;
-    struct spec_node *section = spec_arena_alloc(ctx->arena, sizeof *section);
-    *section = (struct spec_node){.kind = NODE_MAPPING,
-                                  .pos = node->pos,
-                                  .key_pos = node->key_pos,
-                                  .key = spec_arena_copy(ctx->arena, target, spec_key_section_length(target)),
-                                  .first = node,
-                                  .last = node,
-                                  .count = 1};
-    struct spec_node whole = {.kind = NODE_MAPPING, .first = section, .last = section, .count = 1};
-    spec_merge(ctx, root, &whole);
+    struct spec_node *section =
+        new_node(ctx, node, spec_arena_copy(ctx->arena, target, spec_key_section_length(target)));
+    make_mapping(section, node);
+    merge_at_top(ctx, root, section);
 }
 
 /* Moves a section that is within another one, `path`, to the top level. */
@@ -109,8 +121,7 @@ static void move_to_top(struct spec_context *ctx, struct spec_node *root, struct
                 node->key);
     unlink_child(parent, node);
     node->next = NULL;
-    struct spec_node whole = {.kind = NODE_MAPPING, .first = node, .last = node, .count = 1};
-    spec_merge(ctx, root, &whole);
+    merge_at_top(ctx, root, node);
 }
 
 /* Python takes 0 and 1 as truth values, and so does DeepSpeed. */

@@ -14,47 +14,29 @@ static json_t *wrong_prompt(struct spec_context *ctx, const struct spec_key *key
     return NULL;
 }
 
-static bool is_id(const struct spec_node *node)
+static json_t *convert_id(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    return node->kind == NODE_INT && node->integer >= 0 && node->integer <= INT32_MAX;
+    const bool is_id = node->kind == NODE_INT && node->integer >= 0 && node->integer <= INT32_MAX;
+    return is_id ? json_integer(node->integer) : wrong_prompt(ctx, key, node);
 }
 
-/* A text or a list of ids as JSON; NULL after an error. */
+/* A text or a list of ids. */
 static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind == NODE_STRING)
         return json_string(node->text);
     if (node->kind != NODE_LIST || !node->count)
         return wrong_prompt(ctx, key, node);
-    json_t *ids = json_array();
-    for (const struct spec_node *child = node->first; child; child = child->next) {
-        if (!is_id(child)) {
-            json_decref(ids);
-            return wrong_prompt(ctx, key, child);
-        }
-        json_array_append_new(ids, json_integer(child->integer));
-    }
-    return ids;
+    return spec_convert_each(ctx, key, node, convert_id);
 }
 
 json_t *spec_prompts_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind == NODE_STRING) {
-        json_t *only = convert_prompt(ctx, key, node);
-        return only ? json_pack("[o]", only) : NULL;
-    }
+    if (node->kind == NODE_STRING)
+        return json_pack("[s]", node->text);
     if (node->kind != NODE_LIST)
         return wrong_prompt(ctx, key, node);
-    json_t *list = json_array();
-    for (const struct spec_node *child = node->first; child; child = child->next) {
-        json_t *prompt = convert_prompt(ctx, key, child);
-        if (!prompt) {
-            json_decref(list);
-            return NULL;
-        }
-        json_array_append_new(list, prompt);
-    }
-    return list;
+    return spec_convert_each(ctx, key, node, convert_prompt);
 }
 
 void spec_prompts_store(struct spec_full *full, const json_t *value)

@@ -182,35 +182,48 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
     return value;
 }
 
+static json_t *convert_name(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    return convert_string(ctx, key, node,
+                          key->flags & KEY_PATH ? "a path, or a list of paths" : "a name, or a list of names");
+}
+
+static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_MAPPING && spec_child(node, "path")) {
+        spec_error(ctx, node->pos,
+                   "'%s' cannot be a mixture of sources, as data.train can; hint: list the paths alone, and the shards "
+                   "form one stream",
+                   key->path);
+        return NULL;
+    }
+    return convert_name(ctx, key, node);
+}
+
+json_t *spec_convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
+                          json_t *(*convert)(struct spec_context *, const struct spec_key *, const struct spec_node *))
+{
+    json_t *array = json_array();
+    for (const struct spec_node *child = list->first; child; child = child->next) {
+        json_t *item = convert(ctx, key, child);
+        if (!item) {
+            json_decref(array);
+            return NULL;
+        }
+        json_array_append_new(array, item);
+    }
+    return array;
+}
+
 static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    const char *expected = key->flags & KEY_PATH ? "a path, or a list of paths" : "a name, or a list of names";
     if (node->kind != NODE_LIST) {
-        json_t *only = convert_string(ctx, key, node, expected);
+        json_t *only = convert_name(ctx, key, node);
         return only ? json_pack("[o]", only) : NULL;
     }
-    json_t *list = json_array();
-    for (const struct spec_node *child = node->first; child; child = child->next) {
-        if (child->kind == NODE_MAPPING && spec_child(child, "path")) {
-            spec_error(ctx, child->pos,
-                       "'%s' cannot be a mixture of sources, as data.train can; hint: list the paths alone, and the "
-                       "shards form one stream",
-                       key->path);
-            json_decref(list);
-            return NULL;
-        }
-        json_t *item = convert_string(ctx, key, child, expected);
-        if (!item) {
-            json_decref(list);
-            return NULL;
-        }
-        json_array_append_new(list, item);
-    }
-    if (!node->count && key->flags & KEY_REQUIRED) {
-        json_decref(list);
+    if (!node->count && key->flags & KEY_REQUIRED)
         return wrong(ctx, key, node, "a path, or a list of at least one path");
-    }
-    return list;
+    return spec_convert_each(ctx, key, node, convert_item);
 }
 
 /* "fp32, bf16 or fp16", of the choices that are used */

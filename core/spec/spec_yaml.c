@@ -14,74 +14,33 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <yaml.h>
 
 /* ---- files --------------------------------------------------------------- */
 
-/* The text of a file that a supervisor has kept, as spec_read_file() returns it; NULL: it has not. */
-static char *read_kept(struct spec_context *ctx, const char *path, size_t *size)
-{
-    char *kept = kept_files_read(path, size), *text = kept ? spec_arena_copy(ctx->arena, kept, *size) : NULL;
-    free(kept);
-    return text;
-}
-
-/* The text of a file, as spec_read_file() returns it. */
-static char *read_source_file(struct spec_context *ctx, int source, size_t *size)
-{
-    struct spec_pos pos = {.source = source};
-    const char *path = ctx->sources[source];
-    /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    FILE *file = fd < 0 ? NULL : memory_fdopen(fd, "rb");
-    if (!file) {
-        spec_error(ctx, pos, "cannot open '%s': %s; hint: %s", path, strerror(errno),
-                   source == 0 ? "--config takes the path of a run spec (YAML)"
-                               : "--deepspeed takes the path of a DeepSpeed configuration (JSON)");
-        if (fd >= 0)
-            close(fd);
-        return NULL;
-    }
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-    size_t capacity = 65536, used = 0;
-    char *text = NULL;
-    for (;;) { /* a file that is not regular has no known size */
-        char *grown = spec_arena_alloc(ctx->arena, capacity + 1);
-        if (used)
-            memcpy(grown, text, used);
-        text = grown;
-        used += fread(text + used, 1, capacity - used, file);
-        if (used < capacity || capacity > SPEC_MAX_BYTES)
-            break;
-        capacity *= 4;
-    }
-    int failure = ferror(file) ? errno : 0;
-    fclose(file);
-    if (failure) {
-        spec_error(ctx, pos, "cannot read '%s': %s; hint: a run spec is a file", path, strerror(failure));
-        return NULL;
-    }
-    text[used] = 0;
-    *size = used;
-    return text;
-}
-
 char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
 {
-    char *text = read_kept(ctx, ctx->sources[source], size);
-    if (!text && !(text = read_source_file(ctx, source, size)))
-        return NULL;
-    if (*size > SPEC_MAX_BYTES) {
+    const struct spec_pos whole = {.source = source};
+    const char *path = ctx->sources[source];
+    bool opened = true;
+    char *file = kept_files_read(path, size);
+    if (!file)
+        file = any_file_read(path, SPEC_MAX_BYTES, size, &opened);
+    if (!file && opened)
+        spec_error(ctx, whole, "cannot read '%s': %s; hint: a run spec is a file", path, strerror(errno));
+    else if (!file)
+        spec_error(ctx, whole, "cannot open '%s': %s; hint: %s", path, strerror(errno),
+                   source == 0 ? "--config takes the path of a run spec (YAML)"
+                               : "--deepspeed takes the path of a DeepSpeed configuration (JSON)");
+    else if (*size > SPEC_MAX_BYTES)
         spec_error(ctx, (struct spec_pos){source, 1, 1},
                    "the file is larger than %d MiB; hint: is this a run spec? token shards and models are named in it",
                    SPEC_MAX_BYTES >> 20);
-        return NULL;
-    }
+    char *text = file && *size <= SPEC_MAX_BYTES ? spec_arena_copy(ctx->arena, file, *size) : NULL;
+    free(file);
     return text;
 }
 
