@@ -101,8 +101,8 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
     int64_t product = saturating_product(saturating_product(micro, accumulation), world);
     if (train > largest_batch()) { /* a product; a given value has been checked already */
         error_set(err, STATUS_USAGE,
-                  "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world "
-                  "size %d (from %s) is more than %lld samples; hint: make one of them smaller",
+                  "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d (from "
+                  "%s) is more than %lld samples; hint: make one of them smaller",
                   full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
                   (long long)largest_batch());
         return STATUS_USAGE;
@@ -167,8 +167,8 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
                       full->batch_where, (long long)train, world, world, world_source);
         if (sizes[0])
             return error_hint(err, "possible world sizes: %s", sizes);
-        return error_hint(err, "train_micro_batch_size_per_gpu must divide train_batch_size; if you remove it, ztrain "
-                               "derives it");
+        return error_hint(
+            err, "train_micro_batch_size_per_gpu must divide train_batch_size; if you remove it, ztrain derives it");
     }
     spec->train_batch_size = train;
     spec->train_micro_batch_size_per_gpu = micro;

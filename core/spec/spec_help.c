@@ -101,13 +101,12 @@ static const char metrics[] =
     "|---|---|\n"
     "| a step | `step` (from 1), `epoch`, `loss` (mean over the targets of the global batch), `grad_norm` (before "
     "clipping), `lr`, `loss_scale`, `skipped` (true: the gradients were not finite and nothing was updated), `tokens` "
-    "(since the start of the run), `targets` (of this step: the tokens whose prediction counts), `tokens_per_s`, "
-    "`mfu` (null if the peak of the device is unknown), `memory_bytes` "
-    "{`device`: the total of the memory plan, `host`: the resident memory of the process, on the CPU device with the "
-    "plan's}, `seconds` {`step`, `data`, `forward`, `backward`, `reduce`, `optimizer`, `checkpoint`} (the "
-    "middle four are null if the step was launched as a CUDA graph); of a mixture also `sources` {PATH: {`samples` "
-    "(taken "
-    "since the start of the run), `epochs` (passes over the source that they are), `targets` (of this step)}} |\n"
+    "(since the start of the run), `targets` (of this step: the tokens whose prediction counts), `tokens_per_s`, `mfu` "
+    "(null if the peak of the device is unknown), `memory_bytes` {`device`: the total of the memory plan, `host`: the "
+    "resident memory of the process, on the CPU device with the plan's}, `seconds` {`step`, `data`, `forward`, "
+    "`backward`, `reduce`, `optimizer`, `checkpoint`} (the middle four are null if the step was launched as a CUDA "
+    "graph); of a mixture also `sources` {PATH: {`samples` (taken since the start of the run), `epochs` (passes over "
+    "the source that they are), `targets` (of this step)}} |\n"
     "| an evaluation | `step`, `epoch`, `eval_loss`, `perplexity`, `eval_tokens`; of a classifier `accuracy`, `f1` and "
     "`eval_samples` instead of the last two |\n"
     "| a continuation of `train.samples`, after an evaluation | `step`, `epoch`, `sample` (the number of the prompt, "
@@ -125,8 +124,7 @@ static const char metrics[] =
     "`mean_loss` (the running mean before it), `spike_grad_norm`, `samples` (the numbers of the step's samples in the "
     "training data, from 0; of a mixture {PATH: numbers}) |\n"
     "| a checkpoint | `checkpoint` (its folder), `step`, `bytes`, `seconds_stalled` (training waited), `seconds_total` "
-    "(until it "
-    "was whole) |\n"
+    "(until it was whole) |\n"
     "| a resume | `resumed_from`, `step` |\n"
     "| a restart of the ranks (`--max-restarts`) | `restart` (its number), `step`, `exit_code`, `cause` |\n"
     "| the failure after which the ranks are not started again | `gave_up` (after how many restarts), `step` (of the "
@@ -357,9 +355,7 @@ static void print_markdown(FILE *out)
             fprintf(out, "- `%s`: now `%s`\n", spec_keys[i].path, spec_keys[i].fallback);
     fputs("\n## Names of other trainers\n\n"
           "Names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl and torchtune. In a run spec they "
-          "are errors, whose "
-          "hint "
-          "is\nthe row of this table.\n\n",
+          "are errors, whose hint is\nthe row of this table.\n\n",
           out);
     spec_print_names(out);
     fputc('\n', out);

@@ -68,10 +68,9 @@ static void check_model(const struct rules *r)
     const struct spec_node *pretrained = find(r, "model.pretrained"), *config = find(r, "model.config");
     const struct spec_node *set = pretrained ? pretrained : config;
     if (pretrained && config)
-        spec_error(
-            r->ctx, later_pos(pretrained, config),
-            "model.pretrained and model.config are both set; hint: keep pretrained to start from its weights, or "
-            "config to start from random ones");
+        spec_error(r->ctx, later_pos(pretrained, config),
+                   "model.pretrained and model.config are both set; hint: keep pretrained to start from its weights, "
+                   "or config to start from random ones");
     else if (!set)
         spec_error(r->ctx, top,
                    "'model.pretrained' or 'model.config' is missing; hint: name a Hugging Face folder, or a "
@@ -321,8 +320,8 @@ static void check_schedule_steps(const struct rules *r)
     if ((s->type == SCHEDULE_LINEAR || s->type == SCHEDULE_COSINE) && s->total_steps &&
         s->warmup_steps > s->total_steps)
         spec_error(r->ctx, warmup->pos,
-                   "'scheduler.params.warmup_steps' %lld is more than total_steps %lld; hint: the "
-                   "warm-up is part of the total",
+                   "'scheduler.params.warmup_steps' %lld is more than total_steps %lld; hint: the warm-up is part of "
+                   "the total",
                    (long long)s->warmup_steps, (long long)s->total_steps);
     if (s->type == SCHEDULE_WSD && s->total_steps && s->decay_steps > s->total_steps - s->warmup_steps)
         spec_error(r->ctx, (warmup ? warmup : spec_find(r->root, "scheduler.params.decay_steps"))->key_pos,
@@ -389,10 +388,10 @@ static void check_precision(const struct rules *r)
     };
     apply(r, rules, COUNT_OF(rules));
     if (spec->bf16_master && (optimizer_moments(&spec->optimizer) != 2 || spec->optimizer.type == OPTIMIZER_MUON))
-        spec_error(r->ctx, find(r, "bf16.bf16_master_weights_and_grads")->key_pos,
-                   "bf16_master_weights_and_grads is not supported yet with optimizer %s; hint: remove the key, or use "
-                   "AdamW",
-                   optimizer_name(spec->optimizer.type));
+        spec_error(
+            r->ctx, find(r, "bf16.bf16_master_weights_and_grads")->key_pos,
+            "bf16_master_weights_and_grads is not supported yet with optimizer %s; hint: remove the key, or use AdamW",
+            optimizer_name(spec->optimizer.type));
 }
 
 /* The keys that scale gradients for their reduction matter in fp16 only: other types have the range of fp32. */
@@ -456,11 +455,10 @@ static void check_offload_section(const struct rules *r, const char *section, en
         spec_error(r->ctx, device ? device->key_pos : top,
                    "%s is not supported yet with optimizer Muon; hint: set its device to none, or use AdamW", section);
     if (device && device->kind != NODE_NULL && offloads(device) && pins && pins->kind == NODE_BOOL && !pins->boolean)
-        spec_notice(
-            r->ctx, pins->key_pos,
-            "'%s.pin_memory' is false: a GPU's copies from and to host memory pass through small pinned buffers, "
-            "and the host copies each byte once more",
-            path);
+        spec_notice(r->ctx, pins->key_pos,
+                    "'%s.pin_memory' is false: a GPU's copies from and to host memory pass through small pinned "
+                    "buffers, and the host copies each byte once more",
+                    path);
 }
 
 static void check_offload_param(const struct rules *r, const struct spec_node *param)
@@ -474,10 +472,10 @@ static void check_offload_param(const struct rules *r, const struct spec_node *p
                    stage);
         return;
     }
-    spec_notice(r->ctx, param->key_pos, /* as in DeepSpeed */
-                "'zero_optimization.offload_param' has no effect at stage %d, which does not shard parameters; "
-                "stage 3 does",
-                stage);
+    spec_notice(
+        r->ctx, param->key_pos, /* as in DeepSpeed */
+        "'zero_optimization.offload_param' has no effect at stage %d, which does not shard parameters; stage 3 does",
+        stage);
     r->spec->zero.offload_param.device = OFFLOAD_NONE;
 }
 
@@ -534,9 +532,9 @@ static void check_recompute(const struct rules *r)
     if (!r->spec->cpu_checkpointing || *recompute != RECOMPUTE_NONE)
         return;
     if (to_cpu->pos.source == 1) { /* as in DeepSpeed */
-        spec_notice(r->ctx, to_cpu->key_pos,
-                    "'activation_checkpointing.cpu_checkpointing' has no effect while activation_checkpointing.policy "
-                    "is none");
+        spec_notice(
+            r->ctx, to_cpu->key_pos,
+            "'activation_checkpointing.cpu_checkpointing' has no effect while activation_checkpointing.policy is none");
         r->spec->cpu_checkpointing = false;
         return;
     }
@@ -550,11 +548,10 @@ static void check_recompute(const struct rules *r)
 static void check_steps(const struct rules *r)
 {
     const double factor = r->spec->train.spike_factor;
-    const struct rule rule = {
-        r->spec->train.check_interval_steps > 0 && !r->spec->train.deterministic, AT_VALUE,
-        "train.check_interval_steps",
-        "'train.check_interval_steps' compares two computations bit for bit, and train.deterministic is false; hint: "
-        "train.deterministic: true"};
+    const struct rule rule = {r->spec->train.check_interval_steps > 0 && !r->spec->train.deterministic, AT_VALUE,
+                              "train.check_interval_steps",
+                              "'train.check_interval_steps' compares two computations bit for bit, and "
+                              "train.deterministic is false; hint: train.deterministic: true"};
     apply(r, &rule, 1);
     if (factor > 0 && factor < 1) /* nearly every step would be reported */
         spec_error(r->ctx, find(r, "train.spike_factor")->pos,

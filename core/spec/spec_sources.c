@@ -56,11 +56,10 @@ static const char *path_of(struct spec_context *ctx, const struct spec_key *key,
     if (path && path->kind != NODE_NULL && path->kind != NODE_LIST && path->kind != NODE_MAPPING && *path->text)
         return spec_home_path(ctx, key->path, path);
     if (path)
-        spec_error(
-            ctx, path->pos,
-            "the path of a source of '%s' must be one text; hint: a Megatron-LM prefix, an llm.c .bin file, or a "
-            "glob, whose shards form one source",
-            key->path);
+        spec_error(ctx, path->pos,
+                   "the path of a source of '%s' must be one text; hint: a Megatron-LM prefix, an llm.c .bin file, or "
+                   "a glob, whose shards form one source",
+                   key->path);
     else
         spec_error(ctx, source->pos, "a source of '%s' has no path; hint: write {path: …, weight: …}", key->path);
     return NULL;
@@ -140,11 +139,10 @@ json_t *spec_sources_convert(struct spec_context *ctx, const struct spec_key *ke
     enum spec_amount all = SPEC_AMOUNT_NONE;
     bool good = true;
     if (node->kind == NODE_MAPPING) {
-        spec_error(
-            ctx, node->pos,
-            "'%s' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list, as in "
-            "[{path: a, weight: 2}, {path: b, weight: 1}]",
-            key->path);
+        spec_error(ctx, node->pos,
+                   "'%s' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list, as "
+                   "in [{path: a, weight: 2}, {path: b, weight: 1}]",
+                   key->path);
         return NULL;
     }
     if (node->count > SPEC_MAX_SOURCES) {

@@ -230,8 +230,8 @@ static void read_event(struct reader *reader, const yaml_event_t *event)
         REFUSE(reader, pos, "more than %d keys and values; hint: is this a run spec?", SPEC_MAX_NODES);
     if (event->type == YAML_ALIAS_EVENT || has_anchor_or_tag(event))
         REFUSE(reader, pos,
-               "anchors, aliases and tags (&name, *name, !tag) are not supported; hint: write the value "
-               "out, and quote a text that starts with one of these characters");
+               "anchors, aliases and tags (&name, *name, !tag) are not supported; hint: write the value out, and quote "
+               "a text that starts with one of these characters");
     bool container = event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
     bool in_mapping = reader->depth && reader->stack[reader->depth - 1]->kind == NODE_MAPPING;
     if (container && in_mapping && !reader->key)
