@@ -306,15 +306,12 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
     int64_t total;
     TRY(fs_open_read(from, code, &in, &total, err));
     struct temporary temporary;
-    char *chunk = NULL;
     enum status status = temporary_open(&temporary, to, code, err);
     if (status != STATUS_OK) {
         io_close(in);
         return status;
     }
-    chunk = malloc(COPY_CHUNK);
-    if (!chunk)
-        status = error_set(err, STATUS_DEVICE, "out of memory: %d bytes to copy '%s'", COPY_CHUNK, from);
+    char *chunk = memory_alloc(COPY_CHUNK);
     for (int64_t done = 0; status == STATUS_OK && done < total;) {
         size_t count = total - done < COPY_CHUNK ? (size_t)(total - done) : (size_t)COPY_CHUNK;
         status = fs_pread(in, from, chunk, count, done, code, err);
