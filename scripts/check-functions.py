@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Checks two rules of CONTRIBUTING.md in the sources of the five floors: scripts/check-functions.py [ROOT]
+"""Checks three rules of CONTRIBUTING.md in the sources of the five floors: scripts/check-functions.py [ROOT]
 
 - A function has at most 60 lines, from the first line of its head to its closing brace.
 - Only cmd/main.c ends the process. The files of EXITS may, for the reason given there.
+- Memory comes from core/memory.h, whose failure ends the process. What scales with the model or the data comes from
+  malloc(), in the files of ALLOCATIONS, and its failure is an error that names the size.
 
 Prints every breach as file:line: message, and exits 1 if there is one.
 """
@@ -24,8 +26,36 @@ EXITS = {
     "core/memory.c": (1, "a thread that is refused memory has nobody to tell; a library that calls exit()"),
     "core/status.c": (2, "a failed ASSERT: nothing may run after it"),
 }
+# File: calls of the C library's allocators, and what they are for.
+ALLOCATIONS = {
+    "ckpt/checkpoint_read.c": (1, "the buffer that copies a file's bytes"),
+    "ckpt/huggingface/hf_export.c": (3, "a header, and windows of a tensor"),
+    "ckpt/huggingface/hf_import.c": (2, "windows of a tensor"),
+    "ckpt/huggingface/safetensors.c": (1, "a header whose size a file gives"),
+    "ckpt/rankfile_frames.c": (1, "the planes of a frame"),
+    "ckpt/rankfile_read.c": (2, "the table of a file's frames"),
+    "ckpt/rankfile_write.c": (3, "the table of a file's frames, and a batch of them"),
+    "ckpt/read_ahead.c": (1, "the places of the ring"),
+    "cmd/engine/memory_plan.c": (1, "the arena in host memory"),
+    "cmd/sample_model.c": (2, "a unit's parameters"),
+    "core/data/first_fit.c": (5, "tables of all documents"),
+    "core/data/label_set.c": (2, "tables of all documents"),
+    "core/data/token_stream.c": (3, "batches of tokens"),
+    "core/memory.c": (3, "core/memory.h itself"),
+    "core/storage/uncached_read.c": (1, "aligned buffers for direct I/O"),
+    "gpu/cpu/cpu_bf16.c": (1, "an aligned product"),
+    "gpu/cuda/autotune.c": (2, "results of the largest op, for comparison"),
+    "gpu/model/step_check.c": (2, "results of a step, for comparison"),
+    "gpu/model/transformer_layout.c": (1, "angles of all positions"),
+}
 TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)  # comments and literals
 EXIT = re.compile(r"(?<![\w.>])(?:exit|_exit|_Exit|quick_exit|abort)\(")
+ALLOCATION = re.compile(r"(?<![\w.>])(?:malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|strdup|strndup|v?asprintf)\(")
+# Calls that only the files of a table make, as often as it says.
+COUNTED = (
+    ("EXITS", EXITS, EXIT, "ends the process", "return a status"),
+    ("ALLOCATIONS", ALLOCATIONS, ALLOCATION, "allocates by itself", "call core/memory.h"),
+)
 HEAD_ENDS = re.compile(r"^[}#]|[;}]$")  # a line above a function that is none of its head's
 
 
@@ -51,18 +81,19 @@ def functions(lines):
 
 
 def check(path, text):
-    """Breaches of one file, and how often it ends the process."""
+    """Breaches of one file."""
     code = TEXT.sub(blank, text)
     breaches = [f"{path}:{first}: {name}() has {last - first + 1} lines, at most {LINES} were expected"
                 for name, first, last in functions(code.split("\n")) if last - first >= LINES]
-    exits = [code.count("\n", 0, match.start()) + 1 for match in EXIT.finditer(code)]
-    allowed = EXITS.get(path, (0, ""))[0]
-    if len(exits) > allowed:
-        breaches.append(f"{path}:{exits[-1]}: this file ends the process in {len(exits)} places, {allowed} were expected; "
-                        "hint: return a status, or give the reason in the table EXITS of scripts/check-functions.py")
-    elif len(exits) < allowed:
-        breaches.append(f"{path}:1: this file ends the process in {len(exits)} places, EXITS of scripts/check-functions.py "
-                        f"allows {allowed}; hint: lower that number")
+    for name, table, call, does, instead in COUNTED:
+        lines = [code.count("\n", 0, match.start()) + 1 for match in call.finditer(code)]
+        allowed = table.get(path, (0, ""))[0]
+        if len(lines) > allowed:
+            breaches.append(f"{path}:{lines[-1]}: this file {does} in {len(lines)} places, {allowed} were expected; "
+                            f"hint: {instead}, or give the reason in the table {name} of scripts/check-functions.py")
+        elif len(lines) < allowed:
+            breaches.append(f"{path}:1: this file {does} in {len(lines)} places, {name} of scripts/check-functions.py "
+                            f"allows {allowed}; hint: lower that number")
     return breaches
 
 
@@ -73,15 +104,16 @@ def main():
     if not paths:
         print(f"check-functions: no source files under {root}; hint: name the repository's root")
         sys.exit(2)
-    breaches = [f"{path}:1: EXITS of scripts/check-functions.py names this file, but it is not there"
-                for path in EXITS if path not in paths]
+    breaches = [f"{path}:1: {name} of scripts/check-functions.py names this file, but it is not there"
+                for name, table, *_ in COUNTED for path in table if path not in paths]
     for path in paths:
         with open(os.path.join(root, path), encoding="utf-8") as f:
             breaches += check(path, f.read())
     for breach in breaches:
         print(breach)
     if not breaches:
-        print(f"the functions of {len(paths)} files have at most {LINES} lines, and {len(EXITS)} files end the process")
+        print(f"the functions of {len(paths)} files have at most {LINES} lines; {len(EXITS)} files end the process, "
+              f"{len(ALLOCATIONS)} allocate by themselves")
     sys.exit(bool(breaches))
 
 
