@@ -74,10 +74,6 @@ struct rankfile *rankfile_retain(struct rankfile *file);
 /* NULL is allowed. */
 void rankfile_close(struct rankfile *file);
 
-/* Elements [first, first + count) of a slice. Each frame of the range is verified as a whole. */
-enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t first, int64_t count, float *out,
-                          struct error *err);
-
 /* Verifies every frame: its checksum, and that it decompresses to the size in the table. Reports the fault with the
  * lowest offset. */
 enum status rankfile_verify(struct rankfile *file, struct error *err);

@@ -316,31 +316,6 @@ enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames,
 
 /* ---- one file ------------------------------------------------------------ */
 
-/* Frames [next, …) of one file; count 0: they are only verified. */
-struct one_file {
-    struct rankfile *file;
-    int64_t next, first, count;
-};
-
-static enum status next_of_one(void *context, struct read_ahead_piece *piece, struct error *err)
-{
-    struct one_file *one = context;
-    (void)err;
-    rankfile_name(one->file, one->next++, piece);
-    if (one->count)
-        rankfile_want(piece->place, one->first, one->count, 0);
-    return STATUS_OK;
-}
-
-static enum status read_one(struct one_file one, int64_t frames, float *out, struct error *err)
-{
-    struct rankfile_stream *stream;
-    TRY(rankfile_stream_new(&(struct rankfile_source){.context = &one, .next = next_of_one}, frames, &stream, err));
-    enum status status = rankfile_stream_next(stream, frames, out, err);
-    rankfile_stream_free(stream);
-    return status;
-}
-
 void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t first, int64_t count, int64_t *begin,
                      int64_t *end)
 {
@@ -354,17 +329,27 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
 }
 
-enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t first, int64_t count, float *out,
-                          struct error *err)
+/* The frames of a file that is only verified. */
+struct whole_file {
+    struct rankfile *file;
+    int64_t next;
+};
+
+static enum status next_of_file(void *context, struct read_ahead_piece *piece, struct error *err)
 {
-    if (count == 0)
-        return STATUS_OK;
-    int64_t begin, end;
-    rankfile_frames(file, state, unit, first, count, &begin, &end);
-    return read_one((struct one_file){file, begin, first, count}, end - begin, out, err);
+    struct whole_file *whole = context;
+    (void)err;
+    rankfile_name(whole->file, whole->next++, piece);
+    return STATUS_OK;
 }
 
 enum status rankfile_verify(struct rankfile *file, struct error *err)
 {
-    return read_one((struct one_file){.file = file}, file->num_frames, NULL, err);
+    struct whole_file whole = {.file = file};
+    struct rankfile_stream *stream;
+    const struct rankfile_source source = {.context = &whole, .next = next_of_file};
+    TRY(rankfile_stream_new(&source, file->num_frames, &stream, err));
+    enum status status = rankfile_stream_next(stream, file->num_frames, NULL, err);
+    rankfile_stream_free(stream);
+    return status;
 }
