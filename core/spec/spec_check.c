@@ -10,22 +10,6 @@
 
 /* ---- unknown keys -------------------------------------------------------- */
 
-bool spec_is_unknown_territory(const struct spec_node *root, const char *section)
-{
-    const char *type_path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
-                            : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
-                                                                       : NULL;
-    const struct spec_node *type = type_path ? spec_find(root, type_path) : NULL;
-    if (!type || type->kind != NODE_STRING)
-        return false;
-    const struct spec_key *key = spec_key_find(type_path);
-    for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-        if ((choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS) &&
-            spec_choice_is(key, choice, type->text))
-            return false;
-    return true;
-}
-
 /* JSON has no comments, so that people write them as keys of their DeepSpeed file: "_comment", "//". */
 static bool is_comment(struct spec_context *ctx, const struct spec_node *node)
 {

@@ -20,7 +20,7 @@ enum spec_key_type {
     KEY_STRING,
     KEY_STRING_LIST, /* one string, or a list of them */
     KEY_SOURCES,     /* the same, or a list of mappings: spec_sources.c */
-    KEY_PROMPTS,     /* texts and lists of token ids: spec_prompts.c */
+    KEY_PROMPTS,     /* texts and lists of token ids */
     KEY_CHOICE,
     KEY_MODEL_CONFIG, /* a path, or a mapping */
     KEY_ANY,          /* any value; it is not read */
@@ -127,10 +127,6 @@ bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
  * table, a list always as an array; new reference), or NULL after an error. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 
-/* Each child of a list as JSON, by `convert`; NULL after an error. */
-json_t *spec_convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
-                          json_t *(*convert)(struct spec_context *, const struct spec_key *, const struct spec_node *));
-
 /* Whether the node is a number or a truth value in quotes. */
 bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node);
 
@@ -143,11 +139,6 @@ bool spec_sources_is_mixture(const struct spec_node *node);
 json_t *spec_sources_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 void spec_sources_store(struct spec_full *full, const json_t *value);
 json_t *spec_sources_fetch(const struct spec_full *full);
-
-/* KEY_PROMPTS (spec_prompts.c), train.samples: the same three for it. */
-json_t *spec_prompts_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-void spec_prompts_store(struct spec_full *full, const json_t *value);
-json_t *spec_prompts_fetch(const struct spec_full *full);
 
 /* The default as JSON (new reference), or NULL where the key may be unset. */
 json_t *spec_key_default(const struct spec_key *key);

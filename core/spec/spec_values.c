@@ -44,6 +44,22 @@ bool spec_key_applies(const struct spec_full *full, const struct spec_key *key)
            (!key->optimizers || key->optimizers & 1u << full->spec.optimizer.type);
 }
 
+bool spec_is_unknown_territory(const struct spec_node *root, const char *section)
+{
+    const char *type_path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
+                            : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
+                                                                       : NULL;
+    const struct spec_node *type = type_path ? spec_find(root, type_path) : NULL;
+    if (!type || type->kind != NODE_STRING)
+        return false;
+    const struct spec_key *key = spec_key_find(type_path);
+    for (const struct spec_choice *choice = key->choices; choice->name; choice++)
+        if ((choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS) &&
+            spec_choice_is(key, choice, type->text))
+            return false;
+    return true;
+}
+
 /* ---- node to JSON -------------------------------------------------------- */
 
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
@@ -200,8 +216,10 @@ static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key
     return convert_name(ctx, key, node);
 }
 
-json_t *spec_convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
-                          json_t *(*convert)(struct spec_context *, const struct spec_key *, const struct spec_node *))
+/* Each child of a list; NULL after an error. */
+static json_t *convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
+                            json_t *(*convert)(struct spec_context *, const struct spec_key *,
+                                               const struct spec_node *))
 {
     json_t *array = json_array();
     for (const struct spec_node *child = list->first; child; child = child->next) {
@@ -223,7 +241,40 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
     }
     if (!node->count && key->flags & KEY_REQUIRED)
         return wrong(ctx, key, node, "a path, or a list of at least one path");
-    return spec_convert_each(ctx, key, node, convert_item);
+    return convert_each(ctx, key, node, convert_item);
+}
+
+/* train.samples: a list of prompts, each a text or a list of token ids, ["Stocks rose on", [15496, 995]]; one text may
+ * stand alone. */
+static json_t *wrong_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    spec_error(ctx, node->pos, "'%s' must be a list of prompts, each a text or a list of token ids", key->path);
+    return NULL;
+}
+
+static json_t *convert_id(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    const bool is_id = node->kind == NODE_INT && node->integer >= 0 && node->integer <= INT32_MAX;
+    return is_id ? json_integer(node->integer) : wrong_prompt(ctx, key, node);
+}
+
+/* A text or a list of ids. */
+static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_STRING)
+        return json_string(node->text);
+    if (node->kind != NODE_LIST || !node->count)
+        return wrong_prompt(ctx, key, node);
+    return convert_each(ctx, key, node, convert_id);
+}
+
+static json_t *convert_prompts(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_STRING)
+        return json_pack("[s]", node->text);
+    if (node->kind != NODE_LIST)
+        return wrong_prompt(ctx, key, node);
+    return convert_each(ctx, key, node, convert_prompt);
 }
 
 /* "fp32, bf16 or fp16", of the choices that are used */
@@ -295,7 +346,7 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
     case KEY_SOURCES:
         return spec_sources_is_mixture(node) ? spec_sources_convert(ctx, key, node) : convert_list(ctx, key, node);
-    case KEY_PROMPTS: return spec_prompts_convert(ctx, key, node);
+    case KEY_PROMPTS: return convert_prompts(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
         if (node->kind == NODE_MAPPING)
@@ -349,6 +400,25 @@ static void store_list(struct spec_full *full, struct string_list *list, const j
     }
 }
 
+static void store_prompts(struct spec_full *full, const json_t *value)
+{
+    const size_t count = json_array_size(value);
+    struct spec_prompt *prompts = spec_arena_alloc(&full->arena, (count + 1) * sizeof *prompts);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(value, i);
+        const char *text = json_string_value(item);
+        struct spec_prompt *prompt = &prompts[i];
+        if (text)
+            prompt->text = spec_arena_copy(&full->arena, text, strlen(text));
+        prompt->count = text ? 0 : (int64_t)json_array_size(item);
+        prompt->tokens = spec_arena_alloc(&full->arena, ((size_t)prompt->count + 1) * sizeof *prompt->tokens);
+        for (int64_t k = 0; k < prompt->count; k++)
+            prompt->tokens[k] = (int32_t)json_integer_value(json_array_get(item, (size_t)k));
+    }
+    full->spec.train.samples = prompts;
+    full->spec.train.num_samples = (int)count;
+}
+
 void spec_key_store(struct spec_full *full, const struct spec_key *key, const json_t *value)
 {
     ASSERT(key->size > 0);
@@ -380,7 +450,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
         if (!full->spec.data.amount)
             store_list(full, (struct string_list *)(void *)field, value);
         return;
-    case KEY_PROMPTS: spec_prompts_store(full, value); return;
+    case KEY_PROMPTS: store_prompts(full, value); return;
     case KEY_CHOICE: store_choice(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
@@ -408,6 +478,19 @@ static json_t *fetch_list(const struct string_list *list)
     for (int i = 0; i < list->count; i++)
         json_array_append_new(array, json_string(list->items[i]));
     return array;
+}
+
+static json_t *fetch_prompts(const struct spec_full *full)
+{
+    json_t *list = full->spec.train.num_samples ? json_array() : NULL;
+    for (int i = 0; i < full->spec.train.num_samples; i++) {
+        const struct spec_prompt *prompt = &full->spec.train.samples[i];
+        json_t *item = prompt->text ? json_string(prompt->text) : json_array();
+        for (int64_t k = 0; k < prompt->count; k++)
+            json_array_append_new(item, json_integer(prompt->tokens[k]));
+        json_array_append_new(list, item);
+    }
+    return list;
 }
 
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
@@ -447,7 +530,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     case KEY_SOURCES:
         return full->spec.data.amount ? spec_sources_fetch(full)
                                       : fetch_list((const struct string_list *)(const void *)field);
-    case KEY_PROMPTS: return spec_prompts_fetch(full);
+    case KEY_PROMPTS: return fetch_prompts(full);
     case KEY_CHOICE: return fetch_choice(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config)
