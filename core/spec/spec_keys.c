@@ -31,31 +31,16 @@
 #define MAX_BATCH 1e9
 #define MAX_STAIRS 1e9
 
-static const struct spec_choice device_choices[] = {
-    {"auto", SPEC_DEVICE_AUTO, VERDICT_USED, NULL},
-    {"cpu", SPEC_DEVICE_CPU, VERDICT_USED, NULL},
-    {"cuda", SPEC_DEVICE_CUDA, VERDICT_USED, NULL},
-    {"gpu", 0, VERDICT_SYNONYM, "cuda"},
-    {0},
-};
-
-static const struct spec_choice task_choices[] = {
-    {"causal_lm", TASK_CAUSAL_LM, VERDICT_USED, NULL},
-    {"sequence_classification", TASK_SEQUENCE_CLASSIFICATION, VERDICT_USED, NULL},
-    {0},
-};
-
-static const struct spec_choice packing_choices[] = {
-    {"true", SPEC_PACKING_CUT, VERDICT_USED, NULL},
-    {"false", SPEC_PACKING_NONE, VERDICT_USED, NULL},
-    {"first_fit", SPEC_PACKING_FIRST_FIT, VERDICT_USED, NULL},
-    {0},
-};
+/* clang-format off */
+#define NAME(name, value) {name, value, VERDICT_USED, NULL}
+#define OTHER_NAME(name, meant) {name, 0, VERDICT_ALIAS, meant}
+#define CHOICES(...) (const struct spec_choice[]) {__VA_ARGS__, {0}}
+/* clang-format on */
 
 static const struct spec_choice switch_choices[] = {
-    {"auto", SPEC_AUTO, VERDICT_USED, NULL},
-    {"true", SPEC_ON, VERDICT_USED, NULL},
-    {"false", SPEC_OFF, VERDICT_USED, NULL},
+    NAME("auto", SPEC_AUTO),
+    NAME("true", SPEC_ON),
+    NAME("false", SPEC_OFF),
     {0},
 };
 
@@ -66,16 +51,16 @@ static const struct spec_choice recompute_choices[] = {
 
 /* Lower case is accepted as well, as in DeepSpeed. Adam becomes AdamW unless adam_w_mode is false. */
 static const struct spec_choice optimizer_choices[] = {
-    {"AdamW", OPTIMIZER_ADAMW, VERDICT_USED, NULL},
-    {"Adam", OPTIMIZER_ADAM, VERDICT_USED, NULL},
-    {"Lion", OPTIMIZER_LION, VERDICT_USED, NULL},
-    {"SGD", OPTIMIZER_SGD, VERDICT_USED, NULL},
-    {"Muon", OPTIMIZER_MUON, VERDICT_USED, NULL},
-    {"FusedAdam", 0, VERDICT_ALIAS, "AdamW"},
-    {"DeepSpeedCPUAdam", 0, VERDICT_ALIAS, "AdamW"},
-    {"adamw_torch", 0, VERDICT_ALIAS, "AdamW"},
-    {"adamw_torch_fused", 0, VERDICT_ALIAS, "AdamW"},
-    {"adamw_hf", 0, VERDICT_ALIAS, "AdamW"},
+    NAME("AdamW", OPTIMIZER_ADAMW),
+    NAME("Adam", OPTIMIZER_ADAM),
+    NAME("Lion", OPTIMIZER_LION),
+    NAME("SGD", OPTIMIZER_SGD),
+    NAME("Muon", OPTIMIZER_MUON),
+    OTHER_NAME("FusedAdam", "AdamW"),
+    OTHER_NAME("DeepSpeedCPUAdam", "AdamW"),
+    OTHER_NAME("adamw_torch", "AdamW"),
+    OTHER_NAME("adamw_torch_fused", "AdamW"),
+    OTHER_NAME("adamw_hf", "AdamW"),
     {"Adagrad", 0, VERDICT_LATER, NULL},
     {"Lamb", 0, VERDICT_REFUSED, "layer-wise scaling needs whole tensors, and no rank has them; hint: use AdamW"},
     {"FusedLamb", 0, VERDICT_REFUSED, "layer-wise scaling needs whole tensors, and no rank has them; hint: use AdamW"},
@@ -85,102 +70,34 @@ static const struct spec_choice optimizer_choices[] = {
     {0},
 };
 
-static const struct spec_choice adjustment_choices[] = {
-    {"original", ADJUST_ORIGINAL, VERDICT_USED, NULL},
-    {"match_rms_adamw", ADJUST_MATCH_RMS_ADAMW, VERDICT_USED, NULL},
-    {"spectral_unclamped", ADJUST_SPECTRAL, VERDICT_USED, NULL},
-    {0},
-};
-
-static const struct spec_choice iteration_choices[] = {
-    {"standard", 0, VERDICT_USED, NULL},
-    {"gram", 1, VERDICT_USED, NULL},
-    {0},
-};
-
 static const struct spec_choice scheduler_choices[] = {
-    {"Constant", SCHEDULE_CONSTANT, VERDICT_USED, NULL},
-    {"Linear", SCHEDULE_LINEAR, VERDICT_USED, NULL},
-    {"Cosine", SCHEDULE_COSINE, VERDICT_USED, NULL},
-    {"WSD", SCHEDULE_WSD, VERDICT_USED, NULL},
-    {"WarmupLR", SCHEDULE_WARMUP_LR, VERDICT_USED, NULL},
-    {"WarmupDecayLR", SCHEDULE_WARMUP_DECAY_LR, VERDICT_USED, NULL},
-    {"WarmupCosineLR", SCHEDULE_WARMUP_COSINE_LR, VERDICT_USED, NULL},
-    {"OneCycle", SCHEDULE_ONE_CYCLE, VERDICT_USED, NULL},
-    {"LRRangeTest", SCHEDULE_LR_RANGE_TEST, VERDICT_USED, NULL},
+    NAME("Constant", SCHEDULE_CONSTANT),
+    NAME("Linear", SCHEDULE_LINEAR),
+    NAME("Cosine", SCHEDULE_COSINE),
+    NAME("WSD", SCHEDULE_WSD),
+    NAME("WarmupLR", SCHEDULE_WARMUP_LR),
+    NAME("WarmupDecayLR", SCHEDULE_WARMUP_DECAY_LR),
+    NAME("WarmupCosineLR", SCHEDULE_WARMUP_COSINE_LR),
+    NAME("OneCycle", SCHEDULE_ONE_CYCLE),
+    NAME("LRRangeTest", SCHEDULE_LR_RANGE_TEST),
     {0},
 };
 _Static_assert(COUNT_OF(scheduler_choices) == SCHEDULE_COUNT + 1, "every schedule has a name");
 
-static const struct spec_choice decay_choices[] = {
-    {"cosine", DECAY_COSINE, VERDICT_USED, NULL},
-    {"linear", DECAY_LINEAR, VERDICT_USED, NULL},
-    {"1-sqrt", DECAY_SQRT, VERDICT_USED, NULL},
-    {0},
-};
-
-static const struct spec_choice warmup_choices[] = {
-    {"log", false, VERDICT_USED, NULL},
-    {"linear", true, VERDICT_USED, NULL},
-    {0},
-};
-
-static const struct spec_choice dtype_choices[] = {
-    {"fp32", DTYPE_F32, VERDICT_USED, NULL}, {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
-    {"fp16", DTYPE_F16, VERDICT_USED, NULL}, {"float32", 0, VERDICT_ALIAS, "fp32"},
-    {"bfloat16", 0, VERDICT_ALIAS, "bf16"},  {"bfp16", 0, VERDICT_ALIAS, "bf16"}, /* DeepSpeed's first spelling */
-    {"float16", 0, VERDICT_ALIAS, "fp16"},   {0},
-};
-
-static const struct spec_choice logits_choices[] = {
-    {"auto", DTYPE_COUNT, VERDICT_USED, NULL}, {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
-    {"fp32", DTYPE_F32, VERDICT_USED, NULL},   {"bfloat16", 0, VERDICT_ALIAS, "bf16"},
-    {"float32", 0, VERDICT_ALIAS, "fp32"},     {0},
-};
-
 static const struct spec_choice metric_choices[] = {
-    {"eval_loss", EVAL_METRIC_LOSS, VERDICT_USED, NULL},
-    {"accuracy", EVAL_METRIC_ACCURACY, VERDICT_USED, NULL},
-    {"f1", EVAL_METRIC_F1, VERDICT_USED, NULL},
-    {"loss", 0, VERDICT_ALIAS, "eval_loss"},
-    {"eval_accuracy", 0, VERDICT_ALIAS, "accuracy"},
-    {"eval_f1", 0, VERDICT_ALIAS, "f1"},
-    {0},
-};
-
-static const struct spec_choice mode_choices[] = {
-    {"auto", EVAL_MODE_AUTO, VERDICT_USED, NULL},
-    {"min", EVAL_MODE_MIN, VERDICT_USED, NULL},
-    {"max", EVAL_MODE_MAX, VERDICT_USED, NULL},
-    {0},
-};
-
-static const struct spec_choice accumulator_choices[] = {
-    {"fp32", DTYPE_F32, VERDICT_USED, NULL},
-    {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
-    {"float32", 0, VERDICT_ALIAS, "fp32"},
-    {"bfloat16", 0, VERDICT_ALIAS, "bf16"},
-    {"fp16", 0, VERDICT_REFUSED, "sums of gradients overflow in fp16; hint: use bf16, which has the range of fp32"},
-    {0},
-};
-
-static const struct spec_choice reduction_choices[] = {
-    {"mean", 0, VERDICT_USED, NULL},
-    {"sum", 1, VERDICT_USED, NULL},
+    NAME("eval_loss", EVAL_METRIC_LOSS),
+    NAME("accuracy", EVAL_METRIC_ACCURACY),
+    NAME("f1", EVAL_METRIC_F1),
+    OTHER_NAME("loss", "eval_loss"),
+    OTHER_NAME("eval_accuracy", "accuracy"),
+    OTHER_NAME("eval_f1", "f1"),
     {0},
 };
 
 static const struct spec_choice offload_choices[] = {
-    {"none", OFFLOAD_NONE, VERDICT_USED, NULL},
-    {"cpu", OFFLOAD_CPU, VERDICT_USED, NULL},
-    {"nvme", OFFLOAD_NVME, VERDICT_USED, NULL},
-    {0},
-};
-
-static const struct spec_choice tag_choices[] = {
-    {"Ignore", 0, VERDICT_USED, NULL},
-    {"Warn", 1, VERDICT_USED, NULL},
-    {"Fail", 2, VERDICT_USED, NULL},
+    NAME("none", OFFLOAD_NONE),
+    NAME("cpu", OFFLOAD_CPU),
+    NAME("nvme", OFFLOAD_NVME),
     {0},
 };
 
@@ -215,7 +132,8 @@ const struct spec_key spec_keys[] = {
           "causal_lm: predict the next token; sequence_classification: predict the label of each document (the head is "
           "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label; needs "
           "data.packing: false)"),
-     .choices = task_choices},
+     .choices =
+         CHOICES(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION))},
     {USED("model.num_labels", INT, spec.model.num_labels, NULL, ERROR,
           "the number of labels in sequence_classification; default: that of the model folder if it is a classifier, "
           "else that of the training data"),
@@ -246,7 +164,8 @@ const struct spec_key spec_keys[] = {
           "true: the documents are joined end to end and cut into samples; first_fit: a sample is filled with whole "
           "documents, each in the first sample with room for it, in file order; false: each document is one sample; "
           "with the latter two, documents are cut to seq_length, and padding has no part in the loss"),
-     .choices = packing_choices},
+     .choices = CHOICES(NAME("true", SPEC_PACKING_CUT), NAME("false", SPEC_PACKING_NONE),
+                        NAME("first_fit", SPEC_PACKING_FIRST_FIT))},
     {USED("data.document_mask", CHOICE, spec.data.document_mask, "auto", ERROR,
           "true: attention stays within the documents of a sample, positions begin anew in each, and the last token of "
           "a document predicts nothing; with packing false it is so anyway; auto: true where data.train has a loss "
@@ -269,7 +188,8 @@ const struct spec_key spec_keys[] = {
      .min = 0, .max = MAX_COUNT},
     {USED("train.device", CHOICE, spec.train.device, "auto", NOTICE,
           "auto: CUDA if the machine has a GPU, else the CPU"),
-     .choices = device_choices},
+     .choices = CHOICES(NAME("auto", SPEC_DEVICE_AUTO), NAME("cpu", SPEC_DEVICE_CPU), NAME("cuda", SPEC_DEVICE_CUDA),
+                        {"gpu", 0, VERDICT_SYNONYM, "cuda"})},
     {USED("train.cuda_graphs", CHOICE, spec.train.cuda_graphs, "auto", SILENT,
           "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; with "
           "offload, cpu_checkpointing, comms_logger and where ranks share a GPU, a graph for each block's forward and "
@@ -302,7 +222,8 @@ const struct spec_key spec_keys[] = {
           "the type in which the head writes its logits, from which the loss is computed in fp32; auto: the type that "
           "the run computes in, as with transformers under autocast; fp32: twice the memory traffic, and a slower "
           "product of the head on a GPU; bf16 needs bf16.enabled; a classifier's logits are always fp32"),
-     .choices = logits_choices},
+     .choices = CHOICES(NAME("auto", DTYPE_COUNT), NAME("bf16", DTYPE_BF16), NAME("fp32", DTYPE_F32),
+                        OTHER_NAME("bfloat16", "bf16"), OTHER_NAME("float32", "fp32"))},
     {USED("train.max_skipped_steps", INT, spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},
@@ -356,7 +277,7 @@ const struct spec_key spec_keys[] = {
      .choices = metric_choices},
     {USED("checkpoint.mode", CHOICE, spec.checkpoint.mode, "auto", SILENT,
           "whether the least or the greatest value of the metric is the best; auto: min for eval_loss, else max"),
-     .choices = mode_choices},
+     .choices = CHOICES(NAME("auto", EVAL_MODE_AUTO), NAME("min", EVAL_MODE_MIN), NAME("max", EVAL_MODE_MAX))},
     {USED("checkpoint.keep_every_steps", INT, spec.checkpoint.keep_every_steps, "0", SILENT,
           "write a checkpoint at each multiple of this many steps and keep it for good; 0: none"),
      .min = 0, .max = MAX_COUNT},
@@ -374,7 +295,7 @@ const struct spec_key spec_keys[] = {
     {NOTICE("checkpoint.load_universal", BOOL, "false", "every checkpoint loads at any world size and stage")},
     {NOTICE("checkpoint.tag_validation", CHOICE, "Warn",
             "a checkpoint is named by its step or epoch, which is the same on all ranks"),
-     .flags = KEY_ANY_CASE, .choices = tag_choices},
+     .flags = KEY_ANY_CASE, .choices = CHOICES(NAME("Ignore", 0), NAME("Warn", 1), NAME("Fail", 2))},
     {NOTICE("checkpoint.use_node_local_storage", BOOL, "false", "checkpoints go to the run's folder")},
     {SECTION("checkpoint.parallel_write", "how DeepSpeed divides the writing among ranks")},
     {NOTICE("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "every rank writes its own shard")},
@@ -442,12 +363,16 @@ const struct spec_key spec_keys[] = {
     {USED("communication_data_type", CHOICE, spec.communication_data_type, "fp32", NOTICE,
           "the type in which ranks send their gradients: each contribution is rounded to it once, and the sum is fp32; "
           "NCCL adds up in this type"),
-     .choices = dtype_choices, .flags = KEY_NULL},
+     .choices = CHOICES(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), NAME("fp16", DTYPE_F16),
+                        OTHER_NAME("float32", "fp32"), OTHER_NAME("bfloat16", "bf16"),
+                        OTHER_NAME("bfp16", "bf16"), /* DeepSpeed's first spelling */
+                        OTHER_NAME("float16", "fp16")),
+     .flags = KEY_NULL},
     {REFUSED("managed_gradient_accumulation", BOOL, "true",
              "a step is always the micro-batches of gradient_accumulation_steps; hint: remove the key")},
     {REFUSED("gradient_allreduce_op", CHOICE, "mean",
              "a step has the mean gradient of its targets, with any number of ranks; hint: mean"),
-     .flags = KEY_ANY_CASE, .choices = reduction_choices},
+     .flags = KEY_ANY_CASE, .choices = CHOICES(NAME("mean", 0), NAME("sum", 1))},
     {NOTICE("seq_parallel_communication_data_type", ANY, NULL, "there is no sequence parallelism")},
     {NOTICE("disable_allgather", BOOL, "false", "parameters are gathered by all-gather")},
     {NOTICE("use_data_before_expert_parallelism", BOOL, "false", "there are no experts")},
@@ -469,7 +394,11 @@ const struct spec_key spec_keys[] = {
     {USED("data_types.grad_accum_dtype", CHOICE, spec.grad_accum_dtype, "fp32", NOTICE,
           "the type in which gradients are accumulated; bf16: 2 bytes a parameter instead of 4, rounded after each "
           "micro batch was added in fp32"),
-     .choices = accumulator_choices, .flags = KEY_NULL},
+     .choices = CHOICES(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), OTHER_NAME("float32", "fp32"),
+                        OTHER_NAME("bfloat16", "bf16"),
+                        {"fp16", 0, VERDICT_REFUSED,
+                         "sums of gradients overflow in fp16; hint: use bf16, which has the range of fp32"}),
+     .flags = KEY_NULL},
     {REFUSED("data_types.param_dtype", ANY, NULL,
              "bf16.enabled and fp16.enabled choose the type of parameters; hint: remove the key")},
     {NOTICE("data_types.buffer_dtype", ANY, NULL, "angles of rotary embeddings are computed in fp32")},
@@ -522,10 +451,12 @@ const struct spec_key spec_keys[] = {
           "the learning rate of a matrix of (rows, columns), as it is stored, is multiplied by sqrt(max(1, rows / "
           "columns)); match_rms_adamw: by 0.2 sqrt(max(rows, columns)), for the lr and weight_decay of AdamW; "
           "spectral_unclamped: by sqrt(rows / columns)"),
-     .choices = adjustment_choices, .optimizers = O(MUON)},
+     .choices = CHOICES(NAME("original", ADJUST_ORIGINAL), NAME("match_rms_adamw", ADJUST_MATCH_RMS_ADAMW),
+                        NAME("spectral_unclamped", ADJUST_SPECTRAL)),
+     .optimizers = O(MUON)},
     {NOTICE("optimizer.params.ns_method", CHOICE, "standard",
             "the iteration is the standard one, in bf16; gram computes the same matrix but for rounding"),
-     .choices = iteration_choices, .optimizers = O(MUON)},
+     .choices = CHOICES(NAME("standard", 0), NAME("gram", 1)), .optimizers = O(MUON)},
     {USED("optimizer.params.adam_w_mode", BOOL, adam_w_mode, "true", ERROR,
           "with type Adam, false adds the decay to the gradient (L2 regularization)"),
      .optimizers = ADAMS},
@@ -561,12 +492,13 @@ const struct spec_key spec_keys[] = {
      .schedules = S(WSD), .min = 1, .max = MAX_COUNT},
     {USED("scheduler.params.decay_type", CHOICE, spec.scheduler.decay_type, "cosine", NOTICE,
           "shape of the decay; 1-sqrt falls with the square root of the steps"),
-     .choices = decay_choices, .schedules = S(WSD)},
+     .choices = CHOICES(NAME("cosine", DECAY_COSINE), NAME("linear", DECAY_LINEAR), NAME("1-sqrt", DECAY_SQRT)),
+     .schedules = S(WSD)},
     {USED("scheduler.params.warmup_num_steps", INT, spec.scheduler.warmup_steps, "1000", NOTICE,
           "steps of the warm-up, at least 2 as in DeepSpeed; auto: 0, as Trainer's warmup_steps"),
      .flags = KEY_AUTO, .schedules = WARMUP_SCHEDULES, .min = 0, .max = MAX_COUNT},
     {USED("scheduler.params.warmup_type", CHOICE, spec.scheduler.warmup_linear, "log", NOTICE, "shape of the warm-up"),
-     .choices = warmup_choices, .schedules = WARMUP_SCHEDULES},
+     .choices = CHOICES(NAME("log", false), NAME("linear", true)), .schedules = WARMUP_SCHEDULES},
     {USED("scheduler.params.total_num_steps", INT, spec.scheduler.total_steps, NULL, NOTICE,
           "steps until the end of the decay; required; auto: the length of the run"),
      .flags = KEY_AUTO, .schedules = S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR), .min = 1, .max = MAX_COUNT},
