@@ -49,6 +49,14 @@ static void normalise_stage(struct spec_context *ctx, struct spec_node *zero)
     make_mapping(zero, stage);
 }
 
+/* Gives a node a number that stands for its value. */
+static void make_number(struct spec_node *node, const char *number)
+{
+    node->kind = NODE_STRING;
+    node->text = number;
+    spec_resolve_plain(node);
+}
+
 /* Pages print `gradient_clipping: True`, which Python takes as 1.0. */
 static void normalise_clipping(struct spec_context *ctx, struct spec_node *node)
 {
@@ -57,10 +65,7 @@ static void normalise_clipping(struct spec_context *ctx, struct spec_node *node)
     const char *number = node->boolean ? "1.0" : "0.0";
     spec_notice(ctx, node->pos, "'gradient_clipping' %s is taken as %s, as in Python", node->boolean ? "true" : "false",
                 number);
-    node->kind = NODE_REAL;
-    node->finite = true;
-    node->real = node->boolean;
-    node->text = number;
+    make_number(node, number);
 }
 
 /* Accelerate's way to print nothing, `steps_per_print: Infinity`, and that of others, a number beyond any run. */
@@ -71,11 +76,7 @@ static void normalise_print(struct spec_context *ctx, struct spec_node *node)
     if (!number || !(node->real > spec_key_find("steps_per_print")->max))
         return;
     spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
-    node->kind = NODE_INT;
-    node->integer = strtoll(never, NULL, 10);
-    node->real = (double)node->integer;
-    node->finite = true;
-    node->text = never;
+    make_number(node, never);
 }
 
 static void unlink_child(struct spec_node *parent, const struct spec_node *child)
