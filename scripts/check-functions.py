@@ -28,14 +28,7 @@ EXITS = {
 }
 # File: calls of the C library's allocators, and what they are for.
 ALLOCATIONS = {
-    "ckpt/checkpoint_read.c": (1, "the buffer that copies a file's bytes"),
-    "ckpt/huggingface/hf_export.c": (3, "a header, and windows of a tensor"),
-    "ckpt/huggingface/hf_import.c": (2, "windows of a tensor"),
     "ckpt/huggingface/safetensors.c": (1, "a header whose size a file gives"),
-    "ckpt/rankfile_frames.c": (1, "the planes of a frame"),
-    "ckpt/rankfile_read.c": (2, "the table of a file's frames"),
-    "ckpt/rankfile_write.c": (3, "the table of a file's frames, and a batch of them"),
-    "ckpt/read_ahead.c": (1, "the places of the ring"),
     "cmd/engine/memory_plan.c": (1, "the arena in host memory"),
     "cmd/sample_model.c": (2, "a unit's parameters"),
     "core/data/first_fit.c": (5, "tables of all documents"),
@@ -43,9 +36,7 @@ ALLOCATIONS = {
     "core/data/token_stream.c": (3, "batches of tokens"),
     "core/memory.c": (3, "core/memory.h itself"),
     "core/storage/uncached_read.c": (1, "aligned buffers for direct I/O"),
-    "gpu/cpu/cpu_bf16.c": (1, "an aligned product"),
     "gpu/cuda/autotune.c": (2, "results of the largest op, for comparison"),
-    "gpu/model/step_check.c": (2, "results of a step, for comparison"),
     "gpu/model/transformer_layout.c": (1, "angles of all positions"),
 }
 TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)  # comments and literals
