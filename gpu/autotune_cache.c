@@ -366,7 +366,10 @@ void autotune_cache_import(struct autotune_cache *cache, const char *text, bool 
 {
     char line[LINE_SIZE];
     struct entry entry = {.origin = IMPORTED};
-    if (!cache || strncmp(text, line, (size_t)print_head(cache, line, sizeof line)) != 0)
+    if (!cache)
+        return;
+    const size_t head = (size_t)print_head(cache, line, sizeof line);
+    if (strncmp(text, line, head) != 0)
         return;
     cache->follows |= complete;
     for (text += strlen(line); *text; text += strcspn(text, "\n") + 1) {

@@ -4,8 +4,8 @@
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "gpu/device_choices.h"
 #include "gpu/autotune_cache.h"
+#include "gpu/device_choices.h"
 
 #include <limits.h>
 #include <stdio.h>

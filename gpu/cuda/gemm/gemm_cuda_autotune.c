@@ -358,8 +358,9 @@ static bool take_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
     }
     if (plan->fusion != GEMM_UNTUNED)
         return true;
-    if (!(autotune_cache_follows(g->cache) ? autotune_cache_find_imported : autotune_cache_find)(g->cache, &key,
-                                                                                                 &known))
+    const bool found = autotune_cache_follows(g->cache) ? autotune_cache_find_imported(g->cache, &key, &known)
+                                                        : autotune_cache_find(g->cache, &key, &known);
+    if (!found)
         return false;
     if (known.fusion != GEMM_FUSED)
         plan->fusion = (enum gemm_fusion)known.fusion;

@@ -73,11 +73,11 @@ enum status run_check_history(const struct train_position *position, struct erro
 }
 
 #define huggingface_export read_again
+#include "cmd/command_line.c"
 #include "cmd/export.c"
 #include "cmd/export_folder.c"
 #include "cmd/run/run_lock.c"
 #include "cmd/run/stop_signal.c"
-#include "cmd/command_line.c"
 #undef huggingface_export
 
 static int doomed; /* the call during which the newest checkpoint is replaced by the next */

@@ -1,6 +1,6 @@
 /* test_options.c: the command line of training and planning. */
-#include "cmd/options.c"
 #include "cmd/command_line.c"
+#include "cmd/options.c"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -216,7 +216,8 @@ static void plan(const struct tensor_table *table, int world, int stage, enum dt
     struct arena arenas[3];
     struct zero *zero;
     shard_layout_init(layout, table, world);
-    struct zero_config config = {.zero.stage = stage, .dtype = dtype, .table = table, .layout = layout, .training = true};
+    struct zero_config config = {
+        .zero.stage = stage, .dtype = dtype, .table = table, .layout = layout, .training = true};
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
     for (int i = 0; i < 3; i++)
         arena_init_dry(&arenas[i]);
