@@ -8,7 +8,6 @@
 #pragma once
 
 #include <dirent.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
 #include <sys/types.h>

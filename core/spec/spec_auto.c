@@ -170,9 +170,9 @@ static char *value_text(const struct spec_full *full, const struct spec_auto *fi
                                       : spec_auto_value(filled->key);
     if (!value && strcmp(spec_key_leaf(filled->key->path), "warmup_max_lr") == 0)
         value = json_real(full->spec.optimizer.lr);
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    char *text = spec_json_text(value);
     json_decref(value);
-    return text ? text : memory_printf("unset");
+    return text;
 }
 
 void spec_auto_print(const struct run_spec *spec, struct string_list *lines)

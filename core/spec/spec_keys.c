@@ -5,9 +5,6 @@
  * accepted. */
 #include "core/spec/spec_keys.h"
 
-#include <stddef.h>
-#include <string.h>
-
 #define FIELD(member) .offset = offsetof(struct spec_full, member), .size = sizeof(((struct spec_full *)0)->member)
 #define S(name) (1u << SCHEDULE_##name)
 #define O(name) (1u << OPTIMIZER_##name)

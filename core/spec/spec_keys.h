@@ -143,6 +143,9 @@ json_t *spec_sources_fetch(const struct spec_full *full);
 /* The default as JSON (new reference), or NULL where the key may be unset. */
 json_t *spec_key_default(const struct spec_key *key);
 
+/* A value for a message, which the caller frees: "unset" for NULL. */
+char *spec_json_text(const json_t *value);
+
 /* Stores a value in its field; NULL: unset. */
 void spec_key_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
 

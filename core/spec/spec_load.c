@@ -7,7 +7,6 @@
 #include "core/model/model_folder.h"
 #include "core/spec/spec_keys.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <string.h>
 

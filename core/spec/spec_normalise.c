@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* Makes a node a mapping with this child; NULL: with none. */
 static void make_mapping(struct spec_node *node, struct spec_node *child)

@@ -3,7 +3,6 @@
 
 #include "core/memory.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -72,10 +71,10 @@ static void write_flow(FILE *out, const json_t *value)
 {
     const char *glue = "";
     switch (json_typeof(value)) {
-    case JSON_NULL: fputs("null", out); return;
-    case JSON_TRUE: fputs("true", out); return;
-    case JSON_FALSE: fputs("false", out); return;
-    case JSON_INTEGER: fprintf(out, "%lld", (long long)json_integer_value(value)); return;
+    case JSON_NULL:
+    case JSON_TRUE:
+    case JSON_FALSE:
+    case JSON_INTEGER: json_dumpf(value, out, JSON_ENCODE_ANY); return;
     case JSON_REAL: write_real(out, json_real_value(value)); return;
     case JSON_STRING: write_string(out, json_string_value(value)); return;
     case JSON_ARRAY:
@@ -104,11 +103,6 @@ static void write_flow(FILE *out, const json_t *value)
     }
 }
 
-static void indent(FILE *out, int level)
-{
-    fprintf(out, "%*s", 2 * level, "");
-}
-
 /* Prints the headers of those sections of `path` that are not open yet. Returns the depth of `path`. */
 static int open_sections(FILE *out, const char *path, const char *previous)
 {
@@ -119,8 +113,7 @@ static int open_sections(FILE *out, const char *path, const char *previous)
         same = same && previous && strncmp(previous, path, length) == 0;
         if (same)
             continue;
-        indent(out, level);
-        fprintf(out, "%.*s:\n", (int)(dot - part), part);
+        fprintf(out, "%*s%.*s:\n", 2 * level, "", (int)(dot - part), part);
     }
     return level;
 }
@@ -168,8 +161,8 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
         if (all || is_auto || always_written(full, key) || !usual || !json_equal(value, usual)) {
             int level = open_sections(out, key->path, previous);
             previous = key->path;
-            indent(out, level);
-            fprintf(out, "%s%s: ", is_derived(full, key) && !is_auto ? "# " : "", spec_key_leaf(key->path));
+            fprintf(out, "%*s%s%s: ", 2 * level, "", is_derived(full, key) && !is_auto ? "# " : "",
+                    spec_key_leaf(key->path));
             if (is_auto)
                 fputs("auto", out);
             else
@@ -202,19 +195,13 @@ json_t *spec_to_json(const struct run_spec *spec)
     return json;
 }
 
-static char *dump(const json_t *value)
-{
-    return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
-}
-
 void spec_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
                          const json_t *now, bool refused)
 {
     const char *why =
         refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
-    char *old = dump(was), *new = dump(now);
-    char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old ? old : "unset",
-                               new ? new : "unset", why);
+    char *old = spec_json_text(was), *new = spec_json_text(now);
+    char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old, new, why);
     string_list_add(list, line);
     free(line);
     free(old);

@@ -3,6 +3,7 @@
  * JSON is the common form: nodes and defaults are converted to it (the only place where type, range and choices are
  * checked), and the value of a field is fetched as JSON for printing, comparison and the manifest. */
 #include "core/edit_distance.h"
+#include "core/memory.h"
 #include "core/size_text.h"
 #include "core/spec/spec_keys.h"
 
@@ -374,6 +375,11 @@ json_t *spec_key_default(const struct spec_key *key)
         BUG("the default of '%s' is refused", key->path);
     spec_arena_release(&arena);
     return value;
+}
+
+char *spec_json_text(const json_t *value)
+{
+    return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : memory_text("unset");
 }
 
 /* ---- JSON to field and back ---------------------------------------------- */
