@@ -53,11 +53,6 @@ static const struct auto_rule *find_rule(const char *path)
     return NULL;
 }
 
-bool spec_is_auto(const struct spec_node *node)
-{
-    return node && node->kind == NODE_STRING && strcmp(node->text, "auto") == 0;
-}
-
 static bool starts_with(const char *text, const char *start)
 {
     return strncmp(text, start, strlen(start)) == 0;

@@ -1,8 +1,5 @@
-/* spec_keys.h: the key table of the run spec. Only core/spec uses it.
- *
- * The table has one row per key. Parsing, types, ranges, defaults, --help-spec, docs/run-spec.md, the effective spec
- * that is printed, the flat JSON in a checkpoint's manifest, and the comparison on resume all derive from it. The rows
- * of a section follow the row of the section itself. */
+/* spec_keys.h: the key table of the run spec, from which parsing, help, the printed spec, the manifest and the
+ * comparison on resume derive. Only core/spec uses it. The rows of a section follow the row of the section itself. */
 #pragma once
 
 #include "core/spec/spec.h"
@@ -158,12 +155,7 @@ void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const st
 /* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
-/* "auto" is in spec_auto.c. */
-
-/* Whether the node's value is "auto" (node may be NULL). */
-bool spec_is_auto(const struct spec_node *node);
-
-/* Whether a key takes "auto": DeepSpeed's keys do. */
+/* Whether a key takes "auto": DeepSpeed's keys do. This and the next are in spec_auto.c. */
 bool spec_auto_is_allowed(const struct spec_key *key);
 
 /* The value of a key with "auto" that no other file sets, as JSON (new reference); NULL: unset, or derived later. */
@@ -197,8 +189,7 @@ const struct spec_foreign_name *spec_foreign_name_find(const char *name);
 /* The hint for an unknown key of a section ("": of the top level). */
 const char *spec_hint_unknown(struct spec_context *ctx, const char *section, const char *name);
 
-/* What to write where a section has a single value, as other trainers have it: `bf16: true`, `optimizer: adamw_torch`.
- */
+/* What to write instead of a section's single value, as other trainers have it: `optimizer: adamw_torch`. */
 const char *spec_hint_section(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 
 /* What the value of a missing key is: its help, up to the first semicolon. */

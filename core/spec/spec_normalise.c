@@ -71,8 +71,7 @@ static void normalise_clipping(struct spec_context *ctx, struct spec_node *node)
 static void normalise_print(struct spec_context *ctx, struct spec_node *node)
 {
     static const char never[] = "1000000000";
-    const bool number = node && (node->kind == NODE_INT || node->kind == NODE_REAL);
-    if (!number || !(node->real > spec_key_find("steps_per_print")->max))
+    if (!spec_is_number(node) || !(node->real > spec_key_find("steps_per_print")->max))
         return;
     spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
     make_number(node, never);
@@ -149,9 +148,7 @@ static void leave_out_zeros(struct spec_context *ctx, struct spec_node *root)
     static const char *const paths[] = {"zero_optimization.sub_group_size", "fp16.min_loss_scale"};
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         struct spec_node *node = spec_find(root, paths[i]);
-        bool zero = node && ((node->kind == NODE_INT && node->integer == 0) ||
-                             (node->kind == NODE_REAL && node->finite && node->real == 0));
-        if (!zero || node->pos.source != 1)
+        if (!spec_is_number(node) || node->real != 0 || node->pos.source != 1)
             continue;
         spec_notice(ctx, node->pos, "'%s' 0 is taken as the default, %s", paths[i], spec_key_find(paths[i])->fallback);
         unlink_child(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))), node);

@@ -32,11 +32,6 @@ static bool offloads(const struct spec_node *device)
     return device && !has_text(device, "none");
 }
 
-static bool is_zero(const struct spec_node *node)
-{
-    return (node->kind == NODE_INT && node->integer == 0) || (node->kind == NODE_REAL && node->real == 0);
-}
-
 /* The place of the later of two nodes, for a message about both. */
 static struct spec_pos later_pos(const struct spec_node *a, const struct spec_node *b)
 {
@@ -486,7 +481,7 @@ static void check_offload(const struct rules *r)
                            *given_stage = find(r, "zero_optimization.stage"),
                            *ratio = spec_find(r->root, "zero_optimization.offload_optimizer.ratio");
     const int stage = r->spec->zero.stage;
-    if (given_stage && stage == 0 && !is_zero(given_stage))
+    if (given_stage && stage == 0 && !(spec_is_number(given_stage) && given_stage->real == 0))
         return; /* the stage itself is wrong */
     if (offloads(optimizer) && stage == 0)
         spec_error(
@@ -509,7 +504,7 @@ static void check_offload(const struct rules *r)
          "offload_param to nvme needs nvme_path; hint: a folder on a local disk"},
     };
     apply(r, rules, COUNT_OF(rules));
-    if (ratio && is_zero(ratio) && offloads(optimizer))
+    if (spec_is_number(ratio) && ratio->real == 0 && offloads(optimizer))
         spec_notice(r->ctx, ratio->key_pos, "'zero_optimization.offload_optimizer.ratio' is 0: nothing is offloaded");
     check_idle_keys(r);
 }

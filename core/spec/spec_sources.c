@@ -79,8 +79,7 @@ static const struct spec_node *amount_of(struct spec_context *ctx, const struct 
         return NULL;
     }
     *amount = weight ? SPEC_AMOUNT_WEIGHT : SPEC_AMOUNT_EPOCHS;
-    const double value = node->kind == NODE_INT ? (double)node->integer : node->real;
-    if ((node->kind == NODE_INT || (node->kind == NODE_REAL && node->finite)) && value > 0 && value <= largest_amount)
+    if (spec_is_number(node) && node->real > 0 && node->real <= largest_amount)
         return node;
     spec_error(ctx, node->pos, "'%s' of a source of '%s' must be a number above 0, up to %.15g%s", node->key, key->path,
                largest_amount,
@@ -105,8 +104,7 @@ static json_t *convert_source(struct spec_context *ctx, const struct spec_key *k
     const struct spec_node *number = amount_of(ctx, key, source, amount);
     if (!path || !number)
         return NULL;
-    return json_pack("{sssf}", "path", path, amount_names[*amount],
-                     number->kind == NODE_INT ? (double)number->integer : number->real);
+    return json_pack("{sssf}", "path", path, amount_names[*amount], number->real);
 }
 
 /* ---- the list ------------------------------------------------------------ */

@@ -2,6 +2,7 @@
 #include "core/spec/spec_tree.h"
 
 #include "core/memory.h"
+#include "core/printable.h"
 #include "core/round_up.h"
 
 #include <stdarg.h>
@@ -114,24 +115,14 @@ const char *spec_pos_text(struct spec_context *ctx, struct spec_pos pos)
 const char *spec_show(struct spec_context *ctx, const char *text)
 {
     enum { MAX_SHOWN = 60 };
-    char shown[4 * MAX_SHOWN + 4];
-    size_t used = 0;
-    int i = 0;
-    for (; text[i] && i < MAX_SHOWN; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c < 0x20 || c == 0x7f)
-            used += (size_t)snprintf(shown + used, sizeof shown - used, "\\x%02x", c);
-        else
-            shown[used++] = (char)c;
-    }
-    if (text[i]) {
-        while (i > 0 && ((unsigned char)text[i] & 0xc0) == 0x80) { /* do not cut inside a character */
-            i--;
-            used--;
-        }
-        used += (size_t)snprintf(shown + used, sizeof shown - used, "...");
-    }
-    return spec_arena_copy(ctx->arena, shown, used);
+    size_t length = strnlen(text, MAX_SHOWN);
+    const bool cut = text[length];
+    while (cut && length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) /* not inside a character */
+        length--;
+    const char *shown = spec_arena_printf(ctx->arena, "%.*s%s", (int)length, text, cut ? "..." : "");
+    char escaped[4 * MAX_SHOWN + 4];
+    shown = printable(shown, escaped, sizeof escaped);
+    return spec_arena_copy(ctx->arena, shown, strlen(shown));
 }
 
 static int problem_compare(const void *left, const void *right)
@@ -251,31 +242,34 @@ static void replace_value(struct spec_node *node, const struct spec_node *value)
     node->key = key;
 }
 
-static bool is_auto(const struct spec_node *node)
+bool spec_is_auto(const struct spec_node *node)
 {
-    return node->kind == NODE_STRING && strcmp(node->text, "auto") == 0;
+    return node && node->kind == NODE_STRING && strcmp(node->text, "auto") == 0;
+}
+
+bool spec_is_number(const struct spec_node *node)
+{
+    return node && (node->kind == NODE_INT || node->kind == NODE_REAL);
 }
 
 /* Whether another file's value counts instead. */
 static bool yields(const struct spec_node *node)
 {
-    return node->kind == NODE_NULL || (is_auto(node) && node->key_pos.source < 2);
+    return node->kind == NODE_NULL || (spec_is_auto(node) && node->key_pos.source < 2);
 }
 
 /* Replaces the value of a node, which may have been "auto". */
 static void fill(struct spec_node *node, const struct spec_node *value)
 {
-    bool was_auto = node->was_auto || is_auto(node);
+    bool was_auto = node->was_auto || spec_is_auto(node);
     replace_value(node, value);
     node->was_auto = was_auto;
 }
 
 static bool same_value(const struct spec_node *a, const struct spec_node *b)
 {
-    bool numbers = (a->kind == NODE_INT || a->kind == NODE_REAL) && (b->kind == NODE_INT || b->kind == NODE_REAL);
-    if (numbers)
-        return (a->kind == NODE_INT ? (double)a->integer : a->real) ==
-               (b->kind == NODE_INT ? (double)b->integer : b->real);
+    if (spec_is_number(a) && spec_is_number(b))
+        return a->real == b->real;
     if (a->kind != b->kind || a->kind == NODE_MAPPING)
         return false;
     if (a->kind == NODE_STRING)
@@ -327,7 +321,7 @@ static void merge(struct spec_context *ctx, struct spec_node *into, struct spec_
         if (!twin) {
             append_child(into, child);
         } else if (yields(child) && twin->kind != NODE_NULL) {
-            twin->was_auto = twin->was_auto || is_auto(child);
+            twin->was_auto = twin->was_auto || spec_is_auto(child);
         } else if (yields(twin)) {
             fill(twin, child);
         } else if (twin->kind == NODE_MAPPING && child->kind == NODE_MAPPING) {

@@ -107,6 +107,10 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
  * is left out; reading goes on, as there may be more errors. */
 void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child);
 
+/* Whether the value is "auto"; whether it is a number, whose value is `real`. node may be NULL. */
+bool spec_is_auto(const struct spec_node *node);
+bool spec_is_number(const struct spec_node *node);
+
 /* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */
 struct spec_node *spec_child(const struct spec_node *node, const char *key);
 

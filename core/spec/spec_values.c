@@ -87,8 +87,7 @@ bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *no
     spec_resolve_plain(&bare);
     if (key->type == KEY_BOOL)
         return bare.kind == NODE_BOOL;
-    return (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REAL_PAIR) &&
-           (bare.kind == NODE_INT || bare.kind == NODE_REAL);
+    return (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REAL_PAIR) && spec_is_number(&bare);
 }
 
 static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
@@ -118,7 +117,7 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
 /* Whether a value breaks an upper limit that is too high to be worth a word otherwise. */
 static bool is_too_high(const struct spec_key *key, const struct spec_node *node)
 {
-    const double value = node->kind == NODE_INT ? (double)node->integer : node->kind == NODE_REAL ? node->real : 0;
+    const double value = spec_is_number(node) ? node->real : 0;
     return value > key->max && key->max < 0x1p63; /* above, it is no int64 in any case */
 }
 
@@ -156,10 +155,9 @@ static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key
 {
     if (node->kind == NODE_REAL && !node->finite)
         return wrong(ctx, key, node, "a finite number");
-    double value = node->kind == NODE_INT ? (double)node->integer : node->real;
-    if ((node->kind != NODE_INT && node->kind != NODE_REAL) || !in_range(key, value))
+    if (!spec_is_number(node) || !in_range(key, node->real))
         return wrong(ctx, key, node, expected_number(ctx, key, node));
-    return json_real(value);
+    return json_real(node->real);
 }
 
 static json_t *convert_pair(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -180,7 +178,7 @@ static json_t *convert_size(struct spec_context *ctx, const struct spec_key *key
 {
     char text[SIZE_TEXT_MAX];
     int64_t bytes;
-    bool scalar = node->kind == NODE_STRING || node->kind == NODE_INT || node->kind == NODE_REAL;
+    bool scalar = node->kind == NODE_STRING || spec_is_number(node);
     if (!scalar || !size_parse(node->text, &bytes))
         return wrong(ctx, key, node, "a size such as 300MiB or 80GiB");
     return json_string(size_format(bytes, text));
@@ -190,7 +188,7 @@ static json_t *convert_size(struct spec_context *ctx, const struct spec_key *key
 static json_t *convert_string(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
                               const char *expected)
 {
-    bool number = node->plain && (node->kind == NODE_INT || node->kind == NODE_REAL);
+    bool number = node->plain && spec_is_number(node);
     if ((node->kind != NODE_STRING && !number) || !*node->text)
         return wrong(ctx, key, node, expected);
     const char *text = key->flags & KEY_PATH ? spec_home_path(ctx, key->path, node) : node->text;
