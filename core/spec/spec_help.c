@@ -157,25 +157,23 @@ static const char *const resume_names[] = {
     [RESUME_SILENT] = "-", [RESUME_NOTICE] = "notice", [RESUME_CONTENTS] = "contents", [RESUME_ERROR] = "error"};
 
 /* "integer 0 to 3", "number above 0", "AdamW, Adam", "or auto" */
-static void describe_type(const struct spec_key *key, char *text, size_t size)
+static void print_type(FILE *out, const struct spec_key *key)
 {
-    size_t used = 0;
-    text[0] = 0;
-    if (key->type == KEY_CHOICE) {
-        for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-            if (choice->verdict == VERDICT_USED)
-                used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", choice->name);
-    } else {
-        used += (size_t)snprintf(text, size, "%s", type_names[key->type]);
-    }
-    if (key->min < key->max && (key->max >= 1e15 || key->flags & KEY_ABOVE_MIN))
-        used += (size_t)snprintf(text + used, size - used, key->flags & KEY_ABOVE_MIN ? " above %.15g" : " from %.15g",
-                                 key->min);
+    const char *glue = "";
+    if (key->type != KEY_CHOICE)
+        fputs(type_names[key->type], out);
+    for (const struct spec_choice *choice = key->choices; key->type == KEY_CHOICE && choice->name; choice++)
+        if (choice->verdict == VERDICT_USED) {
+            fprintf(out, "%s%s", glue, choice->name);
+            glue = ", ";
+        }
+    const bool above = key->flags & KEY_ABOVE_MIN;
+    if (key->min < key->max && (key->max >= 1e15 || above))
+        fprintf(out, " %s %.15g", above ? "above" : "from", key->min);
     else if (key->min < key->max)
-        used += (size_t)snprintf(text + used, size - used, " %.15g to %.15g", key->min, key->max);
+        fprintf(out, " %.15g to %.15g", key->min, key->max);
     if (key->flags & KEY_AUTO)
-        used += (size_t)snprintf(text + used, size - used, ", or auto");
-    ASSERT(used < size);
+        fputs(", or auto", out);
 }
 
 /* The schedules or optimizers that have a parameter, "WarmupLR, WarmupDecayLR". */
@@ -218,14 +216,13 @@ static void print_wrapped(FILE *out, const char *text)
 
 static void print_used(FILE *out)
 {
-    char type[256];
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         if (key->type == KEY_SECTION || key->verdict != VERDICT_USED || key->type == KEY_ALIAS)
             continue;
-        describe_type(key, type, sizeof type);
-        fprintf(out, "%s  (%s; %s%s)\n", key->path, type, key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "" : "default ",
-                describe_default(key));
+        fprintf(out, "%s  (", key->path);
+        print_type(out, key);
+        fprintf(out, "; %s%s)\n", key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "" : "default ", describe_default(key));
         if (key->schedules || key->optimizers) {
             fputs("        for ", out);
             print_types(out, key);
@@ -277,7 +274,6 @@ static void markdown_used(FILE *out)
 {
     const char *open = NULL; /* the top-level section whose table is open; "": keys at top level */
     size_t open_length = 0;
-    char type[256];
     fputs("## Keys\n", out);
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
@@ -285,22 +281,20 @@ static void markdown_used(FILE *out)
             continue;
         size_t length = strchr(key->path, '.') ? strcspn(key->path, ".") : 0;
         if (!open || length != open_length || strncmp(open, key->path, length) != 0) {
-            if (length) {
-                const char *name = key->path;
-                int shown = (int)length;
-                const struct spec_key *section = key;
-                while (section->type != KEY_SECTION || strlen(section->path) != length)
-                    section--;
-                fprintf(out, "\n### %.*s: %s\n\n", shown, name, section->help);
-            } else {
+            const struct spec_key *section = key;
+            while (length && (section->type != KEY_SECTION || strlen(section->path) != length))
+                section--;
+            if (length)
+                fprintf(out, "\n### %s: %s\n\n", section->path, section->help);
+            else
                 fputs("\n### At top level: sizes of batches, clipping, output\n\n", out);
-            }
             fputs("| key | value | default | resume | |\n|---|---|---|---|---|\n", out);
             open = key->path;
             open_length = length;
         }
-        describe_type(key, type, sizeof type);
-        fprintf(out, "| `%s` | %s | %s | %s | ", key->path, type, describe_default(key), resume_names[key->resume]);
+        fprintf(out, "| `%s` | ", key->path);
+        print_type(out, key);
+        fprintf(out, " | %s | %s | ", describe_default(key), resume_names[key->resume]);
         print_types(out, key);
         fputs(key->schedules || key->optimizers ? ": " : "", out);
         print_cell(out, key->help);

@@ -26,23 +26,19 @@
 
 struct reader {
     struct spec_context *ctx;
-    int source;
     const char *text, *end, *at; /* at: the next byte */
-    const char *mark;            /* the place that line and column belong to */
-    int line, column, depth, num_nodes;
+    const char *mark;            /* whose place is pos */
+    struct spec_pos pos;
+    int depth, num_nodes;
 };
 
 static struct spec_pos here(struct reader *r)
 {
-    for (; r->mark < r->at; r->mark++) {
-        if (*r->mark == '\n') {
-            r->line++;
-            r->column = 1;
-        } else if (((unsigned char)*r->mark & 0xc0) != 0x80) {
-            r->column++;
-        }
+    if (r->mark < r->at) {
+        spec_pos_advance(&r->pos, r->mark, r->at);
+        r->mark = r->at;
     }
-    return (struct spec_pos){r->source, r->line, r->column};
+    return r->pos;
 }
 
 #define FAIL_AT(r, pos, ...)                                                \
@@ -347,7 +343,7 @@ static bool read_file(struct reader *r, struct spec_node **root)
     if (!skip_blank(r))
         return false;
     if (r->at == r->end) {
-        spec_error(r->ctx, (struct spec_pos){r->source, 1, 1},
+        spec_error(r->ctx, (struct spec_pos){r->pos.source, 1, 1},
                    "the file is empty; hint: --deepspeed takes a DeepSpeed configuration in JSON");
         return false;
     }
@@ -366,7 +362,7 @@ static bool read_file(struct reader *r, struct spec_node **root)
 
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size)
 {
-    struct reader r = {.ctx = ctx, .source = source, .line = 1, .column = 1};
+    struct reader r = {.ctx = ctx, .pos = {source, 1, 1}};
     r.text = r.at = r.mark = text;
     r.end = text + size;
     struct spec_node *root = NULL;

@@ -35,9 +35,7 @@ static bool offloads(const struct spec_node *device)
 /* The place of the later of two nodes, for a message about both. */
 static struct spec_pos later_pos(const struct spec_node *a, const struct spec_node *b)
 {
-    struct spec_pos p = a->key_pos, q = b->key_pos;
-    bool after = p.source != q.source ? p.source > q.source : p.line != q.line ? p.line > q.line : p.column > q.column;
-    return after ? p : q;
+    return spec_pos_compare(a->key_pos, b->key_pos) > 0 ? a->key_pos : b->key_pos;
 }
 
 /* A key whose value other keys do not allow. */

@@ -125,16 +125,28 @@ const char *spec_show(struct spec_context *ctx, const char *text)
     return spec_arena_copy(ctx->arena, shown, strlen(shown));
 }
 
+int spec_pos_compare(struct spec_pos a, struct spec_pos b)
+{
+    return a.source != b.source ? a.source - b.source : a.line != b.line ? a.line - b.line : a.column - b.column;
+}
+
+void spec_pos_advance(struct spec_pos *pos, const char *from, const char *to)
+{
+    for (const char *c = from; c < to; c++) {
+        if (*c == '\n') {
+            pos->line++;
+            pos->column = 1;
+        } else if (((unsigned char)*c & 0xc0) != 0x80) {
+            pos->column++;
+        }
+    }
+}
+
 static int problem_compare(const void *left, const void *right)
 {
     const struct spec_problem *a = left, *b = right;
-    if (a->pos.source != b->pos.source)
-        return a->pos.source < b->pos.source ? -1 : 1;
-    if (a->pos.line != b->pos.line)
-        return a->pos.line < b->pos.line ? -1 : 1;
-    if (a->pos.column != b->pos.column)
-        return a->pos.column < b->pos.column ? -1 : 1;
-    return a->order < b->order ? -1 : a->order > b->order;
+    const int order = spec_pos_compare(a->pos, b->pos);
+    return order ? order : a->order - b->order;
 }
 
 void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines)

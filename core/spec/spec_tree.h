@@ -78,6 +78,12 @@ void spec_error(struct spec_context *ctx, struct spec_pos pos, const char *forma
 void spec_notice(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Below 0, 0 or above 0: the order of two places. */
+int spec_pos_compare(struct spec_pos a, struct spec_pos b);
+
+/* Moves a place over the text between two pointers; a column counts characters. */
+void spec_pos_advance(struct spec_pos *pos, const char *from, const char *to);
+
 /* "file:line:column", "file" or "--set a.b.c" */
 const char *spec_pos_text(struct spec_context *ctx, struct spec_pos pos);
 

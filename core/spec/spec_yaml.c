@@ -44,18 +44,10 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
     return text;
 }
 
-/* Line and column, from 1, of a byte offset; a column counts characters. */
 static struct spec_pos offset_pos(int source, const char *text, size_t size, size_t offset)
 {
     struct spec_pos pos = {source, 1, 1};
-    for (size_t i = 0; i < offset && i < size; i++) {
-        if (text[i] == '\n') {
-            pos.line++;
-            pos.column = 1;
-        } else if (((unsigned char)text[i] & 0xc0) != 0x80) {
-            pos.column++;
-        }
-    }
+    spec_pos_advance(&pos, text, text + (offset < size ? offset : size));
     return pos;
 }
 
