@@ -111,22 +111,13 @@ const char *spec_hint_unknown(struct spec_context *ctx, const char *section, con
 
 /* ---- known keys ---------------------------------------------------------- */
 
-/* Whether ztrain has the optimizer or schedule of this name; true for keys of other types. */
-static bool is_available(const struct spec_key *type, const char *name)
-{
-    for (const struct spec_choice *choice = type->choices; choice && choice->name; choice++)
-        if (spec_choice_is(type, choice, name))
-            return choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS;
-    return !type->choices;
-}
-
 const char *spec_hint_section(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const char *member = node->kind == NODE_STRING && !spec_is_auto(node) ? "type" : "enabled";
     const struct spec_key *inner = spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member));
     if (!inner || (node->kind != NODE_STRING && node->kind != NODE_BOOL))
         return "--help-spec lists them";
-    bool available = is_available(inner, node->text);
+    bool available = spec_choice_is_available(inner, node->text);
     return spec_arena_printf(ctx->arena, "write %s: {%s: %s}%s", key->path, member,
                              available ? spec_show(ctx, node->text) : inner->fallback,
                              available ? "" : ", or another one that --help-spec lists");

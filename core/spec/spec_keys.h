@@ -130,6 +130,9 @@ bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *no
 /* Whether `text` names this choice of a row. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);
 
+/* Whether ztrain has the choice of this name, under it or another; true for keys without choices. */
+bool spec_choice_is_available(const struct spec_key *key, const char *text);
+
 /* KEY_SOURCES (spec_sources.c): whether the list is a mixture; its value as JSON, as spec_key_convert(); the fields
  * data.train, data.amount and data.amounts of a spec from JSON, and their JSON (new reference), NULL: unset. */
 bool spec_sources_is_mixture(const struct spec_node *node);

@@ -45,20 +45,21 @@ bool spec_key_applies(const struct spec_full *full, const struct spec_key *key)
            (!key->optimizers || key->optimizers & 1u << full->spec.optimizer.type);
 }
 
+bool spec_choice_is_available(const struct spec_key *key, const char *text)
+{
+    for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++)
+        if (spec_choice_is(key, choice, text))
+            return choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS;
+    return !key->choices;
+}
+
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section)
 {
-    const char *type_path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
-                            : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
-                                                                       : NULL;
-    const struct spec_node *type = type_path ? spec_find(root, type_path) : NULL;
-    if (!type || type->kind != NODE_STRING)
-        return false;
-    const struct spec_key *key = spec_key_find(type_path);
-    for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-        if ((choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS) &&
-            spec_choice_is(key, choice, type->text))
-            return false;
-    return true;
+    const char *path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
+                       : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
+                                                                  : NULL;
+    const struct spec_node *type = path ? spec_find(root, path) : NULL;
+    return type && type->kind == NODE_STRING && !spec_choice_is_available(spec_key_find(path), type->text);
 }
 
 /* ---- node to JSON -------------------------------------------------------- */
