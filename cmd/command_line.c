@@ -6,22 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *nearest_name(const char *word, const char *const *names, size_t count)
-{
-    char name[64];
-    const char *start = word + strspn(word, "-"), *nearest = NULL;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
-    int least = edit_distance_limit(name) + 1;
-    for (size_t i = 0; i < count; i++) {
-        int distance = edit_distance(name, names[i]);
-        if (distance < least) {
-            least = distance;
-            nearest = names[i];
-        }
-    }
-    return nearest;
-}
-
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err)
 {

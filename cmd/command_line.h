@@ -44,10 +44,6 @@ const struct option_row *option_find(const struct option_row *rows, size_t count
 enum status option_take_value(const struct option_row *row, int argc, char **argv, int *i, const char **value,
                               struct error *err);
 
-/* The one of `names` whose spelling is nearest to `word`, if it is near enough to be meant; else NULL. Dashes at
- * the beginning and "=VALUE" at the end of `word` do not count. */
-const char *nearest_name(const char *word, const char *const *names, size_t count);
-
 /* Sets "unknown option 'WORD'", with the nearest one or "ztrain COMMAND --help" as the hint ("": ztrain's own). */
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err);

@@ -3,6 +3,7 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/supervise/supervise.h"
+#include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/simulate/op_estimate.h"

@@ -10,7 +10,7 @@
  *     transport_network.c                   transport between nodes: TCP
  *     transport_simulated.c                 transport of a simulation: takes time on a clock
  *     comm_share.c                          shared segments
- *     control_channel.c                     the control operations: barrier, exchange, sum, broadcast
+ *     host_collectives.c                     the control operations: barrier, exchange, sum, broadcast
  *     comm_status.c                         the job's status; how ranks meet in an operation
  *
  * Below them: comm/control. */
@@ -93,7 +93,7 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
 
 /* Publishes this rank's operation on the channel, waits for all ranks that share it (data: this node's; control: all)
  * and compares. The operations of these ranks are left in `peers`, in their order (NULL: not wanted). */
-enum status comm_start_operation(struct comm *comm, enum control_channel channel, const struct control_op *own,
+enum status comm_start_operation(struct comm *comm, enum host_collectives channel, const struct control_op *own,
                                  struct control_op *peers);
 /* Arrives on the data channel and waits for this node's ranks. */
 enum status comm_op_barrier(struct comm *comm, enum op_kind kind);

@@ -26,7 +26,7 @@ void comm_abort(struct comm *comm, const struct error *err)
 }
 
 /* Arrives on a channel and waits until all ranks that share it have arrived as often. */
-static enum status arrive_and_wait(struct comm *comm, enum control_channel channel, enum op_kind kind)
+static enum status arrive_and_wait(struct comm *comm, enum host_collectives channel, enum op_kind kind)
 {
     uint32_t count = comm->arrivals[channel] = control_arrive(comm->control, channel);
     if (channel == CHANNEL_DATA)
@@ -39,7 +39,7 @@ enum status comm_op_barrier(struct comm *comm, enum op_kind kind)
     return arrive_and_wait(comm, CHANNEL_DATA, kind);
 }
 
-enum status comm_start_operation(struct comm *comm, enum control_channel channel, const struct control_op *own,
+enum status comm_start_operation(struct comm *comm, enum host_collectives channel, const struct control_op *own,
                                  struct control_op *peers)
 {
     struct control_block *block = comm->control->block;

@@ -3,6 +3,7 @@
 #include "core/edit_distance.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_NAME = 64 };
@@ -36,4 +37,20 @@ int edit_distance(const char *a, const char *b)
 int edit_distance_limit(const char *text)
 {
     return min_int(1 + (int)strlen(text) / 4, 4);
+}
+
+const char *nearest_name(const char *word, const char *const *names, size_t count)
+{
+    char name[64];
+    const char *start = word + strspn(word, "-"), *nearest = NULL;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
+    int least = edit_distance_limit(name) + 1;
+    for (size_t i = 0; i < count; i++) {
+        int distance = edit_distance(name, names[i]);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
 }

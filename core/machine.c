@@ -199,6 +199,16 @@ uint64_t machine_process_room(void)
     return mapped < data ? mapped : data;
 }
 
+int64_t machine_resident_bytes(void)
+{
+    long long total, resident;
+    FILE *file = memory_fopen("/proc/self/statm", "re");
+    int n = file ? fscanf(file, "%lld %lld", &total, &resident) : 0;
+    if (file)
+        fclose(file);
+    return n == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
 /* ---- CPUs ---------------------------------------------------------------- */
 
 int machine_cores_online(void)

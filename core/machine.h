@@ -33,6 +33,9 @@ uint64_t machine_memory_kills(const char *root);
  * there is none. */
 uint64_t machine_process_room(void);
 
+/* Bytes of this process in memory; 0: unknown. */
+int64_t machine_resident_bytes(void);
+
 /* The state of a process as in proc(5): 'T' if it is stopped or traced, 'X' if it has ended or /proc does not show it,
  * '?' if that cannot be read. *began: its start in clock ticks since the boot, as pids are reused; 0: /proc does not
  * show it. */

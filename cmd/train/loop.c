@@ -26,6 +26,7 @@
 #include "core/clock.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "gpu/phase_times.h"
 
@@ -115,16 +116,6 @@ static enum status train_step(struct run *run, bool *broken_off, struct error *e
 
 /* ---- a step's results ---------------------------------------------------- */
 
-static int64_t resident_bytes(void)
-{
-    long long total, resident;
-    FILE *file = memory_fopen("/proc/self/statm", "re");
-    int n = file ? fscanf(file, "%lld %lld", &total, &resident) : 0;
-    if (file)
-        fclose(file);
-    return n == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
-}
-
 static void warn_of_skipped_step(const struct run *run, const struct zero_result *result)
 {
     char where[160] = "", who[64] = "", scale[96] = "";
@@ -200,7 +191,7 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     m->grad_norm = run_number(result->grad_norm);
     m->skipped = result->skipped;
     m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
-    m->memory_host = resident_bytes();
+    m->memory_host = machine_resident_bytes();
     double now = seconds_now(), start = fmax(pending->start, run->collected_at);
     run->collected_at = now;
     m->seconds.step = now - start;

@@ -481,13 +481,13 @@ void control_bell_wait(struct control *control, uint32_t seen, double seconds)
     atomic_store(&block->bell_waiters, 0);
 }
 
-static void wake_waiters(struct control_rank *entry, enum control_channel channel)
+static void wake_waiters(struct control_rank *entry, enum host_collectives channel)
 {
     if (atomic_load(&entry->waiters[channel]))
         futex(&entry->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
 }
 
-uint32_t control_arrive(struct control *control, enum control_channel channel)
+uint32_t control_arrive(struct control *control, enum host_collectives channel)
 {
     struct control_rank *own = &control->block->ranks[control->rank];
     uint32_t count = atomic_fetch_add(&own->arrivals[channel], 1) + 1;
@@ -497,7 +497,7 @@ uint32_t control_arrive(struct control *control, enum control_channel channel)
     return count;
 }
 
-void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
+void control_arrival_wait(struct control *control, int rank, enum host_collectives channel, uint32_t seen,
                           double seconds)
 {
     struct control_rank *entry = &control->block->ranks[rank];

@@ -34,7 +34,7 @@
 
 enum { CONTROL_SLOT_BYTES = 65536, CONTROL_STAGING_BYTES = 1 << 20 };
 
-enum control_channel { CHANNEL_DATA, CHANNEL_CONTROL, CHANNEL_COUNT };
+enum host_collectives { CHANNEL_DATA, CHANNEL_CONTROL, CHANNEL_COUNT };
 
 /* RANK_CLOSED: it left in order (comm_close); RANK_DEAD: it ended otherwise, as supervisor or agent saw */
 enum rank_state { RANK_ABSENT, RANK_JOINED, RANK_CLOSED, RANK_DEAD };
@@ -151,11 +151,11 @@ struct flight_ring *control_flight_ring(const struct control *control, int local
 /* ---- arriving ------------------------------------------------------------ */
 
 /* Counts this rank's arrival on a channel and wakes the ranks that wait for it. Returns the count. */
-uint32_t control_arrive(struct control *control, enum control_channel channel);
+uint32_t control_arrive(struct control *control, enum host_collectives channel);
 
 /* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait_all().
  */
-void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
+void control_arrival_wait(struct control *control, int rank, enum host_collectives channel, uint32_t seen,
                           double seconds);
 
 /* ---- waiting: control_wait.c --------------------------------------------- */
@@ -165,8 +165,9 @@ void control_arrival_wait(struct control *control, int rank, enum control_channe
 
 /* Waits until all peers, or those of this node, have arrived `target` times. `what` names this rank's operation for
  * messages. Returns STATUS_OK, or the job's failure (control_status has the text). */
-enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what);
-enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what);
+enum status control_wait_all(struct control *control, enum host_collectives channel, uint32_t target, const char *what);
+enum status control_wait_node(struct control *control, enum host_collectives channel, uint32_t target,
+                              const char *what);
 
 /* After the job has failed and control_leave(): waits until this rank may end. true: all ranks have left or are gone,
  * or a lower rank has left as well and waits for the rest (a node's first rank, whose agent passes the news on, also

@@ -25,7 +25,7 @@ static inline void cpu_relax(void)
 #endif
 }
 
-static enum status wait_for(struct control *control, enum control_channel channel, int peer, uint32_t target,
+static enum status wait_for(struct control *control, enum host_collectives channel, int peer, uint32_t target,
                             const char *what)
 {
     struct control_block *block = control->block;
@@ -49,7 +49,7 @@ static enum status wait_for(struct control *control, enum control_channel channe
     }
 }
 
-enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what)
+enum status control_wait_all(struct control *control, enum host_collectives channel, uint32_t target, const char *what)
 {
     for (int r = 0; r < (int)control->block->world; r++)
         if (r != control->rank)
@@ -57,7 +57,7 @@ enum status control_wait_all(struct control *control, enum control_channel chann
     return STATUS_OK;
 }
 
-enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what)
+enum status control_wait_node(struct control *control, enum host_collectives channel, uint32_t target, const char *what)
 {
     for (int i = 0; i < control->local_world; i++)
         if (control->locals[i] != control->rank)
@@ -73,7 +73,7 @@ static bool rank_is_gone(struct control *control, int rank)
     uint32_t state = atomic_load(&entry->state);
     if (state == RANK_CLOSED || state == RANK_DEAD)
         return true;
-    if ((control->block->ranks[rank].node == control->node))
+    if (control->block->ranks[rank].node == control->node)
         return control_process_gone(control, entry->local_rank);
     return atomic_load(&control->block->ranks[control->agents[entry->node]].condition) == NODE_ENDED;
 }

@@ -129,7 +129,7 @@ static bool job_end(struct job *job)
     return good;
 }
 
-/* A control operation as control_channel.c does it: the turn-th (from 0) of this rank. */
+/* A control operation as host_collectives.c does it: the turn-th (from 0) of this rank. */
 static enum status exchange(struct control *control, uint32_t turn, const void *own, size_t bytes)
 {
     struct control_block *block = control->block;

@@ -1,4 +1,4 @@
-/* control_channel.c: the control channel: small values in host memory, exchanged through slots.
+/* host_collectives.c: the control channel: small values in host memory, exchanged through slots.
  *
  * The k-th control operation uses slot k mod 2 of each rank: a rank writes slot k+2 only after all ranks have arrived
  * at k+1, and they arrive there only after they have read slot k. The slots of ranks on other nodes are filled by the
