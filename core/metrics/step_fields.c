@@ -6,15 +6,15 @@
 
 /* clang-format off */
 const struct step_field step_fields[STEP_FIELDS] = {
-    [STEP_NUMBER] = {"", "step", STEP_TYPE_INTEGER, AT(step)},
-    [STEP_EPOCH] = {"", "epoch", STEP_TYPE_INTEGER, AT(epoch)},
+    [STEP_NUMBER] = {"", "step", STEP_TYPE_INTEGER, AT(step), .curve = false},
+    [STEP_EPOCH] = {"", "epoch", STEP_TYPE_INTEGER, AT(epoch), .curve = false},
     [STEP_LOSS] = {"", "loss", STEP_TYPE_EXACT, AT(loss), .curve = true, .order = 1, .tag = "Train/Samples/train_loss"},
     [STEP_GRAD_NORM] = {"", "grad_norm", STEP_TYPE_EXACT, AT(grad_norm), .curve = true, .order = 4, .tag = "Train/Samples/grad_norm"},
     [STEP_LR] = {"", "lr", STEP_TYPE_EXACT, AT(lr), .curve = true, .order = 2, .tag = "Train/Samples/lr"},
     [STEP_LOSS_SCALE] = {"", "loss_scale", STEP_TYPE_EXACT, AT(loss_scale), .curve = true, .order = 3, .tag = "Train/Samples/loss_scale"},
-    [STEP_SKIPPED] = {"", "skipped", STEP_TYPE_FLAG, AT(skipped)},
-    [STEP_TOKENS] = {"", "tokens", STEP_TYPE_INTEGER, AT(tokens)},
-    [STEP_TARGETS] = {"", "targets", STEP_TYPE_INTEGER, AT(targets)},
+    [STEP_SKIPPED] = {"", "skipped", STEP_TYPE_FLAG, AT(skipped), .curve = false},
+    [STEP_TOKENS] = {"", "tokens", STEP_TYPE_INTEGER, AT(tokens), .curve = false},
+    [STEP_TARGETS] = {"", "targets", STEP_TYPE_INTEGER, AT(targets), .curve = false},
     [STEP_RATE] = {"", "tokens_per_s", STEP_TYPE_ROUGH, AT(tokens_per_s), .curve = true, .order = 5, .tag = "Train/Samples/tokens_per_s"},
     [STEP_MFU] = {"", "mfu", STEP_TYPE_SHARE, AT(mfu), .curve = true, .order = 6, .tag = "Train/Samples/mfu"},
     [STEP_DEVICE] = {"memory_bytes", "device", STEP_TYPE_INTEGER, AT(memory_device), .curve = true},
