@@ -2,7 +2,6 @@
  * (transport_host.c), that of a GPU that is attached (transport_gpu.c), or a simulation's (transport_simulated.c). */
 #include "comm/comm_internal.h"
 #include "comm/comm_log.h"
-#include "comm/transport_gpu.h"
 #include "gpu/spans.h"
 
 static void count_op(const struct data_op *op)

@@ -182,8 +182,8 @@ enum status zero_collect(struct zero *zero, struct zero_result *result, struct e
  *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients
  *   stage 2   gather all parameters; reduce all gradients in each micro-batch
- *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its slot: see
- * zero_gather_reduce.c
+ *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its slot
+ *             (zero_gather_reduce.c)
  *
  * With Muon the blocks' updates in bf16 are gathered once (before they are orthogonal, at stage 0 after that) and
  * reduced once as well. */

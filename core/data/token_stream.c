@@ -16,7 +16,6 @@
 #include "core/round_up.h"
 #include "core/thread.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
