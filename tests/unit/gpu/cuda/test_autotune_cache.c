@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-static char folder[] = "/tmp/ztrain-gemm-cache-XXXXXX";
+static char folder[] = "/tmp/ztrain-autotune-cache-XXXXXX";
 
 static int make_folder(void **state)
 {
