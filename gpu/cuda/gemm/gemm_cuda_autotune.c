@@ -106,7 +106,8 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
 
 /* ---- the whole op -------------------------------------------------------- */
 
-/* A copy of the op with pointers into scratch memory. */
+/* A copy of the op with pointers into scratch memory, whatever the announced ones are: an op lacks an optional tensor
+ * if its announced pointer is NULL. */
 struct op_trial {
     struct gemm_plan *plan; /* of the product with the epilogue */
     struct linear_fwd_args fwd;
@@ -143,15 +144,11 @@ static void describe_op(const void *op, int candidate, char *text, size_t size)
         snprintf(text + n, size - (size_t)n, " with %s as its epilogue", epilogues[t->plan->key.epilogue]);
 }
 
-/* Adds a tensor, unless the op lacks it: its announced pointer is NULL. One way rounds once where the other rounds up
- * to three times, sums have other orders, and the library's tanh has about 11 bits. */
+/* One way rounds once where the other rounds up to three times, sums have other orders, and the library's tanh has
+ * about 11 bits. */
 static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t width,
                        int64_t ld, const char *name)
 {
-    void *announced;
-    memcpy(&announced, pointer, sizeof announced);
-    if (!announced)
-        return;
     const int64_t sampled = SAMPLE_BYTES / (ld * (int64_t)dtype_size(dtype));
     p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer,
                                                             .dtype = dtype,
@@ -171,10 +168,13 @@ static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const stru
     t->op.fwd = a;
     add_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
     add_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
-    add_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
+    if (a->bias)
+        add_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
     add_tensor(p, &a->y, a->y_dtype, a->M, a->N, a->ld_y ? a->ld_y : a->N, "y");
-    add_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
-    add_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
+    if (a->aux)
+        add_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
+    if (a->gated)
+        add_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
     return 0;
 }
 
@@ -185,10 +185,13 @@ static size_t add_bwd_input(struct op_trial *t, struct autotune_problem *p, cons
     t->op.bwd_input = a;
     add_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
     add_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
-    add_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
+    if (a->gelu_aux)
+        add_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
     add_tensor(p, &a->dx, a->dtype, a->M, a->K, a->K, a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
-    add_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
-    add_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
+    if (a->dbias)
+        add_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
+    if (a->gate_up)
+        add_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
     return a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
 }
 
@@ -200,7 +203,8 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
     add_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
     add_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
     add_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
-    add_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
+    if (a->dbias)
+        add_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
     return a->dbias ? cuda_bias_sums_bytes(a) : 0;
 }
 
