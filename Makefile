@@ -120,7 +120,8 @@ ifeq ($(SANITIZE),fuzzer)
 LIB_SOURCES := $(filter-out gpu/% comm/zero/% comm/launch/%,$(LIB_SOURCES))
 endif
 
-LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o) $(CU_SOURCES:%.cu=$(BUILD)/obj/%.o)
+# The kernels come first: nvcc takes longest.
+LIB_OBJECTS = $(CU_SOURCES:%.cu=$(BUILD)/obj/%.o) $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o)
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
 UNIT_TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(UNIT_SOURCES)))
 FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -175,9 +176,9 @@ $(BUILD)/libztrain.a: $(LIB_OBJECTS)
 	@rm -f $@
 	$(Q)ar rcs $@ $^
 
-$(BUILD)/ztrain: $(CMD_OBJECTS) $(BUILD)/libztrain.a
+$(BUILD)/ztrain: $(BUILD)/libztrain.a $(CMD_OBJECTS)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $(CMD_OBJECTS) $< $(LDLIBS_ALL) -o $@
 
 # A test is found by its name, whatever room of tests/unit it is in.
 UNIT_OBJECTS = $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SOURCES) $(wildcard tests/bench/bench_*.c))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the C test programs of a build, each with a time limit: tests/run-unit.sh [BUILD [PATTERN]]
-# It runs twice as many at a time as there are cores, as many of them wait. It prints the output of a program that failed, one line with
+# It runs twice as many at a time as there are cores, as many of them wait, the longest first. It prints the output of a program that failed, one line with
 # its seconds for one that passed, and 'N passed, M failed' last.
 # UNIT_REPEATS=N in the environment: up to N programs that failed run once more, alone. Their first output is printed whatever becomes
 # of them, and a line 'failed once, was repeated: NAME', which scripts/parts.sh repeats at the end.
@@ -30,11 +30,15 @@ run() {
     echo "$good $bad" >"$results/$name.count"
 }
 
-programs=()
+longest=(transformer comm zero_frozen checkpoint checkpoint_damage zero_offload_precision zero_nvme launchers)
+programs=() others=()
 for program in "$build"/tests/$pattern; do
     case $program in *.d) continue ;; esac
-    [ ! -x "$program" ] || programs+=("$program")
+    [ -x "$program" ] || continue
+    name=$(basename "$program")
+    [[ " ${longest[*]} " == *" ${name#test_} "* ]] && programs+=("$program") || others+=("$program")
 done
+programs+=(${others[@]+"${others[@]}"})
 [ ${#programs[@]} -gt 0 ] || { echo "no test programs in $build/tests; hint: make all-tests" && echo "0 passed, 1 failed" && exit 1; }
 
 for program in "${programs[@]}"; do
