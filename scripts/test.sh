@@ -57,13 +57,14 @@ find_python() {
 scripts/install-deps.sh --test --quiet || exit 1
 find_python || { echo "test.sh: no Python here has pytest; hint: scripts/install-deps.sh --test" && exit 1; }
 
-# The whole-program tests, in three thirds side by side, because much of their time is waiting. Arguments: pytest's.
+# The whole-program tests, in four quarters side by side, because much of their time is waiting. Arguments: pytest's.
 program() {
     local tests=("$python" -m pytest -q -p no:cacheprovider "$@" tests/program)
-    part_parallel program-1 1800 "${tests[@]}" --shard 1/3
-    part_parallel program-2 1800 "${tests[@]}" --shard 2/3
-    part program-3 1800 "${tests[@]}" --shard 3/3
-    parts_join program-1 program-2
+    part_parallel program-1 1800 "${tests[@]}" --shard 1/4
+    part_parallel program-2 1800 "${tests[@]}" --shard 2/4
+    part_parallel program-3 1800 "${tests[@]}" --shard 3/4
+    part program-4 1800 "${tests[@]}" --shard 4/4
+    parts_join program-1 program-2 program-3
 }
 
 jobs=$(nproc) # of golden runs twice as many go side by side, since ranks wait for one another
