@@ -1,31 +1,54 @@
-/* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, and what `device: auto` would take. Lines of
- * "name  value" under headings. It changes nothing, and reports as unknown what it cannot find out. */
-#include "cmd/doctor.h"
+/* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, how fast its GPU is, and what `device: auto`
+ * would take. Lines of "name  value" under headings. It changes nothing, and reports as unknown what it cannot find
+ * out. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/engine/gpu_test.h"
 #include "cmd/libraries.h"
 #include "comm/launch/bootstrap.h"
+#include "core/clock.h"
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/printable.h"
+#include "core/size_text.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/cpuid.h"
 #include "gpu/cpu/device_cpu.h"
+#include "gpu/cuda/cuda_library_info.h"
+#include "gpu/cuda/nvml.h"
+#include "gpu/device_avoid.h"
 #include "gpu/open/device_open.h"
+#include "gpu/ops.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
-#include <stdbool.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+/* Prints a line "name  text". */
+__attribute__((format(printf, 2, 3))) static void print_line(const char *name, const char *format, ...)
+{
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    printf("  %-16s  %s\n", name, PRINTABLE(text));
+}
+
+static const char *bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
+{
+    return bytes == UINT64_MAX ? "unknown" : size_round((int64_t)bytes, text);
+}
+
 /* ---- small readers ------------------------------------------------------- */
 
 /* The first line of a file without its line end; false if there is none. */
-static bool doctor_read_line(const char *path, char *out, size_t size)
+static bool read_line(const char *path, char *out, size_t size)
 {
     FILE *file = memory_fopen(path, "re");
     if (!file)
@@ -58,9 +81,9 @@ static bool library_opens(const char *name)
     return handle != NULL;
 }
 
-/* ---- chapters ------------------------------------------------------------ */
+/* ---- the machine --------------------------------------------------------- */
 
-/* Prints how fast this CPU multiplies bf16 with each of its instructions, and which of them the device uses. */
+/* How fast this CPU multiplies bf16 with each of its instructions, and which of them the device uses. */
 static void report_bf16(const struct device *device)
 {
     struct cpu_kernels has;
@@ -69,12 +92,12 @@ static void report_bf16(const struct device *device)
     char text[CPU_BF16_TEXT];
     const struct cpu_kernels *used = device_cpu_kernels(device);
     if (cpu_kernels_detect(&has, &err) != STATUS_OK) {
-        doctor_line("bf16 products", "%s", err.text);
+        print_line("bf16 products", "%s", err.text);
         return;
     }
     cpu_bf16_measure(&has, &rates);
-    doctor_line("bf16 products", "%s; in use: %s%s", cpu_bf16_rates_text(&rates, text), used->amx_bf16 ? "amx, " : "",
-                cpu_bf16_name(used->bf16));
+    print_line("bf16 products", "%s; in use: %s%s", cpu_bf16_rates_text(&rates, text), used->amx_bf16 ? "amx, " : "",
+               cpu_bf16_name(used->bf16));
 }
 
 static void report_cpu(void)
@@ -82,21 +105,21 @@ static void report_cpu(void)
     struct cpu_features features;
     cpu_features_detect(&features);
     puts("cpu");
-    doctor_line("model", "%s", features.name);
-    doctor_line("instruction sets", "%s%s%s", cpu_isa_name(features.isa), features.avx512_bf16 ? ", avx512_bf16" : "",
-                features.amx_bf16 ? ", amx_bf16" : "");
-    doctor_line("cores", "%d of %d may be used", machine_cores(), machine_cores_online());
+    print_line("model", "%s", features.name);
+    print_line("instruction sets", "%s%s%s", cpu_isa_name(features.isa), features.avx512_bf16 ? ", avx512_bf16" : "",
+               features.amx_bf16 ? ", amx_bf16" : "");
+    print_line("cores", "%d of %d may be used", machine_cores(), machine_cores_online());
     double quota = machine_cpu_quota("");
     if (quota > 0)
-        doctor_line("cpu time", "limited to %.2f cores by the control group", quota);
+        print_line("cpu time", "limited to %.2f cores by the control group", quota);
 
     struct device *device;
     struct error err;
     if (device_open(DEVICE_CPU, 0, 0, &device, &err) != STATUS_OK) {
-        doctor_line("cpu device", "does not open: %s", err.text);
+        print_line("cpu device", "does not open: %s", err.text);
         return;
     }
-    doctor_line("cpu device", "%s; %d threads", device->detail, device->threads);
+    print_line("cpu device", "%s; %d threads", device->detail, device->threads);
     report_bf16(device);
     device_close(device);
 }
@@ -107,19 +130,13 @@ static void report_memory(void)
     struct machine_memory memory;
     machine_memory("", &memory);
     puts("memory");
-    doctor_line("total", "%s", doctor_bytes(memory.total, total));
-    doctor_line("available", "%s", doctor_bytes(memory.available, available));
+    print_line("total", "%s", bytes_text(memory.total, total));
+    print_line("available", "%s", bytes_text(memory.available, available));
     bool limited = memory.limit != UINT64_MAX;
-    doctor_line("limit", "%s", limited ? doctor_bytes(memory.limit, limit) : "none set by the control group");
-    bool known = doctor_read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
-    doctor_line("huge pages", "transparent: %s; reserved: %" PRId64, known ? text : "unknown",
-                (int64_t)memory.huge_page_count);
-}
-
-static void report_libraries(void)
-{
-    puts("libraries");
-    libraries_print(stdout, "  ", true);
+    print_line("limit", "%s", limited ? bytes_text(memory.limit, limit) : "none set by the control group");
+    bool known = read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
+    print_line("huge pages", "transparent: %s; reserved: %" PRId64, known ? text : "unknown",
+               (int64_t)memory.huge_page_count);
 }
 
 /* The ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */
@@ -128,13 +145,13 @@ static void report_ranks(void)
     struct bootstrap boot;
     struct error err = {.code = STATUS_OK};
     if (bootstrap_init(&boot, &err) != STATUS_OK) {
-        doctor_line("ranks", "refused: %s", err.text);
+        print_line("ranks", "refused: %s", err.text);
         return;
     }
     if (boot.world == 1)
-        doctor_line("ranks", "1: no launcher has started several");
+        print_line("ranks", "1: no launcher has started several");
     else
-        doctor_line("ranks", "this is rank %d of %d (%s)", boot.rank, boot.world, boot.source);
+        print_line("ranks", "this is rank %d of %d (%s)", boot.rank, boot.world, boot.source);
     bootstrap_release(&boot);
 }
 
@@ -143,12 +160,352 @@ static void report_slurm(void)
     char path[4096];
     const char *job = getenv("SLURM_JOB_ID");
     puts("slurm");
-    doctor_line("srun", "%s", find_program("srun", path, sizeof path) ? path : "not found");
-    doctor_line("PMI-2", "%s", library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
-    doctor_line("PMIx", "%s", library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
-    doctor_line("job", "%s", job ? job : "none: not inside a Slurm job");
+    print_line("srun", "%s", find_program("srun", path, sizeof path) ? path : "not found");
+    print_line("PMI-2", "%s", library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
+    print_line("PMIx", "%s", library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
+    print_line("job", "%s", job ? job : "none: not inside a Slurm job");
     report_ranks();
 }
+
+/* ---- the GPU's ceilings -------------------------------------------------- */
+
+enum {
+    SIDE = 8192, /* of the square matrices */
+    REPEATS = 20 /* of each kind of work */
+};
+static const size_t matrix_bytes = (size_t)SIDE * SIDE * sizeof(float), least_memory = (size_t)8 << 30;
+
+/* What is measured, and the memory it works on; all owned. */
+struct bench {
+    struct device *device;
+    struct stream *stream;
+    void *host;        /* matrix_bytes */
+    char *matrices[3]; /* (matrix_bytes) each, in `memory` */
+    char *memory;      /* the matrices, then the stream's workspace */
+    size_t bytes;      /* of memory */
+};
+
+/* Seconds of `repeats` calls of work(argument) on the stream, after one that does not count. */
+static double time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument, int repeats)
+{
+    work(stream, argument);
+    stream_sync(stream);
+    double start = seconds_now();
+    for (int i = 0; i < repeats; i++)
+        work(stream, argument);
+    stream_sync(stream);
+    return seconds_now() - start;
+}
+
+struct copy_work {
+    void *dst, *src;
+    size_t bytes;
+};
+
+static void work_copy(struct stream *stream, void *argument)
+{
+    const struct copy_work *copy = argument;
+    stream_copy(stream, copy->dst, copy->src, copy->bytes);
+}
+
+static void work_product(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->linear_fwd(stream, argument);
+}
+
+/* A large attention; its tensors lie in the three matrices, which hold more than it needs. */
+enum { ATTENTION_SEQUENCES = 4, ATTENTION_LENGTH = 2048, ATTENTION_HEADS = 16, ATTENTION_WIDTH = 128 };
+
+struct attention_work {
+    struct attention_fwd_args fwd;
+    struct attention_bwd_args bwd;
+};
+
+static void describe_attention(struct attention_work *work)
+{
+    const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
+    work->bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16,
+                                            .M = M,
+                                            .H = ATTENTION_HEADS,
+                                            .KV = ATTENTION_HEADS,
+                                            .D = ATTENTION_WIDTH,
+                                            .ld_q = 3 * row,
+                                            .ld_k = 3 * row,
+                                            .ld_v = 3 * row,
+                                            .ld_o = row,
+                                            .ld_dq = 3 * row,
+                                            .ld_dk = 3 * row,
+                                            .ld_dv = 3 * row,
+                                            .scale = 0.0884f,
+                                            .num_seqs = ATTENTION_SEQUENCES,
+                                            .max_seq = ATTENTION_LENGTH};
+    work->fwd = attention_forward_of(&work->bwd);
+}
+
+static void work_attention_fwd(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
+}
+
+static void work_attention_bwd(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->attention_bwd(stream, &((struct attention_work *)argument)->bwd);
+}
+
+static void measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3], int repeats)
+{
+    char how[512];
+    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
+    int32_t starts[ATTENTION_SEQUENCES + 1];
+    for (int i = 0; i <= ATTENTION_SEQUENCES; i++)
+        starts[i] = i * ATTENTION_LENGTH;
+    char *lse = pieces[1] + 2 * out_bytes, *seq_start = lse + work->fwd.M * ATTENTION_HEADS * 4;
+    stream_copy(stream, seq_start, starts, sizeof starts);
+    work->fwd.q = work->bwd.q = pieces[0];
+    work->fwd.k = work->bwd.k = pieces[0] + 2 * row;
+    work->fwd.v = work->bwd.v = pieces[0] + 4 * row;
+    work->bwd.out = work->fwd.out = pieces[1];
+    work->bwd.dout = pieces[1] + out_bytes;
+    work->bwd.lse = work->fwd.lse = (float *)(void *)lse;
+    work->fwd.seq_start = work->bwd.seq_start = (const int32_t *)(void *)seq_start;
+    work->bwd.dq = pieces[2];
+    work->bwd.dk = pieces[2] + 2 * row;
+    work->bwd.dv = pieces[2] + 4 * row;
+    double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * repeats / 1e12;
+    double forward = time_work(stream, work_attention_fwd, work, repeats);
+    double backward = time_work(stream, work_attention_bwd, work, repeats);
+    ops_describe(stream_device(stream), how, sizeof how);
+    print_line("attention bf16", "forward %.1f TFLOP/s, backward %.1f TFLOP/s", flops / forward,
+               2.5 * flops / backward);
+    print_line("", "%s", how);
+}
+
+/* Fills memory with numbers from -1 to 1 as `dtype`, a million of them repeated. Zeros would not do: a GPU multiplies
+ * them faster than anything else, as they need less power. bytes: a multiple of 4 MiB. */
+static void fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
+{
+    const size_t once = (size_t)1 << 20, size = dtype_size(dtype);
+    uint32_t state = 1;
+    for (size_t i = 0; i < once; i++) {
+        state = state * 1664525 + 1013904223; /* Numerical Recipes' generator */
+        float value = (float)(int32_t)state * 0x1p-31f;
+        uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+        memcpy(memory + i * size, dtype == DTYPE_F32 ? (const void *)&value : &half, size);
+    }
+    for (size_t i = once * size; i < bytes; i += once * size)
+        memcpy(memory + i, memory, once * size);
+}
+
+static enum status measure_products(struct bench *bench, enum dtype dtype, struct error *err)
+{
+    struct linear_fwd_args args = {.dtype = dtype,
+                                   .y_dtype = dtype,
+                                   .M = SIDE,
+                                   .N = SIDE,
+                                   .K = SIDE,
+                                   .y = bench->matrices[0],
+                                   .x = bench->matrices[1],
+                                   .w = bench->matrices[2]};
+    struct linear_products products = {.fwd = &args, .num_fwd = 1};
+    TRY(ops_prepare(bench->device, &products, err));
+    fill_with_noise(bench->host, matrix_bytes, dtype);
+    stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
+    stream_copy(bench->stream, bench->matrices[2], bench->host, matrix_bytes);
+    stream_sync(bench->stream); /* before the host's memory is filled again */
+    double rate = 2.0 * SIDE * SIDE * SIDE * REPEATS / time_work(bench->stream, work_product, &args, REPEATS);
+    double peak = bench->device->peak_flops[dtype];
+    char share[64] = "", name[32];
+    if (peak > 0)
+        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 100 * rate / peak, peak / 1e12);
+    snprintf(name, sizeof name, "products %s", dtype_name(dtype));
+    print_line(name, "%.1f TFLOP/s%s", rate / 1e12, share);
+    return STATUS_OK;
+}
+
+static void measure_copies(struct bench *bench)
+{
+    struct copy_work inside = {bench->matrices[0], bench->matrices[1], matrix_bytes},
+                     up = {bench->matrices[0], bench->host, matrix_bytes},
+                     down = {bench->host, bench->matrices[0], matrix_bytes};
+    double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
+    double rate = 2 * bytes / time_work(bench->stream, work_copy, &inside, REPEATS);
+    char share[64] = "";
+    if (peak > 0)
+        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
+    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
+    print_line("copy host to gpu", "%.1f GB/s", bytes / time_work(bench->stream, work_copy, &up, REPEATS));
+    print_line("copy gpu to host", "%.1f GB/s", bytes / time_work(bench->stream, work_copy, &down, REPEATS));
+}
+
+static enum status bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
+{
+    const struct op_limits limits = {.dtype = DTYPE_F32,
+                                     .max_tokens = SIDE,
+                                     .H = ATTENTION_HEADS,
+                                     .KV = ATTENTION_HEADS,
+                                     .D = ATTENTION_WIDTH,
+                                     .max_linear_k = SIDE,
+                                     .max_linear_n = SIDE,
+                                     .max_seqs = ATTENTION_SEQUENCES,
+                                     .max_seq = ATTENTION_LENGTH,
+                                     .attention_fwd = attention->fwd,
+                                     .attention_bwd = attention->bwd};
+    size_t workspace = ops_workspace_bytes(bench->device, &limits);
+    bench->bytes = 3 * matrix_bytes + workspace;
+    TRY(device_alloc_host(bench->device, matrix_bytes, &bench->host, err));
+    TRY(device_alloc(bench->device, bench->bytes, (void **)&bench->memory, err));
+    for (int i = 0; i < 3; i++)
+        bench->matrices[i] = bench->memory + (size_t)i * matrix_bytes;
+    stream_set_workspace(bench->stream, bench->memory + 3 * matrix_bytes, workspace);
+    return STATUS_OK;
+}
+
+static enum status measure_all(struct bench *bench, struct error *err)
+{
+    struct attention_work attention;
+    describe_attention(&attention);
+    TRY(bench_allocate(bench, &attention, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        TRY(measure_products(bench, (enum dtype)dtype, err));
+    fill_with_noise(bench->host, matrix_bytes, DTYPE_BF16);
+    stream_copy(bench->stream, bench->matrices[0], bench->host, matrix_bytes);
+    stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
+    measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
+    measure_copies(bench);
+    return device_check(bench->device, err);
+}
+
+static void report_ceilings(void)
+{
+    struct bench bench = {.device = NULL};
+    struct error err;
+    enum status status;
+    TRY_END(device_open(DEVICE_CUDA, 0, 0, &bench.device, &err));
+    print_line("cuda device", "%s; %s", bench.device->name, bench.device->detail);
+    TRY_END(stream_new(bench.device, STREAM_COMPUTE, &bench.stream, &err));
+    if (bench.device->memory_bytes < least_memory)
+        print_line("ceilings", "not measured: the GPU has less than 8 GiB");
+    else
+        TRY_END(measure_all(&bench, &err));
+end:
+    if (status != STATUS_OK)
+        print_line("cuda device", "fails: %s", err.text);
+    device_free(bench.device, bench.memory, bench.bytes);
+    device_free_host(bench.device, bench.host, matrix_bytes);
+    stream_free(bench.stream);
+    device_close(bench.device);
+}
+
+/* ---- the GPU ------------------------------------------------------------- */
+
+static void report_nvml(void)
+{
+    enum { MOST = 32 };
+    struct nvml_gpu gpus[MOST];
+    char driver[96], why[256], name[16], total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], throttle[128];
+    int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
+    if (count < 0) {
+        print_line("driver", "none found (%s)", why);
+        print_line("", "hint: where there is a GPU, install NVIDIA's driver (nvidia-smi shows it); containers start "
+                       "with --gpus all");
+        return;
+    }
+    print_line("driver", "%s", driver);
+    for (int i = 0; i < count && i < MOST; i++) {
+        const struct nvml_gpu *gpu = &gpus[i];
+        snprintf(name, sizeof name, "gpu %d", i);
+        print_line(name, "%s, %s (%s available)", gpu->name, bytes_text(gpu->memory_total, total),
+                   bytes_text(gpu->memory_free, available));
+        print_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
+                   gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000, gpu->limit_milliwatts / 1000,
+                   nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));
+    }
+}
+
+static void report_cuda_libraries(void)
+{
+#if ZTRAIN_CUDA
+    for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
+        struct cuda_library_info info;
+        cuda_library_describe((enum cuda_library)i, &info);
+        if (info.found)
+            print_line(info.name, "%s (built with %s)  %s", info.version, info.built_with, info.path);
+        else
+            print_line(info.name, "%s", info.why);
+    }
+#endif
+}
+
+static void report_gpu(void)
+{
+    char why[256] = "";
+    puts("gpu");
+    report_nvml();
+    report_cuda_libraries();
+    if (device_cuda_available(why)) {
+        print_line("device: auto", "takes cuda");
+        report_ceilings();
+    } else {
+        print_line("device: auto", "takes cpu (%s)", why);
+        if (!device_cuda_is_built())
+            print_line("", "hint: for GPUs, build ztrain where nvcc is installed");
+    }
+}
+
+/* ---- --gpu-test ---------------------------------------------------------- */
+
+static void print_check(void *context, const char *check, const char *differs)
+{
+    (void)context;
+    printf("  %-24s %s%s\n", check, *differs ? "WRONG: " : "right", differs);
+}
+
+/* Lists the parts that a run does without. They do not end a run, but the test has found a fault. */
+static enum status report_avoided(const struct device *device, unsigned avoid, struct error *err)
+{
+    char names[256] = "";
+    for (unsigned part = 1; part <= DEVICE_PARTS_LAST; part <<= 1) {
+        if (!(avoid & part))
+            continue;
+        print_line("runs do without", "%s", device_part_name(part));
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? " and " : "", device_part_name(part));
+    }
+    if (!avoid)
+        return STATUS_OK;
+    error_set(err, STATUS_DEVICE, "the self-test of %s found wrong results with %s, which runs do without",
+              device->name, names);
+    return error_hint(err, "the GPU, its driver or a library is faulty: runs are right, but slower");
+}
+
+static enum status test_and_print(struct device *device, struct error *err)
+{
+    unsigned avoid;
+    const double start = seconds_now();
+    print_line("gpu", "%s; %s", device->name, device->detail);
+    TRY(gpu_test_run(device, print_check, NULL, &avoid, err));
+    const enum status status = report_avoided(device, avoid, err);
+    print_line("time", "%.1f s", seconds_now() - start);
+    print_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
+    return status;
+}
+
+static enum status test_gpu(struct error *err)
+{
+    struct device *device;
+    char why[256];
+    if (!device_cuda_available(why)) {
+        error_set(err, STATUS_DEVICE, "doctor --gpu-test: there is no GPU to test: %s", why);
+        return error_hint(err, "`ztrain doctor` shows what this machine has");
+    }
+    puts("gpu test");
+    TRY(device_open(DEVICE_CUDA, 0, 0, &device, err));
+    enum status status = test_and_print(device, err);
+    device_close(device);
+    return status;
+}
+
+/* ---- the command --------------------------------------------------------- */
 
 static const char USAGE[] =
     "usage: ztrain doctor [--gpu-test]\n\n"
@@ -166,14 +523,15 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
     if (helped)
         return STATUS_OK;
     if (test)
-        return doctor_test_gpu(err);
+        return test_gpu(err);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));
     report_cpu();
     report_memory();
-    report_libraries();
+    puts("libraries");
+    libraries_print("  ", true);
     report_slurm();
-    doctor_report_gpu();
+    report_gpu();
     return STATUS_OK;
 }

@@ -11,6 +11,7 @@
 #include <link.h>
 #include <pcre2.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -26,6 +27,21 @@ static const char *version_of_xxhash(void)
     return text;
 }
 
+struct path_search {
+    const char *part;
+    char path[PATH_MAX];
+};
+
+static int match_object(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct path_search *search = data;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, search->part))
+        return 0;
+    snprintf(search->path, sizeof search->path, "%s", info->dlpi_name);
+    return 1;
+}
+
 /* liburing 2.4 and later know their version; an earlier one has it in the name of its file. */
 extern int io_uring_major_version(void) __attribute__((weak));
 extern int io_uring_minor_version(void) __attribute__((weak));
@@ -33,9 +49,10 @@ extern int io_uring_minor_version(void) __attribute__((weak));
 static const char *version_of_uring(void)
 {
     static char text[64];
-    char path[PATH_MAX], file[PATH_MAX];
+    struct path_search search = {.part = "liburing"};
+    char file[PATH_MAX];
     const char *so = NULL;
-    if (libraries_path("liburing", path, sizeof path) && realpath(path, file))
+    if (dl_iterate_phdr(match_object, &search) && realpath(search.path, file))
         so = strstr(file, ".so.");
     if (io_uring_major_version && io_uring_minor_version)
         snprintf(text, sizeof text, "%d.%d", io_uring_major_version(), io_uring_minor_version());
@@ -75,41 +92,17 @@ static const struct library_row {
      utf8proc_version},
 };
 
-struct path_search {
-    const char *part;
-    char *out;
-    size_t size;
-};
-
-static int match_object(struct dl_phdr_info *info, size_t size, void *data)
-{
-    (void)size;
-    struct path_search *search = data;
-    if (!info->dlpi_name || !strstr(info->dlpi_name, search->part))
-        return 0;
-    snprintf(search->out, search->size, "%s", info->dlpi_name);
-    return 1;
-}
-
-const char *libraries_path(const char *part, char *out, size_t size)
-{
-    struct path_search search = {part, out, size};
-    return dl_iterate_phdr(match_object, &search) ? out : NULL;
-}
-
-void libraries_print(FILE *out, const char *indent, bool paths)
+void libraries_print(const char *indent, bool paths)
 {
     for (size_t i = 0; i < COUNT_OF(library_table); i++) {
         const struct library_row *row = &library_table[i];
-        char path[4096];
+        struct path_search search = {.part = row->file};
         const char *version = row->version();
-        fprintf(out, "%s%-16s  %s", indent, row->name, version);
+        printf("%s%-16s  %s", indent, row->name, version);
         if (row->built_with && strcmp(row->built_with, version))
-            fprintf(out, " (built with %s)", row->built_with);
-        if (paths) {
-            const char *file = libraries_path(row->file, path, sizeof path);
-            fprintf(out, "  %s", file ? PRINTABLE(file) : "linked statically");
-        }
-        fputc('\n', out);
+            printf(" (built with %s)", row->built_with);
+        if (paths)
+            printf("  %s", dl_iterate_phdr(match_object, &search) ? PRINTABLE(search.path) : "linked statically");
+        putchar('\n');
     }
 }

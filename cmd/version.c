@@ -21,6 +21,6 @@ enum status cmd_version(int argc, char **argv, struct error *err)
 #else
     printf("%-16s  gcc %s\n", "compiler", __VERSION__);
 #endif
-    libraries_print(stdout, "", false);
+    libraries_print("", false);
     return STATUS_OK;
 }
