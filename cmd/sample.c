@@ -1,11 +1,22 @@
-/* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model. */
+/* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model: a checkpoint, the newest or best
+ * one of a run, or a Hugging Face folder. */
+#include "ckpt/checkpoint.h"
+#include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/sample_model.h"
+#include "core/fsutil.h"
 #include "core/log.h"
+#include "core/memory.h"
+#include "core/model/end_tokens.h"
+#include "core/model/model_config.h"
+#include "core/model/model_folder.h"
+#include "core/model/shard.h"
+#include "core/model/tensor_table.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
+#include "gpu/model/generate.h"
 #include "gpu/model/sampler.h"
+#include "gpu/open/device_open.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,16 +39,14 @@ static const char USAGE[] =
     "                       empty one begins from the tokenizer's or the model's first token (bos_token_id)\n"
     "  --prompt-tokens IDS  the prompt as token ids with commas; the continuation is printed in the same way\n"
     "  --max-tokens N       at most this many tokens (default: 128)\n"
-    "  --temperature X      0: always the most probable token (greedy); higher: more even. Default: 0, or 1 with one "
-    "of\n"
-    "                       the next three\n"
+    "  --temperature X      0: always the most probable token (greedy); higher: more even. Default: 0, or 1 with one\n"
+    "                       of the next three\n"
     "  --top-k K            draw from the K most probable tokens (default: 0, all)\n"
     "  --top-p P            draw from the most probable tokens that together reach P (default: 1, all)\n"
     "  --seed S             of the random numbers (default: 1234): the same seed draws the same tokens\n"
     "  --device NAME        auto, cpu or cuda (default: auto)\n"
-    "  --dtype TYPE         fp32, bf16 or fp16 (default: what the run computes in; of a Hugging Face folder fp32 on "
-    "the\n"
-    "                       CPU, and on a GPU the dtype of its config.json)\n";
+    "  --dtype TYPE         fp32, bf16 or fp16 (default: what the run computes in; of a Hugging Face folder fp32 on\n"
+    "                       the CPU, and on a GPU the dtype of its config.json)\n";
 
 struct arguments {
     const char *dir;
@@ -132,22 +141,284 @@ static enum status read_settings(const struct arguments *a, struct task *task, s
     return STATUS_OK;
 }
 
-static bool is_one_of(const char *text, const char *const *names, size_t count)
+/* DTYPE_COUNT: there is none of this name, or `name` is NULL. */
+static enum dtype find_dtype(const char *name)
 {
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(text, names[i]))
-            return true;
-    return false;
+    enum dtype dtype = DTYPE_F32;
+    while (dtype < DTYPE_COUNT && (!name || strcmp(name, dtype_name(dtype)) != 0))
+        dtype++;
+    return dtype;
 }
 
 static enum status check_words(const struct arguments *a, struct error *err)
 {
-    static const char *const devices[] = {"auto", "cpu", "cuda"}, *const dtypes[] = {"fp32", "bf16", "fp16"};
-    if (a->device && !is_one_of(a->device, devices, COUNT_OF(devices)))
+    if (a->device && strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
         return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
-    if (a->dtype && !is_one_of(a->dtype, dtypes, COUNT_OF(dtypes)))
+    if (a->dtype && find_dtype(a->dtype) == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
     return STATUS_OK;
+}
+
+/* ---- the model ----------------------------------------------------------- */
+
+/* A trained model that generates, alone on one device. */
+struct sample_model {
+    const char *folder; /* `found`, or checkpoint->path: config.json, tokenizer.json … */
+    char found[FS_PATH_MAX];
+    struct checkpoint *checkpoint; /* owned; NULL: a Hugging Face folder */
+    struct model_desc desc;
+    struct end_tokens ends;
+
+    enum dtype dtype;
+    struct tensor_table table;
+    struct shard_layout layout; /* of one rank: its slices are whole units */
+    struct device *device;
+    struct stream *stream;
+    struct transformer *transformer;
+    struct generator *generator;
+    void *memory; /* the arena */
+    size_t bytes; /* its size */
+    void **units; /* owned [num_units]: the units' parameters, in the arena */
+    void *workspace;
+    struct param_verbs verbs;
+};
+
+static bool has_file(const char *dir, const char *name)
+{
+    char path[FS_PATH_MAX];
+    struct error err;
+    return fs_join(path, dir, name, STATUS_DATA, &err) == STATUS_OK && fs_exists(path);
+}
+
+/* A Hugging Face folder has config.json; checkpoints and runs have not. */
+static bool is_hugging_face(const char *dir)
+{
+    return has_file(dir, "config.json") && !has_file(dir, "manifest.json") && !has_file(dir, "checkpoints");
+}
+
+static enum status read_description(struct sample_model *m, const char *dir, bool best, struct error *err)
+{
+    if (is_hugging_face(dir)) {
+        m->folder = dir;
+        if (best)
+            return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a Hugging Face folder",
+                             PRINTABLE(dir));
+        return model_desc_load(dir, &m->desc, err);
+    }
+    if (has_file(dir, "model.safetensors") || has_file(dir, "model.safetensors.index.json"))
+        return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
+                         PRINTABLE(dir));
+    if (best)
+        TRY(checkpoint_open_best(dir, false, &m->checkpoint, err));
+    else
+        TRY(checkpoint_open(dir, false, &m->checkpoint, err));
+    m->folder = m->checkpoint->path;
+    return model_desc_from_json(m->checkpoint->model, m->checkpoint->path, &m->desc, err);
+}
+
+/* Finds the model, and reads its description. After an error too, close_model() frees everything. */
+static enum status open_model(struct sample_model *m, const char *dir, bool best, struct error *err)
+{
+    bool there;
+    memset(m, 0, sizeof *m);
+    if (!model_folder_find(dir, m->found)) {
+        TRY(fs_find_dir(dir, &there, STATUS_CHECKPOINT, err));
+        if (model_folder_is_name(dir))
+            return model_folder_missing(dir, STATUS_USAGE, err);
+        error_set(err, STATUS_USAGE, "'%s' is not a folder", PRINTABLE(dir));
+        return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");
+    }
+    TRY(read_description(m, m->found, best, err));
+    if (m->desc.num_labels > 0) {
+        error_set(err, STATUS_USAGE, "'%s' is a classifier, which has no next token to sample", PRINTABLE(m->folder));
+        return error_hint(err, "name a causal language model");
+    }
+    if (m->desc.bidirectional) {
+        error_set(err, STATUS_USAGE, "'%s' is a %s model, which looks both ways and has no next token to sample",
+                  PRINTABLE(m->folder), model_family_name(m->desc.family));
+        return error_hint(err, "name a causal language model");
+    }
+    return end_tokens_read(m->folder, m->desc.source, &m->ends, err);
+}
+
+static enum status open_device(struct sample_model *m, const char *name, struct error *err)
+{
+    char why[256];
+    const bool automatic = !strcmp(name, "auto"), cuda = strcmp(name, "cpu") != 0 && device_cuda_available(why);
+    if (!cuda && !automatic && strcmp(name, "cpu") != 0)
+        return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
+    TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, 0, &m->device, err));
+    return stream_new(m->device, STREAM_COMPUTE, &m->stream, err);
+}
+
+static enum dtype choose_dtype(const struct sample_model *m, const char *name)
+{
+    if (name)
+        return find_dtype(name);
+    if (m->checkpoint)
+        return m->checkpoint->dtype;
+    return m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype ? m->desc.torch_dtype : DTYPE_F32;
+}
+
+static enum status acquire_unit(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                struct unit_params *params, struct error *err)
+{
+    (void)pass, (void)stream, (void)err;
+    const struct sample_model *m = self;
+    const int frozen = m->table.units[unit].frozen;
+    *params = (struct unit_params){m->units[unit], frozen ? m->units[frozen] : NULL};
+    return STATUS_OK;
+}
+
+static void release_unit(void *self, int unit, enum param_pass pass, struct stream *stream)
+{
+    (void)self, (void)unit, (void)pass, (void)stream;
+}
+
+static void lay_out(struct sample_model *m, struct arena *arena, size_t workspace)
+{
+    for (int u = 0; u < m->table.num_units; u++)
+        m->units[u] = arena_take(arena, MEM_PARAMS, (size_t)m->layout.slice[u] * dtype_size(m->dtype));
+    transformer_layout(m->transformer, arena);
+    generator_layout(m->generator, arena);
+    m->workspace = arena_take(arena, MEM_WORKSPACE, workspace);
+}
+
+static enum status allocate_arena(struct sample_model *m, struct error *err)
+{
+    struct op_limits limits;
+    struct arena arena;
+    transformer_op_limits(m->transformer, &limits);
+    const size_t workspace = ops_workspace_bytes(m->device, &limits);
+    arena_init_dry(&arena);
+    lay_out(m, &arena, workspace);
+    TRY(device_alloc(m->device, arena.used, &m->memory, err));
+    m->bytes = arena.used;
+    arena_init(&arena, m->memory, m->bytes);
+    lay_out(m, &arena, workspace);
+    arena_finish(&arena);
+    stream_set_workspace(m->stream, m->workspace, workspace);
+    return transformer_start(m->transformer, m->stream, err);
+}
+
+/* Takes units one by one from a reader, as fp32, to the device. */
+struct staging {
+    struct sample_model *model;
+    float *floats;   /* owned: the largest unit */
+    void *converted; /* owned: the same in the model's dtype; NULL: fp32 */
+    int unit;        /* in floats, not on the device yet; -1: none */
+};
+
+static void staging_flush(struct staging *s)
+{
+    struct sample_model *m = s->model;
+    if (s->unit < 0)
+        return;
+    const int64_t n = m->layout.slice[s->unit];
+    const void *from = s->floats;
+    if (s->converted) {
+        const struct cast_args cast = {
+            .dst_dtype = m->dtype, .src_dtype = DTYPE_F32, .n = n, .dst = s->converted, .src = s->floats};
+        m->device->host_ops->cast(NULL, &cast);
+        from = s->converted;
+    }
+    stream_copy(m->stream, m->units[s->unit], from, (size_t)n * dtype_size(m->dtype));
+    stream_sync(m->stream);
+    s->unit = -1;
+}
+
+static enum status staging_get(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,
+                               struct error *err)
+{
+    struct staging *s = owner;
+    (void)err;
+    ASSERT(kind == STATE_MASTER && access == SLICE_WRITE);
+    staging_flush(s);
+    memset(s->floats, 0, (size_t)s->model->layout.slice[unit] * sizeof *s->floats);
+    s->unit = unit;
+    *slice = s->floats;
+    return STATUS_OK;
+}
+
+static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)
+{
+    TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
+    for (int u = 0; u < m->table.num_units; u++) {
+        float *unit;
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
+        TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status read_weights(struct sample_model *m, struct error *err)
+{
+    const int64_t largest = m->layout.max_padded;
+    const size_t size = dtype_size(m->dtype);
+    struct staging s = {.model = m, .unit = -1, .floats = malloc((size_t)largest * sizeof(float))};
+    if (m->dtype != DTYPE_F32)
+        s.converted = malloc((size_t)largest * size);
+    const struct state_slices slices = {.owner = &s, .count = 1, .get = staging_get};
+    enum status status = STATUS_OK;
+    if (!s.floats || (m->dtype != DTYPE_F32 && !s.converted))
+        status =
+            error_set(err, STATUS_DEVICE, "cannot read the weights: out of memory for %" PRId64 " values", largest);
+    else if (m->checkpoint)
+        status = read_checkpoint(m, slices, err);
+    else
+        status = huggingface_load(&(struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table},
+                                  &m->layout, 0, 0, slices, err);
+    if (status == STATUS_OK)
+        staging_flush(&s);
+    free(s.floats);
+    free(s.converted);
+    return status;
+}
+
+/* Opens the device and reads the weights. prompt, context: tokens of the prompt, and of the whole sequence. */
+static enum status start_model(struct sample_model *m, const struct arguments *a, int64_t prompt, int64_t context,
+                               struct error *err)
+{
+    TRY(open_device(m, a->device ? a->device : "auto", err));
+    m->dtype = choose_dtype(m, a->dtype);
+    m->verbs = (struct param_verbs){.self = m, .acquire = acquire_unit, .release = release_unit};
+    tensor_table_build(&m->desc, &m->table);
+    if (m->checkpoint)
+        checkpoint_freeze_table(m->checkpoint, &m->table);
+    shard_layout_init(&m->layout, &m->table, 1);
+    m->units = memory_zeroed((size_t)m->table.num_units, sizeof *m->units);
+    const struct transformer_config config = {
+        .desc = &m->desc,
+        .table = &m->table,
+        .dtype = m->dtype,
+        .max_tokens = prompt,
+        .max_seqs = 1,
+        .max_seq = (int32_t)prompt,
+        .max_position = context,
+        .logits_dtype = DTYPE_F32,
+        .logit_chunk = 1,
+    };
+    TRY(transformer_new(&config, m->device, &m->transformer, err));
+    m->generator = generator_new(m->transformer, context);
+    TRY(allocate_arena(m, err));
+    return read_weights(m, err);
+}
+
+/* A model of zeros is allowed; zeros are left. */
+static void close_model(struct sample_model *m)
+{
+    generator_free(m->generator);
+    transformer_free(m->transformer);
+    if (m->memory)
+        device_free(m->device, m->memory, m->bytes);
+    free(m->units);
+    stream_free(m->stream);
+    device_close(m->device);
+    shard_layout_release(&m->layout);
+    tensor_table_release(&m->table);
+    model_desc_release(&m->desc);
+    checkpoint_close(m->checkpoint);
+    memset(m, 0, sizeof *m);
 }
 
 /* ---- the prompt ---------------------------------------------------------- */
@@ -170,15 +441,13 @@ static enum status read_ids(const char *text, struct task *task, struct error *e
     }
 }
 
-/* The prompt's text by the tokenizer of the model's folder; an empty one begins with the model's bos_token_id, if the
- * tokenizer puts nothing before it. */
+/* An empty prompt begins with the model's bos_token_id, if the tokenizer puts nothing before it. */
 static enum status read_text(const struct sample_model *model, const char *text, struct task *task, struct error *err)
 {
-    enum status status = STATUS_OK;
     token_list_release(&task->prompt);
     tokenizer_free(task->tokenizer);
     task->tokenizer = NULL;
-    status = tokenizer_open(model->folder, &task->tokenizer, err);
+    enum status status = tokenizer_open(model->folder, &task->tokenizer, err);
     if (status == STATUS_USAGE) /* there is none that ztrain reads */
         error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
     TRY(status);
@@ -188,8 +457,7 @@ static enum status read_text(const struct sample_model *model, const char *text,
     return STATUS_OK;
 }
 
-/* Ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read, so that text
- * cannot be had. */
+/* Ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read. */
 static void note_tokenizer(const char *folder)
 {
     struct tokenizer *tokenizer = NULL;
@@ -199,7 +467,6 @@ static void note_tokenizer(const char *folder)
     tokenizer_free(tokenizer);
 }
 
-/* Against the model: ids and context. */
 static enum status check_prompt(const struct sample_model *model, const struct task *task, struct error *err)
 {
     const int64_t num_prompt = (int64_t)task->prompt.count;
@@ -244,8 +511,7 @@ static void print_for_terminal(const unsigned char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const unsigned char byte = bytes[i];
-        const bool c1 = byte == 0xc2 && i + 1 < count && bytes[i + 1] < 0xa0;
-        if (c1)
+        if (byte == 0xc2 && i + 1 < count && bytes[i + 1] < 0xa0)
             printf("\\x%02x", bytes[++i]);
         else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
             printf("\\x%02x", byte);
@@ -290,7 +556,6 @@ static enum status end_output(struct output *output, struct error *err)
 
 /* ---- the continuation ---------------------------------------------------- */
 
-/* Draws and prints tokens, at most `most` of them. */
 static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
                                    struct sampler *sampler, struct output *output, struct error *err)
 {
@@ -314,22 +579,18 @@ static enum status continue_prompt(struct sample_model *model, const struct task
     return end_output(output, err);
 }
 
-/* Everything but the words: reads the model, and checks the prompt against it. *most: the tokens that can follow. */
+/* Reads the model, and checks the prompt against it. *most: the tokens that can follow. */
 static enum status prepare(struct sample_model *model, const struct arguments *a, struct task *task, int64_t *most,
                            struct error *err)
 {
-    TRY(sample_model_open(model, a->dir, a->best, err));
+    TRY(open_model(model, a->dir, a->best, err));
     if (a->prompt)
         TRY(read_text(model, a->prompt, task, err));
     TRY(check_prompt(model, task, err));
     const int64_t num_prompt = (int64_t)task->prompt.count;
     const int64_t room = model->desc.max_positions - num_prompt;
     *most = task->max_tokens < room ? task->max_tokens : room;
-    const struct sample_request request = {.device = a->device ? a->device : "auto",
-                                           .dtype = a->dtype,
-                                           .prompt = num_prompt,
-                                           .context = num_prompt + *most};
-    return sample_model_start(model, &request, err);
+    return start_model(model, a, num_prompt, num_prompt + *most, err);
 }
 
 static enum status sample(struct sample_model *model, const struct arguments *a, struct task *task, struct error *err)
@@ -343,7 +604,7 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     if (a->prompt_tokens)
         TRY(read_ids(a->prompt_tokens, task, err));
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
-        sample_model_close(model);
+        close_model(model);
         status = prepare(model, a, task, &most, err);
         again = status == STATUS_CHECKPOINT && model->checkpoint && checkpoint_is_gone(model->checkpoint);
     }
@@ -371,6 +632,6 @@ enum status cmd_sample(int argc, char **argv, struct error *err)
     const enum status status = sample(&model, &arguments, &task, err);
     token_list_release(&task.prompt);
     tokenizer_free(task.tokenizer);
-    sample_model_close(&model);
+    close_model(&model);
     return status;
 }

@@ -30,7 +30,7 @@ EXITS = {
 ALLOCATIONS = {
     "ckpt/huggingface/safetensors.c": (1, "a header whose size a file gives"),
     "cmd/engine/memory_plan.c": (1, "the arena in host memory"),
-    "cmd/sample_model.c": (2, "a unit's parameters"),
+    "cmd/sample.c": (2, "a unit's parameters"),
     "core/data/first_fit.c": (5, "tables of all documents"),
     "core/data/label_set.c": (2, "tables of all documents"),
     "core/data/token_stream.c": (3, "batches of tokens"),
