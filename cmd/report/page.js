@@ -12,27 +12,20 @@ const NS = new DOMParser().parseFromString('<svg></svg>', 'text/html').querySele
 const byId = id => document.getElementById(id);
 const several = runs.length > 1;
 
-function element(tag, attributes, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name === 'class') made.className = value;
-    else if (name.startsWith('on')) made.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? '' : value);
-  }
-  made.append(...children.filter(child => child !== null && child !== undefined));
+function fill(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes))
+    if (value !== false) made.setAttribute(name, value === true ? '' : value);
+  made.append(...children.filter(child => child !== null));
   return made;
 }
 
-function shape(tag, attributes, ...children) {
-  const made = document.createElementNS(NS, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
+const element = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const shape = (tag, attributes, ...children) => fill(document.createElementNS(NS, tag), attributes, children);
 
 /* ---- numbers ------------------------------------------------------------- */
 
 const PREFIXES = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k'], [1, '']];
+const SECONDS = [[1, ' s'], [1e-3, ' ms'], [1e-6, ' µs']];
 /* Values of 1e300 and more only damaged lines have. They count as absent, so that no difference overflows. */
 const known = value => value !== null && value !== undefined && Math.abs(value) < 1e300;
 
@@ -58,13 +51,12 @@ function prefixed(value, unit) {
 const count = value => known(value) ? Math.round(value).toLocaleString('en-US') : '–';
 const percent = value => known(value) ? (100 * value).toFixed(1) + '\u00a0%' : '–';
 
+const secondsUnit = size => SECONDS.find(([scale]) => size >= scale) || SECONDS[2];
+
 function seconds(value) {
   if (!known(value)) return '–';
-  const size = Math.abs(value);
-  if (size < 1e-9) return '0 s';
-  if (size < 1e-3) return Number((value * 1e6).toPrecision(3)) + ' µs';
-  if (size < 1) return Number((value * 1e3).toPrecision(3)) + ' ms';
-  return Number(value.toPrecision(3)) + ' s';
+  const size = Math.abs(value), [scale, unit] = secondsUnit(size);
+  return size < 1e-9 ? '0 s' : Number((value / scale).toPrecision(3)) + unit;
 }
 
 /* digits: of the fraction of a second. */
@@ -75,13 +67,9 @@ function duration(value, digits = 0) {
   return (days ? days + ' d ' + clock : clock) + (digits ? '.' + String(all % unit).padStart(digits, '0') : '');
 }
 
-const FORMATS = {
-  plain, percent, seconds, count, duration,
-  si: value => prefixed(value, ''),
-  bytes: value => prefixed(value, 'B'),
-};
+const FORMATS = {plain, percent, seconds, count, duration, si: value => prefixed(value, ''), bytes: value => prefixed(value, 'B')};
 
-/* Round values from low to high, about `wanted` of them, `whole` numbers if so asked; none if the two are alike. */
+/* Round values from low to high, about `wanted` of them; none if the two are alike. whole: only whole numbers. */
 function ticks(low, high, wanted, base = 10, whole = false) {
   if (!(high > low) || alike(low, high)) return {step: 1, found: []};
   const raw = (high - low) / Math.max(1, wanted), power = Math.pow(base, Math.floor(Math.log(raw) / Math.log(base)));
@@ -92,7 +80,7 @@ function ticks(low, high, wanted, base = 10, whole = false) {
   return {step, found};
 }
 
-/* The same for an axis: more of them where that many would leave a single one. */
+/* The same, but at least two where that is possible. */
 function axisTicks(low, high, wanted, base, whole) {
   let made = ticks(low, high, wanted, base, whole);
   for (let more = wanted + 1; made.found.length < 2 && more <= 4 * wanted; more++) made = ticks(low, high, more, base, whole);
@@ -113,7 +101,7 @@ function tickLabels(found, step, format) {
   if (format === 'duration') return found.map(v => duration(v, decimals(step)));
   if (format === 'count' && largest < 1e5) return found.map(count);
   let scale = 1, unit = '';
-  if (format === 'seconds') [scale, unit] = largest < 1e-3 ? [1e-6, ' µs'] : largest < 1 ? [1e-3, ' ms'] : [1, ' s'];
+  if (format === 'seconds') [scale, unit] = secondsUnit(largest);
   else if (['bytes', 'si', 'count'].includes(format) || largest >= 1e4) {
     [scale, unit] = PREFIXES.find(([s]) => largest >= s) || [1, ''];
     unit = unit || format === 'bytes' ? ' ' + unit + (format === 'bytes' ? 'B' : '') : '';
@@ -164,7 +152,7 @@ function along(curves, axis, i, step) {
 for (const run of runs)
   for (const curves of [run.steps, run.evals]) {
     curves.ends = {step: curves.last, tokens: curves.tokens, time: curves.time};
-    for (const axis of ['step', 'tokens', 'time'])
+    for (const axis of Object.keys(AXES))
       curves[axis] = curves.per > 1 ? curves.last.map((last, i) => along(curves, axis, i, (curves.first[i] + last) / 2)) : curves.ends[axis];
   }
 
@@ -213,15 +201,15 @@ const PARTS = ['data', 'forward', 'backward', 'reduce', 'optimizer', 'checkpoint
 const PART_COLOURS = [5, 1, 2, 3, 4, 0, 6];
 /* room: the least pixels between two marks of a kind. The box at the pointer names them all. */
 const EVENTS = {
-  'checkpoint': {room: 8, colour: '--soft', plural: 'checkpoints'}, 'resume': {room: 3, colour: '--accent', plural: 'resumes'},
-  'restart': {room: 3, colour: '--bad', plural: 'restarts'}, 'skipped step': {room: 4, colour: '--warn', plural: 'skipped steps'},
-  'end of an epoch': {room: 32, colour: '--soft', plural: 'epochs ended'}, 'early stopping': {room: 3, colour: '--good', plural: ''},
-  'failure': {room: 3, colour: '--bad', plural: 'failures'},
+  'checkpoint': {room: 8, colour: '--soft', plural: 'checkpoints'}, 'resume': {room: 3, colour: '--accent', plural: 'resumes', dash: '5 3'},
+  'restart': {room: 3, colour: '--bad', plural: 'restarts', dash: '2 2'}, 'skipped step': {room: 4, colour: '--warn', plural: 'skipped steps'},
+  'end of an epoch': {room: 32, colour: '--soft', plural: 'epochs ended', dash: ''}, 'early stopping': {room: 3, colour: '--good', plural: '', dash: '8 3 2 3'},
+  'failure': {room: 3, colour: '--bad', plural: 'failures', dash: '8 3 2 3'},
 };
 
 const colourOf = i => `var(--c${i % 8})`;
 
-/* The lines of a panel's definition that have data. */
+/* The lines of a panel that have data. */
 function linesOf(definition) {
   const found = [];
   runs.forEach((run, r) => definition.lines.forEach(([source, name, label], l) => {
@@ -251,6 +239,11 @@ function partsOf(run) {
 /* ---- panels -------------------------------------------------------------- */
 
 const SMALLEST = 1e-290; /* smaller ones are drawn as zero; 1 / SMALLEST and the room around it are no overflow */
+
+const point = (x, y) => x.toFixed(1) + ' ' + y.toFixed(1);
+
+/* The area between two rows of points. */
+const area = (over, under) => over.length ? 'M' + [...over, ...under.reverse()].join('L') + 'Z' : '';
 
 class Panel {
   constructor(definition) {
@@ -345,7 +338,7 @@ class Panel {
   }
 
   draw() {
-    this.hide();
+    this.tip.hidden = true;
     const width = Math.max(200, this.svg.clientWidth || this.root.clientWidth - 24), height = this.wide && this.lines ? 300 : 196;
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     this.svg.setAttribute('height', height);
@@ -368,10 +361,6 @@ class Panel {
     this.drawLegend();
   }
 
-  hide() {
-    this.tip.hidden = true;
-  }
-
   /* The indices from the bucket before the domain to the one behind it. */
   window(xs) {
     return [Math.max(0, search(xs, this.domain[0]) - 1), Math.min(xs.length, search(xs, this.domain[1]) + 1)];
@@ -389,21 +378,24 @@ class Panel {
     return view.log && this.log;
   }
 
+  /* Whether a place is on the axis, and whether a value can be drawn. */
+  inside(x) {
+    return x >= this.domain[0] && x <= this.domain[1];
+  }
+
+  shown(value) {
+    return known(value) && !(this.logarithmic && value <= 0);
+  }
+
   rangeOfValues() {
     let low = Infinity, high = -Infinity;
-    const take = v => {
-      if (!known(v) || (this.logarithmic && v <= 0)) return;
-      low = Math.min(low, v);
-      high = Math.max(high, v);
-    };
-    for (const line of this.values)
-      for (let i = line.from; i < line.to; i++) {
-        if (line.xs[i] < this.domain[0] || line.xs[i] > this.domain[1]) continue;
-        take(line.series.mean[i]);
-        take(line.ys[i]);
-        if (line.series.low) take(line.series.low[i]);
-        if (line.series.high) take(line.series.high[i]);
-      }
+    for (const {series, xs, ys, from, to} of this.values)
+      for (let i = from; i < to; i++)
+        for (const v of this.inside(xs[i]) ? [series.mean[i], ys[i], series.low?.[i], series.high?.[i]] : []) {
+          if (!this.shown(v)) continue;
+          low = Math.min(low, v);
+          high = Math.max(high, v);
+        }
     if (this.zero) low = Math.min(0, low);
     return this.widen(low, high);
   }
@@ -479,7 +471,7 @@ class Panel {
       const last = {};
       for (const event of run.events) {
         const value = event[view.axis], x = this.x(value);
-        if (value < this.domain[0] || value > this.domain[1] || x - (last[event.kind] ?? -99) < EVENTS[event.kind].room) continue;
+        if (!this.inside(value) || x - (last[event.kind] ?? -99) < EVENTS[event.kind].room) continue;
         last[event.kind] = x;
         this.signs.append(mark(event.kind, x, top, bottom, several ? colourOf(r) : `var(${EVENTS[event.kind].colour})`));
       }
@@ -490,12 +482,9 @@ class Panel {
   path(xs, ys, from, to) {
     let text = '', open = false;
     for (let i = from; i < to; i++) {
-      if (!known(ys[i]) || (this.logarithmic && ys[i] <= 0)) {
-        open = false;
-        continue;
-      }
-      text += (open ? 'L' : 'M') + this.x(xs[i]).toFixed(1) + ' ' + this.y(ys[i]).toFixed(1);
-      open = true;
+      const shown = this.shown(ys[i]);
+      if (shown) text += (open ? 'L' : 'M') + point(this.x(xs[i]), this.y(ys[i]));
+      open = shown;
     }
     return text;
   }
@@ -507,29 +496,28 @@ class Panel {
 
   /* The area between the extremes of buckets that hold several steps. */
   band(line) {
-    let there = '', back = '';
+    const over = [], under = [], {low, high} = line.series;
     for (let i = line.from; i < line.to; i++) {
-      const low = line.series.low[i], high = line.series.high[i];
-      if (!known(low) || !known(high) || (this.logarithmic && low <= 0)) continue;
-      there += (there ? 'L' : 'M') + this.placeOf(line, 'high', i).toFixed(1) + ' ' + this.y(high).toFixed(1);
-      back = 'L' + this.placeOf(line, 'low', i).toFixed(1) + ' ' + this.y(low).toFixed(1) + back;
+      if (!this.shown(low[i]) || !known(high[i])) continue;
+      over.push(point(this.placeOf(line, 'high', i), this.y(high[i])));
+      under.push(point(this.placeOf(line, 'low', i), this.y(low[i])));
     }
-    return there && there + back + 'Z';
+    return area(over, under);
   }
 
   /* Vertical lines from the curve to extremes that stand out from those of the buckets around. Where buckets are about
    * a pixel wide, such a spike hardly shows in the area. */
   spikes(line) {
-    const shown = v => known(v) && !(this.logarithmic && v <= 0), {from, to} = line;
+    const {from, to} = line;
     if (!line.series.low || to - from < 3 || this.x(line.xs[to - 1]) - this.x(line.xs[from]) > 3 * (to - from)) return '';
     let text = '';
     for (const [side, up] of [['low', -1], ['high', 1]]) {
-      const heights = line.series[side].map(v => shown(v) ? -up * this.y(v) : NaN); /* pixels; the larger, the farther out */
+      const heights = line.series[side].map(v => this.shown(v) ? -up * this.y(v) : NaN); /* pixels; the larger, the farther out */
       for (let i = Math.max(1, from); i < Math.min(to, heights.length - 1); i++) {
-        if (!shown(line.ys[i]) || !(heights[i] > -up * this.y(line.ys[i]) + 4 && heights[i] >= heights[i - 1] && heights[i] >= heights[i + 1])) continue;
+        if (!this.shown(line.ys[i]) || !(heights[i] > -up * this.y(line.ys[i]) + 4 && heights[i] >= heights[i - 1] && heights[i] >= heights[i + 1])) continue;
         const around = heights.slice(Math.max(0, i - 32), i + 33).filter(known), usual = median(around);
         if (heights[i] - usual <= Math.max(4, 6 * median(around.map(h => Math.abs(h - usual))))) continue;
-        text += `M${this.placeOf(line, side, i).toFixed(1)} ${this.y(line.ys[i]).toFixed(1)}V${this.y(line.series[side][i]).toFixed(1)}`;
+        text += `M${point(this.placeOf(line, side, i), this.y(line.ys[i]))}V${this.y(line.series[side][i]).toFixed(1)}`;
       }
     }
     return text;
@@ -545,24 +533,20 @@ class Panel {
     for (const line of this.values) {
       this.plot.append(shape('path', {class: 'curve', d: this.path(line.xs, line.ys, line.from, line.to), fill: 'none', stroke: line.colour,
         'stroke-width': 1.7, 'stroke-linejoin': 'round', 'stroke-dasharray': line.dash}));
-      this.drawLone(line);
-      if (line.points) this.drawPoints(line);
+      this.drawDots(line);
       this.drawBad(line);
     }
   }
 
-  /* Dots for values without a neighbour, of which the path draws nothing. */
-  drawLone(line) {
-    const shown = i => i >= 0 && i < line.ys.length && known(line.ys[i]) && !(this.logarithmic && line.ys[i] <= 0);
-    for (let i = line.from; i < line.to; i++)
-      if (shown(i) && !shown(i - 1) && !shown(i + 1) && line.xs[i] >= this.domain[0] && line.xs[i] <= this.domain[1]) this.signs.append(shape('circle', {class: 'lone', cx: this.x(line.xs[i]).toFixed(1), cy: this.y(line.ys[i]).toFixed(1), r: 2.5, fill: line.colour}));
-  }
-
-  /* Not cut at the edges, where the first and the last evaluation are. */
-  drawPoints(line) {
-    if (line.to - line.from > 120) return;
-    for (let i = line.from; i < line.to; i++)
-      if (known(line.ys[i]) && line.xs[i] >= this.domain[0] && line.xs[i] <= this.domain[1] && this.y(line.ys[i]) <= this.frame.bottom) this.signs.append(shape('circle', {cx: this.x(line.xs[i]).toFixed(1), cy: this.y(line.ys[i]).toFixed(1), r: 3, fill: 'var(--card)', stroke: line.colour, 'stroke-width': 1.6}));
+  /* Dots for values without a neighbour, of which the path draws nothing, and for evaluations, if they are few. They are
+   * not cut at the edges, where the first and the last evaluation are. */
+  drawDots({xs, ys, from, to, points, colour}) {
+    for (let i = from; i < to; i++) {
+      if (!this.shown(ys[i]) || !this.inside(xs[i])) continue;
+      const at = {cx: this.x(xs[i]).toFixed(1), cy: this.y(ys[i]).toFixed(1)};
+      if (!this.shown(ys[i - 1]) && !this.shown(ys[i + 1])) this.signs.append(shape('circle', {class: 'lone', ...at, r: 2.5, fill: colour}));
+      if (points && to - from <= 120 && at.cy <= this.frame.bottom) this.signs.append(shape('circle', {...at, r: 3, fill: 'var(--card)', stroke: colour, 'stroke-width': 1.6}));
+    }
   }
 
   /* A cross at the top for values that are not finite. */
@@ -570,29 +554,24 @@ class Panel {
     let last = -9;
     for (const [i] of line.series.bad) {
       const x = this.x(line.xs[i]);
-      if (line.xs[i] < this.domain[0] || line.xs[i] > this.domain[1] || x - last < 4) continue;
+      if (!this.inside(line.xs[i]) || x - last < 4) continue;
       last = x;
       this.signs.append(shape('path', {class: 'bad', d: cross(x, this.frame.top + 3, 3.2), stroke: 'var(--bad)', 'stroke-width': 1.8, fill: 'none'}));
     }
   }
 
-  entries() {
-    return this.values.map(line => ({label: line.label, colour: line.colour, dash: line.dash, points: line.points, line}));
-  }
-
   drawLegend() {
     this.legend.replaceChildren();
-    this.shown = this.entries().map(entry => {
-      const value = element('b', {});
-      this.legend.append(element('span', {title: entry.label}, swatch(entry), element('em', {}, entry.label), value));
-      return {...entry, value};
-    });
+    this.entries = this.stacked ? [...this.values].reverse() : this.values;
+    for (const line of this.entries) {
+      line.value = element('b', {});
+      this.legend.append(element('span', {title: line.label}, swatch(line), element('em', {}, line.label), line.value));
+    }
     this.showValues(null);
   }
 
-  /* The value of a legend's entry at x, or its last one. */
-  valueAt(entry, x) {
-    const {xs, ys, series, end} = entry.line;
+  /* The value of a line at x, or its last one. */
+  valueAt({xs, ys, series, end}, x) {
     const i = x === null ? ys.findLastIndex(known) : nearest(xs, x);
     if (i < 0 || (x !== null && x > end + (this.domain[1] - this.domain[0]) * 0.02)) return {text: '–', i: -1};
     const bad = series.bad.find(([at]) => at === i);
@@ -600,49 +579,42 @@ class Panel {
   }
 
   showValues(x) {
-    for (const entry of this.shown) {
-      const {text} = this.valueAt(entry, x);
-      entry.longest = Math.max(entry.longest || 4, text.length); /* so that the legend does not move with the pointer */
-      entry.value.style.minWidth = entry.longest + 'ch';
-      entry.value.textContent = text;
+    for (const line of this.entries) {
+      const {text} = this.valueAt(line, x);
+      line.longest = Math.max(line.longest || 4, text.length); /* so that the legend does not move with the pointer */
+      line.value.style.minWidth = line.longest + 'ch';
+      line.value.textContent = text;
     }
   }
 
   hover(at, own) {
     this.showValues(at);
     this.cross.replaceChildren();
-    if (at === null || at < this.domain[0] || at > this.domain[1]) {
-      this.hide();
-      return;
-    }
+    this.tip.hidden = true;
+    if (at === null || !this.inside(at)) return;
     const {top, bottom} = this.frame, x = this.x(at);
     this.cross.append(shape('line', {class: 'cross', x1: x, x2: x, y1: top, y2: bottom}));
-    for (const entry of this.shown) {
-      const {i} = this.valueAt(entry, at), y = i >= 0 && this.heightOf(entry, i);
-      if (known(y)) this.cross.append(shape('circle', {cx: this.x(entry.line.xs[i]), cy: y, r: 3.5, fill: entry.colour, stroke: 'var(--card)', 'stroke-width': 1.5}));
+    for (const line of this.stacked ? [] : this.values) {
+      const {i} = this.valueAt(line, at);
+      if (known(line.ys[i])) this.cross.append(shape('circle', {cx: this.x(line.xs[i]), cy: this.y(line.ys[i]), r: 3.5, fill: line.colour, stroke: 'var(--card)', 'stroke-width': 1.5}));
     }
     if (own) this.showTip(at, x);
-    else this.hide();
-  }
-
-  heightOf(entry, i) {
-    return known(entry.line.ys[i]) ? this.y(entry.line.ys[i]) : null;
   }
 
   /* The extremes and the single value behind a smoothed one. */
-  detail(entry, i) {
-    const {series, raw} = entry.line, format = FORMATS[this.format];
+  detail({series, raw}, i) {
+    const format = FORMATS[this.format];
     if (series.low && known(series.low[i])) return `${format(series.low[i])} to ${format(series.high[i])}`;
     return raw && known(raw[i]) ? 'single: ' + format(raw[i]) : '';
   }
 
   showTip(at, x) {
     this.tip.replaceChildren(element('div', {class: 'what'}, whereText(at)));
-    for (const entry of this.shown) {
-      const {text, i, bad} = this.valueAt(entry, at);
+    for (const line of this.entries) {
+      const {text, i, bad} = this.valueAt(line, at);
       if (i < 0) continue;
-      const detail = this.detail(entry, i);
-      this.tip.append(element('div', {class: 'row'}, swatch(entry), entry.label, detail ? element('small', {}, detail) : null, element('b', {}, text)));
+      const detail = this.detail(line, i);
+      this.tip.append(element('div', {class: 'row'}, swatch(line), line.label, detail ? element('small', {}, detail) : null, element('b', {}, text)));
       if (bad) this.tip.append(element('div', {class: 'what'}, `${count(bad[1])} not finite`));
     }
     for (const text of eventsNear(at, (this.domain[1] - this.domain[0]) * 5 / (this.frame.right - this.frame.left), this.runs))
@@ -658,6 +630,10 @@ class Panel {
 
 /* Where a step's time goes, for one run. */
 class StackPanel extends Panel {
+  get stacked() {
+    return true;
+  }
+
   prepare() {
     const run = runs[this.runs[0]], xs = run.steps[view.axis], [from, to] = this.window(xs);
     const used = PARTS.map((_, p) => p).filter(p => this.seconds[p].some(v => v > 0));
@@ -665,7 +641,7 @@ class StackPanel extends Panel {
     return used.map(p => {
       const single = PARTS[p] === 'checkpoint' ? this.seconds[p] : smooth(this.seconds[p], view.smoothing), under = below;
       below = below.map((v, i) => v + (single[i] || 0));
-      return {run: this.runs[0], part: p, xs, from, to, end: run.steps.ends[view.axis][xs.length - 1], ys: single, under, over: below, series: {bad: []}, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
+      return {run: this.runs[0], part: p, xs, from, to, end: run.steps.ends[view.axis][xs.length - 1], ys: single, under, over: below, series: {bad: []}, block: true, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
     });
   }
 
@@ -690,7 +666,7 @@ class StackPanel extends Panel {
     const part = this.values.find(one => PARTS[one.part] === 'checkpoint');
     let text = '';
     for (let i = part ? part.from : 0; part && i < part.to; i++)
-      if (part.ys[i] > 0) text += `M${this.x(part.xs[i]).toFixed(1)} ${this.y(part.under[i]).toFixed(1)}V${this.y(part.over[i]).toFixed(1)}`;
+      if (part.ys[i] > 0) text += `M${point(this.x(part.xs[i]), this.y(part.under[i]))}V${this.y(part.over[i]).toFixed(1)}`;
     if (text) this.plot.append(shape('path', {class: 'spike', d: text, stroke: part.colour, 'stroke-width': 1.4}));
   }
 
@@ -700,7 +676,7 @@ class StackPanel extends Panel {
     const top = this.values[this.values.length - 1];
     for (let i = top.from; i < top.to; i++) {
       const x = this.x(top.xs[i]);
-      if (!(top.over[i] > this.range[1]) || top.xs[i] < this.domain[0] || top.xs[i] > this.domain[1] || x - last < 5) continue;
+      if (!(top.over[i] > this.range[1]) || !this.inside(top.xs[i]) || x - last < 5) continue;
       last = x;
       const largest = this.values.reduce((most, part) => (part.ys[i] || 0) > (most.ys[i] || 0) ? part : most);
       this.signs.append(shape('path', {class: 'cut', d: `M${x.toFixed(1)} ${this.frame.top - 8}l3.5 6h-7Z`, fill: largest.colour}));
@@ -714,40 +690,28 @@ class StackPanel extends Panel {
 
   drawCurves() {
     for (const part of this.values) {
-      let there = '', back = '';
-      const put = (x, i) => {
-        there += (there ? 'L' : 'M') + x.toFixed(1) + ' ' + this.y(part.over[i]).toFixed(1);
-        back = 'L' + x.toFixed(1) + ' ' + this.y(part.under[i]).toFixed(1) + back;
-      };
-      for (let i = part.from; i < part.to; i++) put(this.x(part.xs[i]), i);
-      if (part.xs.length === 1) { /* a bar */
-        there = back = '';
-        for (const side of [-8, 8]) put(this.x(part.xs[0]) + side, 0);
-      }
-      this.plot.append(shape('path', {class: 'curve', d: there && there + back + 'Z', fill: part.colour, stroke: 'var(--card)', 'stroke-width': 0.4}));
+      const over = [], under = [];
+      for (let i = part.from; i < part.to; i++)
+        for (const side of part.xs.length === 1 ? [-8, 8] : [0]) { /* a single step is a bar */
+          over.push(point(this.x(part.xs[i]) + side, this.y(part.over[i])));
+          under.push(point(this.x(part.xs[i]) + side, this.y(part.under[i])));
+        }
+      this.plot.append(shape('path', {class: 'curve', d: area(over, under), fill: part.colour, stroke: 'var(--card)', 'stroke-width': 0.4}));
     }
     this.drawCheckpoints();
     if (this.cut) this.drawCut();
   }
 
   /* Without a pointer: the part's share of the time that is shown. */
-  valueAt(entry, x) {
-    if (x !== null) return super.valueAt(entry, x);
+  valueAt(line, x) {
+    if (x !== null) return super.valueAt(line, x);
     const sum = line => line.ys.slice(line.from, line.to).reduce((all, v) => all + (v || 0), 0);
-    return {text: percent(sum(entry.line) / this.values.reduce((all, part) => all + sum(part), 0)), i: -1};
+    return {text: percent(sum(line) / this.values.reduce((all, part) => all + sum(part), 0)), i: -1};
   }
 
-  entries() {
-    return this.values.map(part => ({label: part.label, colour: part.colour, block: true, line: part})).reverse();
-  }
-
-  heightOf() {
-    return null;
-  }
-
-  detail(entry, i) {
+  detail({ys}, i) {
     const all = this.values[this.values.length - 1].over[i];
-    return all > 0 ? percent(entry.line.ys[i] / all) : '';
+    return all > 0 ? percent(ys[i] / all) : '';
   }
 }
 
@@ -758,8 +722,7 @@ function cross(x, y, size) {
 function mark(kind, x, top, bottom, colour) {
   if (kind === 'checkpoint') return shape('path', {class: 'mark', d: `M${x} ${bottom - 6}l3.5 6h-7Z`, fill: colour});
   if (kind === 'skipped step') return shape('path', {class: 'mark', d: `M${x} ${top + 6}l3.5 -6h-7Z`, fill: colour});
-  const dash = kind === 'end of an epoch' ? '' : kind === 'resume' ? '5 3' : kind === 'restart' ? '2 2' : '8 3 2 3';
-  return shape('line', {class: 'mark', x1: x, x2: x, y1: top, y2: bottom, stroke: colour, 'stroke-width': 1.4, 'stroke-opacity': kind === 'end of an epoch' ? 0.35 : 1, 'stroke-dasharray': dash});
+  return shape('line', {class: 'mark', x1: x, x2: x, y1: top, y2: bottom, stroke: colour, 'stroke-width': 1.4, 'stroke-opacity': kind === 'end of an epoch' ? 0.35 : 1, 'stroke-dasharray': EVENTS[kind].dash});
 }
 
 function swatch(entry) {
@@ -815,29 +778,31 @@ function eventsNear(at, reach, only) {
 
 /* ---- the page ------------------------------------------------------------ */
 
-/* Before the next frame, or soon where there is none (a tab in the background). */
-function soon(work) {
-  let done = false;
+/* A function that does the work once before the next frame, or soon where there is none (a tab in the background). */
+function later(work) {
+  let waiting = false;
   const once = () => {
-    if (done) return;
-    done = true;
-    work();
+    const due = waiting;
+    waiting = false;
+    if (due) work();
   };
-  requestAnimationFrame(once);
-  setTimeout(once, 100);
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(once);
+    setTimeout(once, 100);
+  };
 }
 
-const panels = [];
-let hovered = null, waiting = false;
+const panels = [], drawLater = later(draw);
+let hovered = null;
+const hoverLater = later(() => {
+  for (const panel of panels) if (panel.frame) panel.hover(hovered && hovered.value, hovered && hovered.panel === panel);
+});
 
 function hover(at) {
   hovered = at;
-  if (waiting) return;
-  waiting = true;
-  soon(() => {
-    waiting = false;
-    for (const panel of panels) if (panel.frame) panel.hover(hovered && hovered.value, hovered && hovered.panel === panel);
-  });
+  hoverLater();
 }
 
 function draw() {
@@ -849,15 +814,9 @@ function draw() {
   byId('reset').disabled = !view.zoom;
 }
 
-let drawing = false;
 function redraw() {
   keepView();
-  if (drawing) return;
-  drawing = true;
-  soon(() => {
-    drawing = false;
-    draw();
-  });
+  drawLater();
 }
 
 /* A part too narrow for its ends to differ is not zoomed into. */
@@ -867,10 +826,11 @@ function zoomTo(zoom) {
   redraw();
 }
 
+const systemIsDark = matchMedia('(prefers-color-scheme: dark)');
+
 function showTheme() {
-  if (view.theme) document.documentElement.dataset.theme = view.theme;
-  else delete document.documentElement.dataset.theme;
-  byId('theme').textContent = view.theme === 'dark' ? 'dark' : view.theme === 'light' ? 'light' : 'light/dark: auto';
+  document.documentElement.dataset.theme = view.theme || (systemIsDark.matches ? 'dark' : 'light');
+  byId('theme').textContent = view.theme || 'light/dark: auto';
 }
 
 function makeControls() {
@@ -879,8 +839,7 @@ function makeControls() {
     for (const button of axes) button.setAttribute('aria-pressed', String(button.dataset.axis === view.axis));
     byId('smoothing').value = view.smoothing;
     byId('smoothing-value').textContent = view.smoothing > 0 ? view.smoothing.toFixed(2) : 'off';
-    byId('log').checked = view.log;
-    byId('marks').checked = view.marks;
+    for (const name of ['log', 'marks']) byId(name).checked = view[name];
     byId('key').hidden = !view.marks;
   };
   for (const button of axes)
@@ -891,14 +850,15 @@ function makeControls() {
       redraw();
     });
   byId('smoothing').addEventListener('input', event => { view.smoothing = Number(event.target.value); show(); redraw(); });
-  byId('log').addEventListener('change', event => { view.log = event.target.checked; redraw(); });
-  byId('marks').addEventListener('change', event => { view.marks = event.target.checked; show(); redraw(); });
+  for (const name of ['log', 'marks'])
+    byId(name).addEventListener('change', event => { view[name] = event.target.checked; show(); redraw(); });
   byId('reset').addEventListener('click', () => zoomTo(null));
   byId('theme').addEventListener('click', () => {
     view.theme = view.theme === '' ? 'dark' : view.theme === 'dark' ? 'light' : '';
     showTheme();
     keepView();
   });
+  systemIsDark.addEventListener('change', showTheme);
   addEventListener('keydown', event => { if (event.key === 'Escape' && view.zoom) zoomTo(null); });
   show();
 }
@@ -1036,7 +996,7 @@ let drawnWidth = byId('panels').clientWidth; /* the height changes where a legen
 new ResizeObserver(() => {
   if (byId('panels').clientWidth === drawnWidth) return;
   drawnWidth = byId('panels').clientWidth;
-  soon(draw);
+  drawLater();
 }).observe(byId('panels'));
 addEventListener('hashchange', () => location.reload());
 addEventListener('pointerup', event => { if (event.pointerType === 'touch' && hovered && !event.target.closest('.panel > svg')) hover(null); });
