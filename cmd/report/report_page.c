@@ -21,51 +21,37 @@ static json_t *real_to_json(double value)
     return value == floor(value) && fabs(value) < 1e6 ? json_integer((json_int_t)value) : json_real(value);
 }
 
-static double cell_min(const struct thin_cell *cell)
-{
-    return cell->count ? cell->min : NAN;
-}
-
-static double cell_max(const struct thin_cell *cell)
-{
-    return cell->count ? cell->max : NAN;
-}
+/* What of a bucket; MIN_AT, MAX_AT: how many steps after its first one an extreme is. */
+enum part { MEAN, MIN, MAX, MIN_AT, MAX_AT };
 
 /* A number of a series for each bucket. */
-static json_t *values_to_json(const struct thin *thin, int series, double (*value)(const struct thin_cell *cell))
-{
-    json_t *list = json_array();
-    for (int b = 0; b < thin->count; b++)
-        json_array_append_new(list, real_to_json(value(thin_at(thin, b, series))));
-    return list;
-}
-
-/* How many steps after its bucket's first one an extreme has its step. */
-static json_t *places_to_json(const struct thin *thin, int series, bool high)
+static json_t *values_to_json(const struct thin *thin, int series, enum part part)
 {
     json_t *list = json_array();
     for (int b = 0; b < thin->count; b++) {
         const struct thin_cell *cell = thin_at(thin, b, series);
-        const int64_t step = high ? cell->max_step : cell->min_step;
-        json_array_append_new(list, json_integer(cell->count ? step - thin->buckets[b].first : 0));
+        const int64_t first = cell->count ? thin->buckets[b].first : 0; /* else the steps are 0, too */
+        const double values[] = {
+            [MEAN] = thin_mean(cell),
+            [MIN] = cell->count ? cell->min : NAN,
+            [MAX] = cell->count ? cell->max : NAN,
+            [MIN_AT] = (double)(cell->min_step - first),
+            [MAX_AT] = (double)(cell->max_step - first),
+        };
+        json_array_append_new(list, real_to_json(values[part]));
     }
     return list;
 }
 
-/* A series: its means, where buckets hold several rows the extremes as well, with their places if they are drawn, and
- * [bucket, count] of the values that are not finite. */
+/* A series: its means, where buckets hold several rows the extremes, with their places if they are drawn, and [bucket,
+ * count] of the values that are not finite. */
 static json_t *series_to_json(const struct thin *thin, int series, bool places)
 {
+    static const char *const names[] = {"mean", "low", "high", "low_at", "high_at"};
     json_t *object = json_object(), *bad = json_array();
-    json_object_set_new(object, "mean", values_to_json(thin, series, thin_mean));
-    if (thin->per > 1) {
-        json_object_set_new(object, "low", values_to_json(thin, series, cell_min));
-        json_object_set_new(object, "high", values_to_json(thin, series, cell_max));
-    }
-    if (thin->per > 1 && places) {
-        json_object_set_new(object, "low_at", places_to_json(thin, series, false));
-        json_object_set_new(object, "high_at", places_to_json(thin, series, true));
-    }
+    const int count = thin->per == 1 ? 1 : places ? 5 : 3;
+    for (int i = 0; i < count; i++)
+        json_object_set_new(object, names[i], values_to_json(thin, series, (enum part)i));
     for (int b = 0; b < thin->count; b++)
         if (thin_at(thin, b, series)->bad)
             json_array_append_new(bad, json_pack("[iI]", b, (json_int_t)thin_at(thin, b, series)->bad));
@@ -82,7 +68,7 @@ static json_t *thin_to_json(const struct thin *thin, int tokens, int time)
         json_array_append_new(last, json_integer(thin->buckets[b].last));
     }
     return json_pack("{sIsosososos{}}", "per", (json_int_t)thin->per, "first", first, "last", last, "tokens",
-                     values_to_json(thin, tokens, cell_max), "time", values_to_json(thin, time, cell_max), "series");
+                     values_to_json(thin, tokens, MAX), "time", values_to_json(thin, time, MAX), "series");
 }
 
 static void add_series(json_t *object, const char *name, const struct thin *thin, int series, bool places)
@@ -99,8 +85,8 @@ static void add_curves(json_t *object, const struct run_metrics *m)
         if (step_fields[s].curve)
             add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
     json_t *evals = thin_to_json(&m->evals, EVAL_TOKENS, EVAL_TIME);
-    for (int s = EVAL_LOSS; s < EVAL_SERIES_COUNT; s++)
-        add_series(evals, eval_series_name((enum eval_series)s), &m->evals, s, true);
+    for (int s = 0; s < EVAL_VALUES; s++)
+        add_series(evals, eval_members[s], &m->evals, s, true);
     json_object_set_new(object, "steps", steps);
     json_object_set_new(object, "evals", evals);
 }
@@ -131,10 +117,11 @@ static json_t *facts_to_json(const struct watched_run *run)
 static json_t *formers_to_json(const struct watched_run *run)
 {
     json_t *list = json_array();
-    for (int i = 0; i < run->num_formers; i++)
-        json_array_append_new(list, json_pack("{sisIsb}", "number", run->formers[i].number, "step",
-                                              (json_int_t)run->formers[i].last_step, "same",
-                                              (int)run->formers[i].same_history));
+    for (int i = 0; i < run->num_formers; i++) {
+        const struct former_file *former = &run->formers[i];
+        json_array_append_new(list, json_pack("{sisIsb}", "number", former->number, "step",
+                                              (json_int_t)former->last_step, "same", (int)former->same_history));
+    }
     return list;
 }
 
@@ -142,11 +129,10 @@ static void add_events(json_t *object, const struct run_metrics *m)
 {
     json_t *totals = json_object(), *list = json_array();
     for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
-        const char *kind = report_event_word((enum report_event_kind)k);
-        json_object_set_new(totals, kind, json_integer(m->events[k].total));
+        json_object_set_new(totals, event_words[k], json_integer(m->events[k].total));
         for (int i = 0; i < m->events[k].count; i++) {
             const struct report_event *event = &m->events[k].items[i];
-            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", kind, "text", event->text, "step",
+            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", event_words[k], "text", event->text, "step",
                                                   (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
                                                   real_to_json(event->seconds)));
         }

@@ -1,6 +1,5 @@
 #include "cmd/report/report_terminal.h"
 
-#include "cmd/report/figures.h"
 #include "core/memory.h"
 #include "core/printable.h"
 
@@ -102,9 +101,7 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
         const int64_t n = run->metrics.events[k].total;
         if (!n || !plurals[k])
             continue;
-        const char *word = n > 1              ? plurals[k]
-                           : k == EVENT_EPOCH ? "epoch ended"
-                                              : report_event_word((enum report_event_kind)k);
+        const char *word = n > 1 ? plurals[k] : k == EVENT_EPOCH ? "epoch ended" : event_words[k];
         char *more = memory_printf("%s%s%s %s", text, *text ? ", " : "", FIGURE(count, n), word);
         free(text);
         text = more;

@@ -2,10 +2,10 @@
 
 #include "core/fsutil.h"
 #include "core/memory.h"
+#include "core/metrics/metrics_reader.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,36 +14,27 @@
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
 static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;
 
-static const char *const eval_names[] = {
-#define EVAL_NAME(name, member) member,
-    EVAL_SERIES(EVAL_NAME)
-#undef EVAL_NAME
-};
-static const char *const event_words[] = {
-#define EVENT_WORD(name, word) word,
-    REPORT_EVENT_KINDS(EVENT_WORD)
-#undef EVENT_WORD
-};
+const char *const eval_members[EVAL_VALUES] = {"eval_loss", "perplexity", "accuracy", "f1"};
+const char *const event_words[REPORT_EVENT_COUNT] = {"checkpoint",      "resume",         "restart", "skipped step",
+                                                     "end of an epoch", "early stopping", "failure"};
 
-const char *report_event_word(enum report_event_kind kind)
+/* Sets up everything but path, metric and mode. */
+static void begin_reading(struct run_metrics *metrics)
 {
-    return event_words[kind];
-}
-
-const char *eval_series_name(enum eval_series series)
-{
-    return eval_names[series];
+    *metrics =
+        (struct run_metrics){.path = metrics->path, .metric = metrics->metric, .mode = metrics->mode, .best = NAN};
+    thin_init(&metrics->steps, STEP_SERIES, REPORT_BUCKETS);
+    thin_init(&metrics->evals, EVAL_SERIES, REPORT_BUCKETS);
+    for (int s = 0; s < STEP_SERIES; s++)
+        metrics->last[s] = NAN;
+    for (int s = 0; s < EVAL_SERIES; s++)
+        metrics->last_eval[s] = NAN;
 }
 
 void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode)
 {
-    *metrics = (struct run_metrics){.path = memory_text(path), .metric = metric, .mode = mode, .best = NAN};
-    thin_init(&metrics->steps, STEP_SERIES, REPORT_BUCKETS);
-    thin_init(&metrics->evals, EVAL_SERIES_COUNT, REPORT_BUCKETS);
-    for (int s = 0; s < STEP_SERIES; s++)
-        metrics->last[s] = NAN;
-    for (int s = 0; s < EVAL_SERIES_COUNT; s++)
-        metrics->last_eval[s] = NAN;
+    *metrics = (struct run_metrics){.path = memory_text(path), .metric = metric, .mode = mode};
+    begin_reading(metrics);
 }
 
 static void sample_release(struct report_sample *sample)
@@ -53,7 +44,7 @@ static void sample_release(struct report_sample *sample)
     *sample = (struct report_sample){.prompt = NULL};
 }
 
-void run_metrics_release(struct run_metrics *metrics)
+static void forget_lines(struct run_metrics *metrics)
 {
     thin_release(&metrics->steps);
     thin_release(&metrics->evals);
@@ -62,6 +53,11 @@ void run_metrics_release(struct run_metrics *metrics)
     for (int i = 0; metrics->samples && i < REPORT_SAMPLES; i++)
         sample_release(&metrics->samples[i]);
     free(metrics->samples);
+}
+
+void run_metrics_release(struct run_metrics *metrics)
+{
+    forget_lines(metrics);
     free(metrics->path);
     *metrics = (struct run_metrics){.path = NULL};
 }
@@ -202,10 +198,10 @@ static void take_best(struct run_metrics *metrics, const double *values, int64_t
 
 static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
-    double values[EVAL_SERIES_COUNT];
+    double values[EVAL_SERIES];
     uint64_t present = 1ULL << EVAL_TOKENS | 1ULL << EVAL_TIME;
-    for (int s = 0; s < EVAL_SERIES_COUNT; s++) {
-        const json_t *value = *eval_names[s] ? json_object_get(object, eval_names[s]) : NULL;
+    for (int s = 0; s < EVAL_VALUES; s++) {
+        const json_t *value = json_object_get(object, eval_members[s]);
         values[s] = json_is_number(value) ? json_number_value(value) : NAN;
         if (value)
             present |= 1ULL << s;
@@ -285,7 +281,7 @@ static void take_failure(struct run_metrics *metrics, enum report_event_kind kin
 }
 
 /* Kinds of lines that this reader does not know are passed over. */
-static void take_line(struct run_metrics *metrics, const json_t *object, int64_t step)
+static void take_object(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     const json_t *member;
     if (json_object_get(object, "loss"))
@@ -308,72 +304,59 @@ static void take_line(struct run_metrics *metrics, const json_t *object, int64_t
         take_sample(metrics, object, step);
 }
 
-/* Takes one line, without its line end. */
-static void run_metrics_line(struct run_metrics *metrics, const char *text, size_t bytes)
+/* object: NULL where the line is not JSON. */
+static void take_line(struct run_metrics *metrics, const json_t *object)
 {
-    json_t *object = json_loadb(text, bytes, 0, NULL);
     const json_t *step = json_object_get(object, "step");
     metrics->lines++;
     if (json_is_integer(step) && json_integer_value(step) >= 0)
-        take_line(metrics, object, json_integer_value(step));
+        take_object(metrics, object, json_integer_value(step));
     else if (!metrics->damaged++)
         metrics->first_damaged = metrics->lines;
-    json_decref(object);
 }
 
 /* ---- the file ------------------------------------------------------------ */
 
 /* Takes the whole lines from metrics->offset on. */
-static enum status read_lines(struct run_metrics *metrics, FILE *file, struct error *err)
+static enum status read_lines(struct run_metrics *metrics, struct metrics_reader *reader, struct error *err)
 {
-    char *text = NULL;
-    size_t room = 0;
-    ssize_t n = 0;
+    metrics->torn = false;
     errno = 0;
-    if (fseeko(file, metrics->offset, SEEK_SET) == 0)
-        while ((n = memory_getline(&text, &room, file)) > 0 && text[n - 1] == '\n') {
-            run_metrics_line(metrics, text, (size_t)n - 1);
-            metrics->offset += n;
-        }
-    free(text);
-    metrics->torn = n > 0;
-    return ferror(file) ? error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", metrics->path) : STATUS_OK;
-}
-
-/* Forgets all that was read. */
-static void start_over(struct run_metrics *metrics)
-{
-    char *path = metrics->path;
-    enum eval_metric metric = metrics->metric;
-    enum eval_mode mode = metrics->mode;
-    metrics->path = NULL;
-    run_metrics_release(metrics);
-    run_metrics_init(metrics, path, metric, mode);
-    free(path);
+    if (fseeko(reader->file, metrics->offset, SEEK_SET))
+        return STATUS_OK;
+    while (metrics_reader_next(reader)) {
+        metrics->torn = reader->text[reader->length - 1] != '\n';
+        if (metrics->torn)
+            break;
+        metrics->offset += (int64_t)reader->length;
+        take_line(metrics, reader->object);
+    }
+    return metrics_reader_check(reader, err);
 }
 
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
-    FILE *file;
+    struct metrics_reader reader;
     *changed = false;
-    TRY(fs_open_stream(metrics->path, STATUS_CHECKPOINT, &file, err));
-    if (fstat(fileno(file), &facts)) {
+    TRY(metrics_reader_open(&reader, metrics->path, err));
+    if (fstat(fileno(reader.file), &facts)) {
         error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
-        fclose(file);
+        metrics_reader_close(&reader);
         return STATUS_CHECKPOINT;
     }
     const bool known = metrics->inode != 0;
     if (known &&
         (facts.st_dev != metrics->device || facts.st_ino != metrics->inode || facts.st_size < metrics->offset)) {
-        start_over(metrics);
+        forget_lines(metrics);
+        begin_reading(metrics);
         *changed = true;
     }
     metrics->device = facts.st_dev;
     metrics->inode = facts.st_ino;
     const int64_t before = metrics->lines;
-    enum status status = read_lines(metrics, file, err);
+    enum status status = read_lines(metrics, &reader, err);
     *changed = *changed || metrics->lines != before || !known;
-    fclose(file);
+    metrics_reader_close(&reader);
     return status;
 }

@@ -1,6 +1,4 @@
-/* run_metrics.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file.
- *
- * The file may be growing, and a resume may replace it: run_metrics_read() goes on where it stopped, or begins anew. */
+/* run_metrics.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file. */
 #pragma once
 
 #include "cmd/report/thin.h"
@@ -23,37 +21,21 @@ enum {
 enum { STEP_TIME = STEP_FIELDS, STEP_SERIES };
 
 /* The values of an evaluation, and where it lies on the axes. */
-#define EVAL_SERIES(X)          \
-    X(TOKENS, "")               \
-    X(TIME, "")                 \
-    X(LOSS, "eval_loss")        \
-    X(PERPLEXITY, "perplexity") \
-    X(ACCURACY, "accuracy")     \
-    X(F1, "f1")
-
-enum eval_series {
-#define EVAL_ENUM(name, member) EVAL_##name,
-    EVAL_SERIES(EVAL_ENUM)
-#undef EVAL_ENUM
-        EVAL_SERIES_COUNT
-};
-
-/* X(NAME, the word for it) */
-#define REPORT_EVENT_KINDS(X)   \
-    X(CHECKPOINT, "checkpoint") \
-    X(RESUME, "resume")         \
-    X(RESTART, "restart")       \
-    X(SKIPPED, "skipped step")  \
-    X(EPOCH, "end of an epoch") \
-    X(EARLY, "early stopping")  \
-    X(FAILURE, "failure")
+enum eval_series { EVAL_LOSS, EVAL_PERPLEXITY, EVAL_ACCURACY, EVAL_F1, EVAL_VALUES };
+enum { EVAL_TOKENS = EVAL_VALUES, EVAL_TIME, EVAL_SERIES };
+extern const char *const eval_members[EVAL_VALUES]; /* in the line */
 
 enum report_event_kind {
-#define EVENT_ENUM(name, word) EVENT_##name,
-    REPORT_EVENT_KINDS(EVENT_ENUM)
-#undef EVENT_ENUM
-        REPORT_EVENT_COUNT
+    EVENT_CHECKPOINT,
+    EVENT_RESUME,
+    EVENT_RESTART,
+    EVENT_SKIPPED,
+    EVENT_EPOCH,
+    EVENT_EARLY,
+    EVENT_FAILURE,
+    REPORT_EVENT_COUNT
 };
+extern const char *const event_words[REPORT_EVENT_COUNT];
 
 struct report_event {
     int64_t step, tokens;
@@ -93,7 +75,7 @@ struct run_metrics {
     double seconds;              /* of the steps, without evaluations and checkpoints */
     struct timed_mean rate, mfu; /* tokens/s, the share of the peak */
     double last[STEP_SERIES];    /* of the last step; NAN: it has none */
-    double last_eval[EVAL_SERIES_COUNT];
+    double last_eval[EVAL_SERIES];
     int64_t last_eval_step; /* 0: none */
     enum eval_metric metric;
     enum eval_mode mode;
@@ -109,15 +91,12 @@ struct run_metrics {
 void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode);
 void run_metrics_release(struct run_metrics *metrics);
 
-/* Reads the lines that were added since the last call; *changed: there were any. STATUS_CHECKPOINT: the file is absent
- * or cannot be read. */
+/* Reads the lines that were added since the last call, or all of a file that has replaced the one before; *changed:
+ * there were any. STATUS_CHECKPOINT: the file is absent or cannot be read. */
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err);
 
 /* NAN: no step has the value and its time. */
 double timed_mean(const struct timed_mean *mean);
-
-const char *report_event_word(enum report_event_kind kind);
-const char *eval_series_name(enum eval_series series);
 
 /* The i-th of the samples that are kept, from the oldest; NULL: there are no more. */
 const struct report_sample *report_sample_at(const struct run_metrics *metrics, int i);

@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <float.h>
+#include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <math.h>
@@ -36,8 +37,8 @@ struct terminal_style terminal_style_of_stdout(void)
     return style;
 }
 
-/* Columns of the character at the beginning of a text in UTF-8: two of a Chinese one, none of an accent that is put on
- * the one before, by the locale; one in a locale without UTF-8. *bytes: its length. */
+/* Columns of the first character by the locale: two of a Chinese one, none of an accent that is put on the one before;
+ * one in a locale without UTF-8. *bytes: its length. */
 static int character_width(const char *text, int *bytes)
 {
     mbstate_t state = {0};
@@ -67,8 +68,7 @@ const char *terminal_tail(const char *text, int columns)
     return text;
 }
 
-/* Prints of a text what fits into that many columns; without UTF-8 characters that are not ASCII as "?". Returns the
- * columns that are left. */
+/* Prints what fits into that many columns. Returns those that are left. */
 static int put_characters(FILE *out, bool utf8, const char *text, int columns)
 {
     for (int bytes, width; *text && (width = character_width(text, &bytes)) <= columns; text += bytes) {
@@ -96,8 +96,7 @@ void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, i
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* Bytes up to the end of a phrase, with the comma or colon that ends it; or up to a blank in it that may become the end
- * of a line. */
+/* Bytes up to the end of a phrase, with its comma or colon; or of a word. */
 static size_t piece_length(const char *text, bool word)
 {
     size_t n = 0;
@@ -147,9 +146,89 @@ void terminal_line_put(struct terminal_line *line, enum ink ink, const char *tex
     }
 }
 
+/* ---- figures ------------------------------------------------------------- */
+
+const char *figure_plain(double value, char out[FIGURE_MAX])
+{
+    const double size = fabs(value);
+    if (!isfinite(value))
+        snprintf(out, FIGURE_MAX, "-");
+    else if (value == 0)
+        snprintf(out, FIGURE_MAX, "0");
+    else if (size < 0.1 || size >= 1e6)
+        snprintf(out, FIGURE_MAX, "%.3g", value);
+    else
+        snprintf(out, FIGURE_MAX, "%.*f", size >= 1000 ? 1 : size >= 100 ? 2 : size >= 10 ? 3 : 4, value);
+    return out;
+}
+
+static const char *with_prefix(double value, const char *unit, char out[FIGURE_MAX])
+{
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
+    size_t p = 0;
+    if (!isfinite(value)) {
+        snprintf(out, FIGURE_MAX, "-");
+        return out;
+    }
+    while (fabs(value) >= 999.5 && p + 1 < COUNT_OF(prefixes)) {
+        value /= 1000;
+        p++;
+    }
+    const int digits = p == 0 && value == floor(value) ? 0 : fabs(value) >= 99.95 ? 1 : 2;
+    snprintf(out, FIGURE_MAX, "%.*f%s%s%s", digits, value, *prefixes[p] || *unit ? " " : "", prefixes[p], unit);
+    return out;
+}
+
+const char *figure_si(double value, char out[FIGURE_MAX])
+{
+    return with_prefix(value, "", out);
+}
+
+const char *figure_bytes(double value, char out[FIGURE_MAX])
+{
+    return with_prefix(value, "B", out);
+}
+
+const char *figure_percent(double share, char out[FIGURE_MAX])
+{
+    if (isfinite(share))
+        snprintf(out, FIGURE_MAX, "%.1f %%", 100 * share);
+    else
+        snprintf(out, FIGURE_MAX, "-");
+    return out;
+}
+
+const char *figure_count(int64_t value, char out[FIGURE_MAX])
+{
+    char digits[FIGURE_MAX];
+    const int n = snprintf(digits, sizeof digits, "%" PRId64, value), sign = digits[0] == '-';
+    int used = 0;
+    for (int i = 0; i < n && used < FIGURE_MAX - 2; i++) {
+        if (i > sign && (n - i) % 3 == 0)
+            out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = 0;
+    return out;
+}
+
+const char *figure_time(double seconds, char out[FIGURE_MAX])
+{
+    const int64_t s = seconds > 0 ? (int64_t)(fmin(seconds, 1e15) + 0.5) : 0;
+    if (!isfinite(seconds))
+        snprintf(out, FIGURE_MAX, "-");
+    else if (s >= 86400)
+        snprintf(out, FIGURE_MAX, "%" PRId64 " d %d:%02d:%02d", s / 86400, (int)(s / 3600 % 24), (int)(s / 60 % 60),
+                 (int)(s % 60));
+    else if (s >= 3600)
+        snprintf(out, FIGURE_MAX, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+    else
+        snprintf(out, FIGURE_MAX, "%d:%02d", (int)(s / 60), (int)(s % 60));
+    return out;
+}
+
 /* ---- sparklines ---------------------------------------------------------- */
 
-/* The buckets of one column. */
 static struct thin_cell column_of(const struct thin *thin, int series, int column, int columns)
 {
     struct thin_cell all = {.count = 0};
@@ -160,15 +239,14 @@ static struct thin_cell column_of(const struct thin *thin, int series, int colum
     return all;
 }
 
-/* The mean of a column, on the scale of the line, within what a double holds; NAN if it has none. */
+/* The mean on the scale of the line, within what a double holds; NAN if there is none. */
 static double height_of(const struct thin_cell *cell, bool log_scale)
 {
-    const double mean = thin_mean(cell);
-    const double height = log_scale ? log(mean) : mean;
+    const double mean = thin_mean(cell), height = log_scale ? log(mean) : mean;
     return isinf(height) ? copysign(DBL_MAX, height) : height;
 }
 
-/* Whether heights differ by rounding alone, as page.js has it: by less than 1e-9 of the values. */
+/* Whether heights differ by rounding alone, as in page.js. */
 static bool alike(double low, double high, bool log_scale)
 {
     return high / 2 - low / 2 <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)));

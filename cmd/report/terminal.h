@@ -1,9 +1,10 @@
-/* terminal.h: fields and sparklines for a terminal of any kind. */
+/* terminal.h: fields, figures and sparklines for a terminal of any kind. */
 #pragma once
 
 #include "cmd/report/thin.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 struct terminal_style {
@@ -32,6 +33,19 @@ void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, i
  * without UTF-8) where a part has a value that is not finite, a blank where it has none. log_scale counts where all
  * values are positive. The caller frees the line. */
 char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8);
+
+enum { FIGURE_MAX = 40 };
+
+/* Numbers as people read them. Each writes into `out` and returns it; "-" for NAN. */
+const char *figure_plain(double value, char out[FIGURE_MAX]);   /* "3.2158", "1.5e-05" */
+const char *figure_si(double value, char out[FIGURE_MAX]);      /* "124.4 M" */
+const char *figure_bytes(double value, char out[FIGURE_MAX]);   /* "1.50 GB" */
+const char *figure_percent(double share, char out[FIGURE_MAX]); /* "41.2 %" */
+const char *figure_count(int64_t value, char out[FIGURE_MAX]);  /* "1,240" */
+const char *figure_time(double seconds, char out[FIGURE_MAX]);  /* "1:02:33", "1 d 3:46:40" */
+
+/* The same for a block's lifetime: printf("%s", FIGURE(si, x)). */
+#define FIGURE(kind, value) figure_##kind((value), (char[FIGURE_MAX]){0})
 
 /* A line that continues on the next one, after `indent` blanks, where it would be wider than the terminal. */
 struct terminal_line {

@@ -1,5 +1,4 @@
 /* The reading and thinning of `ztrain report`. */
-#include "cmd/report/figures.c"
 #include "cmd/report/run_metrics.c"
 #include "cmd/report/terminal.c"
 #include "cmd/report/thin.c"
@@ -93,6 +92,18 @@ static void test_the_line_of_a_step(void **state)
     assert_false(present >> STEP_MFU & 1 || present >> STEP_FORWARD & 1);        /* unknown */
 }
 
+static void add_bytes(struct run_metrics *metrics, const char *text, size_t bytes)
+{
+    json_t *object = json_loadb(text, bytes, 0, NULL);
+    take_line(metrics, object);
+    json_decref(object);
+}
+
+static void add(struct run_metrics *metrics, const char *text)
+{
+    add_bytes(metrics, text, strlen(text));
+}
+
 /* Torn lines, and steps that are none, are damaged; a loss without targets is absent. */
 static void test_lines_that_are_no_steps(void **state)
 {
@@ -107,22 +118,17 @@ static void test_lines_that_are_no_steps(void **state)
     struct run_metrics m;
     run_metrics_init(&m, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
     for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        run_metrics_line(&m, wrong[i], strlen(wrong[i]));
+        add(&m, wrong[i]);
     for (size_t n = 0; n + 1 < sizeof STEP_LINE; n++)
-        run_metrics_line(&m, STEP_LINE, n);
+        add_bytes(&m, STEP_LINE, n);
     assert_true(m.damaged == m.lines && m.lines == COUNT_OF(wrong) + sizeof STEP_LINE - 1 && !m.step_lines);
     static const char empty[] = "{\"step\":1,\"loss\":null,\"targets\":0,\"seconds\":{\"step\":true}}";
-    run_metrics_line(&m, empty, strlen(empty));
+    add(&m, empty);
     assert_true(m.step_lines == 1 && !thin_at(&m.steps, 0, STEP_LOSS)->bad && m.seconds == 0);
     run_metrics_release(&m);
 }
 
 /* ---- metrics ----------------------------------------------------------- */
-
-static void add(struct run_metrics *metrics, const char *text)
-{
-    run_metrics_line(metrics, text, strlen(text));
-}
 
 static void test_lines_of_all_kinds(void **state)
 {
