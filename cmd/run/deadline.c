@@ -1,12 +1,288 @@
+/* deadline.c: see deadline.h. squeue may take long or hang: it is a program on some file server that asks a daemon on
+ * another machine. So a thread starts it and waits for it, one at a time. */
 #include "cmd/run/deadline.h"
 
 #include "core/clock.h"
+#include "core/heartbeat.h"
 #include "core/log.h"
+#include "core/memory.h"
+#include "core/thread.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static const double answer_limit = 5;   /* seconds for squeue to answer */
+static const double tick = 0.1;         /* seconds between two heartbeats meanwhile */
+static const double farewell_limit = 1; /* seconds for the thread to end */
+
+enum { ANSWER_BYTES = 16384 }; /* a line for each task of an array */
+
+struct squeue {
+    char job[32];
+    char **environment; /* of squeue: this process's at first; owned, but for its texts */
+    double period;      /* seconds */
+    bool runs;          /* the thread */
+    pthread_t thread;
+    pthread_mutex_t mutex; /* of all members below */
+    pthread_cond_t changed;
+    bool closing, over; /* the thread is asked to end; the thread no longer uses this struct */
+    bool news;
+    double end; /* seconds since 1970 */
+};
+
+/* Seconds since 1970: Slurm's times are given in them. */
+static double squeue_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Parses SLURM_JOB_END_TIME's "1795282200" or squeue's "2026-11-21T17:30:00" (local time); false for any other text
+ * ("NONE", "N/A"). *end: seconds since 1970. */
+static bool squeue_parse_end(const char *text, double *end)
+{
+    char *rest;
+    struct tm parts = {.tm_isdst = -1};
+    errno = 0;
+    long long number = strtoll(text, &rest, 10);
+    if (!errno && rest != text && number > 0 && (*rest == 0 || *rest == '\n')) {
+        *end = (double)number;
+        return true;
+    }
+    rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &parts);
+    if (!rest || (*rest && *rest != '\n'))
+        return false;
+    time_t time = mktime(&parts);
+    *end = (double)time;
+    return time > 0;
+}
+
+/* ---- one question -------------------------------------------------------- */
+
+/* squeue must not see variables that would change its answer or make it take itself for a rank, nor ztrain's own. */
+static bool for_squeue(const char *variable)
+{
+    static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
+    for (size_t i = 0; i < COUNT_OF(kept_from_it); i++)
+        if (!strncmp(variable, kept_from_it[i], strlen(kept_from_it[i])))
+            return false;
+    return true;
+}
+
+/* Caller frees the array. */
+static char **squeue_environment(void)
+{
+    static char format[] = "SLURM_TIME_FORMAT=%s"; /* since 1970: local time is not unique when clocks are set back */
+    size_t count = 0, kept = 0;
+    while (environ[count])
+        count++;
+    char **variables = memory_zeroed(count + 2, sizeof *variables);
+    for (size_t i = 0; i < count; i++)
+        if (for_squeue(environ[i]))
+            variables[kept++] = environ[i];
+    variables[kept] = format;
+    return variables;
+}
+
+static bool is_closing(struct squeue *squeue)
+{
+    pthread_mutex_lock(&squeue->mutex);
+    bool closing = squeue->closing;
+    pthread_mutex_unlock(&squeue->mutex);
+    return closing;
+}
+
+/* Reads the output until its end, the limit, or squeue_free(); terminates the text. */
+static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
+{
+    size_t used = 0;
+    double end = seconds_now() + answer_limit, left = answer_limit;
+    while (left > 0 && used + 1 < size && !is_closing(squeue)) {
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
+        if (!squeue->runs) /* the thread is no evidence that the rank is alive */
+            heartbeat_beat();
+        if (events > 0) {
+            ssize_t n = read(fd, text + used, size - 1 - used);
+            if (n == 0 || (n < 0 && errno != EINTR))
+                break;
+            used += n > 0 ? (size_t)n : 0;
+        }
+        left = end - seconds_now();
+    }
+    text[used] = 0;
+}
+
+/* Starts squeue with its output to `out` and default signal handling. Returns 0 or an errno. */
+static int start(struct squeue *squeue, int out, pid_t *child)
+{
+    char *const arguments[] = {(char *)"squeue", (char *)"-h",    (char *)"-j", squeue->job,
+                               (char *)"-o",     (char *)"%A %e", NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    posix_spawn_file_actions_init(&actions);
+    /* without memory for this squeue is not started: it would write to the wrong descriptor */
+    int error = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (!error)
+        error = posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+    if (!error)
+        error = posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+#if defined(__GLIBC__) && defined(__GLIBC_PREREQ)
+#if __GLIBC_PREREQ(2, 34)
+    if (!error)
+        error = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+#endif
+#endif
+    if (!error)
+        error = posix_spawnp(child, "squeue", &actions, &attributes, arguments, squeue->environment);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    return error;
+}
+
+/* Finds the job's line in the answer: the number of an array's task may also be that of the whole array. */
+static bool find_end(const struct squeue *squeue, char *text, double *end)
+{
+    size_t length = strlen(squeue->job);
+    char *rest;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        if (!strncmp(line, squeue->job, length) && line[length] == ' ' && squeue_parse_end(line + length + 1, end))
+            return true;
+    return false;
+}
+
+/* Asks, and waits for the answer: in the main thread with heartbeats. *absent: PATH has no squeue. */
+static bool ask(struct squeue *squeue, bool *absent, double *end)
+{
+    char text[ANSWER_BYTES] = "";
+    int ends[2];
+    pid_t child = -1;
+    *absent = false;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    int error = start(squeue, ends[1], &child);
+    *absent = error == ENOENT;
+    close(ends[1]);
+    if (error == 0) {
+        read_answer(squeue, ends[0], text, sizeof text);
+        if (waitpid(child, NULL, WNOHANG) == 0) { /* it has answered, or is too slow */
+            kill(child, SIGKILL);
+            while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+                continue;
+        }
+    }
+    close(ends[0]);
+    return find_end(squeue, text, end);
+}
+
+/* ---- the thread ---------------------------------------------------------- */
+
+static struct squeue *squeue_new(const char *job)
+{
+    struct squeue *squeue = memory_zeroed(1, sizeof *squeue);
+    snprintf(squeue->job, sizeof squeue->job, "%s", job);
+    squeue->environment = squeue_environment();
+    pthread_mutex_init(&squeue->mutex, NULL);
+    condition_init(&squeue->changed);
+    return squeue;
+}
+
+/* Waits for a period. False if squeue_free() was called meanwhile. */
+static bool await_period(struct squeue *squeue)
+{
+    const struct timespec until = time_after(squeue->period);
+    while (!squeue->closing && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
+        continue;
+    return !squeue->closing;
+}
+
+static void *ask_until_end(void *argument)
+{
+    struct squeue *squeue = argument;
+    bool absent = false;
+    pthread_setname_np(pthread_self(), "ztrain-squeue");
+    pthread_mutex_lock(&squeue->mutex);
+    while (!absent && await_period(squeue)) {
+        double end;
+        pthread_mutex_unlock(&squeue->mutex);
+        bool answered = ask(squeue, &absent, &end);
+        pthread_mutex_lock(&squeue->mutex);
+        if (answered) {
+            squeue->end = end;
+            squeue->news = true;
+        }
+    }
+    squeue->over = true;
+    pthread_cond_broadcast(&squeue->changed);
+    pthread_mutex_unlock(&squeue->mutex);
+    return NULL;
+}
+
+/* Starts the thread, which asks every `period` seconds, the first time after one period, until PATH has no squeue. */
+static void squeue_watch(struct squeue *squeue, double period)
+{
+    squeue->period = period;
+    squeue->runs = true; /* the thread reads it */
+    if (thread_start(&squeue->thread, 0, ask_until_end, squeue) != 0)
+        squeue->runs = false;
+}
+
+/* Takes the thread's newest answer; false if there is none since the last call. */
+static bool squeue_heard(struct squeue *squeue, double *end)
+{
+    pthread_mutex_lock(&squeue->mutex); /* the thread holds it only for moments */
+    bool news = squeue->news;
+    *end = squeue->end;
+    squeue->news = false;
+    pthread_mutex_unlock(&squeue->mutex);
+    return news;
+}
+
+/* Ends the thread, and a squeue that it waits for, within a second. NULL is allowed. */
+static void squeue_free(struct squeue *squeue)
+{
+    if (!squeue)
+        return;
+    if (squeue->runs) {
+        const struct timespec until = time_after(farewell_limit);
+        pthread_mutex_lock(&squeue->mutex);
+        squeue->closing = true;
+        pthread_cond_broadcast(&squeue->changed);
+        while (!squeue->over && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
+            continue;
+        bool over = squeue->over;
+        pthread_mutex_unlock(&squeue->mutex);
+        if (!over) { /* the system takes that long to start or end squeue; the thread keeps its memory */
+            pthread_detach(squeue->thread);
+            return;
+        }
+        pthread_join(squeue->thread, NULL);
+    }
+    pthread_cond_destroy(&squeue->changed);
+    pthread_mutex_destroy(&squeue->mutex);
+    free(squeue->environment);
+    free(squeue);
+}
+
+/* ---- the deadline -------------------------------------------------------- */
 
 static const double reserve = 10; /* seconds, for a slow step, a slow file system, clocks of two machines that differ */
 static const double no_limit = 5 * 365 * 86400.0; /* seconds to the end of a job that has no limit */
@@ -22,7 +298,7 @@ static void print_time(double end, char text[32])
     strftime(text, 32, "%Y-%m-%d %H:%M:%S", &parts);
 }
 
-/* Finds the end for the first time. *end: seconds since 1970. */
+/* *end: seconds since 1970. */
 static bool first_end(struct squeue *squeue, const char **source, double *end)
 {
     const char *given = getenv("SLURM_JOB_END_TIME");
@@ -30,7 +306,8 @@ static bool first_end(struct squeue *squeue, const char **source, double *end)
     if (given && squeue_parse_end(given, end))
         return true;
     *source = "squeue";
-    return squeue_ask(squeue, end);
+    bool absent;
+    return ask(squeue, &absent, end);
 }
 
 void deadline_init(struct deadline *deadline, double expected_checkpoint, double period)
@@ -41,7 +318,6 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
     char when[32];
     if (!job)
         return;
-    snprintf(deadline->job, sizeof deadline->job, "%s", job);
     deadline->squeue = squeue_new(job);
     if (first_end(deadline->squeue, &source, &end)) {
         double left = end - squeue_clock();
@@ -68,9 +344,9 @@ void deadline_look_again(struct deadline *deadline)
         return;
     print_time(end, when);
     if (isinf(found))
-        log_info("job %s no longer has a time limit (squeue)", deadline->job);
+        log_info("job %s no longer has a time limit (squeue)", deadline->squeue->job);
     else
-        log_info("job %s ends at %s now (squeue), in %.0f s%s", deadline->job, when, left,
+        log_info("job %s ends at %s now (squeue), in %.0f s%s", deadline->squeue->job, when, left,
                  found < deadline->end ? ", earlier than before" : ", later than before");
     deadline->end = found;
 }

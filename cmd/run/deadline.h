@@ -1,34 +1,31 @@
 /* deadline.h: the time at which Slurm will end the job, so that a checkpoint is written in time without any signal.
  *
  * The end is SLURM_JOB_END_TIME or squeue's answer. squeue is asked again while the job runs, as scontrol can change
- * the limit, and the variable then stays as it was. If squeue does not answer, the last known end remains. Rank 0 looks
- * at the clock whenever the ranks vote on stopping (stop_vote.h): the end is near when another interval as long as the
- * longest one so far, a checkpoint and a reserve would no longer fit. */
+ * the limit and leaves the variable. If it does not answer within five seconds it is killed, and the last known end
+ * remains. Rank 0 looks at the clock when the ranks vote on stopping (stop_vote.h): the end is near when another
+ * interval as long as the longest one so far, a checkpoint and a reserve would no longer fit. */
 #pragma once
-
-#include "cmd/run/squeue.h"
 
 #include <stdbool.h>
 
 struct deadline {
-    double end;        /* CLOCK_MONOTONIC seconds; INFINITY: none is known */
-    double checkpoint; /* seconds for one: expected, then measured */
-    double looked;     /* CLOCK_MONOTONIC seconds; time of the last look; 0: none yet */
-    double saved;      /* seconds in checkpoints since the last look */
-    bool under_way;    /* one is being written in the background, for which a stop waits */
-    double longest;    /* seconds between two looks, without checkpoints */
-    char job[32];
+    double end;            /* CLOCK_MONOTONIC seconds; INFINITY: none is known */
+    double checkpoint;     /* seconds for one: expected, then measured */
+    double looked;         /* CLOCK_MONOTONIC seconds; time of the last look; 0: none yet */
+    double saved;          /* seconds in checkpoints since the last look */
+    bool under_way;        /* one is being written in the background, for which a stop waits */
+    double longest;        /* seconds between two looks, without checkpoints */
     struct squeue *squeue; /* owned; NULL: not in a Slurm job */
 };
 
-/* Asks squeue, starts a thread that asks again every `period` seconds, and logs the end. expected_checkpoint: seconds,
+/* Finds and logs the end, and starts a thread that asks again every `period` seconds. expected_checkpoint: seconds,
  * until a checkpoint is measured. Outside of Slurm there is no deadline. */
 void deadline_init(struct deadline *deadline, double expected_checkpoint, double period);
 
-/* Ends the thread. A deadline that is all zero, never initialised, is allowed. */
+/* Ends the thread. A deadline that is all zero is allowed. */
 void deadline_release(struct deadline *deadline);
 
-/* Takes squeue's newest answer, and logs it if the end has moved. Never waits. */
+/* Takes squeue's newest answer; logs it if the end has moved. Never waits. */
 void deadline_look_again(struct deadline *deadline);
 
 /* Looks again; returns whether to stop now. now: CLOCK_MONOTONIC seconds. */

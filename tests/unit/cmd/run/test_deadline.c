@@ -1,6 +1,5 @@
 /* test_deadline.c: the end of a Slurm job, and when it is near. The test provides squeue; the job has one rank. */
 #include "cmd/run/deadline.c"
-#include "cmd/run/squeue.c"
 #include "cmd/run/stop_signal.c"
 #include "core/heartbeat.h"
 
