@@ -1,20 +1,18 @@
 /* supervise.c: see supervise.h.
  *
- * The supervisor is not a rank. It makes the shared memory (comm/control/control.h), starts the ranks in order as its
- * direct children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd.
- * It never waits for a reader of its output (core/output.h).
+ * The supervisor is not a rank. It makes the shared memory (comm/control/control.h), starts the ranks as its children,
+ * each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never waits for
+ * a reader of its output (core/output.h).
  *
- *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, once each: they are in other process groups, so
- *     that a Ctrl-C on the terminal reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM.
- *     Ranks start with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and
- *     continue the ranks. SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the
- *     signalfd.
- *   - If a rank fails, the others learn of it through the control block and end by themselves with the reason. Ranks
- *     that are still running then get SIGTERM, and at last SIGKILL, all within 5 seconds.
- *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
- *     nothing is left.
+ *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, which are in process groups of their own, so
+ *     that a Ctrl-C reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM. Ranks start
+ *     with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue them.
+ *     SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the signalfd.
+ *   - If a rank fails, the others learn of it through the control block and end by themselves. Ranks that still run get
+ *     SIGTERM, and at last SIGKILL, all within 5 seconds.
+ *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name.
  *   - A second SIGINT kills the ranks at once. Only the supervisor counts them: a rank may get the same one from a
- *     terminal or a batch system and from here.
+ *     terminal and from here.
  *
  * Exit code: the code that a rank gave with its error; 5 if the kernel killed one at the limit of a control group's
  * memory, 6 if one was killed by another signal or left without an error, 8 if one ended with a code that is none of
@@ -22,7 +20,6 @@
 #include "cmd/supervise/supervise.h"
 
 #include "cmd/run/stop_signal.h"
-#include "cmd/supervise/line_pump.h"
 #include "comm/control/control.h"
 #include "comm/launch/bootstrap.h"
 #include "core/clock.h"
@@ -53,6 +50,17 @@ static const struct {
     int from, to;
 } forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}, {SIGQUIT, SIGQUIT}};
 
+/* Copies a rank's output into the queues of core/output.h line by line, each with the rank in front: "[2] …". A line
+ * longer than the buffer is broken. */
+enum { PUMP_BYTES = 16384, PUMP_FRONT = 16 };
+struct line_pump {
+    int from; /* non-blocking, owned; -1: ended */
+    enum outlet to;
+    char front[PUMP_FRONT]; /* of each line */
+    size_t used;
+    char buffer[PUMP_BYTES];
+};
+
 struct child {
     pid_t pid;
     bool running, ended_by_us;
@@ -80,10 +88,72 @@ struct job {
     struct error unsaid; /* an error that no rank can print; code STATUS_OK: none */
 };
 
+/* ---- lines --------------------------------------------------------------- */
+
+static void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank)
+{
+    *pump = (struct line_pump){.from = from, .to = to};
+    snprintf(pump->front, sizeof pump->front, "[%d] ", rank);
+}
+
+static void pump_line(struct line_pump *pump, const char *line, size_t length)
+{
+    char text[PUMP_FRONT + PUMP_BYTES + 1];
+    _Static_assert(sizeof text <= OUTPUT_RECORD, "a line is one record");
+    size_t front = strlen(pump->front);
+    memcpy(text, pump->front, front);
+    memcpy(text + front, line, length);
+    text[front + length] = '\n';
+    output_put(pump->to, text, front + length + 1, OUTPUT_LINE);
+}
+
+static void write_lines(struct line_pump *pump, bool all)
+{
+    size_t start = 0;
+    for (char *end; (end = memchr(pump->buffer + start, '\n', pump->used - start));) {
+        pump_line(pump, pump->buffer + start, (size_t)(end - pump->buffer) - start);
+        start = (size_t)(end - pump->buffer) + 1;
+    }
+    if (start < pump->used && (all || (start == 0 && pump->used == sizeof pump->buffer))) {
+        pump_line(pump, pump->buffer + start, pump->used - start);
+        start = pump->used;
+    }
+    memmove(pump->buffer, pump->buffer + start, pump->used - start);
+    pump->used -= start;
+}
+
+/* Copies the rest of the buffer, even if it is not a whole line, and closes `from`. */
+static void line_pump_finish(struct line_pump *pump)
+{
+    if (pump->from < 0)
+        return;
+    write_lines(pump, true);
+    close(pump->from);
+    pump->from = -1;
+}
+
+/* Copies the whole lines that can be read without waiting; at the end of the input the rest as well. */
+static void line_pump_run(struct line_pump *pump)
+{
+    enum { READS = 64 }; /* at a time, so that one rank's flood does not keep the others waiting */
+    for (int i = 0; i < READS && pump->from >= 0; i++) {
+        ssize_t n = read(pump->from, pump->buffer + pump->used, sizeof pump->buffer - pump->used);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0) {
+            line_pump_finish(pump);
+            return;
+        }
+        pump->used += (size_t)n;
+        write_lines(pump, false);
+    }
+}
+
 /* ---- starting ------------------------------------------------------------ */
 
-/* Binds this process to the rank's share of the cores that the job may use: at least one, which ranks share if there
- * are more ranks than cores. */
+/* Binds this process to the rank's share of the job's cores: at least one, which ranks share if they are too few. */
 static void share_cores(int rank, int ranks)
 {
     cpu_set_t all, own;
@@ -201,7 +271,7 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
     control_mark_dead(job->control, rank, err);
 }
 
-/* The host memory of all ranks' plans, as far as they are known. */
+/* Host memory of all ranks' plans, as far as they are known. */
 static uint64_t planned_bytes(const struct job *job)
 {
     uint64_t bytes = 0;
@@ -276,8 +346,7 @@ static void reap(struct job *job)
     }
 }
 
-/* Acts on deadlines that have passed: a rank that left early fails the job; signals for ranks that outlive a failure.
- * Returns the seconds until the next look. */
+/* Fails the job if a rank left early; signals ranks that outlive a failure. Returns the seconds until the next look. */
 static double check_time(struct job *job)
 {
     double now = seconds_now();
@@ -316,7 +385,7 @@ static void take_interrupt(struct job *job)
     job->interrupted_at = now;
 }
 
-/* A request that comes when the job has failed already is not the cause, and is answered by who starts it again. */
+/* A request that comes when the job has failed is not its cause. */
 static void note_request(struct job *job, int signal_number)
 {
     if (signal_number == SIGQUIT) /* only asks for the flight records */
@@ -327,7 +396,6 @@ static void note_request(struct job *job, int signal_number)
         job->asked = true;
 }
 
-/* Passes a signal on to the ranks, if it is one for them. */
 static void forward(struct job *job, int signal_number)
 {
     for (size_t i = 0; i < COUNT_OF(forwarded); i++)
@@ -405,8 +473,7 @@ static bool ignored(int signal_number)
     return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/* Blocks the signals that the signalfd is to get instead. Some callers leave SIGCHLD ignored; the kernel would then
- * reap the ranks itself, and their end would never be seen. */
+/* The signalfd gets them instead. Where SIGCHLD stayed ignored, the kernel would reap the ranks itself. */
 static void block_signals(sigset_t *mask, sigset_t *old_mask)
 {
     signal(SIGCHLD, SIG_DFL);
@@ -455,7 +522,6 @@ static void job_init(struct job *job, int ranks, char **argv, double timeout_sec
             job->children[r].pumps[i].from = -1;
 }
 
-/* Opens the supervisor's signalfd and makes the job's shared memory. */
 static enum status job_open(struct job *job, const sigset_t *mask, struct error *err)
 {
     const struct control_shape shape = {.world = job->ranks, .local_world = job->ranks, .num_nodes = 1};

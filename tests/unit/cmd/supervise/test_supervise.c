@@ -5,7 +5,6 @@
 #include "tests/unit/fixtures/ranks.h"
 
 #include "cmd/run/stop_signal.c"
-#include "cmd/supervise/line_pump.c"
 #include "cmd/supervise/supervise.c"
 
 #include "core/heartbeat.h"
