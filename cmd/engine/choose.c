@@ -1,5 +1,4 @@
-/* choose.c: see choose.h. The ranks exchange what they have, and all draw the same conclusion: ranks that decided by
- * themselves would compute on different devices, or take GPUs from each other. */
+/* choose.c: see choose.h. The ranks exchange what they have, and all draw the same conclusion. */
 #include "cmd/engine/engine.h"
 #include "comm/agree.h"
 #include "comm/gpu_binding.h"
@@ -18,7 +17,7 @@
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
-/* Fills in the view that this rank gives the others; a problem is part of the view. */
+/* A problem is part of the view. */
 static void look_for_gpus(int rank, struct gpu_view *view)
 {
     unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
@@ -37,7 +36,7 @@ static void look_for_gpus(int rank, struct gpu_view *view)
     view->share = shares;
 }
 
-/* Some rank (`blind`) has no GPU to use: an error with train.device: cuda, otherwise a message. */
+/* The rank `blind` has no GPU to use: an error with train.device: cuda, else a message. */
 static enum status do_without(const struct run_spec *spec, const struct bootstrap *boot, int blind, const char *why,
                               int seeing, struct error *err)
 {
@@ -172,8 +171,8 @@ static void keep(const struct bootstrap *boot, const struct cpu_kernels *before,
             cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
 }
 
-/* The best CPU kernels that all ranks support: otherwise replicas that each rank updates would drift apart. A run goes
- * on with those that it began with, as far as they are available here. */
+/* With other kernels, replicas that each rank updates would drift apart. A run goes on with those that it began with,
+ * as far as they are available here. */
 static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
     TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
@@ -186,8 +185,8 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 
 /* ---- multiprocessors for NCCL -------------------------------------------- */
 
-/* With auto, a GPU gives up a sixth of its multiprocessors at most: smaller GPUs have no NVLink that needs so many
- * blocks. Only at stage 3 all products run beside collectives (docs/performance.md). */
+/* With auto, a GPU gives up a sixth of its multiprocessors at most. Only at stage 3 all products run beside collectives
+ * (docs/performance.md). */
 enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
 
 /* A rank's GPU. */
@@ -292,12 +291,12 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
 
 /* ---- CUDA graphs --------------------------------------------------------- */
 
-/* Launches of a layer, forward and backward, with its share of the update; the host's seconds for one; the share of its
- * peak that a GPU reaches; the peak of an unknown GPU. */
+/* Launches of a layer in a step; the host's seconds for one; the share of its peak that a GPU reaches; the peak of an
+ * unknown GPU. */
 static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
 
-/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. Even when the GPU takes twice
- * the host's time it still waits: for short kernels that follow long ones, and at the start of each step. */
+/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. A GPU that takes twice the
+ * host's time still waits for short kernels that follow long ones. */
 static bool is_launch_bound(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
@@ -307,7 +306,7 @@ static bool is_launch_bound(const struct engine *t)
     return gpu < 2 * launch_seconds * launches_per_layer * (double)(t->desc.num_layers + 2);
 }
 
-/* The reason why nothing in a step can be a graph; NULL if blocks can. */
+/* Why nothing in a step can be a graph; NULL: blocks can. */
 static const char *obstacle_of_blocks(const struct engine *t)
 {
     if (!device_has_graphs(t->device))
@@ -321,7 +320,7 @@ static const char *obstacle_of_blocks(const struct engine *t)
     return NULL;
 }
 
-/* The reason why a step of blocks that can be graphs cannot be one graph; NULL if it can. */
+/* Why a step of such blocks cannot be one graph; NULL: it can. */
 static const char *obstacle_of_steps(const struct engine *t)
 {
     if (t->spec->zero.offload_param.device != OFFLOAD_NONE)

@@ -6,21 +6,20 @@
 
 struct engine;
 
-/* Opens engine->device and attaches the communicator to it. One kind of device for all ranks, and a different GPU for
+/* Opens engine->device and attaches the communicator to it: one kind of device for all ranks, and a different GPU for
  * each rank of a node. With train.device: cuda STATUS_DEVICE if a rank has no GPU, STATUS_USAGE if a node has more
- * ranks than GPUs; with auto all ranks use the CPU if one has no GPU. On the CPU all compute with the best kernels that
- * all support. Rank 0 logs what others have to do without, and because of whom. Collective. */
+ * ranks than GPUs; with auto all use the CPU if one has no GPU. On the CPU all compute with the best kernels that all
+ * support. Collective. */
 enum status choose_device(struct engine *engine, int threads, struct error *err);
 
 /* A block of NCCL's kernels holds a multiprocessor until the collective has ended; a product that counts on all of them
- * waits for it in its last wave. So the communicator is told the most blocks that it may use (maxCTAs), and cublasLt
- * that products have as many multiprocessors fewer (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), which is part of the key of
- * the choices of kernels (gpu/autotune_cache.h). 16 is what NCCL uses on Hopper through NVLink's switches. */
+ * waits for it in its last wave. So NCCL gets at most this many blocks (maxCTAs), and cublasLt as many multiprocessors
+ * fewer (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 16 is what NCCL uses on Hopper through NVLink's switches. */
 enum { SM_TARGET_CTAS = 16 };
 
 /* *ctas: SM_TARGET_CTAS, or 0 where products are not limited, by train.sm_count_target and the smallest GPU of all
- * ranks: each computes the communicator's channels from its own limit. Collective in a run. STATUS_USAGE, on all ranks:
- * the key is true, but the device is the CPU or a GPU has too few multiprocessors. */
+ * ranks. Collective in a run. STATUS_USAGE, on all ranks: the key is true, but the device is the CPU or a GPU has too
+ * few multiprocessors. */
 enum status choose_sm_target(const struct engine *engine, int *ctas, struct error *err);
 
 /* BY_BLOCK: gpu/model/block_graphs.h. BY_STEP: stepper.h. */

@@ -1,21 +1,18 @@
 #include "cmd/engine/engine.h"
 
-#include "cmd/engine/memory_plan.h"
 #include "comm/agree.h"
 #include "core/log.h"
 #include "core/model/model_folder.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
-#include "gpu/peaks.h"
 #include "gpu/phase_times.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* packing false or first_fit: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few
- * different shapes */
+/* packing false or first_fit: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
 enum { TOKEN_MULTIPLE = 16 };
 
 /* Makes the model that of model.task. */
@@ -31,7 +28,7 @@ static enum status apply_task(const struct run_spec *spec, struct model_desc *de
     if (num_labels == 0)
         num_labels = desc->num_labels;
     if (num_labels == 0)
-        TRY(train_sources_count_labels(spec, &num_labels, err));
+        TRY(engine_count_labels(spec, &num_labels, err));
     return model_desc_classify(desc, num_labels, err);
 }
 
@@ -49,7 +46,6 @@ static enum status check_tokenizer(const struct run_spec *spec, struct error *er
     return error_prefix(err, "model.tokenizer");
 }
 
-/* Logs what the config asks for and ztrain ignores, where the model is, and its dropout. */
 static void describe_model(const struct run_spec *spec, const struct model_desc *desc)
 {
     const struct dropout_rates *rates = &desc->dropout;
@@ -84,7 +80,6 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     return error_hint(err, "set a shorter data.seq_length, or use a model with more positions");
 }
 
-/* The token streams of training and evaluation. */
 static void configure_streams(struct engine *t)
 {
     const struct run_spec *spec = t->spec;
@@ -121,7 +116,7 @@ static enum status describe_shards(struct engine *t, struct error *err)
     tensor_table_build(&t->desc, &t->table);
     shard_layout_init(&t->layout, &t->table, t->world);
     if (t->spec->data.document_mask == SPEC_AUTO) {
-        t->found_mask = train_sources_probe_mask(t->spec);
+        t->found_mask = engine_probe_mask(t->spec);
         t->probed = true;
         spec_resolve_document_mask(t->spec, t->found_mask);
     }
@@ -165,7 +160,6 @@ static struct transformer_config configure_transformer(const struct engine *t)
     return config;
 }
 
-/* Logs what decides how attention is computed here. */
 static void describe_attention(const struct engine *t)
 {
     const bool cuda = t->device->kind == DEVICE_CUDA, softcap = t->desc.attention_softcap > 0;
@@ -182,7 +176,6 @@ static void describe_attention(const struct engine *t)
         log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
 }
 
-/* The transformer, and the store of its blocks' inputs. */
 static enum status build_transformer(struct engine *t, struct error *err)
 {
     describe_attention(t);
@@ -194,7 +187,7 @@ static enum status build_transformer(struct engine *t, struct error *err)
     }
     TRY(transformer_new(&config, t->device, &t->transformer, err));
     if (t->samples)
-        engine_samples_attach(t->samples, t->transformer);
+        t->samples->generator = generator_new(t->transformer, t->samples->capacity);
     return STATUS_OK;
 }
 
@@ -264,19 +257,8 @@ void engine_release(struct engine *t)
     memory_plan_free(t);
     phase_times_free(t->phase_times);
     device_close(t->device);
-    train_sources_release(&t->sources);
-    label_set_close(t->validation_labels);
-    first_fit_free(t->validation_fit);
-    token_set_close(t->validation_set);
+    engine_close_data(t);
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
-}
-
-void engine_utilisation(const struct engine *t, struct step_metrics *m)
-{
-    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
-    enum dtype dtype = t->spec->dtype;
-    m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
-    m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
 }

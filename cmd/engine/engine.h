@@ -1,21 +1,18 @@
-/* engine.h: the parts of one rank's run, built in the order in which they need each other:
+/* engine.h: the parts of one rank's run, in the order in which they are built:
  *
  *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights
  *
- * The same construction serves training, evaluation and planning; a plan stops before memory is allocated
- * (memory_plan.h). */
+ * A plan stops before memory is allocated (memory_plan.h). */
 #pragma once
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose.h"
 #include "cmd/engine/engine_samples.h"
 #include "cmd/engine/memory_plan.h"
-#include "cmd/engine/train_sources.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/zero/zero.h"
 #include "core/data/token_stream.h"
-#include "core/metrics/metrics.h"
 #include "core/model/model_config.h"
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"
@@ -23,6 +20,21 @@
 #include "gpu/activation_store.h"
 #include "gpu/device.h"
 #include "gpu/model/transformer.h"
+
+/* data.train, opened: one stream of shards, or the sources of a mixture. */
+struct train_sources {
+    int count; /* 1 unless a mixture */
+    struct token_set *sets[SPEC_MAX_SOURCES];
+    struct label_set *labels[SPEC_MAX_SOURCES]; /* of a classifier's documents; else NULL */
+    struct first_fit *fits[SPEC_MAX_SOURCES];   /* with data.packing first_fit; else NULL */
+    struct data_fingerprint fingerprint;        /* of all data in order, and of the weights or epochs of a mixture */
+};
+
+/* Opens what data.train names, checks a sample of every shard against the vocabulary, and reads a classifier's labels.
+ * STATUS_DATA. On failure too, the caller releases `sources`. */
+enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
+                               struct error *err);
+void train_sources_release(struct train_sources *sources); /* all zero: nothing */
 
 /* What stands in for the machine of a run that is only planned. */
 struct simulation {
@@ -39,7 +51,7 @@ struct engine {
     const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels(); may be NULL */
     struct simulation simulation;             /* set before engine_build; all NULL: a run */
     int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
-    bool quiet;                               /* set before engine_build: notices about the model are not printed */
+    bool quiet;                               /* set before engine_build: without notices about the model */
     bool profile;                             /* set before engine_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;
@@ -72,8 +84,8 @@ struct engine {
     int64_t steps_per_epoch, total_steps;
 };
 
-/* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. After
- * an error, too, the caller releases *desc, which was all zero. */
+/* Reads the config of the model that the spec names. notices: logs what the config asks for and ztrain ignores. *desc
+ * was all zero; the caller releases it, after an error too. */
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                   struct error *err);
 
@@ -86,10 +98,23 @@ enum status engine_build(struct engine *engine, struct run_spec *spec, int rank,
 enum status engine_activation_bytes(const struct engine *engine, enum recompute policy, size_t *bytes,
                                     struct error *err);
 
-/* Opens the token shards; fills steps_per_epoch and total_steps. */
+/* Opens the token shards; fills steps_per_epoch and total_steps. STATUS_DATA: they do not fit the spec, the model or
+ * each other. engine_close_data() closes what is open; engine_release() calls it. */
 enum status engine_open_data(struct engine *engine, struct error *err);
+void engine_close_data(struct engine *engine);
+
+/* Whether data.train has a loss mask, by the names and headers of its files. Data that cannot be opened count as data
+ * without one: engine_open_data() reports the error. */
+bool engine_probe_mask(const struct run_spec *spec);
+
+/* *labels: of a classifier's data.train, the most that any source has. */
+enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err);
+
+/* Fills this rank's slices: from `checkpoint` if it is not NULL, else from the Hugging Face folder that the spec names,
+ * else by initialisation. Their bits depend on neither world size nor ZeRO stage. zero_params_changed() is next. */
+enum status engine_weights_load(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
+
+/* huggingface_check() of the folder that the spec names, if it names one. */
+enum status engine_weights_check(const struct engine *engine, bool *absent, struct error *err);
 
 void engine_release(struct engine *engine);
-
-/* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
-void engine_utilisation(const struct engine *engine, struct step_metrics *m);

@@ -1,14 +1,196 @@
-/* engine_data.c: opens the data of a run, and compares them with its spec and its model. See engine.h. */
+/* engine_data.c: the data of a run, compared with its spec and its model. See engine.h. */
 #include "cmd/engine/engine.h"
 #include "core/data/cut_count.h"
 #include "core/log.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <xxhash.h>
 
-/* The key that sets the length of a schedule whatever the run's; NULL: it has none. */
+_Static_assert((int)SPEC_MAX_SOURCES == (int)INTERLEAVE_SOURCES, "every source that a spec may have can be mixed");
+static const double largest_epoch = 0x1p61; /* samples: interleave_init() */
+
+/* ---- data.train ---------------------------------------------------------- */
+
+/* Opens source `index`: the whole list of data.train, or one entry of a mixture. */
+static enum status open_source(const struct run_spec *spec, int index, int64_t vocab_size,
+                               struct train_sources *sources, struct data_fingerprint *fingerprint, struct error *err)
+{
+    const struct string_list *train = &spec->data.train;
+    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
+    const char *const *patterns = (const char *const *)train->items + (mixed ? index : 0);
+    TRY(token_set_open(patterns, mixed ? 1 : train->count, &sources->sets[index], err));
+    TRY(token_set_check(sources->sets[index], vocab_size, fingerprint, err));
+    if (spec->model.task == TASK_CAUSAL_LM)
+        return STATUS_OK;
+    TRY(label_set_open(sources->sets[index], &sources->labels[index], err));
+    fingerprint->first = label_set_fingerprint(sources->labels[index], fingerprint->first);
+    fingerprint->sampled = label_set_fingerprint(sources->labels[index], fingerprint->sampled);
+    return STATUS_OK;
+}
+
+/* Compares a source with those before it. */
+static enum status check_source(const struct run_spec *spec, const struct train_sources *sources, int index,
+                                struct error *err)
+{
+    const char *name = spec->data.train.items[index];
+    for (int i = 0; i < index; i++) {
+        const char *shard = token_set_common(sources->sets[i], sources->sets[index]);
+        if (shard)
+            return error_set(
+                err, STATUS_DATA,
+                "'%s' is in two sources of data.train, '%s' and '%s'; hint: name each shard once, and give "
+                "its source a larger weight or more epochs",
+                shard, spec->data.train.items[i], name);
+        if (!sources->labels[i])
+            continue;
+        const json_t *names = label_set_names(sources->labels[i]), *others = label_set_names(sources->labels[index]);
+        if (names && others ? !json_equal(names, others) : names != others)
+            return error_set(err, STATUS_DATA,
+                             "the sources of data.train name their labels differently: '%s' is not like '%s'; hint: "
+                             "scripts/tokenize.py --labels-from PREFIX gives further shards the labels of the first",
+                             name, spec->data.train.items[i]);
+    }
+    return STATUS_OK;
+}
+
+/* Continues the hash of a mixture with that of a source and its weight or epochs. */
+static uint64_t mix_hash(uint64_t hash, uint64_t source, double amount)
+{
+    hash = XXH64(&source, sizeof source, hash);
+    return XXH64(&amount, sizeof amount, hash);
+}
+
+enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
+                               struct error *err)
+{
+    *sources = (struct train_sources){.count = spec->data.amount ? spec->data.train.count : 1};
+    if (!spec->data.amount)
+        return open_source(spec, 0, vocab_size, sources, &sources->fingerprint, err);
+    struct data_fingerprint hash = {(uint64_t)spec->data.amount, (uint64_t)spec->data.amount};
+    for (int i = 0; i < sources->count; i++) {
+        struct data_fingerprint one;
+        enum status status = open_source(spec, i, vocab_size, sources, &one, err);
+        if (status != STATUS_OK) {
+            error_prefix(err, "source '%s' of data.train", spec->data.train.items[i]);
+            return status;
+        }
+        TRY(check_source(spec, sources, i, err));
+        hash.first = mix_hash(hash.first, one.first, spec->data.amounts[i]);
+        hash.sampled = mix_hash(hash.sampled, one.sampled, spec->data.amounts[i]);
+    }
+    sources->fingerprint = hash;
+    return STATUS_OK;
+}
+
+void train_sources_release(struct train_sources *sources)
+{
+    for (int i = 0; i < sources->count; i++) {
+        label_set_close(sources->labels[i]);
+        first_fit_free(sources->fits[i]);
+        token_set_close(sources->sets[i]);
+    }
+    *sources = (struct train_sources){.count = 0};
+}
+
+bool engine_probe_mask(const struct run_spec *spec)
+{
+    const struct string_list *train = &spec->data.train;
+    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
+    bool found = false;
+    for (int i = 0; i < (mixed ? train->count : 1) && !found; i++) {
+        struct error unread;
+        struct token_set *set;
+        const char *const *patterns = (const char *const *)train->items + i;
+        found =
+            token_set_open(patterns, mixed ? 1 : train->count, &set, &unread) == STATUS_OK && token_set_has_mask(set);
+        token_set_close(set);
+    }
+    return found;
+}
+
+enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err)
+{
+    struct train_sources sources;
+    enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
+    *labels = 0;
+    for (int i = 0; status == STATUS_OK && i < sources.count; i++) {
+        const int64_t its = label_set_classes(sources.labels[i]);
+        *labels = its > *labels ? its : *labels;
+    }
+    train_sources_release(&sources);
+    TRY(status);
+    if (*labels < 2)
+        return error_set(err, STATUS_DATA,
+                         "all documents of data.train have the label 0: a classifier needs two labels or more; hint: "
+                         "set model.num_labels if the others are rare");
+    return STATUS_OK;
+}
+
+/* amounts: the samples that an epoch of the run takes of each source. */
+static enum status count_epochs(const struct run_spec *spec, const struct mixture *mixture, int count, int64_t *amounts,
+                                struct error *err)
+{
+    double sum = 0;
+    for (int i = 0; i < count; i++) {
+        const double samples = rint(spec->data.amounts[i] * (double)mixture->sizes[i]);
+        sum += samples;
+        if (samples < 1 || sum > largest_epoch)
+            return error_set(err, STATUS_DATA,
+                             "source '%s' of data.train: %g epochs of its %" PRId64
+                             " samples are %s; hint: set %s epochs",
+                             spec->data.train.items[i], spec->data.amounts[i], mixture->sizes[i],
+                             samples < 1 ? "not one sample" : "too many samples", samples < 1 ? "more" : "fewer");
+        amounts[i] = (int64_t)samples;
+    }
+    return STATUS_OK;
+}
+
+/* config: how samples are packed. */
+static enum status mix_sources(const struct train_sources *sources, const struct run_spec *spec,
+                               const struct token_stream_config *config, struct mixture *mixture, struct error *err)
+{
+    int64_t amounts[SPEC_MAX_SOURCES];
+    *mixture = (struct mixture){.seed = config->seed, .shuffle = config->shuffle};
+    for (int i = 0; i < sources->count; i++) {
+        struct token_source *source = &mixture->sources[i];
+        *source = (struct token_source){.set = sources->sets[i], .labels = sources->labels[i], .fit = sources->fits[i]};
+        mixture->sizes[i] = token_source_samples(config, source);
+        if (mixture->sizes[i] < 1)
+            return error_set(err, STATUS_DATA,
+                             "source '%s' of data.train has %" PRId64
+                             " tokens, too few for one sample (data.seq_length "
+                             "%" PRId64 ", and one more); hint: leave it out, or set a smaller data.seq_length",
+                             spec->data.train.items[i], token_set_tokens(source->set), config->seq_length);
+    }
+    if (spec->data.amount == SPEC_AMOUNT_EPOCHS)
+        TRY(count_epochs(spec, mixture, sources->count, amounts, err));
+    else
+        interleave_weights(spec->data.amounts, sources->count, amounts);
+    interleave_init(&mixture->order, amounts, sources->count);
+    for (int i = 0; i < sources->count; i++)
+        mixture->epoch_samples += spec->data.amount == SPEC_AMOUNT_EPOCHS ? amounts[i] : mixture->sizes[i];
+    return STATUS_OK;
+}
+
+static void print_mixture(const struct run_spec *spec, const struct mixture *mixture)
+{
+    for (int i = 0; i < mixture->order.count; i++) {
+        const double share = (double)mixture->order.shares[i] / (double)mixture->order.period;
+        log_info("data.train: source '%s' has %" PRId64
+                 " samples%s; its share of the run is %.4g %%, %.4g passes over it "
+                 "an epoch",
+                 PRINTABLE(spec->data.train.items[i]), mixture->sizes[i],
+                 token_set_has_mask(mixture->sources[i].set) ? " and a loss mask" : "", 100 * share,
+                 share * (double)mixture->epoch_samples / (double)mixture->sizes[i]);
+    }
+}
+
+/* ---- checks -------------------------------------------------------------- */
+
+/* The key of a schedule's length; NULL: it has none. */
 static const char *length_key(enum schedule_type type)
 {
     switch (type) {
@@ -21,7 +203,7 @@ static const char *length_key(enum schedule_type type)
     }
 }
 
-/* A schedule that ends with the run, whose length has changed since the checkpoint: its learning rates jump. */
+/* Where the run's length has changed since the checkpoint, the learning rates of a schedule that ends with it jump. */
 static void report_stretch(const struct engine *t)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
@@ -37,7 +219,6 @@ static void report_stretch(const struct engine *t)
              schedule_name(s->type), former, t->total_steps, way);
 }
 
-/* The schedule against the run's length, which is known now. */
 static enum status check_schedule(const struct engine *t, struct error *err)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
@@ -55,7 +236,7 @@ static enum status check_schedule(const struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-/* data.packing first_fit: packs the documents of a token set, which `key` names in the log. */
+/* key: names the token set in the log. */
 static enum status pack_documents(const struct engine *t, const char *key, const struct token_set *set,
                                   struct first_fit **fit, struct error *err)
 {
@@ -70,7 +251,7 @@ static enum status pack_documents(const struct engine *t, const char *key, const
     return STATUS_OK;
 }
 
-/* Whether a document may be longer than a sample; a classifier refuses such documents when it reads them. */
+/* A classifier refuses documents that are longer than a sample. */
 static bool cuts_documents(const struct engine *t)
 {
     return t->spec->data.packing != SPEC_PACKING_CUT && t->desc.num_labels == 0;
@@ -100,12 +281,13 @@ static enum status report_cuts(const struct engine *t, const char *key, const st
     return STATUS_OK;
 }
 
-/* Says where data.document_mask comes from if it was auto and the data have masks, and that masks are not used if so.
- */
+/* Where the data have loss masks: says where data.document_mask comes from if it was auto, and if they are not used. */
 static enum status check_masks(const struct engine *t, struct error *err)
 {
-    const bool leads = t->rank == 0 && !t->quiet, masked = train_sources_have_mask(&t->sources);
-    const bool apart = t->spec->data.document_mask == SPEC_ON;
+    const bool leads = t->rank == 0 && !t->quiet, apart = t->spec->data.document_mask == SPEC_ON;
+    bool masked = false;
+    for (int i = 0; i < t->sources.count; i++)
+        masked |= token_set_has_mask(t->sources.sets[i]);
     if (t->probed && t->found_mask != masked)
         return error_set(err, STATUS_DATA,
                          "the loss masks of data.train appeared or vanished while the run began; hint: start it again "
@@ -146,7 +328,7 @@ static enum status check_labels(const struct engine *t, const struct label_set *
     return STATUS_OK;
 }
 
-/* Checks labels and the lengths of their documents, and gives the model the labels' names, if they have some. */
+/* Gives the model the labels' names, if they have some. */
 static enum status take_labels(struct engine *t, const struct label_set *labels, struct error *err)
 {
     TRY(check_labels(t, labels, err));
@@ -155,7 +337,6 @@ static enum status take_labels(struct engine *t, const struct label_set *labels,
     return STATUS_OK;
 }
 
-/* Opens data.train: one stream of shards, or a mixture of several. */
 static enum status open_training_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
@@ -175,10 +356,10 @@ static enum status open_training_data(struct engine *t, struct error *err)
         t->train_config.fit = t->sources.fits[0];
         return STATUS_OK;
     }
-    TRY(train_sources_mix(&t->sources, spec, &t->train_config, &t->mixture, err));
+    TRY(mix_sources(&t->sources, spec, &t->train_config, &t->mixture, err));
     t->train_config.mixture = &t->mixture;
     if (t->rank == 0 && !t->quiet)
-        train_sources_print(spec, &t->mixture);
+        print_mixture(spec, &t->mixture);
     return STATUS_OK;
 }
 
@@ -239,4 +420,12 @@ enum status engine_open_data(struct engine *t, struct error *err)
     if (t->samples && t->rank == 0)
         log_info("train.samples is set, but there is no data.validation: samples come with evaluations");
     return STATUS_OK;
+}
+
+void engine_close_data(struct engine *t)
+{
+    train_sources_release(&t->sources);
+    label_set_close(t->validation_labels);
+    first_fit_free(t->validation_fit);
+    token_set_close(t->validation_set);
 }

@@ -90,11 +90,6 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
     return status;
 }
 
-void engine_samples_attach(struct engine_samples *s, struct transformer *transformer)
-{
-    s->generator = generator_new(transformer, s->capacity);
-}
-
 void engine_samples_free(struct engine_samples *s)
 {
     if (!s)

@@ -1,7 +1,5 @@
-/* engine_samples.h: train.samples: how the model that trains continues a few prompts, greedily, at each evaluation.
- *
- * All ranks generate the same text, by rank 0's choice of each token; at ZeRO stage 3 each token gathers every unit.
- * Generation uses the transformer's activations between two steps: the bits of training do not change. */
+/* engine_samples.h: train.samples: the prompts that the model continues, greedily, at each evaluation. Generation uses
+ * the transformer's activations between two steps: the bits of training do not change. */
 #pragma once
 
 #include "core/model/end_tokens.h"
@@ -15,17 +13,14 @@ struct engine_samples {
     struct token_list *prompts;  /* owned (count) */
     struct tokenizer *tokenizer; /* owned; NULL: all prompts are token ids */
     struct end_tokens ends;
-    int64_t max_tokens; /* of a continuation */
-    int64_t capacity;   /* tokens of the longest prompt with its continuation */
-    struct generator *generator;
+    int64_t max_tokens;          /* of a continuation */
+    int64_t capacity;            /* tokens of the longest prompt with its continuation */
+    struct generator *generator; /* owned; made when the transformer is */
 };
 
 /* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE, with the prompt's number: a text without a
  * tokenizer; an id outside the vocabulary; a prompt that fills data.seq_length; no causal language model. */
 enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
                                struct engine_samples **samples, struct error *err);
-
-/* Gives it the transformer that generates. */
-void engine_samples_attach(struct engine_samples *samples, struct transformer *transformer);
 
 void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */

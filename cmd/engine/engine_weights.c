@@ -1,11 +1,11 @@
-#include "cmd/engine/engine_weights.h"
-
+/* engine_weights.c: the weights with which a run begins. See engine.h. */
 #include "ckpt/huggingface/huggingface.h"
+#include "cmd/engine/engine.h"
 #include "core/heartbeat.h"
 
 #include <string.h>
 
-/* Fills this rank's slices with initial values; each element depends only on seed, tensor and index. */
+/* Each element depends only on seed, tensor and index. */
 static enum status initialise(struct engine *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };
@@ -55,9 +55,4 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
     else
         TRY(initialise(t, err));
     return STATUS_OK;
-}
-
-enum status engine_weights_spread(struct engine *t, struct error *err)
-{
-    return zero_params_changed(t->zero, t->compute, err);
 }

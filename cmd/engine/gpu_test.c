@@ -52,14 +52,14 @@ static void fail_check(struct gpu_test *test, const char *check, const char *dif
                "the GPU, its driver or a library is faulty: `ztrain doctor --gpu-test` shows every check");
 }
 
-/* The parts of the device that an op has an alternative to. */
+/* The parts of the device that an op can do without. */
 static unsigned alternatives(int op)
 {
     const char *name = op_name(op);
     return strncmp(name, "linear_", 7) == 0 ? DEVICE_EPILOGUES : 0;
 }
 
-/* Checks an op; with a result that differs, once more without the part that it has an alternative to. */
+/* An op whose result differs is checked once more without the parts that it can do without. */
 static enum status test_op(struct gpu_test *test, int op, struct error *err)
 {
     char differs[TEXT], again[TEXT], name[64];
@@ -120,7 +120,7 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 
 enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 
-/* Sets the path of the record of this model of GPU. Returns false if there is no folder for records. */
+/* false: there is no folder for records. */
 static bool record_path(const struct device *device, char *path, size_t size)
 {
     char folder[RECORD_PATH], name[sizeof device->name];
@@ -137,7 +137,7 @@ struct build_id {
     size_t size; /* 0: none is found */
 };
 
-/* Finds the build ID among the notes of a segment: names and contents are padded to four bytes. */
+/* Names and contents of a segment's notes are padded to four bytes. */
 static void read_notes(const char *notes, size_t size, struct build_id *id)
 {
     for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= size;) {
@@ -162,8 +162,8 @@ static int read_program(struct dl_phdr_info *info, size_t size, void *id)
     return 1;
 }
 
-/* What a test is valid for: the GPU, its driver, the libraries, the environment's choices, and this build: the linker
- * makes its ID from all that it links, kernels included. false: there is none. */
+/* What a test is valid for: the GPU, its driver, the libraries, the environment's choices, and this build, whose ID the
+ * linker makes from all that it links. false: there is no ID. */
 static bool hash_of_machine(const struct device *device, uint64_t *result)
 {
     static const char *const variables[] = {"ZTRAIN_GEMM_EPILOGUES", "ZTRAIN_CUDA_TF32"};
@@ -194,7 +194,7 @@ static int print_record(char *line, size_t size, uint64_t hash, unsigned avoid)
     return n + snprintf(line + n, size - (size_t)n, " %016" PRIx64 "\n", (uint64_t)XXH64(line, (size_t)n, 0));
 }
 
-/* Whether this GPU, with its driver, the libraries and this build of ztrain, was tested; *avoid: with this outcome. */
+/* Whether this was tested; *avoid: with this outcome. */
 static bool find_record(const struct device *device, unsigned *avoid)
 {
     char path[RECORD_PATH], line[RECORD_LINE], right[RECORD_LINE];
@@ -219,7 +219,7 @@ static bool find_record(const struct device *device, unsigned *avoid)
     return found;
 }
 
-/* Whether the last line has been cut off: by a disk that was full, or a machine that stopped. */
+/* Whether the last line has been cut off. */
 static bool is_torn(int fd)
 {
     char last;
@@ -249,7 +249,7 @@ static void add_record(const struct device *device, unsigned avoid)
 
 enum { WISH_NEVER, WISH_ALWAYS, WISH_COUNT };
 
-/* Finds what this rank's GPU must avoid: by an earlier test, or by one now. */
+/* What this rank's GPU must avoid: by an earlier test, or by one now. */
 static enum status find_own(const struct engine *t, unsigned *avoid, struct error *err)
 {
     static const char *const words[WISH_COUNT] = {[WISH_NEVER] = "never", [WISH_ALWAYS] = "always"};
@@ -265,7 +265,7 @@ static enum status find_own(const struct engine *t, unsigned *avoid, struct erro
     return STATUS_OK;
 }
 
-/* All ranks avoid what one of them must: they compute the same. */
+/* All ranks avoid what one of them must. */
 static enum status join(const struct engine *t, unsigned own, unsigned *all, struct error *err)
 {
     uint32_t mask = own, *masks = memory_zeroed((size_t)t->world, sizeof *masks);

@@ -2,8 +2,7 @@
  * against the same step op by op. `ztrain doctor --gpu-test` prints it; a run begins with it on every new combination
  * of GPU, driver, libraries and build of ztrain. (Collectives: comm/transport_check.c. cuDNN: gpu/cuda/autotune.h.)
  *
- * gpu-test-NAME.txt, for each model of GPU, next to the choices of matrix products (gpu/autotune_cache.h), has a line
- * for each test:
+ * gpu-test-NAME.txt of a model of GPU, in the folder of gpu/autotune_cache.h, has a line for each test:
  *
  *     HASH AVOID CHECKSUM    16 hexadecimal digits of XXH64 over what was tested; what to avoid (enum device_part), a
  *                            number; 16 of XXH64 over the line before it
@@ -23,6 +22,5 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
                          struct error *err);
 
 /* Before the products of a run are announced: tests its GPU unless that was done before (ZTRAIN_GPU_TEST: never or
- * always), and switches off, with a warning, what was wrong on the GPU of any rank. Collective: all ranks fail, or
- * none. */
+ * always), and switches off, with a warning, what was wrong on the GPU of any rank. Collective. */
 enum status gpu_test_before_run(struct engine *engine, struct error *err);

@@ -33,8 +33,8 @@ struct search {
     struct found least;      /* of all, whether it fits or not */
 };
 
-/* Finds the bytes that the engine's run would take with another spec, of a rank's device and of a node's host memory.
- * The CPU device is borrowed, a GPU is assumed: planning on the GPU itself would compile kernels. */
+/* The bytes that the run would take with another spec, of a rank's device and of a node's host memory. A GPU is
+ * assumed: planning on the GPU itself would compile kernels. */
 static enum status measure(const struct engine *t, struct run_spec *spec, size_t *bytes, size_t *node,
                            struct error *err)
 {
@@ -55,7 +55,7 @@ end:
     return status;
 }
 
-/* Of two settings that fit the one that costs less is better, then the larger micro-batch, then less memory. */
+/* The one that costs less is better, then the larger micro-batch, then less memory. */
 static void keep_better(struct found *best, const struct found *other)
 {
     if (best->bytes) {
@@ -67,8 +67,8 @@ static void keep_better(struct found *best, const struct found *other)
     *best = *other;
 }
 
-/* Bytes that the plan takes beyond the same one for an assumed GPU: on a GPU cuDNN states its workspace, which an
- * assumed GPU estimates. A smaller micro-batch has no larger surplus. */
+/* Bytes that the plan takes beyond that for an assumed GPU, which estimates cuDNN's workspace. A smaller micro-batch
+ * has no larger surplus. */
 static enum status find_surplus(const struct engine *t, size_t *surplus, struct error *err)
 {
     const size_t here = memory_plan_device_bytes(&t->plan);
@@ -190,8 +190,8 @@ enum status memory_node_check(const struct engine *t, struct error *err)
 
 /* ---- what is free on a GPU ----------------------------------------------- */
 
-/* Adds the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. The hint's bytes
- * are those that the arenas of these ranks would take: the reserve is taken already, or not asked for. */
+/* Adds the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. Its bytes are
+ * those of these ranks' arenas. */
 static enum status advise(const struct engine *t, size_t available, int ranks, struct error *err)
 {
     const size_t reserve = t->plan.reserve.total;
@@ -206,7 +206,7 @@ struct share {
     uint64_t bytes;
 };
 
-/* The arenas of all ranks that share this rank's GPU (usually it is alone), and the number of these ranks. */
+/* The arenas of all ranks that share this rank's GPU, and the number of these ranks. */
 static enum status add_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
 {
     struct share own = {.bytes = t->plan.local.used}, *all = memory_zeroed((size_t)t->world, sizeof *all);
@@ -257,7 +257,7 @@ static enum status refuse_arenas(const struct engine *t, size_t need, int ranks,
     return advise(t, available, ranks, err);
 }
 
-/* The plan leaves too little for kernels that are loaded later: `later` bytes. */
+/* later: bytes of kernels that are loaded later. */
 static void warn_of_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
 {
     char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";

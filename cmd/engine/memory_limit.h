@@ -5,20 +5,17 @@
 #include "cmd/engine/engine.h"
 
 /* STATUS_DEVICE if a rank takes more than train.memory_limit; the hint names settings that fit, or the least that any
- * setting takes. Not collective; the outcome is the same on all ranks. */
+ * takes. Not collective; the same on all ranks. */
 enum status memory_limit_check(const struct engine *engine, struct error *err);
 
-/* STATUS_DEVICE, with the same hint, if what a rank takes without the reserve is more than its GPU has: no other
- * process could leave room for it, and nothing need be tested or measured before. Not collective. */
+/* The same if what a rank takes without the reserve is more than its GPU has. Not collective. */
 enum status memory_size_check(const struct engine *engine, struct error *err);
 
 /* STATUS_DEVICE if the planned host memory of this rank, or of all ranks of a supervisor, exceeds what the machine has
- * or its control group may use: the kernel would kill a rank. Not collective, and machines may differ: the caller
- * agrees. */
+ * or its control group may use. Not collective, and machines may differ: the caller agrees. */
 enum status memory_node_check(const struct engine *engine, struct error *err);
 
-/* To be called when libraries are loaded and communicators connected, before an arena is allocated. STATUS_DEVICE if
- * the arenas of the ranks on this GPU take more than is free; the message names other processes on it, and settings
- * that fit. Warns if they leave less than the kernels that are loaded later take. Collective, but ranks may return
- * different results: the caller agrees. */
+/* When libraries are loaded and communicators connected, before an arena is allocated: STATUS_DEVICE if the arenas of
+ * the ranks on this GPU take more than is free; the message names other processes on it, and settings that fit. Warns
+ * if they leave less than the kernels that are loaded later take. Collective; results may differ: the caller agrees. */
 enum status memory_free_check(const struct engine *engine, struct error *err);

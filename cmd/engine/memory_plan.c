@@ -14,7 +14,7 @@
 
 /* ---- plan, allocation, the end ------------------------------------------- */
 
-/* Everything that takes planned memory, in the order of the arenas. Run dry for the plan, then for real. */
+/* Run dry for the plan, then for real. */
 static void lay_out(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
@@ -65,22 +65,21 @@ static bool wants_snapshot(const struct run_spec *spec)
            (spec->checkpoint.decoupled == SPEC_AUTO && !zero_uses_disk(&spec->zero));
 }
 
-/* The share of a node's memory that a plan with a snapshot may take with auto: the files that are read and written, and
- * other processes, take some as well. */
+/* The share of a node's memory that a plan with a snapshot may take with auto: cached files and other processes take
+ * some as well. */
 static const double auto_share = 0.8;
 
-/* Of a limited process, for what the plan does not count: stacks of threads, malloc's arenas, buffers of files. */
+/* Of a limited process, for what the plan does not count: stacks, malloc's arenas, buffers of files. */
 static const double process_reserve = 256 << 20;
 
-/* Host memory that this rank takes. */
 static size_t rank_host_bytes(const struct engine *t)
 {
     const struct memory_plan *plan = &t->plan;
     return plan->host.used + (t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0);
 }
 
-/* What the snapshot does not fit into; NULL: it fits into train.memory_limit, into the host memory of this rank's node
- * and, if the machine is one of the run's, into what is free there and what the process may allocate. */
+/* What the snapshot does not fit into; NULL: it fits. Only a run, not a plan, asks what is free on this machine and
+ * what the process may allocate. */
 static const char *snapshot_obstacle(const struct engine *t)
 {
     const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? auto_share : 1;
@@ -157,8 +156,7 @@ static bool is_ordinary(const struct offload_settings *offload)
 
 enum { PAGE_BYTES = 4096 };
 
-/* Host memory is one piece: it is pinned unless one of its users asks for ordinary memory. The CPU device makes no
- * difference. */
+/* Host memory is one piece, pinned unless one of its users asks for ordinary memory. */
 static enum status allocate_host(struct engine *t, struct error *err)
 {
     const struct offload_settings *optimizer = &t->spec->zero.offload_optimizer, *param = &t->spec->zero.offload_param;
@@ -216,8 +214,7 @@ void memory_plan_free(struct engine *t)
 
 /* ---- print --------------------------------------------------------------- */
 
-/* Wide enough for "host memory: communication". */
-enum { LABEL_WIDTH = 26 };
+enum { LABEL_WIDTH = 26 }; /* of "host memory: communication" */
 
 /* A line of the plan: "optimizer   123 bytes   0.1 MiB   12.00 bytes/parameter". */
 static void print_bytes(const struct engine *t, const char *place, const char *kind, uint64_t bytes)
@@ -228,7 +225,6 @@ static void print_bytes(const struct engine *t, const char *place, const char *k
              (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
 }
 
-/* What a GPU's memory holds in addition to the plan. */
 static void print_reserve(const struct engine *t)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
@@ -250,7 +246,6 @@ int64_t memory_plan_cap(const struct engine *t)
     return limit && (!device || limit < device) ? limit : device;
 }
 
-/* How much of the cap the plan takes. */
 static void print_cap(const struct engine *t, size_t total)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
@@ -290,7 +285,6 @@ uint64_t memory_plan_node_limit(const struct engine *t)
     return machine.total < machine.limit ? machine.total : machine.limit;
 }
 
-/* The memory of a node, where its ranks take host memory; next to what the machine has, if it is one of the run's. */
 static void print_node(const struct engine *t)
 {
     const size_t bytes = memory_plan_node_bytes(t);
@@ -308,7 +302,6 @@ static void print_node(const struct engine *t)
             size_round((int64_t)bytes, size), size_round((int64_t)most, of));
 }
 
-/* Names the types of states and gradients that are not fp32. */
 static void print_precision(const struct run_spec *spec, int world)
 {
     if (spec->bf16_master)
@@ -337,12 +330,11 @@ void memory_plan_print(const struct engine *t)
     if (zero_disk_bytes(t->zero) > 0)
         print_bytes(t, "", "disk", (uint64_t)zero_disk_bytes(t->zero));
     print_precision(t->spec, t->world);
-    int64_t padding = 0, gaps = 0;
-    for (int u = 0; u < t->table.num_units; u++)
+    int64_t padding = 0, gaps = -t->table.num_params;
+    for (int u = 0; u < t->table.num_units; u++) {
         padding += shard_padded(&t->layout, u) - t->table.units[u].numel;
-    for (int u = 0; u < t->table.num_units; u++)
         gaps += t->table.units[u].numel;
-    gaps -= t->table.num_params;
+    }
     if (t->device->memory_bytes > 0)
         print_reserve(t);
     print_cap(t, total);

@@ -1,5 +1,5 @@
-/* memory_plan.h: the memory of a rank. One function lays out everything that a step uses in three arenas; it runs dry
- * for the plan, and again in memory of exactly that size. Nothing is allocated inside a step. */
+/* memory_plan.h: the memory of a rank. One function lays out everything that a step uses in three arenas: dry for the
+ * plan, then in memory of exactly that size. */
 #pragma once
 
 #include "core/status.h"
@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The exact number of bytes that one rank will hold. */
 struct memory_plan {
     struct arena local;          /* dry: the rank's own arena, workspace included */
     struct arena shared;         /* dry: its segment that peers read */
@@ -26,8 +25,7 @@ size_t memory_plan_device_bytes(const struct memory_plan *plan);
 /* The device memory that a rank may take, in bytes: train.memory_limit or the GPU's memory, the smaller; 0: no cap. */
 int64_t memory_plan_cap(const struct engine *engine);
 
-/* Host memory that the ranks of a node take by their plan: for offload and snapshots, and on the CPU device everything.
- */
+/* Host memory that a node's ranks take by their plan: for offload and snapshots, on the CPU device everything. */
 size_t memory_plan_node_bytes(const struct engine *engine);
 
 /* The part of it that the run does without where memory is short: copies for checkpoints in the background. */
@@ -36,20 +34,19 @@ size_t memory_plan_node_spare(const struct engine *engine);
 /* Host memory of this machine, where the plan is for it; else UINT64_MAX. */
 uint64_t memory_plan_node_limit(const struct engine *engine);
 
-/* Fills engine->plan, at the end of engine_build(). Decides whether there is a snapshot for checkpoints in the
- * background (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there has to be one, and it does not
- * fit. */
+/* Fills engine->plan, at the end of engine_build(), with a snapshot for checkpoints in the background or without
+ * (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there has to be one, and it does not fit. */
 enum status memory_plan_make(struct engine *engine, struct error *err);
 
-/* Lets the device load libraries and choose kernels for the step (ops_prepare()), which takes memory of its own: before
+/* Lets the device load libraries and choose kernels (ops_prepare()), which takes memory of its own: before
  * memory_plan_allocate(), and not in a plan. */
 enum status engine_prepare_ops(const struct engine *engine, struct error *err);
 
-/* Allocates the plan's memory, which memory_plan_free() frees, and lays everything out in it. Collective, if the
- * plan has a shared segment: the communicator owns that. */
+/* Allocates the plan's memory and lays everything out in it. Collective, if the plan has a shared segment: the
+ * communicator owns that. */
 enum status memory_plan_allocate(struct engine *engine, struct error *err);
 
-/* Frees what was allocated, also after a failure; engine_release() calls it when nothing uses the memory any more. */
+/* Also after a failure; engine_release() calls it. */
 void memory_plan_free(struct engine *engine);
 
 /* Logs the plan, a line for each kind: "parameters 497.8 MB …". */

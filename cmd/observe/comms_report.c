@@ -69,11 +69,6 @@ enum status comms_report_start(struct run *run, struct error *err)
     return run_agree(run, comm_log_start(run->comm, run->engine.device, &config, err), err);
 }
 
-enum status comms_report_step(struct run *run, struct error *err)
-{
-    return comm_log_share(run->comm, false, err);
-}
-
 /* ---- the report ---------------------------------------------------------- */
 
 struct comms {

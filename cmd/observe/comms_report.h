@@ -4,11 +4,9 @@
 
 #include "cmd/run/run_state.h"
 
-/* Begins to record, if the spec says so. Collective; all ranks fail if one does. */
+/* Begins to record, if the spec says so; comm_log_share() is called after each step. Collective; all ranks fail if one
+ * does. */
 enum status comms_report_start(struct run *run, struct error *err);
-
-/* After a step was collected: compares the ranks. Collective. */
-enum status comms_report_step(struct run *run, struct error *err);
 
 /* At the end of the steps. Rank 0 logs the table and writes comms.json into the run folder; if that fails, it is a
  * warning. Collective. */

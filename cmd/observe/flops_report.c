@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 2 /* of modules: 0 the model, 1 embedding, blocks and head, 2 each unit */ };
-
-/* What was done in a range of the step, for a module or for all of them. */
 struct work {
     double seconds, flops;
 };
@@ -22,16 +19,18 @@ struct work {
 struct module {
     const char *name;
     int64_t parameters;
-    struct work forward, backward, optimizer;
+    struct work work[PHASE_COUNT]; /* of forward, backward and optimizer */
 };
+
+/* Modules by depth: 0 the model, 1 embedding, blocks and head, 2 each unit. */
+enum { DEPTH = 2, FIRST_KIND = 1, KINDS = 3, FIRST_UNIT = FIRST_KIND + KINDS };
 
 struct step_profile {
     const struct run *run;
     int64_t step;
     double seconds, samples; /* of the step by the clock; samples of this rank */
-    struct module *units;    /* (num_units) owned */
-    struct module kinds[3];  /* embedding, blocks, head */
-    struct module model;
+    struct module *modules;  /* (FIRST_UNIT + units) owned; in the order of depths */
+    int units;
     double other; /* seconds of ops outside of forward, backward and optimizer */
     FILE *out;
 };
@@ -116,32 +115,34 @@ void flops_report_run(struct run *run)
 
 /* ---- modules ------------------------------------------------------------- */
 
-static void add_work(struct work *sum, const struct module_profile *part)
+static const struct module *modules_of(const struct step_profile *p, int depth, int *count)
 {
-    sum->seconds += part->work.seconds;
-    sum->flops += part->work.flops;
+    const int first[] = {0, FIRST_KIND, FIRST_UNIT}, counts[] = {1, KINDS, p->units};
+    *count = counts[depth];
+    return p->modules + first[depth];
 }
 
-/* The ops of a range belong to a unit, to its kind, and to the model. */
+/* The module of this depth to which the unit belongs. */
+static struct module *module_of(const struct step_profile *p, int depth, int unit)
+{
+    const int kind = unit == 0 ? 0 : unit < p->units - 1 ? 1 : 2;
+    return &p->modules[depth == 0 ? 0 : depth == 1 ? FIRST_KIND + kind : FIRST_UNIT + unit];
+}
+
+/* Ops outside of the units belong to the model only. */
 static void add_part(struct step_profile *p, const struct module_profile *part)
 {
-    const int unit = part->place.unit, head = tensor_table_head(&p->run->engine.table);
-    struct module *of_unit = unit >= 0 ? &p->units[unit] : NULL;
-    struct module *of_kind = !of_unit ? NULL : &p->kinds[unit == 0 ? 0 : unit < head ? 1 : 2];
-    struct module *all[] = {&p->model, of_kind, of_unit};
-    for (size_t i = 0; i < COUNT_OF(all); i++) {
-        if (!all[i])
-            continue;
-        if (part->place.phase == PHASE_FORWARD)
-            add_work(&all[i]->forward, part);
-        else if (part->place.phase == PHASE_BACKWARD)
-            add_work(&all[i]->backward, part);
-        else if (part->place.phase == PHASE_OPTIMIZER)
-            add_work(&all[i]->optimizer, part);
-    }
-    if (part->place.phase != PHASE_FORWARD && part->place.phase != PHASE_BACKWARD &&
-        part->place.phase != PHASE_OPTIMIZER)
+    const enum phase phase = part->place.phase;
+    const int unit = part->place.unit, depths = unit < 0 ? 0 : DEPTH;
+    if (phase != PHASE_FORWARD && phase != PHASE_BACKWARD && phase != PHASE_OPTIMIZER) {
         p->other += part->work.seconds;
+        return;
+    }
+    for (int depth = 0; depth <= depths; depth++) {
+        struct work *sum = &module_of(p, depth, unit)->work[phase];
+        sum->seconds += part->work.seconds;
+        sum->flops += part->work.flops;
+    }
 }
 
 static int64_t unit_parameters(const struct tensor_table *table, int unit)
@@ -155,33 +156,37 @@ static int64_t unit_parameters(const struct tensor_table *table, int unit)
 
 static void take_modules(struct step_profile *p)
 {
-    static const char *const kinds[] = {"embedding", "blocks", "head"};
+    static const char *const names[FIRST_UNIT] = {"model", "embedding", "blocks", "head"};
     const struct tensor_table *table = &p->run->engine.table;
     const struct module_profile *parts;
-    const int units = tensor_table_head(table) + 1;
-    p->units = memory_zeroed((size_t)units, sizeof *p->units);
-    for (int i = 0; i < 3; i++)
-        p->kinds[i].name = kinds[i];
-    p->model.name = "model";
-    for (int u = 0; u < units; u++) {
-        p->units[u].name = table->units[u].name;
-        p->units[u].parameters = unit_parameters(table, u);
-        p->kinds[u == 0 ? 0 : u < units - 1 ? 1 : 2].parameters += p->units[u].parameters;
+    p->units = tensor_table_head(table) + 1;
+    p->modules = memory_zeroed((size_t)(FIRST_UNIT + p->units), sizeof *p->modules);
+    for (int i = 0; i < FIRST_UNIT; i++)
+        p->modules[i].name = names[i];
+    p->modules[0].parameters = table->num_params;
+    for (int u = 0; u < p->units; u++) {
+        struct module *unit = module_of(p, DEPTH, u);
+        *unit = (struct module){.name = table->units[u].name, .parameters = unit_parameters(table, u)};
+        module_of(p, 1, u)->parameters += unit->parameters;
     }
-    p->model.parameters = table->num_params;
     int count = ops_profile_modules(p->run->engine.device, &parts);
     for (int i = 0; i < count; i++)
         add_part(p, &parts[i]);
 }
 
+static double module_seconds(const struct module *m)
+{
+    return m->work[PHASE_FORWARD].seconds + m->work[PHASE_BACKWARD].seconds + m->work[PHASE_OPTIMIZER].seconds;
+}
+
 static void print_module(const struct step_profile *p, const struct module *m)
 {
-    double all = p->model.forward.seconds + p->model.backward.seconds + p->model.optimizer.seconds + p->other;
-    double seconds = m->forward.seconds + m->backward.seconds + m->optimizer.seconds;
+    const struct work *forward = &m->work[PHASE_FORWARD], *backward = &m->work[PHASE_BACKWARD];
+    const double all = module_seconds(p->modules) + p->other;
     fprintf(p->out, "%-12s %12" PRId64 " %11.4g %10.6f %8.3f %10.6f %8.3f %10.6f %6.1f%%\n", m->name, m->parameters,
-            m->forward.flops / 2e9, m->forward.seconds, tera_per_second(m->forward.flops, m->forward.seconds),
-            m->backward.seconds, tera_per_second(m->backward.flops, m->backward.seconds), m->optimizer.seconds,
-            all > 0 ? 100 * seconds / all : 0);
+            forward->flops / 2e9, forward->seconds, tera_per_second(forward->flops, forward->seconds),
+            backward->seconds, tera_per_second(backward->flops, backward->seconds), m->work[PHASE_OPTIMIZER].seconds,
+            all > 0 ? 100 * module_seconds(m) / all : 0);
 }
 
 static int depth_of(const struct step_profile *p)
@@ -192,28 +197,27 @@ static int depth_of(const struct step_profile *p)
 
 static void print_modules(const struct step_profile *p)
 {
-    int depth = depth_of(p);
+    int depth = depth_of(p), count;
     if (depth == DEPTH && !p->run->spec->flops_profiler.detailed)
         depth = DEPTH - 1;
     fprintf(p->out, "%-12s %12s %11s %10s %8s %10s %8s %10s %7s\n", "module", "params", "fwd GMACs", "fwd s", "TFLOP/s",
             "bwd s", "TFLOP/s", "update s", "share");
-    print_module(p, &p->model);
-    for (int i = 0; depth == 1 && i < 3; i++)
-        print_module(p, &p->kinds[i]);
-    for (int u = 0; depth == DEPTH && u <= tensor_table_head(&p->run->engine.table); u++)
-        print_module(p, &p->units[u]);
+    print_module(p, p->modules);
+    const struct module *modules = modules_of(p, depth, &count);
+    for (int i = 0; depth > 0 && i < count; i++)
+        print_module(p, &modules[i]);
 }
 
 /* What modules are ranked by. */
 static double rank_of(const struct module *m, int key)
 {
-    return key == 0 ? (double)m->parameters : key == 1 ? m->forward.flops / 2 : m->forward.seconds;
+    const struct work *forward = &m->work[PHASE_FORWARD];
+    return key == 0 ? (double)m->parameters : key == 1 ? forward->flops / 2 : forward->seconds;
 }
 
 /* The `most` modules that come first, in order of the key, and of their names' order where it is equal. */
 static void print_first(FILE *out, const struct module *modules, int count, int key, int64_t most)
 {
-    static const char *const formats[] = {" %s: %.0f", " %s: %.0f", " %s: %.6f"};
     bool *taken = memory_zeroed((size_t)count, sizeof *taken);
     for (int64_t n = 0; n < most && n < count; n++) {
         int best = -1;
@@ -221,8 +225,7 @@ static void print_first(FILE *out, const struct module *modules, int count, int 
             if (!taken[i] && (best < 0 || rank_of(&modules[i], key) > rank_of(&modules[best], key)))
                 best = i;
         taken[best] = true;
-        fprintf(out, "%s", n ? "," : "");
-        fprintf(out, key < 2 ? formats[0] : formats[2], modules[best].name, rank_of(&modules[best], key));
+        fprintf(out, "%s %s: %.*f", n ? "," : "", modules[best].name, key < 2 ? 0 : 6, rank_of(&modules[best], key));
     }
     fprintf(out, "\n");
     free(taken);
@@ -233,8 +236,8 @@ static void print_top(const struct step_profile *p)
     static const char *const keys[] = {"params", "fwd MACs", "fwd latency"};
     const int64_t most = p->run->spec->flops_profiler.top_modules;
     for (int depth = 0; depth <= depth_of(p); depth++) {
-        const struct module *modules = depth == 0 ? &p->model : depth == 1 ? p->kinds : p->units;
-        int count = depth == 0 ? 1 : depth == 1 ? 3 : tensor_table_head(&p->run->engine.table) + 1;
+        int count;
+        const struct module *modules = modules_of(p, depth, &count);
         for (int key = 0; key < 3; key++) {
             fprintf(p->out, "depth %d: top %" PRId64 " in %s:", depth, most < count ? most : count, keys[key]);
             print_first(p->out, modules, count, key, most);
@@ -247,23 +250,23 @@ static void print_top(const struct step_profile *p)
 /* The totals, with DeepSpeed's names. */
 static void print_totals(const struct step_profile *p)
 {
-    const struct module *m = &p->model;
+    const struct work *work = p->modules->work, *forward = &work[PHASE_FORWARD], *backward = &work[PHASE_BACKWARD];
     const struct engine *t = &p->run->engine;
-    double both = m->forward.seconds + m->backward.seconds, flops = m->forward.flops + m->backward.flops;
+    double both = forward->seconds + backward->seconds, flops = forward->flops + backward->flops;
     fprintf(p->out, "flops_profiler: step %" PRId64 ", rank %d of %d; each op was timed by itself\n", p->step, t->rank,
             t->world);
     fprintf(p->out, "params of model:        %" PRId64 "\n", t->table.num_params);
     fprintf(p->out, "updated by this rank:   %" PRId64 " params\n",
             t->spec->zero.stage == 0 ? t->table.num_params - t->table.frozen_params : t->layout.trained_numel);
-    fprintf(p->out, "fwd MACs:               %.6g GMACs\n", m->forward.flops / 2e9);
-    fprintf(p->out, "fwd flops:              %.6g G\n", m->forward.flops / 1e9);
-    fprintf(p->out, "fwd latency:            %.6f s\n", m->forward.seconds);
-    fprintf(p->out, "fwd FLOPS:              %.3f TFLOPS\n", tera_per_second(m->forward.flops, m->forward.seconds));
-    fprintf(p->out, "bwd flops:              %.6g G\n", m->backward.flops / 1e9);
-    fprintf(p->out, "bwd latency:            %.6f s\n", m->backward.seconds);
-    fprintf(p->out, "bwd FLOPS:              %.3f TFLOPS\n", tera_per_second(m->backward.flops, m->backward.seconds));
+    fprintf(p->out, "fwd MACs:               %.6g GMACs\n", forward->flops / 2e9);
+    fprintf(p->out, "fwd flops:              %.6g G\n", forward->flops / 1e9);
+    fprintf(p->out, "fwd latency:            %.6f s\n", forward->seconds);
+    fprintf(p->out, "fwd FLOPS:              %.3f TFLOPS\n", tera_per_second(forward->flops, forward->seconds));
+    fprintf(p->out, "bwd flops:              %.6g G\n", backward->flops / 1e9);
+    fprintf(p->out, "bwd latency:            %.6f s\n", backward->seconds);
+    fprintf(p->out, "bwd FLOPS:              %.3f TFLOPS\n", tera_per_second(backward->flops, backward->seconds));
     fprintf(p->out, "fwd+bwd FLOPS:          %.3f TFLOPS\n", tera_per_second(flops, both));
-    fprintf(p->out, "step latency:           %.6f s (the optimizer's)\n", m->optimizer.seconds);
+    fprintf(p->out, "step latency:           %.6f s (the optimizer's)\n", work[PHASE_OPTIMIZER].seconds);
     fprintf(p->out, "other latency:          %.6f s (ops outside of these)\n", p->other);
     fprintf(p->out, "iter latency:           %.6f s (all, with data, waiting and launches)\n", p->seconds);
     fprintf(p->out, "FLOPS:                  %.3f TFLOPS\n", tera_per_second(flops, p->seconds));
@@ -304,7 +307,7 @@ static void report_step(struct run *run, double seconds)
     if (run->boot->rank == 0)
         deliver(run, text, bytes);
     free(text);
-    free(p.units);
+    free(p.modules);
 }
 
 bool flops_report_is_due(const struct run *run)

@@ -84,11 +84,6 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
-enum status integrity_note(struct run *run, struct error *err)
-{
-    return zero_check_note(run->engine.zero, err);
-}
-
 enum status integrity_begin(struct run *run, struct error *err)
 {
     TRY(integrity_compare_replicas(run, err));

@@ -14,10 +14,7 @@ void integrity_start(struct run *run);
 /* Whether the step is one that is checked. */
 bool integrity_is_due(const struct run *run, int64_t step);
 
-/* After the step before one that is checked, all steps collected: hashes parameters and state. */
-enum status integrity_note(struct run *run, struct error *err);
-
-/* Before a step that is checked, all steps collected. Collective. */
+/* Before a step that is checked, all steps collected, and after zero_check_note() of the step before. Collective. */
 enum status integrity_begin(struct run *run, struct error *err);
 
 /* Compares what both passes of a step have given. losses: this rank's. One of stepper_calls (stepper.h). Collective. */

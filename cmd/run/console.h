@@ -1,12 +1,9 @@
-/* console.h: rank 0's display of the progress: one line that is renewed on a terminal, plain lines in a log (the log
- * file of rank 0 has plain lines in both cases). */
+/* console.h: rank 0's display of the progress: on a terminal one line that is renewed, else plain lines, as in its log
+ * file; and the summary of a run that is finished. */
 #pragma once
 
 #include "core/metrics/metrics.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "core/spec/spec.h"
 
 struct console {
     bool terminal;  /* stdout is a terminal: renew one line; otherwise print plain lines */
@@ -26,5 +23,8 @@ void console_step(struct console *console, const struct step_metrics *m);
 /* Ends an open progress line, before anything else is printed. */
 void console_break(struct console *console);
 
-/* "1:02:03" or "2:03" */
-void console_duration(double seconds, char *out, size_t size);
+/* Logs how long the run's steps took, over all starts, and its best evaluation (by checkpoint.metric and
+ * checkpoint.mode) with the checkpoint nearest to it, from metrics.jsonl. process_seconds: how long this process has
+ * run. Failing to read a file is a warning. */
+void console_summary(const struct run_spec *spec, const char *metrics_path, const char *checkpoints,
+                     double process_seconds);

@@ -15,7 +15,7 @@
 
 /* ---- life ---------------------------------------------------------------- */
 
-/* Whether all ranks vote yes: a collective is in every rank's graph or in none. */
+/* A collective is in every rank's graph or in none. */
 static enum status all_say(struct comm *comm, bool own, bool *all, struct error *err)
 {
     double yes = own;
@@ -85,7 +85,7 @@ static void fault_in_step(int rank, int64_t step)
 }
 #endif
 
-/* The factor of the losses in the step of this micro-batch, whose loss is the mean over its targets. */
+/* A step's loss is the mean over its targets. */
 static float scale_of(const struct batch *batch)
 {
     return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
@@ -115,7 +115,7 @@ void stepper_keep_up(struct stepper *s)
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
-/* Waits for everything that was enqueued of the step; the gradients accumulated so far are dropped. */
+/* The gradients accumulated so far are dropped. */
 static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
@@ -126,8 +126,8 @@ static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, 
     return device_check(t->device, err);
 }
 
-/* Enqueues each micro-batch as soon as its tokens are loaded. They come from the stream and are kept in `kept`, unless
- * it is NULL, or, with stream NULL, they are those that were kept. */
+/* Enqueues each micro-batch as soon as its tokens are loaded: from the stream, which `kept` keeps unless it is NULL,
+ * or, with stream NULL, from `kept`. */
 static enum status run_micros(struct stepper *s, struct token_stream *stream, struct batch **kept,
                               struct step_enqueued *enqueued, struct error *err)
 {
@@ -180,7 +180,7 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, st
     return finish(s, err);
 }
 
-/* A step that is checked: zero_check.h. */
+/* zero_check.h */
 static enum status run_twice(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
                              struct error *err)
 {
@@ -281,7 +281,7 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* What the schedule sets in optimizer step k. */
+/* Of optimizer step k. */
 static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
 {
     const bool correct = spec->optimizer.bias_correction;

@@ -1,10 +1,10 @@
 /* stepper.h: enqueues an optimizer step on the device: all its micro-batches, then the update.
  *
  * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
- * (train.cuda_graphs): where launching a kernel takes longer than the kernel itself, the GPU would wait for the host.
- * The bits are the same. The first step of a process is never a graph: it loads kernels, and libraries choose
- * algorithms in it. Outside a graph stay: the tokens (loaded for all micro-batches first) and the number of targets, by
- * which the losses are divided; the schedule's learning rates; the host's reads of the step's results. */
+ * (train.cuda_graphs), with the same bits: where launching a kernel takes longer than the kernel itself, the GPU would
+ * wait for the host. The first step of a process is never a graph: it loads kernels, and libraries choose algorithms in
+ * it. Outside a graph stay the tokens (loaded for all micro-batches first), the number of targets, learning rates, and
+ * the host's reads of results. */
 #pragma once
 
 #include "cmd/engine/engine.h"
@@ -21,8 +21,7 @@ struct stepper_calls {
 struct stepper {
     struct engine *engine;      /* borrowed */
     bool graphs;                /* steps are launched as graphs */
-    bool blocks;                /* else: those of the blocks are (gpu/model/block_graphs.h); also once a step
-                                   could not be captured */
+    bool blocks;                /* else those of the blocks are, also once a step could not be captured */
     bool warm;                  /* a step was enqueued already */
     struct trace_file *trace;   /* borrowed; NULL: none */
     bool eager;                 /* set by the caller: the next step is enqueued op by op all the same */
@@ -39,20 +38,18 @@ struct stepper {
 enum status stepper_init(struct stepper *stepper, struct engine *engine, struct error *err);
 void stepper_release(struct stepper *stepper); /* before the engine's release */
 
-/* Waits until the device has reached the point of the previous look. A look that asks the other ranks calls it, because
- * the host may be far ahead of its device and would vote to stop at a point that the device reaches much later. */
+/* Waits until the device has reached the point of the previous look, before a look asks the other ranks: a host far
+ * ahead of its device would vote to stop at a point that the device reaches much later. */
 void stepper_keep_up(struct stepper *stepper);
 
-/* A step that has been enqueued on the device. */
 struct step_enqueued {
     struct batch last;   /* its last micro-batch */
     double data_seconds; /* spent waiting for tokens */
     bool launched;       /* the step was launched as a graph, whose parts are not timed */
-    bool broken_off; /* a look broke the step off: nothing was updated, the device and the communicator are idle, and no
-                      * further step may be enqueued */
-    bool counted; /* the communicator has counted its operations, as it does not for a graph that is launched again */
+    bool broken_off;     /* by a look: nothing was updated, device and communicator are idle, no step may follow */
+    bool counted;        /* the communicator has counted its operations, which it does not for a launched graph */
 };
 
-/* Enqueues the next step of the token stream. `made`: the number of steps known to be done. Collective. */
+/* Enqueues the next step of the token stream. made: steps known to be done. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
                             struct step_enqueued *enqueued, struct error *err);

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, NAME = 32, STEPS = 3, FIRST_GROWTH = 1024 };
+enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3, FIRST_GROWTH = 1024 };
 enum { SPANS_AHEAD = 2048 /* that are not over yet */ };
 
 /* A piece of work, as ranks send it. */
@@ -25,10 +25,10 @@ struct trace_record {
     int64_t bytes, step;
     double flops;
     int32_t unit, row, kind;
-    char name[NAME];
+    char name[36]; /* the struct has no padding */
 };
 
-/* Before its records: what a rank has. */
+/* Before a rank's records. */
 struct trace_head {
     int64_t count, dropped;
     char host[64];
@@ -39,7 +39,7 @@ struct trace_file {
     int64_t first, last; /* steps */
     bool on, done;
     struct engine *engine;
-    struct event *base;                  /* owned; where times of spans count from */
+    struct event *base;                  /* owned; times of spans count from it */
     struct span_recorder *work, *phases; /* owned; of ops and collectives, of phases */
     double zero, late;            /* seconds_now() at the start for all ranks; how much later this rank's spans began */
     struct trace_record *records; /* owned */
@@ -108,19 +108,18 @@ bool trace_file_is_on(const struct trace_file *t)
 
 /* ---- recording ----------------------------------------------------------- */
 
-static struct trace_record *next_record(struct trace_file *t)
+static void add_record(struct trace_file *t, struct trace_record record, const char *name)
 {
     if (t->count == TRACE_RECORDS_MAX) {
         t->dropped++;
-        return NULL;
+        return;
     }
     if (t->count == t->room) {
         t->room = t->room ? 2 * t->room : FIRST_GROWTH;
         t->records = memory_resize(t->records, (size_t)t->room * sizeof *t->records);
     }
-    struct trace_record *record = &t->records[t->count++];
-    memset(record, 0, sizeof *record);
-    return record;
+    snprintf(record.name, sizeof record.name, "%s", name);
+    t->records[t->count++] = record;
 }
 
 static int64_t nanoseconds(double seconds)
@@ -131,36 +130,34 @@ static int64_t nanoseconds(double seconds)
 static void take_span(void *context, const struct span *span)
 {
     struct trace_file *t = context;
-    struct trace_record *record = next_record(t);
-    if (!record)
-        return;
-    record->start = nanoseconds(t->late + span->start);
-    record->end = nanoseconds(t->late + span->end);
-    record->bytes = span->bytes;
-    record->flops = span->flops;
-    record->unit = span->unit;
-    record->kind = (int32_t)span->kind;
-    record->row = span->stream == t->engine->compute             ? ROW_COMPUTE
-                  : span->stream == zero_stream(t->engine->zero) ? ROW_COMMUNICATION
-                                                                 : ROW_OTHER;
-    snprintf(record->name, sizeof record->name, "%s", span->name);
+    const bool compute = span->stream == t->engine->compute,
+               communication = span->stream == zero_stream(t->engine->zero);
+    const struct trace_record record = {.start = nanoseconds(t->late + span->start),
+                                        .end = nanoseconds(t->late + span->end),
+                                        .bytes = span->bytes,
+                                        .flops = span->flops,
+                                        .unit = span->unit,
+                                        .row = compute         ? ROW_COMPUTE
+                                               : communication ? ROW_COMMUNICATION
+                                                               : ROW_OTHER,
+                                        .kind = (int32_t)span->kind};
+    add_record(t, record, span->name);
 }
 
 void trace_file_host(struct trace_file *t, const char *name, double start, int64_t step)
 {
-    struct trace_record *record = trace_file_is_on(t) && start >= t->zero ? next_record(t) : NULL;
-    if (!record)
+    if (!trace_file_is_on(t) || start < t->zero)
         return;
-    record->start = nanoseconds(start - t->zero);
-    record->end = nanoseconds(seconds_now() - t->zero);
-    record->unit = -1;
-    record->step = step;
-    record->kind = SPAN_COLLECTIVE;
-    record->row = ROW_HOST;
-    snprintf(record->name, sizeof record->name, "%s", name);
+    const struct trace_record record = {.start = nanoseconds(start - t->zero),
+                                        .end = nanoseconds(seconds_now() - t->zero),
+                                        .step = step,
+                                        .unit = -1,
+                                        .row = ROW_HOST,
+                                        .kind = SPAN_COLLECTIVE};
+    add_record(t, record, name);
 }
 
-/* The ranks of a node share a clock, and nodes meet at a barrier: the trace begins for all of them there. */
+/* The trace begins at a barrier, where the ranks of a node, which share a clock, take the first of their times. */
 static enum status common_start(const struct engine *t, double *start, struct error *err)
 {
     double *all = memory_alloc((size_t)t->world * sizeof *all), now;
@@ -188,7 +185,6 @@ static bool is_phase(void *context, const struct span *span)
     return span->kind == SPAN_PHASE;
 }
 
-/* Times count from the point that the streams have reached now. */
 static enum status start_recording(struct trace_file *t, struct error *err)
 {
     struct device *device = t->engine->device;
@@ -263,7 +259,6 @@ static void write_record(FILE *out, int rank, const struct trace_record *r, cons
     fprintf(out, "}}");
 }
 
-/* The names of a rank and of its rows. */
 static void write_rank(FILE *out, int rank, const struct trace_head *head)
 {
     static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};

@@ -1,8 +1,8 @@
 /* trace_file.h: --trace: a few steps of all ranks in Chrome's trace format, which Perfetto and chrome://tracing show.
  *
- * A rank is a process of the trace, and its rows are threads: the host, the compute stream with phases, units and ops,
- * the communication stream with its collectives. A rank keeps up to TRACE_RECORDS_MAX pieces of work; rank 0 collects
- * them after the last traced step and writes the file. Nothing that fails here ends the run. */
+ * A rank is a process of the trace, and its rows (the host, the streams) are threads. A rank keeps up to
+ * TRACE_RECORDS_MAX pieces of work; rank 0 collects them after the last traced step and writes the file. Nothing that
+ * fails here ends the run. */
 #pragma once
 
 #include "core/status.h"
@@ -18,12 +18,11 @@ enum { TRACE_RECORDS_MAX = 200000 };
 enum status trace_steps_parse(const char *text, int64_t *first, int64_t *last, struct error *err);
 
 /* path: for rank 0, borrowed. steps: a text that trace_steps_parse() takes, or NULL: three steps, from the third after
- * `done` on. The caller frees it with trace_file_free(). */
+ * `done` on. */
 struct trace_file *trace_file_new(const char *path, const char *steps, int64_t done, int64_t total);
 void trace_file_free(struct trace_file *trace); /* before the device is closed; may be NULL */
 
-/* Whether recording has to begin before `step`, or to end after it; the same on all ranks. trace may be NULL, as below.
- */
+/* Whether recording begins before `step`, or ends after it; the same on all ranks. trace may be NULL, as below. */
 bool trace_file_begins(const struct trace_file *trace, int64_t step);
 bool trace_file_ends(const struct trace_file *trace, int64_t step);
 

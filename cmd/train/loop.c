@@ -16,24 +16,27 @@
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/flops_report.h"
 #include "cmd/observe/integrity.h"
-#include "cmd/observe/spike_report.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/save/save.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/run_samples.h"
 #include "cmd/train/stop_vote.h"
+#include "comm/comm_log.h"
+#include "comm/zero/zero_check.h"
 #include "core/clock.h"
+#include "core/data/step_samples.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/memory.h"
+#include "gpu/peaks.h"
 #include "gpu/phase_times.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <unistd.h>
+#include <stdlib.h>
 
 /* ---- a step -------------------------------------------------------------- */
 
@@ -116,9 +119,12 @@ static enum status train_step(struct run *run, bool *broken_off, struct error *e
 
 /* ---- a step's results ---------------------------------------------------- */
 
-static void warn_of_skipped_step(const struct run *run, const struct zero_result *result)
+static void report_skipped_step(const struct run *run, const struct zero_result *result)
 {
     char where[160] = "", who[64] = "", scale[96] = "";
+    if (!run->spec->loss_scaler.dynamic || result->scaler.exhausted) /* else fp16 has found its scale */
+        flight_recorder_bad_step(run->position.step, run->position.skipped_in_row <= 1, result->bad_rank,
+                                 result->bad_tensor ? result->bad_tensor->name : "");
     if (run->boot->rank != 0)
         return;
     if (result->bad_tensor)
@@ -131,14 +137,6 @@ static void warn_of_skipped_step(const struct run *run, const struct zero_result
         snprintf(scale, sizeof scale, "%" PRId64 " in a row, %" PRId64 " end the run", run->position.skipped_in_row,
                  run->spec->max_skipped_steps);
     log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%s)", run->position.step, where, who, scale);
-}
-
-/* For the flight recorder. Skipping is how fp16 finds its scale: that is nothing to explain. */
-static void note_bad_step(const struct run *run, const struct zero_result *result)
-{
-    if (!run->spec->loss_scaler.dynamic || result->scaler.exhausted)
-        flight_recorder_bad_step(run->position.step, run->position.skipped_in_row <= 1, result->bad_rank,
-                                 result->bad_tensor ? result->bad_tensor->name : "");
 }
 
 /* STATUS_DIVERGED if too many steps in a row were skipped. */
@@ -196,7 +194,48 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     run->collected_at = now;
     m->seconds.step = now - start;
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
-    engine_utilisation(t, m);
+    const double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[t->spec->dtype]);
+    m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[t->spec->dtype]);
+}
+
+static void warn_of_spike(struct run *run, const struct spike_metrics *spike)
+{
+    console_break(&run->console);
+    if (isfinite(spike->of->loss))
+        log_warn("step %" PRId64 ": the loss %.4f is more than %g times the running mean %.4f; metrics.jsonl names the "
+                 "step's samples",
+                 spike->of->step, spike->of->loss, spike->factor, spike->mean);
+    else
+        log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", spike->of->step);
+}
+
+/* train.spike_factor: a loss that stands out is a line of metrics.jsonl with the step's samples, and one in the log. */
+static enum status report_spike(struct run *run, const struct step_metrics *m, struct error *err)
+{
+    const struct engine *t = &run->engine;
+    const double mean = run->position.mean_loss.mean;
+    if (!m->targets) /* a step that learns from nothing has no loss */
+        return STATUS_OK;
+    if (!loss_mean_take(&run->position.mean_loss, run->spec->train.spike_factor, m->loss) || !run->metrics)
+        return STATUS_OK;
+    const size_t count = (size_t)t->train_config.batch_size;
+    int64_t *samples = memory_alloc(count * sizeof *samples);
+    int *sources = memory_alloc(count * sizeof *sources);
+    step_samples(&t->train_config, m->step, samples, sources);
+    const struct spike_metrics spike = {.of = m,
+                                        .mean = run->position.mean_loss.steps ? mean : NAN,
+                                        .factor = run->spec->train.spike_factor,
+                                        .num_samples = (int64_t)count,
+                                        .samples = samples,
+                                        .sources = sources,
+                                        .num_sources = t->mixture.order.count,
+                                        .paths = (const char *const *)run->spec->data.train.items};
+    warn_of_spike(run, &spike);
+    const enum status status = metrics_spike(run->metrics, &spike, err);
+    free(samples);
+    free(sources);
+    return status;
 }
 
 /* Collects the oldest step that is under way: advances the position, writes the step's metrics. */
@@ -209,19 +248,17 @@ static enum status collect_step(struct run *run, struct error *err)
     TRY(zero_collect(run->engine.zero, &result, err));
     trace_file_host(run->trace, "wait for step", start, run->position.step + 1);
     flight_end(entry);
-    TRY(comms_report_step(run, err));
+    TRY(comm_log_share(run->comm, false, err));
     advance_position(&run->position, pending, &result);
-    if (result.skipped) {
-        warn_of_skipped_step(run, &result);
-        note_bad_step(run, &result);
-    }
+    if (result.skipped)
+        report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
 
     if (run->folder.lock) /* a job that has lost its run folder writes nothing more */
         TRY(run_lock_check_quickly(run->folder.lock, err));
     if (run->metrics)
         TRY(metrics_step(run->metrics, &pending->metrics, err));
-    TRY(spike_report_step(run, &pending->metrics, err));
+    TRY(report_spike(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
     enum status status = check_divergence(run, &result, err);
@@ -444,7 +481,7 @@ enum status run_steps(struct run *run, struct error *err)
         const bool note = integrity_is_due(run, run->enqueued + 1);
         TRY(collect_steps(run, pause || note ? 0 : ahead, err));
         if (note)
-            TRY(integrity_note(run, err));
+            TRY(zero_check_note(run->engine.zero, err));
         if (pause)
             TRY(between_steps(run, &due, err));
         TRY(end_trace(run, err));

@@ -1,10 +1,9 @@
 #include "cmd/train/prepare.h"
 
-#include "cmd/engine/attention_price.h"
-#include "cmd/engine/engine_weights.h"
 #include "cmd/engine/gpu_test.h"
 #include "cmd/engine/machine_record.h"
 #include "cmd/engine/memory_limit.h"
+#include "cmd/engine/simulated_run.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/integrity.h"
 #include "cmd/run/run_kernels.h"
@@ -17,6 +16,7 @@
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/version.h"
+#include "gpu/device_avoid.h"
 #include "gpu/device_choices.h"
 
 #include <inttypes.h>
@@ -305,6 +305,74 @@ static enum status choose_in_turn(struct run *run, const struct checkpoint *chec
     return run_agree(run, status, err);
 }
 
+/* ---- what it costs that cuDNN does not compute attention ----------------- */
+
+/* Seconds of a step by `ztrain plan --speed`: with attention by cuDNN, and by ztrain's kernels. */
+static enum status simulate_both(const struct engine *t, const char *gpu, double seconds[2], struct error *err)
+{
+    static const enum simulated_attention kernels[] = {ATTENTION_CUDNN, ATTENTION_OWN};
+    const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
+    struct run_spec copy = *t->spec;
+    struct simulated_machine machine;
+    struct simulated_times times;
+    struct simulated_run walk;
+    enum status status;
+    TRY(simulated_machine_find(&question, &machine, err));
+    TRY_END(simulated_run_build(&walk, &machine, &copy, true, err));
+    for (int i = 0; i < 2; i++) {
+        machine.settings.attention = kernels[i];
+        TRY_END(simulated_run_step(&walk, 0, &machine.link, &times, err));
+        seconds[i] = times.seconds;
+    }
+end:
+    simulated_run_release(&walk);
+    return status;
+}
+
+/* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing where that is not known. Of a
+ * tiny model nearly all of the time goes into launches: less than 1 % then. */
+static void estimate_price(const struct engine *t, char *text, size_t size)
+{
+    double seconds[2];
+    char percent[32] = "less than 1";
+    struct error ignored;
+    struct gpu_model known;
+    const char *gpu = gpu_catalog_find(t->device->name, &known, &ignored) == STATUS_OK ? t->device->name : NULL;
+    text[0] = '\0';
+    if (simulate_both(t, gpu, seconds, &ignored) != STATUS_OK || seconds[0] <= 0)
+        return;
+    const double more = 100 * (seconds[1] / seconds[0] - 1);
+    if (more >= 1)
+        snprintf(percent, sizeof percent, "about %.0f", more);
+    snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s %% longer for it%s", percent,
+             gpu ? "" : " (on an H100)");
+}
+
+/* What of the run cuDNN cannot compute on any machine; NULL: nothing. */
+static const char *attention_obstacle(const struct engine *t)
+{
+    if (t->spec->dtype == DTYPE_F32)
+        return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
+    return t->desc.attention_softcap > 0 ? "cuDNN has no soft cap of the scores" : NULL;
+}
+
+/* On rank 0 of GPUs, after the run's products are prepared: a warning where cuDNN could compute attention, else a line.
+ */
+static void warn_of_attention(const struct engine *t)
+{
+    char price[160];
+    if (t->rank != 0 || t->device->kind != DEVICE_CUDA)
+        return;
+    const char *chosen = attention_obstacle(t), *why = chosen ? chosen : device_attention_obstacle(t->device);
+    if (!why)
+        return;
+    estimate_price(t, price, sizeof price);
+    if (chosen)
+        log_info("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
+    else
+        log_warn("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
+}
+
 /* ---- in this order ------------------------------------------------------- */
 
 /* The rest of the preparation. checkpoint: to resume from, or NULL; there: the run folder existed and is open. */
@@ -323,12 +391,12 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
     TRY(choose_in_turn(run, checkpoint, err));
-    attention_price_warn(t);
+    warn_of_attention(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(memory_plan_allocate(t, err));
     TRY(describe_machine(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
-    TRY(engine_weights_spread(t, err));
+    TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));
     integrity_start(run);

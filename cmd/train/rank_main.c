@@ -16,7 +16,6 @@
 #include "cmd/observe/comms_report.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/run/stop_signal.h"
-#include "cmd/run/summary.h"
 #include "cmd/save/background_save.h"
 #include "cmd/train/early_error.h"
 #include "cmd/train/loop.h"
@@ -60,7 +59,7 @@ static void report_finish(struct run *run)
 {
     report_volume(run);
     if (run->boot->rank == 0)
-        summary_log(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
+        console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
     log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
              run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
 }
