@@ -1,18 +1,14 @@
-/* slice_file.c: see slice_file.h.
+/* slice_file.c: see slice_file.h. In walks the buffer of a piece follows from its number; one is in use and one is
+ * written, so the pieces that are read ahead are two fewer than the buffers, at least one where there are two.
  *
- * In walks the buffer of a piece follows from its number. One buffer is in use and one is written, so the pieces that
- * are read ahead are two fewer than the buffers, and at least one where there are two.
- *
- * Streams have the buffers after those of walks: first the ones for reading, of which the one with the oldest
- * read is used next; then each writer has one or two. The buffer in which a piece was read last is noted
- * when the work is enqueued. Whether it still holds the piece's latest bytes is known only when the work runs: then
+ * Streams have the buffers after those: first the ones for reading, of which the one with the oldest read is used next;
+ * then one or two for each writer. Whether a buffer still holds a piece's latest bytes is known when the work runs:
  * record_file.h decides whether to read. */
 #include "comm/zero/slice_file.h"
 
 #include "core/memory.h"
 #include "core/round_up.h"
 #include "core/storage/record_file.h"
-#include "core/storage/scratch_folder.h"
 
 #include <stdlib.h>
 
@@ -54,7 +50,6 @@ static int record_of(const struct slice_file *file, int unit, int64_t at)
     return file->first[unit] + (int)(at / file->config.piece);
 }
 
-/* Elements of the piece that begins at `at`. */
 static int64_t piece_count(const struct slice_file *file, int unit, int64_t at)
 {
     const int64_t rest = file->config.layout->slice[unit] - at;
@@ -66,7 +61,7 @@ static int64_t part_bytes(const struct slice_file *file, int part, int64_t count
     return round_up(count * (int64_t)dtype_size(file->config.dtype[part]), ASYNC_IO_ALIGN);
 }
 
-/* Bytes of a record of `count` elements before a part; of all parts: its size. */
+/* Bytes of a record of `count` elements before `part`; of all parts: its size. */
 static int64_t part_offset(const struct slice_file *file, int part, int64_t count)
 {
     int64_t offset = 0;
@@ -146,11 +141,6 @@ void slice_file_free(struct slice_file *file)
     free(file->first);
     free(file->bytes);
     free(file);
-}
-
-enum status slice_file_check_folder(const struct slice_file *file, struct error *err)
-{
-    return scratch_folder_check(file->config.folder, err);
 }
 
 void slice_file_layout(struct slice_file *file, struct arena *host, enum mem_kind kind)
@@ -241,7 +231,7 @@ static void enqueue_work(struct slice_file *file, int record, int buffer, enum r
     stream_submit(stream, run_work, &work, sizeof work);
 }
 
-/* The buffer in which the record was read last, or else the one of the oldest read, which gets the record. */
+/* The buffer in which the record was read last, else the one of the oldest read, which it gets. */
 static struct reader *reader_of(struct slice_file *file, int record)
 {
     struct reader *chosen = &file->readers[0];
@@ -261,7 +251,6 @@ static int reader_buffer(const struct slice_file *file, const struct reader *rea
     return file->walkers + (int)(reader - file->readers);
 }
 
-/* Enqueues reads of the unit's pieces from `at` on, as many as `pieces`. */
 static void enqueue_loads(struct slice_file *file, int unit, int64_t at, int pieces, struct stream *stream)
 {
     const int64_t slice = file->config.layout->slice[unit];
@@ -322,24 +311,15 @@ void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *m
 
 /* ---- between steps ------------------------------------------------------- */
 
-static enum status transfer(struct slice_file *file, bool write, int unit, int part, char *memory, struct error *err)
+enum status slice_file_transfer(struct slice_file *file, bool write, int unit, int part, void *memory,
+                                struct error *err)
 {
     const size_t size = dtype_size(file->config.dtype[part]);
     for (int64_t at = 0; at < file->config.layout->slice[unit]; at += file->config.piece) {
         const int64_t count = piece_count(file, unit, at), bytes = part_bytes(file, part, count);
         const int64_t offset = part_offset(file, part, count);
         TRY((write ? record_file_write_part : record_file_read_part)(file->disk, record_of(file, unit, at), offset,
-                                                                     memory + (size_t)at * size, bytes, err));
+                                                                     (char *)memory + (size_t)at * size, bytes, err));
     }
     return STATUS_OK;
-}
-
-enum status slice_file_get(struct slice_file *file, int unit, int part, void *memory, struct error *err)
-{
-    return transfer(file, false, unit, part, memory, err);
-}
-
-enum status slice_file_put(struct slice_file *file, int unit, int part, void *memory, struct error *err)
-{
-    return transfer(file, true, unit, part, memory, err);
 }

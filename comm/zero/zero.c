@@ -9,7 +9,6 @@
 #include "comm/zero/zero.h"
 
 #include "comm/zero/zero_internal.h"
-#include "core/round_up.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,6 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Whether Muon updates the tensor: a matrix of a block. */
 static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tensor)
 {
     return z->muon.on && tensor->ndim == 2 && tensor->unit > 0 && tensor->unit < z->units - 1;
@@ -33,7 +31,7 @@ static bool same_range(const struct zero *z, const struct tensor_info *a, const 
     return tensor_decays(a, all) == tensor_decays(b, all) && !is_muon_matrix(z, a) && !is_muon_matrix(z, b);
 }
 
-/* Adds a range; Muon's second moments lie in the order of the ranges that have them, aligned as the others. */
+/* Muon's second moments lie in the order of the ranges that have them. */
 static void add_range(struct zero *z, int *n, struct decay_range range)
 {
     range.second = z->muon.seconds;
@@ -42,8 +40,8 @@ static void add_range(struct zero *z, int *n, struct decay_range range)
     z->ranges[(*n)++] = range;
 }
 
-/* Cuts the state kept here into ranges with the same weight decay; a gap belongs to the tensor before it, or to none if
- * that is Muon's. */
+/* Cuts the state kept here into ranges with one weight decay; a gap belongs to the tensor before it, unless that is
+ * Muon's. */
 static void build_ranges(struct zero *z)
 {
     const struct tensor_table *table = z->config.table;
@@ -183,11 +181,6 @@ bool zero_has_matrix_sums(const struct zero *z)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static float *take_floats(struct arena *arena, enum mem_kind kind, int64_t count)
-{
-    return arena_take(arena, kind, (size_t)count * sizeof(float));
-}
-
 /* At stages 0 and 1 the gradients are reduced where they are, or their sums gathered. */
 static bool peers_read_grads(const struct zero *z)
 {
@@ -195,8 +188,7 @@ static bool peers_read_grads(const struct zero *z)
     return zero_parallel(z) && z->grads_whole && (z->config.zero.stage == 0 || reduced_in_place);
 }
 
-/* Gathered units and buckets; with world 1 only the slots of units that come up from host memory, and the buckets of
- * those whose gradients come down. */
+/* Gathered units and buckets; with world 1 only those that offload needs. */
 static void lay_out_slots(struct zero *z, struct arena *local, struct arena *shared)
 {
     const struct zero_config *config = &z->config;
@@ -208,10 +200,10 @@ static void lay_out_slots(struct zero *z, struct arena *local, struct arena *sha
         int p = zero_slot(z, u), frozen = zero_frozen(z, u);
         int64_t padded = shard_padded(config->layout, u);
         int64_t both = padded + (frozen ? shard_padded(config->layout, frozen) : 0);
-        room[p] = both > room[p] ? both : room[p];
-        trained_room[p] = padded > trained_room[p] ? padded : trained_room[p];
+        room[p] = max64(both, room[p]);
+        trained_room[p] = max64(padded, trained_room[p]);
         if (zero_uses_bucket(z, u))
-            bucket_room[p] = padded > bucket_room[p] ? padded : bucket_room[p];
+            bucket_room[p] = max64(padded, bucket_room[p]);
     }
     for (int p = 0; p < SLOTS; p++) {
         struct gather_slot *slot = &z->slots[p];
@@ -219,21 +211,13 @@ static void lay_out_slots(struct zero *z, struct arena *local, struct arena *sha
             slot->memory = arena_take(local, MEM_COMM, (size_t)room[p] * size);
         if (zero_offloads_params(z))
             slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
-        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units)
-            z->buckets[p].memory =
-                z->buckets[2].memory; /* the compute stream alone uses them: one block after another */
+        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units) /* only the compute stream uses them */
+            z->buckets[p].memory = z->buckets[2].memory;
         else
-            z->buckets[p].memory = take_floats(peers_read_buckets ? shared : local, MEM_COMM, bucket_room[p]);
+            z->buckets[p].memory =
+                arena_take(peers_read_buckets ? shared : local, MEM_COMM, (size_t)bucket_room[p] * sizeof(float));
     }
     zero_comm_buffers_layout(z, trained_room, shared);
-}
-
-static int64_t largest_slice(const struct zero *z)
-{
-    int64_t largest = 0;
-    for (int u = 0; u < z->all_units; u++)
-        largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
-    return largest;
 }
 
 static bool has_narrow_state(const struct zero *z)
@@ -244,14 +228,14 @@ static bool has_narrow_state(const struct zero *z)
 /* Sets the bytes of host_slice, and returns those before host_halves. */
 static size_t size_host_slice(struct zero *z)
 {
-    const int64_t largest = largest_slice(z);
+    const int64_t largest = zero_largest_slice(z, 0, z->all_units);
     const int64_t floats = round_up(largest * (int64_t)sizeof *z->host_slice, ASYNC_IO_ALIGN);
     const int64_t halves = round_up(largest * (int64_t)sizeof *z->host_halves, ASYNC_IO_ALIGN);
     z->host_slice_bytes = (size_t)(floats + (has_narrow_state(z) ? halves : 0));
     return (size_t)floats;
 }
 
-/* The memory of host_slice: host_slice_bytes + ASYNC_IO_ALIGN. */
+/* memory: host_slice_bytes + ASYNC_IO_ALIGN */
 static void set_host_slice(struct zero *z, void *memory)
 {
     const size_t floats = size_host_slice(z);
@@ -315,25 +299,6 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
     lay_out_host_slice(z, host);
 }
 
-int64_t zero_disk_bytes(const struct zero *zero)
-{
-    const struct slice_file *const files[] = {zero->offload.disk, zero->offload.grads_disk,
-                                              zero->offloaded_params.disk};
-    int64_t bytes = 0;
-    for (size_t i = 0; i < COUNT_OF(files); i++)
-        bytes += files[i] ? slice_file_bytes(files[i]) : 0;
-    return bytes;
-}
-
-enum status zero_check_folders(const struct zero *zero, struct error *err)
-{
-    const struct slice_file *const files[] = {zero->offload.disk, zero->offloaded_params.disk};
-    for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (files[i])
-            TRY(slice_file_check_folder(files[i], err));
-    return STATUS_OK;
-}
-
 struct stream *zero_stream(struct zero *zero)
 {
     return zero->stream;
@@ -345,8 +310,7 @@ void *zero_slice(struct zero *zero, enum state_kind state, int unit)
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
 }
 
-/* Copies a written host buffer to its slice; rounds to nearest where the slice has 16 bits, which changes no value that
- * came from one. */
+/* Copies a written host buffer to its slice; rounding to 16 bits changes no value that came from there. */
 static enum status write_back(struct zero *z, struct error *err)
 {
     const struct written_slice written = z->written;
@@ -364,7 +328,7 @@ static enum status write_back(struct zero *z, struct error *err)
         z->host_halves[i] =
             written.dtype == DTYPE_BF16 ? bf16_from_f32(z->host_slice[i]) : f16_from_f32(z->host_slice[i]);
     if (written.disk)
-        return slice_file_put(written.disk, written.unit, written.part, (void *)(uintptr_t)source, err);
+        return slice_file_transfer(written.disk, true, written.unit, written.part, (void *)(uintptr_t)source, err);
     if (!written.slice)
         return STATUS_OK;
     if (written.host) {
@@ -388,12 +352,12 @@ enum status zero_host_buffer(struct zero *z, struct error *err)
     return STATUS_OK;
 }
 
-/* Reads the slice into `to`, in its dtype. The values that a sparse one does not have are zeros. */
+/* Reads the slice into `to`, in its dtype; a sparse one has zeros for the rest. */
 static enum status read_slice(struct zero *z, const struct written_slice *home, void *to, struct error *err)
 {
     const size_t bytes = (size_t)home->count * dtype_size(home->dtype);
     if (home->disk)
-        return slice_file_get(home->disk, home->unit, home->part, to, err);
+        return slice_file_transfer(home->disk, false, home->unit, home->part, to, err);
     if (home->sparse) {
         memset(to, 0, bytes);
         zero_muon_copy_seconds(z, home->unit, zero_own(z, home->unit), home->count, to, false, z->stream);
@@ -406,7 +370,6 @@ static enum status read_slice(struct zero *z, const struct written_slice *home, 
     return device_check(z->device, err);
 }
 
-/* The slice passes through the host's buffer. */
 static enum status slice_in_buffer(struct zero *z, enum slice_access access, const struct written_slice *home,
                                    float **slice, struct error *err)
 {
@@ -414,7 +377,7 @@ static enum status slice_in_buffer(struct zero *z, enum slice_access access, con
     *slice = z->host_slice;
     if (access == SLICE_WRITE) {
         z->written = *home;
-        memset(z->host_slice, 0, home->disk ? z->host_slice_bytes : 0); /* a disk takes a little more than the slice */
+        memset(z->host_slice, 0, home->disk ? z->host_slice_bytes : 0); /* a disk takes more than the slice */
         return STATUS_OK;
     }
     if (home->dtype == DTYPE_F32)
@@ -425,7 +388,7 @@ static enum status slice_in_buffer(struct zero *z, enum slice_access access, con
     return STATUS_OK;
 }
 
-/* Whether a unit's slice is one of the parameters on the device, or of those that offload_param has elsewhere. */
+/* Whether the slice is one of the parameters' own. */
 static bool is_param(const struct zero *z, enum state_kind state, int unit)
 {
     return unit >= z->units || (state == STATE_MASTER && zero_one_copy(z) && !zero_is_offloaded(z, unit));
@@ -472,7 +435,6 @@ struct state_slices zero_slices(struct zero *z)
 
 /* ---- from own slices to everything else ---------------------------------- */
 
-/* Computes the parameters kept here from the master weights on the device. */
 static void cast_unit(struct zero *z, int unit, struct stream *compute)
 {
     const struct zero_config *config = &z->config;
@@ -486,7 +448,6 @@ static void cast_unit(struct zero *z, int unit, struct stream *compute)
     z->device->ops->cast(compute, &cast);
 }
 
-/* Gathers the parts of the unit's state that every rank keeps whole. */
 static void gather_state(struct zero *z, int unit)
 {
     for (int s = 0; s < zero_states(z); s++)
@@ -497,7 +458,6 @@ static void gather_state(struct zero *z, int unit)
                         zero_state_dtype(z, (enum state_kind)s));
 }
 
-/* Computes the own slices of the parameters, at stage 0 all, from the master weights. */
 static void compute_params(struct zero *z, struct stream *compute)
 {
     for (int u = 0; u < z->units; u++) {

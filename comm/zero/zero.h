@@ -1,6 +1,5 @@
-/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm and
- * clipping; the optimizer step on the owned slices (Rajbhandari et al., "ZeRO: memory optimizations toward training
- * trillion parameter models", 2020).
+/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm, clipping
+ * and the optimizer's step on the owned slices (Rajbhandari et al., "ZeRO", 2020).
  *
  *   stage | parameters            | gradients (fp32)       | master, m, v | after backward       | after the optimizer
  *   0     | whole                 | whole                  | whole        | all-reduce           | -
@@ -8,26 +7,15 @@
  *   2     | whole                 | own slices + buckets   | own slices   | reduce-scatter/micro | all-gather
  *   3     | own slices + gathered | own slices + buckets   | own slices   | reduce-scatter/micro | -
  *
- * With offload_optimizer master, m and v of the own slices, and at stages 2 and 3 their gradients, are in host memory
- * instead (zero_offload.c), at the same stages with the same bits.
+ * In fp32 the parameters are the master weights. With world 1 all stages are the same. Communication runs on its own
+ * stream: the next unit is gathered while this one computes, and gradients are reduced while backward continues.
  *
- * In fp32 the parameters are the master weights (no second copy). With world 1 all stages are the same: nothing is
- * gathered. Communication runs on its own stream, ordered with the compute stream by events: the next unit is gathered
- * while this one computes, and a unit's gradients are reduced while backward continues.
- *
- * offload_param (stage 3): the own slices of the parameters are in host memory, and a unit's slice is copied to the
- * device before the unit is gathered, with world 1 as well (zero_offload_params.c). In fp32 these are the master
- * weights.
- *
- * With the optimizer Muon the updates of a block's matrices are gathered and made orthogonal by one rank: zero_muon.c.
- *
- * Gradients are fp32 unless comm_dtype (on their way to their owner) or grad_dtype (where they are accumulated; then
- * every stage has buckets) names another type: see zero_precision.c.
+ * Variants, with the same bits: offload_optimizer (zero_offload.c), offload_param at stage 3 (zero_offload_params.c),
+ * Muon (zero_muon.c). Other types of gradients than fp32: zero_precision.c; then every stage has buckets.
  *
  * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
- * micro-batch. With accumulation stages 0 and 1 give the same bits, and so do stages 2 and 3: stages 0 and 1 add up a
- * rank's micro-batches and reduce once, stages 2 and 3 reduce the gradients of each micro-batch and add up the sums. So
- * the two pairs agree to rounding. */
+ * micro-batch. With accumulation stages 0 and 1 agree (a rank's micro-batches are added up and reduced once), and so do
+ * stages 2 and 3 (each micro-batch is reduced, and the sums are added up); the two pairs agree to rounding. */
 #pragma once
 
 #include "comm/comm.h"
@@ -49,8 +37,8 @@ struct zero_config {
     enum dtype comm_dtype; /* in which gradients are reduced */
     float comm_factor;     /* gradients are multiplied by it before they are rounded to comm_dtype; 0: 1 */
     enum dtype grad_dtype; /* in which they are accumulated: DTYPE_F32 or DTYPE_BF16 */
-    enum dtype master_dtype, moment_dtype; /* of the states: fp32, or bf16 with stochastic rounding; bf16 moments need
-                                              bf16 master weights, which need bf16 compute and are the parameters */
+    enum dtype master_dtype, moment_dtype; /* fp32, or bf16 with stochastic rounding; bf16 moments need bf16 master
+                                              weights, which need bf16 compute and are the parameters */
     uint64_t rounding_seed;                /* of stochastic rounding */
     struct optimizer_settings optimizer;   /* lr and bias_correction come with each step's schedule */
     double clip;                           /* largest gradient norm: scale = clip / (norm + 1e-6) above it; 0: off */
@@ -67,12 +55,9 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
                      struct error *err);
 void zero_free(struct zero *zero);
 
-/* Takes buffers from the rank's arena, from its shared segment (comm_share), and from its host memory
- * (device_alloc_host); first dry, then real. For a dry layout comm may be NULL in zero_new(): without streams and
- * files, in the layout's world. The shared segment holds the buffers that peers read: gradients before their reduction,
- * and parameters from stage 1 on; nothing with world 1. The host memory holds what is offloaded; nothing without
- * offload.
- */
+/* Takes buffers from the rank's arena, from its shared segment (comm_share; what peers read; nothing with world 1) and
+ * from its host memory (what is offloaded); first dry, then real. For a dry layout zero_new() takes a comm of NULL: no
+ * streams, no files, the layout's world. */
 void zero_layout(struct zero *zero, struct arena *local, struct arena *shared, struct arena *host);
 
 /* Bytes of the rank's files below nvme_path. */
@@ -86,32 +71,30 @@ const struct param_verbs *zero_verbs(struct zero *zero);
 /* Whether blocks have matrix_sums. */
 bool zero_has_matrix_sums(const struct zero *zero);
 
-/* The own slice of `unit` (layout->slice[unit] elements, padding included) in device memory, or in host memory if it is
- * offloaded. At stage 0, and in fp32 without offload, it is a part of the whole array. */
+/* The own slice of `unit` (layout->slice[unit] elements, padding included) on the device, or in host memory if
+ * offloaded. */
 void *zero_slice(struct zero *zero, enum state_kind state, int unit);
 
-/* Access to this rank's slices in host memory, between steps. After writing, call zero_params_changed() once all slices
- * that change are written. On the CPU a slice is the state itself, on a GPU a pinned copy. */
+/* Access to this rank's slices in host memory, between steps. After writing all that change, call
+ * zero_params_changed(). On the CPU a slice is the state itself, on a GPU a pinned copy. */
 struct state_slices zero_slices(struct zero *zero);
 
-/* A copy of this rank's slices in host memory, of zero_snapshot_bytes() bytes: zero_snapshot.c. Whether there
- * is one is decided before zero_snapshot_layout(). */
+/* A copy of this rank's slices in host memory (zero_snapshot.c). Decide before zero_snapshot_layout(). */
 void zero_keep_snapshot(struct zero *zero, bool keep);
 bool zero_has_snapshot(const struct zero *zero);
 int64_t zero_snapshot_bytes(const struct zero *zero);
 
-/* Takes the snapshot's memory, if there is to be one, from the host's arena; first dry, then real. */
+/* Takes the snapshot's memory, if there is to be one; first dry, then real. */
 void zero_snapshot_layout(struct zero *zero, struct arena *host);
 
-/* Between steps: copies the slices, and returns when all of them are copied. Not collective. */
+/* Between steps: copies the slices, and waits for that. Not collective. */
 enum status zero_take_snapshot(struct zero *zero, struct error *err);
 
-/* The slices as they were copied last, to be read by one thread at a time: a background thread may do it,
- * until the next zero_take_snapshot(). */
+/* The slices as they were copied last, for one thread at a time, until the next zero_take_snapshot(). */
 struct state_slices zero_snapshot(struct zero *zero);
 
-/* Call it after the own slices were written (initialisation, import, resume): computes everything else from them
- * (casts, gathers, stage 0's whole copies of master, m, v). Collective. */
+/* After the own slices were written (initialisation, import, resume): computes everything else from them.
+ * Collective. */
 enum status zero_params_changed(struct zero *zero, struct stream *compute, struct error *err);
 
 /* The first difference between the ranks' copies. */
@@ -124,20 +107,19 @@ struct replica_difference {
     const struct tensor_info *tensor; /* its first tensor that differs; NULL: the difference is between tensors */
 };
 
-/* Between steps: compares the data of which every rank keeps a whole copy (parameters at stages 0 to 2, the optimizer's
- * state at stage 0), all bits by a hash. *difference is the same on all ranks. Reads all of the data once. Collective.
- */
+/* Between steps: compares what every rank keeps whole (parameters at stages 0 to 2, state at stage 0) by hashes of all
+ * bits. *difference is the same on all ranks. Collective. */
 enum status zero_compare_replicas(struct zero *zero, struct replica_difference *difference, struct error *err);
 
-/* A step consists of zero_begin_step(), the micro-batches with zero_begin_micro() before each, zero_finish_step() and
- * zero_end_step(). The work between the first and the last is the same in every step except the first one of a process:
- * it may be captured (device.h: graph_begin() with the compute stream and zero_stream()) and launched instead. */
+/* A step: zero_begin_step(), zero_begin_micro() before each micro-batch, zero_finish_step(), zero_end_step(). What is
+ * between the first and the last may be captured (device.h: graph_begin()) and launched instead, except in a process's
+ * first step. */
 
 /* Copies the rates to the device. schedule->base: the optimizer steps that are known to be done. */
 void zero_begin_step(struct zero *zero, const struct step_schedule *schedule, struct stream *compute);
 void zero_begin_micro(struct zero *zero, bool last);
 
-/* Rewinds to just after zero_begin_step(): the work enqueued since then was captured, not run. */
+/* Rewinds to just after zero_begin_step(): what was enqueued since was captured, not run. */
 void zero_rewind_step(struct zero *zero);
 
 /* The communication stream. */
@@ -161,33 +143,27 @@ enum { ZERO_STEPS = STEP_RATES };
 void zero_set_position(struct zero *zero, int64_t optimizer_step, const struct loss_scaler *scaler,
                        struct stream *compute);
 
-/* A device scalar: the factor by which backward multiplies the loss. NULL in a dtype that needs none. */
+/* A device scalar: backward multiplies the loss by it. NULL in a dtype that needs none. */
 const float *zero_loss_scale(const struct zero *zero);
 
-/* Enqueues the work at a step's end: waits for the reductions, then norm, clipping, update, gathers. The device does
- * not wait for the host. loss_sum (device): this rank's. Collective. */
+/* Enqueues a step's end: waits for the reductions, then norm, clipping, update, gathers. loss_sum (device): this
+ * rank's. Collective. */
 enum status zero_finish_step(struct zero *zero, const double *loss_sum, struct stream *compute, struct error *err);
 
 /* Enqueues the copy of the step's results to the host, and checks whether anything has failed so far. */
 enum status zero_end_step(struct zero *zero, struct stream *compute, struct error *err);
 
-/* Waits for the oldest step that has ended and was not collected yet, and returns its results, the same on all ranks.
+/* Waits for the oldest ended step that was not collected, and returns its results, the same on all ranks.
  * Collective. */
 enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
 
-/* Bytes that this rank gathers and reduces by theory in one step of micro_batches, as comm_stats counts them: (N-1)/N
- * of the gathered data, padding included. The counts of comm_stats must equal it. In every stage the ranks' reports (a
- * double for each unit and one for the loss) are gathered as well.
+/* Bytes that this rank gathers and reduces in one step by theory, as comm_stats counts them: (N-1)/N of the data,
+ * padding included. At every stage the reports (a double for each unit, and the loss) are gathered as well.
  *
  *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients
  *   stage 2   gather all parameters; reduce all gradients in each micro-batch
- *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its slot
- *             (zero_gather_reduce.c)
+ *   stage 3   as 2, but a unit is gathered when it is acquired and not in its slot (zero_gather_reduce.c)
  *
- * With Muon the blocks' updates in bf16 are gathered once (before they are orthogonal, at stage 0 after that) and
- * reduced once as well. */
+ * With Muon the blocks' updates in bf16 are gathered and reduced once as well. */
 void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes);
-
-/* Bytes gathered by an evaluation of `micro_batches` right after a step or zero_params_changed() (0 below stage 3). */
-int64_t zero_theory_evaluation(const struct zero *zero, int micro_batches);

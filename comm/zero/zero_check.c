@@ -22,7 +22,6 @@ struct zero_check {
     uint64_t memory[];
 };
 
-/* One rank's finding. */
 struct finding {
     int32_t kind, array, unit, tensor; /* array of FINDING_STATE; tensor -1: none */
 };
@@ -48,8 +47,8 @@ void zero_check_enable(struct zero *z)
 /* ---- planted flips ------------------------------------------------------- */
 
 #ifdef ZTRAIN_FAULTS
-/* Test builds: ZTRAIN_FLIP=WHAT:RANK:STEP flips a bit of this rank in the first pass of a step that is checked. WHAT:
- * gradients, parameters, or a state by its name. memory: of `what`. */
+/* Test builds: ZTRAIN_FLIP=WHAT:RANK:STEP flips a bit of this rank in the first pass of a checked step. WHAT:
+ * gradients, parameters, or a state by its name. */
 static void flip(struct zero *z, const char *what, char *memory, bool in_host)
 {
     struct zero_check *c = z->check;
@@ -81,7 +80,6 @@ static void flip(struct zero *z, const char *what, char *memory, bool in_host)
 
 /* ---- parameters and state ------------------------------------------------ */
 
-/* Waits until updates, gathers and copies are over. */
 static void wait_for_updates(struct zero *z)
 {
     stream_wait(z->stream, z->updated);
@@ -91,57 +89,17 @@ static void wait_for_updates(struct zero *z)
         stream_sync(z->offloaded_params.d2h);
 }
 
-/* A part of a unit in an array. */
-struct kept {
-    int64_t first, end; /* elements of the unit that are kept here; none: first == end */
-    bool in_host;
-    enum dtype dtype;
-};
-
-static struct kept kept_elements(const struct zero *z, bool whole, int unit)
-{
-    const int64_t own = zero_own(z, unit);
-    struct kept kept = {.first = own, .end = own + z->config.layout->slice[unit]};
-    if (whole)
-        kept = (struct kept){.first = 0, .end = shard_padded(z->config.layout, unit)};
-    return kept;
-}
-
-/* What the rank keeps of a unit in memory, apart from state that is another array's. */
-static struct kept kept_of(const struct zero *z, int array, int unit)
-{
-    const struct kept nothing = {.first = 0};
-    const enum state_kind state = (enum state_kind)(array - ARRAY_STATE);
-    if (array == ARRAY_PARAMS) {
-        struct kept kept = kept_elements(z, z->params_whole, unit);
-        kept.in_host = zero_offloads_params(z);
-        kept.dtype = z->config.dtype;
-        return zero_param_on_disk(z, unit) ? nothing : kept;
-    }
-    const bool offloaded = zero_is_offloaded(z, unit);
-    if (unit >= z->units || (int)state >= zero_states(z) || !(offloaded ? z->offload.state[state] : z->state[state]))
-        return nothing;
-    if (state == STATE_MASTER && zero_one_copy(z) && (!offloaded || zero_master_is_params(z)))
-        return nothing;
-    struct kept kept = kept_elements(z, !offloaded && z->state_whole[state], unit);
-    kept.in_host = offloaded;
-    kept.dtype = zero_state_dtype(z, state);
-    return kept;
-}
-
-/* Hashes the part of a tensor that is kept here. */
 static enum status hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor, uint64_t *hash,
                                struct error *err)
 {
-    const struct kept kept = kept_of(z, array, unit);
-    const int64_t end = tensor->offset + tensor->numel;
-    const int64_t from = tensor->offset > kept.first ? tensor->offset : kept.first;
-    const int64_t count = (end < kept.end ? end : kept.end) - from;
+    const struct zero_kept kept = zero_kept_of(z, array, unit);
+    const int64_t from = max64(tensor->offset, kept.first);
+    const int64_t count = min64(tensor->offset + tensor->numel, kept.end) - from;
     *hash = 0;
     if (count <= 0)
         return STATUS_OK;
     z->check->bytes += count * (int64_t)dtype_size(kept.dtype);
-    return zero_hash_array(z, array, unit, from, count, kept.in_host, hash, err);
+    return zero_hash_array(z, array, unit, from, count, hash, err);
 }
 
 /* hashes: (ARRAY_COUNT, tensors) */
@@ -162,7 +120,7 @@ static void flip_state(struct zero *z)
 {
     const int unit = z->units > 2 ? 1 : 0;
     for (int array = 0; array < ARRAY_COUNT; array++) {
-        const struct kept kept = kept_of(z, array, unit);
+        const struct zero_kept kept = zero_kept_of(z, array, unit);
         if (kept.first < kept.end &&
             (array == ARRAY_PARAMS || !zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit)))
             flip(z, zero_array_name(array), zero_array_at(z, array, unit, kept.first), kept.in_host);
@@ -185,7 +143,7 @@ bool zero_check_is_noted(const struct zero *z)
 
 /* ---- a pass -------------------------------------------------------------- */
 
-/* Adds a unit's gradients of one or all micro-batches to the hashes of its tensors. */
+/* Of one or all micro-batches; summed tensors are in the accumulator. */
 static enum status observe_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
                                      struct error *err)
 {
@@ -204,7 +162,6 @@ static enum status observe_gradients(struct zero *z, int unit, const float *grad
     return STATUS_OK;
 }
 
-/* Adds the own slice of a unit's sums to its hash. */
 static enum status observe_reduced(struct zero *z, int unit, const void *slice, struct error *err)
 {
     const size_t bytes = (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
@@ -212,7 +169,7 @@ static enum status observe_reduced(struct zero *z, int unit, const void *slice, 
     return zero_hash(z, slice, false, bytes, &z->check->reduced[z->check->pass][unit], err);
 }
 
-/* Hashes a unit the first time it is gathered. */
+/* The first time it is gathered. */
 static enum status observe_gathered(struct zero *z, int unit, const void *params, struct error *err)
 {
     const struct shard_layout *layout = z->config.layout;
@@ -226,7 +183,6 @@ static enum status observe_gathered(struct zero *z, int unit, const void *params
 
 static const struct zero_observer observer = {observe_gradients, observe_reduced, observe_gathered};
 
-/* Waits for everything that was enqueued. */
 static void wait_for_all(struct zero *z, struct stream *compute)
 {
     stream_sync(compute);
@@ -264,7 +220,7 @@ void zero_check_drop(struct zero *z)
 
 /* ---- the result ---------------------------------------------------------- */
 
-/* The first element in which the arrays (count) differ; count: none does. */
+/* The first element in which the arrays differ; count: none. */
 static int first_difference(uint64_t *const hashes[2], int count)
 {
     int i = 0;
@@ -273,7 +229,6 @@ static int first_difference(uint64_t *const hashes[2], int count)
     return i;
 }
 
-/* What this rank has found alone. */
 static struct finding find_alone(const struct zero *z, const double losses[2])
 {
     const struct zero_check *c = z->check;
@@ -292,8 +247,8 @@ static struct finding find_alone(const struct zero *z, const double losses[2])
     return (struct finding){FINDING_NONE, 0, -1, -1};
 }
 
-/* Compares the gathered units over the ranks; `own` becomes a finding on the ranks that differ from most, or on all if
- * there are no such. *difference: of the first unit that differs, the same on all ranks. */
+/* `own` becomes a finding on the ranks that differ from most, or on all if there are no such. *difference: of the first
+ * unit that differs, the same on all ranks. */
 static enum status compare_gathered(struct zero *z, struct finding *own, struct replica_difference *difference,
                                     struct error *err)
 {

@@ -7,24 +7,21 @@
  *     zero_check_compare()     the hashes of both passes are equal, and those of the state have not changed
  *     zero_finish_step()
  *
- * The gradients are hashed as the rank has computed them, before they are reduced, so that a wrong one names its rank;
- * and the own slice of the sums after that. Between two updates nothing writes parameters and state. At stage 3 the
- * ranks also compare the units that they have gathered. State on a disk (nvme) is not hashed.
+ * Gradients are hashed before they are reduced, so that a wrong one names its rank, and the own slice of the sums after
+ * that. At stage 3 the ranks also compare the units that they have gathered. State on a disk is not hashed.
  *
- * Hashing waits for streams, and a unit's gradients are hashed before their reduction begins: a checked step does not
- * overlap them. Its bits are those of any other step. */
+ * Hashing waits for streams, so a checked step overlaps less. Its bits are those of any other step. */
 #pragma once
 
 #include "comm/zero/zero.h"
 
-/* What was found, the first that applies: a changed parameter explains gradients that differ, not the other way round.
- */
+/* The first that applies: a changed parameter explains gradients that differ. */
 enum zero_finding {
-    FINDING_STATE,     /* parameters or state of the rank have changed although nothing writes them */
+    FINDING_STATE,     /* parameters or state of the rank have changed */
     FINDING_GRADIENTS, /* the rank has computed two different gradients */
     FINDING_LOSS,      /* or losses */
-    FINDING_GATHERED,  /* a unit that the rank has gathered is not that of most ranks */
-    FINDING_SPLIT,     /* ranks have gathered different units, and no more than half of them the same one */
+    FINDING_GATHERED,  /* a gathered unit is not that of most ranks */
+    FINDING_SPLIT,     /* gathered units differ, and no more than half of the ranks agree */
     FINDING_REDUCED,   /* all gradients agree, but not the rank's slice of their sum */
     FINDING_NONE,
 };
@@ -33,20 +30,20 @@ enum zero_finding {
 struct zero_check_result {
     enum zero_finding finding;
     int rank, ranks;                  /* the lowest rank that it concerns, and how many */
-    int other;                        /* FINDING_SPLIT: a rank that differs from `rank`; nobody knows which is right */
+    int other;                        /* FINDING_SPLIT: a rank that differs from `rank` */
     const char *what;                 /* "parameters", "exp_avg", …, "gradients" */
     const struct unit_info *unit;     /* the rank's first that differs; NULL: FINDING_LOSS */
     const struct tensor_info *tensor; /* in it; NULL: of no single tensor */
 };
 
-/* Allocates what the other functions need; zero_free() frees it. */
+/* Before the functions below. */
 void zero_check_enable(struct zero *zero);
 
 /* Between steps; hashes what the rank keeps. */
 enum status zero_check_note(struct zero *zero, struct error *err);
 bool zero_check_is_noted(const struct zero *zero); /* and no result has used it */
 
-/* Between zero_begin_step() or the other pass and the first micro-batch of this one. Collective. */
+/* Before the first micro-batch of a pass. Collective. */
 enum status zero_check_pass(struct zero *zero, int pass, int64_t step, struct stream *compute, struct error *err);
 
 /* After the last micro-batch. losses: this rank's of both passes. Collective. */

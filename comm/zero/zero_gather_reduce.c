@@ -1,21 +1,19 @@
 /* zero_gather_reduce.c: the four verbs: parameters are gathered before they are used, gradients are reduced while
  * backward continues.
  *
- * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: forward 0, 1, … L, then the head, then L, … 1;
- * the embedding's backward needs no parameters. Units share slots, so that at stage 3 no rank ever holds the model:
+ * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: 0, 1, … L, the head, then L, … 1; the
+ * embedding's backward needs no parameters. Units share slots, so that at stage 3 no rank ever holds the model:
  *
  *     slot 0    embedding; and the head, unless it is tied to the embedding: then both are needed at once
  *     slot 1    a tied head
  *     slot 2, 3 blocks, in turn: one computes while the next one is gathered
  *
- * Rule of gathering: a unit stays in its slot until another one is gathered there, a step begins, or the parameters
- * change; acquiring a unit that is not in its slot gathers it. Prefetch only does this one unit earlier, and only
- * where the order is certain. So the volume follows from the order alone, and zero_theory() walks through that order.
+ * A unit stays in its slot until another is gathered there, a step begins, or the parameters change; acquiring one that
+ * is not there gathers it. Prefetch does that one unit earlier where the order is certain, so the volume follows from
+ * the order alone (zero_theory()).
  *
  * Stream rule. A gather waits for the release of the slot's last unit and for the update of the own slices; compute
- * waits for the gather. Parameters in host memory are first brought up (zero_offload_params.c), with world 1 straight
- * into the slot. A reduction waits for the unit's gradients; the next writer of a bucket waits for the
- * reduction. */
+ * waits for the gather. A reduction waits for the unit's gradients; the next writer of a bucket for the reduction. */
 #include "comm/zero/zero_internal.h"
 
 void zero_slots_clear(struct zero *z)
@@ -28,70 +26,60 @@ void zero_slots_clear(struct zero *z)
 
 /* ---- collectives in pieces ----------------------------------------------- */
 
-/* Elements of each rank's slice in one collective. */
-static int64_t bucket_elements(const struct zero *z, int64_t slice, int64_t bucket)
-{
-    if (bucket <= 0 || bucket >= slice * z->world || !comm_takes_pieces(z->comm))
-        return slice;
-    int64_t piece = bucket / z->world / SHARD_ALIGN * SHARD_ALIGN;
-    return piece < SHARD_ALIGN ? SHARD_ALIGN : piece;
-}
+typedef void collective(struct comm *comm, const struct data_op *op, struct stream *stream);
 
-void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
+/* Enqueues `run` in pieces of at most `bucket` elements of all ranks together; whole: on whole slices. */
+static void run_in_pieces(struct zero *z, collective *run, struct data_op whole, int64_t bucket)
 {
-    int64_t slice = z->config.layout->slice[unit],
-            piece = bucket_elements(z, slice, z->config.zero.allgather_bucket_size);
-    struct data_op op = {.stride = (size_t)slice, .dtype = dtype, .purpose = purpose, .unit = unit};
-    for (int64_t at = 0; at < slice; at += piece) {
-        op.send = (const char *)send + (size_t)at * dtype_size(dtype);
-        op.recv = (char *)recv + (size_t)at * dtype_size(dtype);
-        op.count = (size_t)(slice - at < piece ? slice - at : piece);
-        comm_all_gather(z->comm, &op, z->stream);
-    }
-}
-
-/* whole: the operation on whole slices. send: the unit's values (shard_padded elements of dtype); recv: the own slice's
- * (of recv_dtype) */
-static void reduce_in_buckets(struct zero *z, struct data_op whole)
-{
-    int64_t slice = z->config.layout->slice[whole.unit],
-            piece = bucket_elements(z, slice, z->config.zero.reduce_bucket_size);
+    const int64_t slice = z->config.layout->slice[whole.unit];
+    int64_t piece = slice;
+    if (bucket > 0 && bucket < slice * z->world && comm_takes_pieces(z->comm))
+        piece = max64(bucket / z->world / SHARD_ALIGN * SHARD_ALIGN, SHARD_ALIGN);
     struct data_op op = whole;
     op.stride = (size_t)slice;
     for (int64_t at = 0; at < slice; at += piece) {
         op.send = (const char *)whole.send + (size_t)at * dtype_size(op.dtype);
         op.recv = (char *)whole.recv + (size_t)at * dtype_size(op.recv_dtype);
-        op.count = (size_t)(slice - at < piece ? slice - at : piece);
-        comm_reduce_scatter(z->comm, &op, z->stream);
+        op.count = (size_t)min64(slice - at, piece);
+        run(z->comm, &op, z->stream);
     }
+}
+
+void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
+{
+    const struct data_op op = {
+        .send = send, .recv = recv, .dtype = dtype, .recv_dtype = dtype, .purpose = purpose, .unit = unit};
+    run_in_pieces(z, comm_all_gather, op, z->config.zero.allgather_bucket_size);
 }
 
 /* send: the unit's gradients (of comm_dtype) */
 static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
 {
-    reduce_in_buckets(z, (struct data_op){.send = send,
-                                          .recv = recv,
-                                          .dtype = z->config.comm_dtype,
-                                          .recv_dtype = dtype,
-                                          .accumulate = accumulate,
-                                          .bad_rank = &z->bad_rank[unit],
-                                          .purpose = COMM_GRADIENTS,
-                                          .unit = unit});
+    const struct data_op op = {.send = send,
+                               .recv = recv,
+                               .dtype = z->config.comm_dtype,
+                               .recv_dtype = dtype,
+                               .accumulate = accumulate,
+                               .bad_rank = &z->bad_rank[unit],
+                               .purpose = COMM_GRADIENTS,
+                               .unit = unit};
+    run_in_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
-    reduce_in_buckets(z, (struct data_op){.send = send,
-                                          .recv = recv,
-                                          .dtype = DTYPE_BF16,
-                                          .recv_dtype = DTYPE_BF16,
-                                          .purpose = COMM_UPDATES,
-                                          .unit = unit});
+    const struct data_op op = {.send = send,
+                               .recv = recv,
+                               .dtype = DTYPE_BF16,
+                               .recv_dtype = DTYPE_BF16,
+                               .purpose = COMM_UPDATES,
+                               .unit = unit};
+    run_in_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
 
-/* What is gathered with `unit` after part `u` of it: its frozen tensors after the unit itself; -1: nothing. */
+/* What is gathered with `unit` after part `u`: its frozen tensors; -1: nothing. */
 static int frozen_after(const struct zero *z, int unit, int u)
 {
     return u == unit && zero_frozen(z, unit) ? zero_frozen(z, unit) : -1;
@@ -120,7 +108,7 @@ static void gather_into_slot(struct zero *z, int unit)
     event_record(slot->gathered, z->stream);
 }
 
-/* The unit that is needed after this one; -1: not certain. */
+/* The unit that is needed next; -1: not certain. */
 static int next_unit(const struct zero *z, int unit, enum param_pass pass)
 {
     int head = zero_head(z);
@@ -132,7 +120,7 @@ static int next_unit(const struct zero *z, int unit, enum param_pass pass)
     return unit > 1 || !z->last_micro ? unit - 1 : -1; /* after block 1 the next micro-batch begins */
 }
 
-/* nvme: `unit` will be gathered before it is updated, unless it is in its slot; -1: none will. */
+/* nvme: `unit` (-1: none) will be gathered before it is updated, unless it is in its slot. */
 static void read_ahead(struct zero *z, int unit)
 {
     if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit)
@@ -182,7 +170,7 @@ static void release(void *self, int unit, enum param_pass pass, struct stream *s
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* Zeroes the gaps that no tensor of the unit covers, where the bucket's last user has left values. */
+/* Zeroes the gaps between tensors, where the bucket's last user has left values. */
 static void clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
 {
     const struct unit_info *info = &z->config.table->units[unit];
@@ -203,7 +191,7 @@ static bool same_layout(const struct zero *z, int a, int b)
     return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z) && z->all_units == z->units);
 }
 
-/* Prepares the bucket for the unit's gradients. adds: they are added to the host's sum. */
+/* adds: the gradients are added to the host's sum */
 static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool adds, struct stream *stream)
 {
     ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
@@ -234,8 +222,8 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     return comm_status(z->comm, err);
 }
 
-/* Reduces the unit's gradients (in comm_dtype) into the own slice, at stage 0 into all slices, when they are complete
- * on the communication stream. Returns the own slice. */
+/* Reduces the unit's gradients (comm_dtype) into the own slice, at stage 0 into all slices. Returns the own slice,
+ * complete on the communication stream. */
 static const void *reduce_grads(struct zero *z, int unit, const void *send)
 {
     const enum dtype kept = z->config.grad_dtype;
@@ -262,7 +250,7 @@ static const void *reduce_grads(struct zero *z, int unit, const void *send)
     return slice;
 }
 
-/* Alone, a rank has nothing to reduce: copies an offloaded unit's gradients down. */
+/* World 1: copies an offloaded unit's gradients down. */
 static void grads_d2h(struct zero *z, int unit, struct stream *stream)
 {
     struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
@@ -339,8 +327,8 @@ static void gather_next(struct gather_order *order, int unit)
     *held = unit;
 }
 
-/* Elements gathered in micro-batches of the known order, starting with empty slots. */
-static int64_t elements_gathered(const struct zero *z, int micro_batches, bool backward)
+/* Elements gathered in micro-batches, from empty slots. */
+static int64_t elements_gathered(const struct zero *z, int micro_batches)
 {
     struct gather_order order = {.zero = z, .held = {-1, -1, -1, -1}};
     for (int micro = 0; micro < micro_batches; micro++) {
@@ -348,7 +336,7 @@ static int64_t elements_gathered(const struct zero *z, int micro_batches, bool b
             gather_next(&order, unit);
         if (z->config.tied)
             gather_next(&order, 0);
-        for (int unit = z->units - 2; backward && unit > 0; unit--)
+        for (int unit = z->units - 2; unit > 0; unit--)
             gather_next(&order, unit);
     }
     return order.elements;
@@ -359,18 +347,11 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t own = z->config.layout->trained_numel, others = z->world - 1;
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
-    int64_t gathered = z->config.zero.stage == 3 ? elements_gathered(z, micro_batches, true) : own;
+    int64_t gathered = z->config.zero.stage == 3 ? elements_gathered(z, micro_batches) : own;
     int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
     int64_t updates = 0; /* bytes of Muon's */
     for (int u = 1; z->muon.on && u < zero_head(z); u++)
         updates += z->config.layout->slice[u] * (int64_t)sizeof *z->muon.updates;
     *gather_bytes = others * (gathered * (z->config.zero.stage == 0 ? grad_size : size) + reports + updates);
     *reduce_bytes = others * (own * sent_size * (z->config.zero.stage >= 2 ? micro_batches : 1) + updates);
-}
-
-int64_t zero_theory_evaluation(const struct zero *z, int micro_batches)
-{
-    if (!zero_gathers_on_demand(z))
-        return 0;
-    return (z->world - 1) * elements_gathered(z, micro_batches, false) * (int64_t)dtype_size(z->config.dtype);
 }

@@ -1,13 +1,11 @@
-/* zero_hash.c: hashes of a rank's arrays, by which they are compared: with another rank's, or with themselves later. */
+/* zero_hash.c: hashes of a rank's arrays, to compare with another rank's, or with themselves later. */
 #include "comm/zero/zero_internal.h"
 #include "core/heartbeat.h"
-#include "core/round_up.h"
 
 #include <xxhash.h>
 
 enum { HASH_PIECE = 1 << 20, HASH_PIECES = 64 /* hashed in parallel */ };
 
-/* Continues `hash` over host memory. */
 static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
 {
     uint64_t pieces[HASH_PIECES];
@@ -41,7 +39,6 @@ enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t b
     return device_check(z->device, err);
 }
 
-/* Those elements of a sparse unit that have a second moment. */
 static enum status hash_seconds(struct zero *z, int unit, int64_t offset, int64_t count, uint64_t *hash,
                                 struct error *err)
 {
@@ -61,9 +58,23 @@ const char *zero_array_name(int array)
     return array == ARRAY_PARAMS ? "parameters" : state_kind_names[array - ARRAY_STATE];
 }
 
-enum dtype zero_array_dtype(const struct zero *z, int array)
+struct zero_kept zero_kept_of(const struct zero *z, int array, int unit)
 {
-    return array == ARRAY_PARAMS ? z->config.dtype : zero_state_dtype(z, (enum state_kind)(array - ARRAY_STATE));
+    const struct zero_kept nothing = {.first = 0};
+    const enum state_kind state = (enum state_kind)(array - ARRAY_STATE);
+    const bool params = array == ARRAY_PARAMS, offloaded = zero_is_offloaded(z, unit);
+    if (params ? zero_param_on_disk(z, unit) : unit >= z->units || (int)state >= zero_states(z))
+        return nothing;
+    if (!params && !(offloaded ? z->offload.state[state] : z->state[state]))
+        return nothing;
+    if (!params && state == STATE_MASTER && zero_one_copy(z) && (!offloaded || zero_master_is_params(z)))
+        return nothing;
+    const bool whole = params ? z->params_whole : !offloaded && z->state_whole[state];
+    const int64_t own = zero_own(z, unit);
+    return (struct zero_kept){.first = whole ? 0 : own,
+                              .end = whole ? shard_padded(z->config.layout, unit) : own + z->config.layout->slice[unit],
+                              .in_host = params ? zero_offloads_params(z) : offloaded,
+                              .dtype = params ? z->config.dtype : zero_state_dtype(z, state)};
 }
 
 char *zero_array_at(const struct zero *z, int array, int unit, int64_t offset)
@@ -72,13 +83,14 @@ char *zero_array_at(const struct zero *z, int array, int unit, int64_t offset)
                                  : zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
 }
 
-enum status zero_hash_array(struct zero *z, int array, int unit, int64_t offset, int64_t count, bool in_host,
-                            uint64_t *hash, struct error *err)
+enum status zero_hash_array(struct zero *z, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                            struct error *err)
 {
     if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
         return hash_seconds(z, unit, offset, count, hash, err);
-    const size_t bytes = (size_t)count * dtype_size(zero_array_dtype(z, array));
-    return zero_hash(z, zero_array_at(z, array, unit, offset), in_host, bytes, hash, err);
+    const struct zero_kept kept = zero_kept_of(z, array, unit);
+    const size_t bytes = (size_t)count * dtype_size(kept.dtype);
+    return zero_hash(z, zero_array_at(z, array, unit, offset), kept.in_host, bytes, hash, err);
 }
 
 bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference)

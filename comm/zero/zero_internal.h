@@ -1,32 +1,30 @@
-/* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies),
- * zero_check.c (a step computed twice) -> zero_hash.c -> zero.c
- * (creation, memory, access to slices) -> zero_gather_reduce.c (the four verbs: gathering and reducing) <- zero_step.c
- * (the end of a step: norm, clipping, update); all but the first two -> zero_offload.c (the optimizer's state in host
- * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
- * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the
- * optimizer Muon) -> zero_gather_reduce.c. zero_snapshot.c (a copy of the slices) calls zero.c. */
+/* zero_internal.h: what the files of ZeRO share. Each calls only files below it:
+ *
+ *     zero_replicas.c, zero_check.c -> zero_hash.c; zero_snapshot.c
+ *     zero.c (creation, memory, slices); zero_step.c (the end of a step) -> zero_muon.c
+ *     zero_gather_reduce.c (the verbs)
+ *     zero_offload.c, zero_offload_params.c, zero_precision.c
+ *     zero_update.c, slice_file.c */
 #pragma once
 
-#include "comm/comm_log.h"
 #include "comm/zero/slice_file.h"
 #include "comm/zero/zero.h"
 #include "core/memory.h"
+#include "core/round_up.h"
 
-/* Units share slots: at stage 3 for gathered parameters, at stages 2 and 3 for gradients before their reduction. See
- * zero_slot(). */
+/* Units share slots (zero_slot()): at stage 3 for gathered parameters, at stages 2 and 3 for gradients. */
 enum { SLOTS = 4 };
 
 struct gather_slot {
-    char *memory;                      /* compute dtype, room for the largest unit that lives here, followed by its
-                                          frozen one; NULL: unused */
-    char *staging;                     /* parameters in host memory: room for its own slices; world 1: `memory` */
-    int unit;                          /* its parameters are here, or being gathered; -1: none */
-    int holds;                         /* acquires that were not released yet */
+    char *memory;  /* compute dtype, room for its largest unit and the frozen one after it; NULL: unused */
+    char *staging; /* offload_param: room for its own slices; world 1: `memory` */
+    int unit;      /* its parameters are here, or being gathered; -1: none */
+    int holds;     /* acquires that were not released yet */
     struct event *gathered, *released; /* on the communication stream; on the compute stream */
-    struct event *staged, *d2h_done;   /* zero_offload_params.c: `staging` is filled; is copied to host memory */
+    struct event *staged, *d2h_done;   /* `staging` is filled; is copied to host memory */
 };
 
-/* Parameters in host memory or on a disk: zero_offload_params.c. */
+/* zero_offload_params.c */
 struct offloaded_params {
     int resident;             /* nvme: the units before it are in host memory; cpu: all are */
     struct slice_file *disk;  /* owned: the own slices of the others; NULL: there are none */
@@ -41,13 +39,13 @@ struct bucket {
     struct event *reduced; /* the reduction has read it */
 };
 
-/* A unit's gradients in config.comm_dtype, rounded by the compute stream for the reduction. */
+/* A unit's gradients in config.comm_dtype */
 struct comm_buffer {
     void *memory;       /* NULL: unused */
     struct event *sent; /* the reduction has read it */
 };
 
-/* The host's copy of a step's results. */
+/* The host's copy of a step's results */
 struct step_record {
     struct step_state state;
     int64_t bad_index;      /* the first non-finite element of the gradients on the device, in a skipped step, */
@@ -63,7 +61,7 @@ struct decay_range {
     int joined;     /* ranges, this one and those after it, that one launch updates; 0: a range before it has it */
 };
 
-/* Optimizer Muon: zero_muon.c. */
+/* zero_muon.c */
 struct zero_muon {
     bool on;                           /* there are matrices that it updates; else the rest is unused */
     int64_t seconds;                   /* elements of state[STATE_EXP_AVG_SQ]: the matrices have no second moments */
@@ -74,21 +72,19 @@ struct zero_muon {
 
 enum { OFFLOAD_BUFFERS = 2 }; /* one is copied while the next one is written */
 
-/* Host memory for parameters of a unit on their way up. */
 struct h2d_buffer {
-    char *memory; /* compute dtype, room for a piece; NULL if master weights in host memory go up as they are */
+    char *memory; /* host, compute dtype, room for a piece; NULL if master weights in host memory go up as they are */
     struct event *h2d_done; /* the copy up has read it */
 };
 
-/* Device memory for one unit's gradients on their way down. */
 struct d2h_buffer {
-    void *memory;           /* config.grad_dtype, room for the largest own slice; NULL: unused */
-    struct event *filled;   /* it holds the sum of the micro-batches so far, to which the next one is added */
+    void *memory;           /* device, config.grad_dtype, room for the largest own slice; NULL: unused */
+    struct event *filled;   /* it holds the sum of the micro-batches so far */
     struct event *d2h_done; /* the copy down has read it */
 };
 
-/* The optimizer's state of the units from first_unit on, in host memory (zero_offload.c). These are the last units: the
- * next forward needs them last, and backward finishes their gradients first. */
+/* The optimizer's state of the last units, in host memory (zero_offload.c): forward needs them last, and backward
+ * finishes their gradients first. */
 struct zero_offload {
     int first_unit;                            /* units: none is offloaded, and the rest is unused */
     int64_t piece;                             /* elements that the host updates at a time, where it has to cut */
@@ -107,7 +103,7 @@ struct zero_offload {
     struct event *searched[ZERO_STEPS];  /* host_bad_index of step n is known: n % ZERO_STEPS */
 };
 
-/* A slice that the caller of zero_slices() is filling in host_slice. */
+/* A slice that the caller of zero_slices() is filling in host_slice */
 struct written_slice {
     void *slice; /* NULL: none */
     bool host;   /* it is in host memory, else on the device */
@@ -115,16 +111,16 @@ struct written_slice {
     enum dtype dtype;
     struct slice_file *disk; /* or there; NULL: none */
     int unit, part;
-    bool sparse; /* zero_is_sparse(): its values go to their places one range after the other */
+    bool sparse; /* zero_is_sparse() */
 };
 
-/* Calls from the verbs while the gradients of a step are checked: zero_check.c. */
+/* Called by the verbs in a checked step: zero_check.c. */
 struct zero_observer {
-    /* The unit's gradients (shard_padded elements, of this micro-batch or summed over all) are computed on `stream`. */
+    /* The unit's gradients (shard_padded, of one micro-batch or all) are computed on `stream`. */
     enum status (*gradients)(struct zero *zero, int unit, const float *grads, struct stream *stream, struct error *err);
-    /* The own slice of their sum over the ranks, in config.grad_dtype, is complete on the communication stream. */
+    /* The own slice of their sum (config.grad_dtype) is complete on the communication stream. */
     enum status (*reduced)(struct zero *zero, int unit, const void *slice, struct error *err);
-    /* The unit (shard_padded elements) is gathered on the communication stream. */
+    /* The unit (shard_padded) is gathered on the communication stream. */
     enum status (*gathered)(struct zero *zero, int unit, const void *params, struct error *err);
 };
 
@@ -134,14 +130,14 @@ struct zero {
     struct comm *comm; /* NULL: a dry layout */
     int rank, world;
     int units;     /* of the model; */
-    int all_units; /* with those after them that are frozen: parameters alone */
+    int all_units; /* with the frozen ones after them */
     struct param_verbs verbs;
 
-    /* Whether an array is kept whole; else it holds the own slices, one after the other (the shard). State, and at
-     * stages 2 and 3 gradients, of offloaded units are in `offload` instead. */
+    /* Whether an array is kept whole; else it holds the own slices, one after the other. What is offloaded is in
+     * `offload` instead. */
     bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
     char *params;                  /* compute dtype */
-    char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params: zero_one_copy() */
+    char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params */
     char *grads;                   /* config.grad_dtype */
     struct gather_slot slots[SLOTS];
     struct offloaded_params offloaded_params;
@@ -150,27 +146,27 @@ struct zero {
     double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
-    int64_t *bad_index;             /* device: first non-finite element of grads in a skipped step */
+    int64_t *bad_index;             /* device: the first non-finite element of grads in a skipped step */
 
     struct stream *stream;             /* communication */
     struct event *computed;            /* a point of the compute stream that communication waits for */
     struct event *updated;             /* the own slices hold their latest values (compute stream) */
     struct event **reduced, **fetched; /* (units): gradients reduced; updated parameters gathered (stages 1, 2) */
     struct event *drained;             /* all communication so far */
-    struct event **events;             /* owned: all events of these files, for zero_free() */
+    struct event **events;             /* owned: all events */
     int num_events;
 
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
-    bool *open;                 /* (units): grads() was called, grads_ready() not yet */
-    int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
-    struct decay_range *ranges; /* of the state kept here; those of unit u: first_range[u] up to first_range[u + 1] */
-    int *first_range;           /* (units + 1) */
-    struct decay_segment *segments;       /* (ranges): the weight decay of each, with its end in the joined ranges */
+    bool *open;                     /* (units): grads() was called, grads_ready() not yet */
+    int32_t *bad_rank;              /* (units): the lowest with a non-finite value in the own slice */
+    struct decay_range *ranges;     /* of the state kept here; unit u's: first_range[u] up to first_range[u + 1] */
+    int *first_range;               /* (units + 1) */
+    struct decay_segment *segments; /* (ranges): weight decay, and end in the joined ranges */
     struct decay_segment *range_segments; /* device: the same */
 
-    struct step_record *records; /* (ZERO_STEPS), pinned host memory: step n in records[n % ZERO_STEPS] */
-    int32_t *bad_rank_records;   /* (ZERO_STEPS, units): bad_rank of step n from n % ZERO_STEPS · units */
+    struct step_record *records; /* (ZERO_STEPS), pinned: step n in records[n % ZERO_STEPS] */
+    int32_t *bad_rank_records;   /* (ZERO_STEPS, units): bad_rank of step n: n % ZERO_STEPS */
     struct event *done[ZERO_STEPS];
     int64_t begun, ended, collected; /* steps of this process */
     bool positioned;                 /* zero_set_position() was called */
@@ -180,14 +176,13 @@ struct zero {
     struct zero_check *check;             /* owned; NULL: zero_check_enable() was not called */
     const struct zero_observer *observer; /* NULL: none */
 
-    float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory or a disk needs
-                          it; aligned for the disk, in host_slice_memory */
-    bool host_slice_planned; /* it is in the arena of host memory, else it is owned */
+    float *host_slice; /* pinned, the largest slice, aligned for the disk in host_slice_memory; NULL until needed */
+    bool host_slice_planned; /* it is in the host's arena, else owned */
     size_t host_slice_bytes;
     void *host_slice_memory;
-    uint16_t *host_halves;        /* after host_slice: the slice as it is on the device, if that is bf16 */
+    uint16_t *host_halves;        /* after host_slice: the slice in its own dtype, if that is bf16 */
     bool has_snapshot;            /* zero_snapshot.c */
-    float *snapshot;              /* in host memory; NULL: none, or not laid out yet */
+    float *snapshot;              /* host memory; NULL: none, or not laid out yet */
     struct written_slice written; /* to which host_slice has to be copied */
 };
 
@@ -196,8 +191,7 @@ static inline bool zero_parallel(const struct zero *zero)
     return zero->world > 1;
 }
 
-/* Index of element `offset` of `unit` in an array that is kept whole, or in one of own slices (then it must lie in the
- * own slice). */
+/* Index of element `offset` of `unit` in an array that is kept whole, or in one of own slices. */
 static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, int64_t offset)
 {
     const struct shard_layout *layout = zero->config.layout;
@@ -206,7 +200,7 @@ static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, 
     return layout->shard_offset[unit] + offset - layout->slice[unit] * zero->rank;
 }
 
-/* Offset of the own slice in the unit, in elements. */
+/* Offset of the own slice in the unit. */
 static inline int64_t zero_own(const struct zero *zero, int unit)
 {
     return zero->config.layout->slice[unit] * zero->rank;
@@ -217,22 +211,30 @@ static inline char *zero_param(const struct zero *zero, int unit, int64_t offset
     return zero->params + (size_t)zero_index(zero, zero->params_whole, unit, offset) * dtype_size(zero->config.dtype);
 }
 
-/* Whether the optimizer's state of `unit` is in host memory. */
 static inline bool zero_is_offloaded(const struct zero *zero, int unit)
 {
     return unit >= zero->offload.first_unit && unit < zero->units;
 }
 
-/* The unit with the frozen tensors of `unit`; 0: it has none. */
+/* The unit with the frozen tensors of `unit`; 0: none. */
 static inline int zero_frozen(const struct zero *zero, int unit)
 {
     return zero->config.table->units[unit].frozen;
 }
 
-/* Element of the shard at which `unit` begins; of unit num_units: its end. */
+/* Element of the shard at which `unit` begins; num_units: its end. */
 static inline int64_t zero_shard_offset(const struct shard_layout *layout, int unit)
 {
     return unit < layout->num_units ? layout->shard_offset[unit] : layout->shard_numel;
+}
+
+/* Elements of the largest own slice of units [first, end). */
+static inline int64_t zero_largest_slice(const struct zero *zero, int first, int end)
+{
+    int64_t largest = 0;
+    for (int u = first; u < end; u++)
+        largest = max64(zero->config.layout->slice[u], largest);
+    return largest;
 }
 
 static inline enum dtype zero_state_dtype(const struct zero *zero, enum state_kind state)
@@ -240,39 +242,38 @@ static inline enum dtype zero_state_dtype(const struct zero *zero, enum state_ki
     return state == STATE_MASTER ? zero->config.master_dtype : zero->config.moment_dtype;
 }
 
-/* That of a slice: a frozen unit has only STATE_MASTER, which is its parameters. */
+/* A frozen unit has only STATE_MASTER: its parameters. */
 static inline enum dtype zero_slice_dtype(const struct zero *zero, enum state_kind state, int unit)
 {
     return unit < zero->units ? zero_state_dtype(zero, state) : zero->config.dtype;
 }
 
-/* Kinds of state that the optimizer has, the master weights among them. */
+/* Kinds of state that the optimizer has, with the master weights. */
 static inline int zero_states(const struct zero *zero)
 {
     return 1 + optimizer_moments(&zero->config.optimizer);
 }
 
-/* Whether the master weights have the dtype of the parameters: then they are the parameters. */
+/* Whether the master weights are the parameters. */
 static inline bool zero_one_copy(const struct zero *zero)
 {
     return zero->config.master_dtype == zero->config.dtype;
 }
 
-/* Whether this state of the unit has values for a part of its elements only, in the order of its ranges. */
+/* Whether this state of the unit has values for some of its ranges only. */
 static inline bool zero_is_sparse(const struct zero *zero, enum state_kind state, int unit)
 {
     const bool block = unit > 0 && unit < zero->units - 1, empty = zero->config.table->units[unit].num_tensors == 0;
     return zero->muon.on && state == STATE_EXP_AVG_SQ && (block || empty);
 }
 
-/* The second moments of a range of AdamW's. */
 static inline float *zero_second_at(const struct zero *zero, const struct decay_range *range)
 {
     ASSERT(zero->muon.on && !range->matrix);
     return (float *)zero->state[STATE_EXP_AVG_SQ] + range->second;
 }
 
-/* In host memory if the unit is offloaded; then the element must lie in the own slice. */
+/* In host memory if the unit is offloaded; then the element is in the own slice. */
 static inline void *zero_state_at(const struct zero *zero, enum state_kind state, int unit, int64_t offset)
 {
     const size_t size = dtype_size(zero_state_dtype(zero, state));
@@ -297,7 +298,6 @@ static inline void *zero_grad(const struct zero *zero, int unit, int64_t offset)
     return zero->grads + index * dtype_size(zero->config.grad_dtype);
 }
 
-/* Whether gradients are rounded before they are reduced. */
 static inline bool zero_narrow_comm(const struct zero *zero)
 {
     return zero->config.training && zero_parallel(zero) && zero->config.comm_dtype != DTYPE_F32;
@@ -305,9 +305,9 @@ static inline bool zero_narrow_comm(const struct zero *zero)
 
 /* Where backward computes a unit's gradients. */
 enum grads_home {
-    GRADS_IN_PLACE,     /* where they are kept: micro-batches add to them */
-    GRADS_IN_BUCKET,    /* those of a micro-batch, which leave for their owner or are added to what is kept */
-    GRADS_SUM_IN_BUCKET /* offload of a rank that is alone, in fp32: the sum so far comes from the host first */
+    GRADS_IN_PLACE,     /* where they are kept */
+    GRADS_IN_BUCKET,    /* of one micro-batch */
+    GRADS_SUM_IN_BUCKET /* world 1, offloaded fp32: the sum so far comes from the host first */
 };
 
 static inline enum grads_home zero_grads_home(const struct zero *zero, int unit)
@@ -318,7 +318,6 @@ static inline enum grads_home zero_grads_home(const struct zero *zero, int unit)
     return fp32 && !zero_parallel(zero) ? GRADS_SUM_IN_BUCKET : GRADS_IN_BUCKET;
 }
 
-/* Whether the unit's gradients are computed in its bucket. */
 static inline bool zero_uses_bucket(const struct zero *zero, int unit)
 {
     return zero_grads_home(zero, unit) != GRADS_IN_PLACE;
@@ -330,26 +329,22 @@ static inline float zero_grad_factor(const struct zero *zero)
     return zero_narrow_comm(zero) && zero->config.comm_factor > 0 ? zero->config.comm_factor : 1;
 }
 
-/* Whether the own slices of the parameters are in host memory. */
 static inline bool zero_offloads_params(const struct zero *zero)
 {
     return zero->config.zero.offload_param.device != OFFLOAD_NONE;
 }
 
-/* Whether offloaded master weights are the parameters in host memory. Where a disk is involved, the two have a copy
- * each. */
+/* Whether offloaded master weights are the parameters in host memory; with a disk the two have a copy each. */
 static inline bool zero_master_is_params(const struct zero *zero)
 {
     return zero_offloads_params(zero) && zero_one_copy(zero) && !zero->offload.disk && !zero->offloaded_params.disk;
 }
 
-/* Whether the own slice of `unit` is on a disk. */
 static inline bool zero_param_on_disk(const struct zero *zero, int unit)
 {
     return zero->offloaded_params.disk && unit >= zero->offloaded_params.resident;
 }
 
-/* Whether units are gathered when they are acquired. */
 static inline bool zero_gathers_on_demand(const struct zero *zero)
 {
     return zero->config.zero.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
@@ -360,7 +355,7 @@ static inline int zero_head(const struct zero *zero)
     return zero->units - 1;
 }
 
-/* The slot in which `unit` is gathered and its gradients are collected: see zero_gather_reduce.c. */
+/* See zero_gather_reduce.c. */
 static inline int zero_slot(const struct zero *zero, int unit)
 {
     if (unit == 0)
@@ -370,7 +365,7 @@ static inline int zero_slot(const struct zero *zero, int unit)
     return 2 + (unit - 1) % 2;
 }
 
-/* Makes an event that zero_free() frees, once no stream waits for it. */
+/* zero_free() frees it. */
 static inline enum status zero_event_new(struct zero *zero, struct event **event, struct error *err)
 {
     TRY(event_new(zero->device, event, err));
@@ -379,34 +374,40 @@ static inline enum status zero_event_new(struct zero *zero, struct event **event
     return STATUS_OK;
 }
 
-/* nvme: the first failure of a disk. */
+/* The first failure of a disk. */
 enum status zero_disk_status(const struct zero *zero, struct error *err);
 
-/* For a device with its own memory: copies a written host_slice to its place, and allocates host_slice if necessary. */
+/* Copies a written host_slice to its place, and allocates host_slice if necessary. */
 enum status zero_host_buffer(struct zero *zero, struct error *err);
 
-/* Continues *hash over memory, copied from the device unless it is in host memory. Waits for the copies. */
+/* Continues *hash over memory of the device or the host. Waits for copies. */
 enum status zero_hash(struct zero *zero, const void *memory, bool in_host, size_t bytes, uint64_t *hash,
                       struct error *err);
 
-/* Arrays that a rank keeps: the parameters in the compute dtype, and the state. */
+/* The parameters in the compute dtype, and the kinds of state */
 enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
 
 const char *zero_array_name(int array);
-enum dtype zero_array_dtype(const struct zero *zero, int array);
 char *zero_array_at(const struct zero *zero, int array, int unit, int64_t offset);
 
-/* Continues *hash over elements of a unit in an array; of a sparse one over those that it has. */
-enum status zero_hash_array(struct zero *zero, int array, int unit, int64_t offset, int64_t count, bool in_host,
-                            uint64_t *hash, struct error *err);
+/* The elements [first, end) of a unit that the rank keeps in an array; none: what is on a disk, or is another array's.
+ */
+struct zero_kept {
+    int64_t first, end;
+    bool in_host;
+    enum dtype dtype;
+};
+struct zero_kept zero_kept_of(const struct zero *zero, int array, int unit);
 
-/* Whether all ranks have the same hash. If not, fills difference->other, a rank with the most frequent hash (in a tie
- * the one of the lowest ranks), difference->majority, and difference->rank, the lowest rank with another hash. hashes:
- * (world). */
+/* Continues *hash over elements that are kept; in a sparse unit over those that it has. */
+enum status zero_hash_array(struct zero *zero, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                            struct error *err);
+
+/* Whether all ranks have the same hash; hashes: (world). If not, fills difference->other (a rank with the most frequent
+ * one; in a tie that of the lowest ranks), majority, and rank (the lowest with another hash). */
 bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference);
 
-/* Whether the products of a block add the gradients of its matrices to the accumulator: then they are not in the
- * bucket. */
+/* Whether products add the gradients of a block's matrices to the accumulator; they are not in the bucket then. */
 static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
 {
     const struct zero_config *config = &zero->config;
@@ -414,127 +415,109 @@ static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
            config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && unit > 0 && unit < zero_head(zero);
 }
 
-/* Takes the memory of comm_buffers; room: elements of the largest unit in each slot. */
+/* room: elements of the largest unit in each slot. */
 void zero_comm_buffers_layout(struct zero *zero, const int64_t room[SLOTS], struct arena *shared);
 
-/* Rounds a unit's gradients (shard_padded elements) for the reduction. Returns their copy, which stays until
- * comm_buffers[slot].sent is recorded. */
+/* Rounds a unit's gradients (shard_padded) for the reduction. Returns their copy, valid until
+ * comm_buffers[slot].sent. */
 const void *zero_fill_comm_buffer(struct zero *zero, int slot, int unit, const float *grads, struct stream *stream);
 
-/* Adds a unit's gradients in its bucket to its accumulator (the whole unit is kept), which the first micro-batch
- * overwrites; of a unit that is `summed` those that are not in the accumulator yet. to_bucket: adds the accumulator to
- * the bucket instead. */
+/* Adds a unit's gradients in its bucket to its accumulator, which the first micro-batch overwrites; where products add
+ * matrices, only the rest. to_bucket: adds the accumulator to the bucket instead. */
 void zero_fold_grads(struct zero *zero, int unit, float *bucket, bool to_bucket, struct stream *stream);
 
-/* Whether the tensor's gradient of this micro-batch was added to its accumulator by the product that computed it. */
+/* Whether a product has added the tensor's gradient to its accumulator. */
 static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
 {
     return tensor->ndim == 2 && zero_gives_matrix_sums(zero, tensor->unit);
 }
 
-/* Fills zero->verbs. */
 void zero_verbs_init(struct zero *zero);
 
-/* Streams and events of offloaded parameters; none where they are not offloaded. */
 enum status zero_offload_params_init(struct zero *zero, struct error *err);
 void zero_offload_params_release(struct zero *zero);
 
-/* nvme: starts to read the own slice of `unit`, which will be brought up before it changes. */
+/* nvme: starts to read the own slice of `unit`. */
 void zero_read_ahead(struct zero *zero, int unit);
 
-/* Enqueues the copy of the own slice of `unit`, with `frozen` followed by that of its frozen tensors, from host memory
- * to the staging slice of its slot, which is returned; `stream` waits for it. */
+/* Enqueues the copy of the own slice of `unit` (with `frozen` its frozen tensors after it) to its slot's staging, which
+ * is returned; `stream` waits for it. */
 void *zero_param_h2d(struct zero *zero, int unit, bool frozen, struct stream *stream);
 
-/* The update of parameters in host memory by AdamW on the device. Before it: returns the unit's slice of the master
- * weights, where it is the parameters' and has to be brought up; else NULL. After it: the parameters come down. */
+/* The update of offloaded parameters on the device. begin: returns the unit's master weights, if they are the
+ * parameters and had to come up; else NULL. end: the parameters go down. */
 char *zero_begin_update(struct zero *zero, int unit, struct stream *compute);
 void zero_end_update(struct zero *zero, int unit, struct stream *compute);
 
-/* Rounds the master weights on the device to the parameters in host memory. */
 void zero_master_d2h(struct zero *zero, int unit, struct stream *compute);
 
-/* Forgets which parameters are gathered, because they have changed. */
+/* Forgets which units are gathered. */
 void zero_slots_clear(struct zero *zero);
 
-/* What an update of a range works on. */
-struct update_operands {
-    void *master, *m, *v; /* NULL: the optimizer does not have it */
-    const void *grad;
-    enum dtype grad_dtype;
-    const struct step_state *step;
-    void *param; /* in the compute dtype; NULL: the master weights are the parameters */
-    struct rounding_place rounding;
-};
-
-/* Fills `joined` of all ranges, and z->segments (zero_update.c). */
+/* Fills `joined` of all ranges, and z->segments. */
 void zero_join_ranges(struct zero *zero);
+float zero_weight_decay(const struct zero *zero, const struct decay_range *range);
 
-/* Runs the optimizer's op of `ops` on a range of a unit, whose `joined` is 1 (zero_update.c). */
-void zero_update_range(const struct zero *zero, const struct op_table *ops, const struct decay_range *range,
-                       const struct update_operands *operands, struct stream *stream);
+/* Runs the optimizer's op of `ops`. args: n, weight decay, segments and addresses (NULL: the optimizer does not have
+ * that state; param NULL: the master weights are the parameters); dtypes and settings are filled here. */
+void zero_update(const struct zero *zero, const struct op_table *ops, struct adam_args args, struct stream *stream);
 
-/* Runs it on all ranges that are joined to one of z->ranges, on the device. `operands` are those of the first element.
- */
-void zero_update_joined(const struct zero *zero, const struct decay_range *range,
-                        const struct update_operands *operands, struct stream *stream);
+/* The same on the device for `range`, one of z->ranges, and all that are joined to it. args: addresses of its first
+ * element. */
+void zero_update_joined(const struct zero *zero, const struct decay_range *range, struct adam_args args,
+                        struct stream *stream);
 
-/* The first unit whose state is in host memory: the last units are, at least the fraction `ratio` of the state. */
+/* The first offloaded unit; those from it on have at least the fraction `ratio` of the state. */
 int zero_offload_first(const struct zero_config *config);
 
-/* Streams and events; after an error zero_offload_close() frees those that exist. */
+/* After an error zero_offload_close() frees what exists. */
 enum status zero_offload_open(struct zero *zero, struct error *err);
 void zero_offload_close(struct zero *zero);
 void zero_offload_layout(struct zero *zero, struct arena *local, struct arena *host);
 
-/* World 1, after the first micro-batch: fills the unit's bucket with the sum so far, for work on `stream`. */
+/* World 1, after the first micro-batch: fills the bucket with the sum so far, for work on `stream`. */
 void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket, struct stream *stream);
 
-/* The staging slice into which `stream` writes the unit's gradients next: added to its values if z->micro > 0. */
+/* Where `stream` writes the unit's gradients next; z->micro > 0: adds them to the values there. */
 struct d2h_buffer *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
 
-/* World 1, gradients that are not fp32: adds those in the bucket to the sum so far, rounded, in a staging slice. */
+/* World 1, bf16 gradients: adds those in the bucket to the sum so far, rounded. */
 struct d2h_buffer *zero_offload_round(struct zero *zero, int unit, const struct bucket *bucket, struct stream *stream);
 
-/* Copies the unit's own slice of the gradients (in config.grad_dtype) down. ready: an event after which they are
- * complete; free: NULL, or recorded when `grads` may be overwritten. At stages 2 and 3, the last micro-batch's sum of
- * squares goes into the rank's report, followed by z->reduced[unit]. */
+/* Copies the unit's own slice of the gradients (config.grad_dtype) down, after `ready`; then records `free` (may be
+ * NULL). At stages 2 and 3 the last micro-batch's sum of squares goes into the report, followed by z->reduced[unit]. */
 void zero_offload_d2h(struct zero *zero, int unit, const void *grads, struct event *ready, struct event *free);
 
-/* After decide_step on `compute`: the host learns the decision, and searches the gradients of a skipped step. */
+/* After decide_step: the host learns the decision, and searches the gradients of a skipped step. */
 void zero_offload_begin_update(struct zero *zero, struct stream *compute);
 
-/* Updates an offloaded unit on the host and copies its parameters up; offload.h2d_done[unit] is recorded then. A
- * skipped step changes nothing. cast_only: only the parameters follow from the master weights. */
+/* Updates an offloaded unit on the host, copies its parameters up and records offload.h2d_done[unit]. cast_only: only
+ * the parameters follow from the master weights. */
 void zero_offload_update(struct zero *zero, int unit, bool cast_only);
 
-/* Waits for all updates and copies up. */
 void zero_offload_sync(struct zero *zero);
 
-/* nvme: starts to read the first pieces of the state, before the update needs it. */
 void zero_offload_read_ahead(struct zero *zero);
 
-/* Buffers of the optimizer Muon. */
 void zero_muon_layout(struct zero *zero, struct arena *local, struct arena *shared);
 
-/* Computes the updates of the blocks from `unit` on, one for each rank: the momentum of all, and the orthogonal
- * matrices of the one that is this rank's. */
+/* Computes the updates of the blocks from `unit` on, one for each rank, as far as this rank takes part. */
 void zero_muon_begin(struct zero *zero, int unit, struct stream *compute);
 
-/* Then, for each of them in turn: gets the unit's updates from their rank and applies them to its matrices. */
+/* Then for each of them: gets the updates and applies them. */
 void zero_muon_update(struct zero *zero, int unit, struct stream *compute);
 
-/* Copies the second moments that lie in [first, first + count) of a sparse unit to `values` (fp32, of element `first`),
- * whose other elements it leaves alone, or back. */
+/* Copies the second moments in [first, first + count) of a sparse unit to `values` (fp32, of element `first`), or back;
+ * elements without one are left alone. */
 void zero_muon_copy_seconds(struct zero *zero, int unit, int64_t first, int64_t count, float *values, bool back,
                             struct stream *stream);
 
-/* Stage 0, world > 1: gathers a sparse unit's second moments from the own slices. */
+/* Stage 0: gathers a sparse unit's second moments. */
 void zero_muon_gather_seconds(struct zero *zero, int unit);
 
-/* Sums a unit's bf16 values (shard_padded elements) over the ranks; `recv`, the own slice, may lie in `send`. */
+/* Sums a unit's bf16 values (shard_padded) over the ranks; `recv`, the own slice, may lie in `send`. */
 void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 
-/* Gathers `unit` from the own slice `send` of every rank into `recv` (shard_padded elements), cut into pieces. */
+/* Gathers the ranks' own slices `send` of a unit into `recv` (shard_padded), in pieces. */
 void zero_gather(struct zero *zero, enum comm_purpose purpose, int unit, const void *send, void *recv,
                  enum dtype dtype);

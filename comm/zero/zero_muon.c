@@ -1,7 +1,6 @@
 /* zero_muon.c: the optimizer Muon, whose update of a matrix needs the whole matrix, on slices of it.
  *
- * Blocks take turns in rounds of as many as there are ranks, so that each rank has one block whose matrices it makes
- * orthogonal while the others do the same with theirs:
+ * Blocks take turns in rounds of as many as there are ranks; each rank makes the matrices of one block orthogonal:
  *
  *     for each block of the round      momentum of the own slice, rounded to bf16; gathered by all ranks, of which the
  *                                      block's keeps the result
@@ -9,23 +8,20 @@
  *     for each block of the round      summed over the ranks, of which all but the block's give zeros: each rank gets
  *                                      its own slice of the matrices and updates its slice of the weights
  *
- * At stage 0 every rank has the momentum of all slices, so nothing is gathered at first; the slices are at the end.
- * With one rank a round is one block, and nothing is communicated. The product that takes nearly all of the time is
- * done once, and not on every rank; docs/performance.md has the figures.
- *
- * Everything that is not a matrix of a block is AdamW's, and only that has second moments: zero_is_sparse(). */
+ * At stage 0 every rank has all momentum, so nothing is gathered at first; the slices are at the end. With one rank
+ * nothing is communicated. Everything that is not a matrix of a block is AdamW's, and only that has second moments:
+ * zero_is_sparse(). */
 #include "comm/zero/zero_internal.h"
-#include "core/round_up.h"
 
 #include <math.h>
 
-/* The rank that makes the block's matrices orthogonal. */
+/* Whether this rank makes the block's matrices orthogonal. */
 static bool is_mine(const struct zero *z, int unit)
 {
     return (unit - 1) % z->world == z->rank;
 }
 
-/* The block's updates: a rank has its own block in the first half, and the others in turn in the second. */
+/* A rank has its own block in the first half, and the others in turn in the second. */
 static uint16_t *updates_of(const struct zero *z, int unit)
 {
     return z->muon.updates + (is_mine(z, unit) ? 0 : z->muon.room);
@@ -72,7 +68,7 @@ static void end_exchange(struct zero *z, struct stream *compute)
 
 /* ---- a round ------------------------------------------------------------- */
 
-/* Updates the momentum of the slices kept here, and rounds it for the exchange. */
+/* Updates the momentum kept here, and rounds it for the exchange. */
 static void take_momentum(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
@@ -92,7 +88,6 @@ static void take_momentum(struct zero *z, int unit, struct stream *compute)
     }
 }
 
-/* Makes the block's matrices orthogonal, which are whole. */
 static void orthogonalize_block(struct zero *z, int unit, struct stream *compute)
 {
     const struct unit_info *block = &z->config.table->units[unit];
@@ -184,8 +179,7 @@ void zero_muon_copy_seconds(struct zero *z, int unit, int64_t first, int64_t cou
     ASSERT(zero_is_sparse(z, STATE_EXP_AVG_SQ, unit));
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        int64_t from = range->offset > first ? range->offset : first, end = range->offset + range->count;
-        end = end < first + count ? end : first + count;
+        const int64_t from = max64(range->offset, first), end = min64(range->offset + range->count, first + count);
         if (range->matrix || from >= end)
             continue;
         float *seconds = zero_second_at(z, range) + (from - range->offset), *there = values + (from - first);

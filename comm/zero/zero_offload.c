@@ -1,25 +1,22 @@
 /* zero_offload.c: the optimizer's state of some units in host memory, where the CPU updates it. See zero_internal.h.
  *
- *     device      reduced slice or bucket                                            parameters (own slice)
- *                        | down, while backward continues                                    ^ up, while the next
- *                        v                                                                   | forward runs
- *     host        gradients ---------- AdamW (stream host): master, m, v ----------> two copies of a piece, in the
- *                                                                                    compute dtype, or the master
+ *     device      reduced slice or bucket                                   parameters (own slice)
+ *                        | down, while backward continues                           ^ up, while the next forward runs
+ *                        v                                                          |
+ *     host        gradients ---------- AdamW (stream host): master, m, v ----> two copies of a piece, or the master
  *
- * With accumulation at stages 2 and 3 the host's sum comes up again before a micro-batch adds to it, so that the
- * addition takes place where it takes place without offload. The norm is computed on the device from what comes down.
- * So all bits are those of a run without offload, except that the CPU's AdamW may round otherwise than a GPU's.
- * Gradients that are accumulated in bf16 are rounded on the device as well, in a staging slice.
+ * With accumulation at stages 2 and 3 the host's sum comes up before a micro-batch adds to it, so the device adds and
+ * rounds as without offload, and computes the norm. All bits are those of a run without offload, but the CPU's AdamW
+ * may round otherwise than a GPU's.
  *
- * With nvme all that is in host memory above is in two files (slice_file.h) instead, apart from the copies, and passes
- * through buffers in pieces of a slice. AdamW works element by element, and its random bits follow from the place in
- * the unit, so cutting changes no bit.
+ * With nvme all that is in two files (slice_file.h) and passes through buffers in pieces; AdamW works element by
+ * element, so cutting changes no bit.
  *
- * Stream rule. Copies down wait for the reduction (world 1: for backward). AdamW waits for the decision about the step,
- * which comes after every use of the parameters in this step, and for the unit's copy down. A copy up waits for AdamW
- * alone, and the users of a unit wait for its copy up alone. On the CPU device the stream `host` is inline, so that
- * AdamW has all threads; on a GPU it runs host functions. */
+ * Stream rule. Copies down wait for the reduction (world 1: for backward). AdamW waits for the decision about the step
+ * and the unit's copy down; a copy up for AdamW; the users of a unit for its copy up. On the CPU device the stream
+ * `host` is inline, so that AdamW has all threads; on a GPU it runs host functions. */
 #include "comm/zero/zero_internal.h"
+#include "core/storage/scratch_folder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +41,7 @@ int zero_offload_first(const struct zero_config *config)
 
 enum { GRAD_WALK_BUFFERS = 3, GRAD_STREAM_BUFFERS = 4 };
 
-/* The files of master, m and v, and of gradients, which `down` writes, and `up` and `host` read. */
+/* The gradients' file is written by `down` and read by `up` and `host`. */
 static void describe_files(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_optimizer;
@@ -124,16 +121,6 @@ void zero_offload_close(struct zero *z)
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Elements of the largest own slice among the offloaded units. */
-static int64_t largest_slice(const struct zero *z)
-{
-    int64_t largest = 0;
-    for (int u = z->offload.first_unit; u < z->units; u++)
-        if (z->config.layout->slice[u] > largest)
-            largest = z->config.layout->slice[u];
-    return largest;
-}
-
 void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host)
 {
     struct zero_offload *o = &z->offload;
@@ -141,7 +128,8 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host
     if (o->first_unit == z->units)
         return;
     const size_t own = (size_t)(config->layout->trained_numel - zero_shard_offset(config->layout, o->first_unit));
-    const size_t largest = (size_t)largest_slice(z), grad_size = dtype_size(config->grad_dtype);
+    const size_t largest = (size_t)zero_largest_slice(z, o->first_unit, z->units),
+                 grad_size = dtype_size(config->grad_dtype);
     const size_t piece = largest < (size_t)o->piece ? largest : (size_t)o->piece;
     if (o->disk)
         slice_file_layout(o->disk, host, MEM_OPTIMIZER);
@@ -183,8 +171,7 @@ static size_t grad_bytes(const struct zero *z, int unit)
     return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
 }
 
-/* Brings the unit's sum of the micro-batches so far up to `memory`, which is free after `free_`; then records `filled`.
- */
+/* Brings the unit's sum so far up to `memory`, which is free after `free_`; then records `filled`. */
 static void sum_h2d(struct zero *z, int unit, void *memory, struct event *free_, struct event *filled)
 {
     struct zero_offload *o = &z->offload;
@@ -241,8 +228,7 @@ static void run_sumsq(void *argument)
     sum->ops->sumsq(NULL, &sum->args);
 }
 
-/* sumsq in the order of the stream `down`: the CPU's ops run when they are called, so there a host function calls it.
- */
+/* In the order of the stream `down`: the CPU's ops run when they are called, so there a host function calls it. */
 static void sum_squares(struct zero *z, int unit, const void *grads)
 {
     struct sumsq_args args = {.dtype = z->config.grad_dtype,
@@ -276,13 +262,13 @@ void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event 
 
 /* ---- the update ---------------------------------------------------------- */
 
-/* The elements of a slice that the host works on at a time. */
+/* What the host works on at a time. */
 struct host_piece {
     int unit;
     int64_t at, count;
 };
 
-/* The piece that begins at element `at`: up to the end of the slice, or of a buffer. */
+/* Up to the end of the slice, or of a buffer. */
 static struct host_piece piece_from(const struct zero *z, int unit, int64_t at)
 {
     int64_t end = z->config.layout->slice[unit];
@@ -294,7 +280,6 @@ static struct host_piece piece_from(const struct zero *z, int unit, int64_t at)
     return (struct host_piece){unit, at, end - at};
 }
 
-/* Where the gradients of a piece are; with nvme in the buffer that holds them now. */
 static const void *find_grads(const struct zero *z, struct host_piece piece)
 {
     void *grads = NULL;
@@ -310,7 +295,6 @@ struct search {
     int64_t *index;
 };
 
-/* In a skipped step, finds the first gradient on the host that is not finite. */
 static void run_search(void *argument)
 {
     const struct search *search = argument;
@@ -352,7 +336,6 @@ void zero_offload_begin_update(struct zero *z, struct stream *compute)
     event_record(o->searched[slot], o->host);
 }
 
-/* The work of the host on a piece of a unit. */
 struct host_update {
     const struct zero *zero;
     struct host_piece piece;
@@ -360,7 +343,6 @@ struct host_update {
     char *copy;     /* receives the piece in the compute dtype; NULL: the master weights are these parameters */
 };
 
-/* Where the piece is in each kind of state; on a disk, in the buffer that holds it now. */
 static void find_state(const struct zero *z, struct host_piece piece, void *state[STATE_KIND_COUNT])
 {
     if (z->offload.disk)
@@ -375,8 +357,7 @@ static void *element(void *array, int64_t index, enum dtype dtype)
     return array ? (char *)array + (size_t)index * dtype_size(dtype) : NULL;
 }
 
-/* param: as host_update.copy, in which the op rounds the master weights, unless they have the parameters' type and it
- * is not fp32. */
+/* param: NULL, or where the op rounds the master weights to */
 static void update_on_host(const struct zero *z, struct host_piece piece, void *const state[STATE_KIND_COUNT],
                            char *param)
 {
@@ -385,26 +366,25 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
     char *grads = (char *)(uintptr_t)find_grads(z, piece);
     for (int i = z->first_range[piece.unit]; i < z->first_range[piece.unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        const int64_t first = range->offset - own > piece.at ? range->offset - own : piece.at;
-        const int64_t last = range->offset - own + range->count < end ? range->offset - own + range->count : end;
+        const int64_t first = max64(range->offset - own, piece.at);
+        const int64_t last = min64(range->offset - own + range->count, end);
         if (first >= last)
             continue;
-        const struct decay_range part = {.offset = own + first, .count = last - first, .decays = range->decays};
-        const struct update_operands operands = {
+        const struct adam_args args = {
+            .n = last - first,
+            .weight_decay = zero_weight_decay(z, range),
             .master = element(state[STATE_MASTER], first - piece.at, config->master_dtype),
             .m = element(state[STATE_EXP_AVG], first - piece.at, config->moment_dtype),
             .v = element(state[STATE_EXP_AVG_SQ], first - piece.at, config->moment_dtype),
             .grad = element(grads, first - piece.at, config->grad_dtype),
-            .grad_dtype = config->grad_dtype,
             .rounding = {config->rounding_seed, piece.unit, own + first},
             .step = z->offload.step,
             .param = element(param, first - piece.at, config->dtype),
         };
-        zero_update_range(z, z->device->host_ops, &part, &operands, NULL);
+        zero_update(z, z->device->host_ops, args, NULL);
     }
 }
 
-/* Computes parameters from master weights. */
 static void cast_on_host(const struct zero *z, int64_t count, const void *master, void *param)
 {
     struct cast_args cast = {
@@ -438,14 +418,12 @@ static void run_update(void *argument)
         slice_file_walk_store(z->offload.disk, update->piece.unit, update->piece.at);
 }
 
-/* Enqueues it on `host`. */
 static void submit_update(struct zero *z, struct host_piece piece, bool cast_only, void *copy)
 {
     struct host_update update = {.zero = z, .piece = piece, .cast_only = cast_only, .copy = copy};
     stream_submit(z->offload.host, run_update, &update, sizeof update);
 }
 
-/* The parameters are on a disk. */
 static void update_params_on_disk(struct zero *z, int unit, bool cast_only)
 {
     struct stream *host = z->offload.host;
@@ -465,7 +443,6 @@ static void update_params_on_disk(struct zero *z, int unit, bool cast_only)
     }
 }
 
-/* The parameters are in host memory. */
 static void update_params_in_memory(struct zero *z, int unit, bool cast_only)
 {
     for (int64_t at = 0; at < z->config.layout->slice[unit];) {
@@ -476,7 +453,6 @@ static void update_params_in_memory(struct zero *z, int unit, bool cast_only)
     }
 }
 
-/* The parameters are on the device. */
 static void update_params_on_device(struct zero *z, int unit, bool cast_only)
 {
     struct zero_offload *o = &z->offload;
@@ -530,4 +506,29 @@ void zero_offload_read_ahead(struct zero *z)
 {
     if (z->offload.disk)
         stream_submit(z->offload.host, run_walk_ahead, &z->offload.disk, sizeof z->offload.disk);
+}
+
+int64_t zero_disk_bytes(const struct zero *z)
+{
+    const struct slice_file *const files[] = {z->offload.disk, z->offload.grads_disk, z->offloaded_params.disk};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        bytes += files[i] ? slice_file_bytes(files[i]) : 0;
+    return bytes;
+}
+
+enum status zero_disk_status(const struct zero *z, struct error *err)
+{
+    struct slice_file *const files[] = {z->offload.disk, z->offload.grads_disk, z->offloaded_params.disk};
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        if (files[i])
+            TRY(slice_file_status(files[i], err));
+    return STATUS_OK;
+}
+
+enum status zero_check_folders(const struct zero *z, struct error *err)
+{
+    if (z->offload.disk)
+        TRY(scratch_folder_check(z->config.zero.offload_optimizer.nvme_path, err));
+    return z->offloaded_params.disk ? scratch_folder_check(z->config.zero.offload_param.nvme_path, err) : STATUS_OK;
 }

@@ -1,32 +1,28 @@
 /* zero_offload_params.c: stage 3's parameters in host memory or on a disk (offload_param.device: cpu, nvme).
  *
- * Host memory holds the own slices in the compute dtype: z->params. Device memory holds the slots of gathered units,
- * and for each slot a staging slice through which the own slices of its units pass:
+ * Host memory holds the own slices in the compute dtype (z->params). On the device each slot of gathered units has a
+ * staging slice, through which the own slices of its units pass:
  *
- *     host memory          device memory
  *     own slice  ── up ──► staging slice ── all-gather ──► slot       before a unit is used
  *     own slice  ◄─ down ─ staging slice ◄── AdamW                     if the optimizer's state is on the device
  *
  * Peers read the staging slices, which therefore lie in the shared segment on the CPU device. With world 1 the slot
- * itself is the staging slice: the copy up replaces the all-gather.
+ * itself is the staging slice.
  *
- * In fp32, and with master weights in bf16, the parameters are the master weights. If the rest of the optimizer's state
- * is on the device, the master slice of a unit is brought up, updated in its staging slice and brought down again. In a
- * smaller dtype, the master weights on the device are rounded into the staging slice. This happens in a skipped step as
- * well, as the device has decided that and the host does not know it: the values that come down are then the old ones.
+ * Where the parameters are the master weights, AdamW updates them in the staging slice; else the master weights are
+ * rounded into it. That happens in a skipped step as well, which the host does not know: the values are then the old
+ * ones.
  *
- * With nvme host memory holds the own slices of the first units alone, as many as max_in_cpu allows. Those of the
- * others are in a file (slice_file.h) and pass through its buffers in pieces: a slice is read while the unit before it
- * computes, and written as it comes down. On the device the whole slice is needed, as units are gathered whole.
+ * With nvme the units beyond max_in_cpu are in a file (slice_file.h): a slice is read in pieces while the unit before
+ * it computes, and written as it comes down.
  *
  * Stream rule. A staging slice has one user at a time. The copy up waits until the host's slice holds its latest values
- * (settled), and until the staging slice is free: its all-gather is over, which means on every transport that no peer
- * reads it any more (with world 1: its unit was released), and its values have come down (d2h_done). */
+ * (settled) and the staging slice is free: its all-gather is over, so no peer reads it (with world 1: its unit was
+ * released), and its values have come down (d2h_done). */
 #include "comm/zero/zero_internal.h"
 
 #include <stdlib.h>
 
-/* The number of first units of which the own slices have at most max_in_cpu elements. */
 static int units_in_host_memory(const struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_param;
@@ -94,10 +90,9 @@ static size_t slice_bytes(const struct zero *z, int unit)
     return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.dtype);
 }
 
-/* Makes `stream` wait until the staging slice of the slot has no user. */
 static void await_staging(const struct zero *z, const struct gather_slot *slot, struct stream *stream)
 {
-    stream_wait(stream, slot->staged); /* brought up ahead, and then perhaps never gathered or released */
+    stream_wait(stream, slot->staged); /* brought up ahead, perhaps never gathered or released */
     stream_wait(stream, zero_parallel(z) ? slot->gathered : slot->released);
     stream_wait(stream, slot->d2h_done);
 }
@@ -142,7 +137,7 @@ void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *strea
     return slot->staging;
 }
 
-/* Copies the staging slice to the host's slice, after the work enqueued on `compute` so far. */
+/* Copies the staging slice to the host's, after the work on `compute` so far. */
 static void param_d2h(struct zero *z, int unit, struct stream *compute)
 {
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
@@ -186,13 +181,4 @@ void zero_end_update(struct zero *z, int unit, struct stream *compute)
         param_d2h(z, unit, compute);
     else
         zero_master_d2h(z, unit, compute);
-}
-
-enum status zero_disk_status(const struct zero *z, struct error *err)
-{
-    if (z->offload.disk)
-        TRY(slice_file_status(z->offload.disk, err));
-    if (z->offload.grads_disk)
-        TRY(slice_file_status(z->offload.grads_disk, err));
-    return z->offloaded_params.disk ? slice_file_status(z->offloaded_params.disk, err) : STATUS_OK;
 }

@@ -1,19 +1,15 @@
 /* zero_precision.c: gradients in other types than fp32: on their way to their owner (communication_data_type), and
- * where they are accumulated (grad_accum_dtype).
+ * where they are accumulated (grad_accum_dtype). A gradient is computed in fp32 and rounded in at most two places:
  *
- * A gradient is computed in fp32 and rounded in at most two places:
- *
- *     communication    each rank's contribution to a sum over the ranks is rounded once; the contributions are added up
- *                      in fp32, in rank order, and the sum is not rounded again
+ *     communication    each rank's contribution is rounded once; they are added up in fp32, in rank order
  *     the accumulator  in bf16: after a micro-batch's gradient, or sum over the ranks, was added to it in fp32
  *
- * With accumulators in bf16 the unit's gradients are computed in its bucket. Stages 0 and 1 add those of all
- * micro-batches but the last to the accumulator, and in the last the accumulator to the bucket, so that the sum goes to
- * the reduction unrounded. With one micro-batch a gradient is therefore rounded in the same places at every stage.
+ * With accumulators in bf16 gradients are computed in buckets. Stages 0 and 1 add those of all micro-batches but the
+ * last to the accumulator, and in the last the accumulator to the bucket, so that the sum is reduced unrounded. With
+ * one micro-batch a gradient is rounded in the same places at every stage.
  *
- * Alone, a rank has no reduction, and products add the gradients of matrices to the accumulator themselves
- * (matrix_sums): in fp32, rounded once, as above, without the bytes of the bucket. The blocks' only: an embedding's
- * gradients, and a head's in chunks, are sums of several ops. */
+ * With world 1 products add the gradients of the blocks' matrices to the accumulator themselves (matrix_sums): in fp32,
+ * rounded once. An embedding's, and a head's in chunks, are sums of several ops. */
 #include "comm/zero/zero_internal.h"
 
 void zero_comm_buffers_layout(struct zero *z, const int64_t room[SLOTS], struct arena *shared)
@@ -36,7 +32,6 @@ const void *zero_fill_comm_buffer(struct zero *z, int slot, int unit, const floa
     return buffer->memory;
 }
 
-/* The same for elements [first, first + count). */
 static void fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, int64_t first, int64_t count,
                        struct stream *stream)
 {
@@ -51,7 +46,7 @@ static void fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, 
     z->device->ops->accumulate(stream, &args);
 }
 
-/* The tensors that are not zero_is_summed(), neighbours in one go. Gaps stay zeros, as they were allocated. */
+/* Those not zero_is_summed(), neighbours in one go. Gaps stay zero. */
 static void fold_others(struct zero *z, int unit, float *bucket, struct stream *stream)
 {
     const struct unit_info *info = &z->config.table->units[unit];

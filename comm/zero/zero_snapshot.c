@@ -1,12 +1,9 @@
-/* zero_snapshot.c: a copy of this rank's slices in host memory, as they are between two steps. A checkpoint can then be
- * written from it while training changes the slices (cmd/save/background_save.h).
- *
- * The copy has the values of zero_slices(), in fp32, kind by kind and unit by unit:
+/* zero_snapshot.c: a copy of this rank's slices in host memory, from which a checkpoint is written while training goes
+ * on. In fp32, kind by kind and unit by unit:
  *
  *     | master: unit 0, unit 1, … | exp_avg: unit 0, … | exp_avg_sq: … |
  *
- * fp32 slices in device memory are copied straight into it, one after the other without waiting; all others come
- * through zero_slices(): from host memory, from a disk, or widened from bf16. */
+ * fp32 slices on a GPU are copied straight into it; all others come through zero_slices(). */
 #include "comm/zero/zero_internal.h"
 #include "core/heartbeat.h"
 
@@ -33,7 +30,7 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
     if (!zero->has_snapshot)
         return;
     zero->snapshot = arena_take(host, MEM_SNAPSHOT, (size_t)zero_snapshot_bytes(zero));
-    /* Host memory of the CPU device has no pages until it is written: the first checkpoint would wait for them. */
+    /* pages exist once they are written: the first checkpoint would wait for them */
     if (zero->snapshot && zero->device->kind == DEVICE_CPU)
         memset(zero->snapshot, 0, (size_t)zero_snapshot_bytes(zero));
 }
@@ -45,7 +42,6 @@ static float *snapshot_at(const struct zero *zero, enum state_kind kind, int uni
     return zero->snapshot + before + zero_shard_offset(layout, unit);
 }
 
-/* Whether the slice is fp32 in the memory of a GPU. */
 static bool copies_directly(const struct zero *zero, enum state_kind kind, int unit)
 {
     return zero->device->kind != DEVICE_CPU && !zero_is_offloaded(zero, unit) && !zero_is_sparse(zero, kind, unit) &&

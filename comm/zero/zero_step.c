@@ -1,21 +1,18 @@
-/* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on this rank's slices.
- *
- * All work is enqueued. The device decides, and the host reads the decision when it collects the step:
+/* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on this rank's slices. The device decides, and
+ * the host reads the decision when it collects the step:
  *
  *     every unit: wait for its reduction, sum the squares of this rank's slice (double)
  *     gather the ranks' reports: those sums, and the loss
  *     decide_step: norm, clipping, whether the step is skipped, the next loss scale; the same bits on all ranks
- *     the optimizer on the state kept here; stages 1 and 2 gather each updated unit while the next one is updated, and
- * the compute stream waits for it only when the unit is acquired copy the decision to the host
+ *     the optimizer; stages 1 and 2 gather each updated unit while the next one is updated
+ *     copy the decision to the host
  *
- * zero_collect() waits for that copy. For a skipped step it also finds the first non-finite value and the rank that
- * contributed it: every rank searches its own gradients, and the ranks exchange the results. */
+ * For a skipped step every rank searches its gradients for the first non-finite value, and the ranks compare. */
 #include "comm/zero/zero_internal.h"
 #include "gpu/spans.h"
 
 #include <stdlib.h>
 
-/* The position of a rank's first non-finite value. */
 struct bad_position {
     int64_t unit, offset; /* unit == units: there is none */
 };
@@ -92,7 +89,7 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
     stream_wait(compute, z->drained);
 }
 
-/* The op computes the norm from the reports, and from that the factor that clips gradients (config.clip). */
+/* The op computes the norm from the reports, and the factor that clips gradients (config.clip). */
 static void clip_gradients(struct zero *z, struct stream *compute)
 {
     struct decide_step_args args = {.world = z->world,
@@ -108,7 +105,6 @@ static void clip_gradients(struct zero *z, struct stream *compute)
 
 /* ---- update -------------------------------------------------------------- */
 
-/* The address of a kind of state, or NULL where the optimizer does not have it. */
 static void *state_or_none(const struct zero *z, enum state_kind state, int unit, int64_t offset)
 {
     return (int)state < zero_states(z) ? zero_state_at(z, state, unit, offset) : NULL;
@@ -122,24 +118,22 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
         const struct decay_range *range = &z->ranges[i];
         if (range->matrix || range->joined == 0)
             continue; /* zero_muon_update(); a range before it */
-        struct update_operands operands = {
+        struct adam_args args = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
             .m = state_or_none(z, STATE_EXP_AVG, unit, range->offset),
             .v = z->muon.on ? zero_second_at(z, range) : state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
             .grad = zero_grad(z, unit, range->offset),
-            .grad_dtype = z->config.grad_dtype,
             .rounding = {z->config.rounding_seed, unit, range->offset},
             .step = z->step,
             .param = writes_params ? zero_param(z, unit, range->offset) : NULL,
         };
         if (staged)
-            operands.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
-        zero_update_joined(z, range, &operands, compute);
+            args.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
+        zero_update_joined(z, range, args, compute);
     }
     zero_end_update(z, unit, compute);
 }
 
-/* Gathers the unit's updated parameters, at stages 1 and 2, while the next unit is updated. */
 static void gather_updated(struct zero *z, int unit, struct stream *compute)
 {
     if (zero_is_offloaded(z, unit)) {
@@ -177,16 +171,14 @@ static void update_all(struct zero *z, struct stream *compute)
     event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.d2h : compute);
 }
 
-/* Elements of the gradients that are kept on the device. */
 static int64_t searched_on_device(const struct zero *z)
 {
     const struct shard_layout *layout = z->config.layout;
     return z->grads_whole ? layout->trained_numel * z->world : zero_shard_offset(layout, z->offload.first_unit);
 }
 
-/* In a skipped step, finds the first non-finite gradient for the host. Searches all gradients kept here, for they are
- * one array, apart from the offloaded ones, which zero_offload_begin_update() has had searched. At stages 0 and 1 the
- * array is more than this rank's slices; a value that is not finite there is not finite for its owner either. */
+/* In a skipped step: searches all gradients on the device, which at stages 0 and 1 are more than this rank's; what is
+ * not finite there is not finite for its owner either. zero_offload_begin_update() has the rest searched. */
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
     struct find_nonfinite_args find = {.dtype = z->config.grad_dtype,
@@ -227,7 +219,7 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
 
 /* ---- collecting a step --------------------------------------------------- */
 
-/* The position in the layout of element `index` of the gradients kept here. */
+/* Of element `index` of the gradients kept here. */
 static struct bad_position position_of_index(const struct zero *z, int64_t index)
 {
     const struct shard_layout *layout = z->config.layout;

@@ -1,55 +1,23 @@
 /* zero_update.c: the optimizer's op on ranges of a unit, on the device or, with offload, on the host. */
 #include "comm/zero/zero_internal.h"
 
-/* What an op of the optimizer updates. */
-struct update_part {
-    int64_t count;
-    float weight_decay;
-    const struct decay_segment *segments; /* not NULL: they have the weight decay */
-};
-
-static void update_by_adam(const struct zero *z, const struct op_table *ops, const struct update_part *part,
-                           const struct update_operands *operands, struct stream *stream)
-{
-    const struct optimizer_settings *optimizer = &z->config.optimizer;
-    const struct adam_args args = {
-        .n = part->count,
-        .master = operands->master,
-        .m = operands->m,
-        .v = operands->v,
-        .master_dtype = z->config.master_dtype,
-        .moment_dtype = z->config.moment_dtype,
-        .rounding = operands->rounding,
-        .grad = operands->grad,
-        .grad_dtype = operands->grad_dtype,
-        .step = operands->step,
-        .param = operands->param,
-        .param_dtype = z->config.dtype,
-        .eps = (float)optimizer->eps,
-        .weight_decay = part->weight_decay,
-        .segments = part->segments,
-        .adamw = optimizer->type != OPTIMIZER_ADAM,
-    };
-    ops->adam(stream, &args);
-}
-
-static void update_by_momentum(const struct zero *z, const struct op_table *ops, const struct update_part *part,
-                               const struct update_operands *operands, struct stream *stream)
+static void update_by_momentum(const struct zero *z, const struct op_table *ops, const struct adam_args *adam,
+                               struct stream *stream)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     ASSERT(z->config.master_dtype == DTYPE_F32);
     const struct momentum_args args = {
         .rule = optimizer->type,
-        .n = part->count,
-        .master = operands->master,
-        .m = operands->m,
-        .grad = operands->grad,
-        .grad_dtype = operands->grad_dtype,
-        .step = operands->step,
-        .param = operands->param,
-        .param_dtype = z->config.dtype,
-        .weight_decay = part->weight_decay,
-        .segments = part->segments,
+        .n = adam->n,
+        .master = adam->master,
+        .m = adam->m,
+        .grad = adam->grad,
+        .grad_dtype = adam->grad_dtype,
+        .step = adam->step,
+        .param = adam->param,
+        .param_dtype = adam->param_dtype,
+        .weight_decay = adam->weight_decay,
+        .segments = adam->segments,
         .momentum = (float)optimizer->momentum,
         .dampening = (float)optimizer->dampening,
         .nesterov = optimizer->nesterov,
@@ -57,37 +25,35 @@ static void update_by_momentum(const struct zero *z, const struct op_table *ops,
     ops->momentum(stream, &args);
 }
 
-static void update_part(const struct zero *z, const struct op_table *ops, const struct update_part *part,
-                        const struct update_operands *operands, struct stream *stream)
+void zero_update(const struct zero *z, const struct op_table *ops, struct adam_args args, struct stream *stream)
 {
-    if (optimizer_moments(&z->config.optimizer) == 2)
-        update_by_adam(z, ops, part, operands, stream);
+    const struct optimizer_settings *optimizer = &z->config.optimizer;
+    args.master_dtype = z->config.master_dtype;
+    args.moment_dtype = z->config.moment_dtype;
+    args.grad_dtype = z->config.grad_dtype;
+    args.param_dtype = z->config.dtype;
+    args.eps = (float)optimizer->eps;
+    args.adamw = optimizer->type != OPTIMIZER_ADAM;
+    if (optimizer_moments(optimizer) == 2)
+        ops->adam(stream, &args);
     else
-        update_by_momentum(z, ops, part, operands, stream);
+        update_by_momentum(z, ops, &args, stream);
 }
 
-static float decay_of(const struct zero *z, const struct decay_range *range)
+float zero_weight_decay(const struct zero *z, const struct decay_range *range)
 {
     return range->decays ? (float)z->config.optimizer.weight_decay : 0;
 }
 
-void zero_update_range(const struct zero *z, const struct op_table *ops, const struct decay_range *range,
-                       const struct update_operands *operands, struct stream *stream)
-{
-    const struct update_part part = {range->count, decay_of(z, range), NULL};
-    update_part(z, ops, &part, operands, stream);
-}
-
-void zero_update_joined(const struct zero *z, const struct decay_range *range, const struct update_operands *operands,
+void zero_update_joined(const struct zero *z, const struct decay_range *range, struct adam_args args,
                         struct stream *stream)
 {
     const ptrdiff_t first = range - z->ranges, last = first + range->joined - 1;
-    const struct update_part part = {z->segments[last].end, decay_of(z, range), &z->range_segments[first]};
     ASSERT(range->joined > 0);
-    if (range->joined == 1)
-        zero_update_range(z, z->device->ops, range, operands, stream);
-    else
-        update_part(z, z->device->ops, &part, operands, stream);
+    args.n = z->segments[last].end;
+    args.weight_decay = zero_weight_decay(z, range);
+    args.segments = range->joined > 1 ? &z->range_segments[first] : NULL;
+    zero_update(z, z->device->ops, args, stream);
 }
 
 /* Whether the range after `range` lies beside it in every array, at a place where a segment may begin. */
@@ -109,7 +75,8 @@ void zero_join_ranges(struct zero *z)
             if (i == z->first_range[u] || !joins(z, first, range - 1))
                 first = range;
             first->joined++;
-            z->segments[i] = (struct decay_segment){range->offset + range->count - first->offset, decay_of(z, range)};
+            z->segments[i] =
+                (struct decay_segment){range->offset + range->count - first->offset, zero_weight_decay(z, range)};
         }
     }
 }
