@@ -1,8 +1,5 @@
-/* bootstrap.c: where this process's rank comes from. See bootstrap.h.
- *
- * Local ranks get three variables from their supervisor, which take precedence. Otherwise every launcher that has left
- * a rank and a number of ranks in the environment makes a claim (launcher_environment.h). Claims of one rank mean that
- * it is alone. With more ranks, one of the claims must come from a launcher through which they can meet; the message of
+/* bootstrap.c: where this process's rank comes from: variables of a supervisor, else claims of launchers
+ * (launcher_environment.h). With several ranks one of the claims must come from a launcher through which they can meet;
  * a refusal shows the srun line that works. */
 #include "comm/launch/bootstrap.h"
 
@@ -23,7 +20,7 @@
 static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = "ZTRAIN_LOCAL_WORLD",
                   local_fd_name[] = "ZTRAIN_LOCAL_FD", secret_name[] = "ZTRAIN_JOB_SECRET";
 
-/* A step inherits the variables of an enclosing step, and may itself have no PMI. own: receives this step's name. */
+/* A step inherits the variables of an enclosing one. own: this step's name. */
 enum { STEP_NAME = 64 };
 static bool pmi_is_left_over(char own[STEP_NAME])
 {
@@ -46,8 +43,7 @@ static enum status check_pmi_step(int world, struct error *err)
                       srun_line(world, line));
 }
 
-/* The environment is refused. If PMI_FD certainly belongs to this step, its other ranks can be informed through it
- * (bootstrap_refuse()), and PMI_RANK is the rank of this process. */
+/* A refused environment: if PMI_FD certainly belongs to this step, its other ranks can be told (bootstrap_refuse()). */
 static void find_way_to_refuse(struct bootstrap *boot)
 {
     const char *fd = env_variable("PMI_FD"), *rank = env_variable("PMI_RANK"), *size = env_variable("PMI_SIZE");
@@ -76,7 +72,7 @@ static enum status parse_secret(unsigned char secret[32], struct error *err)
     return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' prints such digits");
 }
 
-/* Ranks that have only the environment in common meet at a key-value store of rank 0. */
+/* Ranks without PMI meet at a key-value store of rank 0. */
 static enum status choose_store(struct bootstrap *boot, enum claimant claimant, struct error *err)
 {
     struct launcher_rendezvous rendezvous = {.several_nodes = true};
@@ -128,7 +124,7 @@ static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
     int fd = env_number(getenv("PMI_FD"));
     char line[SRUN_LINE];
     TRY(check_pmi_step(boot->world, err));
-    /* newer libraries can connect to slurmstepd again when a shell has closed the descriptor */
+    /* newer libraries can connect to slurmstepd again */
     if (!env_variable("PMI2_CONNECT_TO_SERVER") && (fd < 0 || fcntl(fd, F_GETFD) < 0)) {
         error_set(err, STATUS_USAGE, "PMI_FD=%s is not an open descriptor", getenv("PMI_FD"));
         return error_hint(err,
@@ -143,7 +139,6 @@ static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
     return status;
 }
 
-/* Chooses among claims that agree on several ranks. */
 static enum status choose_launcher(struct bootstrap *boot, const struct claims *claims, struct error *err)
 {
     char line[SRUN_LINE];
@@ -172,7 +167,7 @@ static enum status choose_launcher(struct bootstrap *boot, const struct claims *
                       boot->world);
 }
 
-/* Names this start of the job: a requeued job keeps its number, so its restarts are counted. */
+/* A requeued job keeps its number, so its restarts are counted. */
 static void name_job(struct bootstrap *boot)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *step = slurm_step_is_task() ? env_variable("SLURM_STEP_ID") : NULL,
@@ -236,8 +231,8 @@ void bootstrap_host(char *host, size_t size)
     host[size - 1] = 0;
 }
 
-/* The number of this node's processors that Slurm has given to the job; -1: unknown. The affinity mask shows them only
- * where Slurm binds tasks. */
+/* This node's processors that Slurm has given to the job, which the affinity mask shows only where tasks are bound; -1:
+ * unknown. */
 static int slurm_cores(void)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *here = env_variable("SLURM_CPUS_ON_NODE");
@@ -287,7 +282,7 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
     boot->rank = boot->local_rank = r;
     boot->world = boot->local_world = n;
     boot->shared_fd = shared;
-    /* the supervisor has divided the cores that it may use, which may be more than Slurm has given */
+    /* the supervisor's cores may be more than Slurm has given */
     boot->cores = machine_cores();
     if (slurm_cores() > 0)
         boot->cores = fewer(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
@@ -308,8 +303,7 @@ void bootstrap_local_env(int rank, int world, int shared_fd)
             memory_exhausted(0);
     }
     fcntl(shared_fd, F_SETFD, 0);
-    const char *pmi =
-        env_variable("PMI_FD"); /* it belongs to the supervisor, which is srun's task, not to a local rank */
+    const char *pmi = env_variable("PMI_FD"); /* the supervisor's, which is srun's task */
     if (pmi && env_number(pmi) > 2)
         fcntl(env_number(pmi), F_SETFD, FD_CLOEXEC);
     unsetenv("PMI_FD");
@@ -336,11 +330,10 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     bootstrap->world = claims.world;
     if (status != STATUS_OK)
         find_way_to_refuse(bootstrap);
-    /* a single rank meets no others, so PMI_FD may be unusable: a program between srun and ztrain may have closed it */
+    /* a single rank meets no others: PMI_FD may be closed */
     if (status == STATUS_OK && claims.world > 1)
         status = choose_launcher(bootstrap, &claims, err);
     if (status != STATUS_OK)
-        error_blame(err, bootstrap->rank,
-                    FAILURE_NONE); /* its variables, which differ between ranks by their numbers */
+        error_blame(err, bootstrap->rank, FAILURE_NONE); /* its variables differ between ranks by their numbers */
     return status;
 }

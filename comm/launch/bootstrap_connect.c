@@ -1,9 +1,7 @@
-/* bootstrap_connect.c: how ranks meet through their launcher and learn where each of them runs. See bootstrap.h.
- *
- * It takes one exchange of introductions, which identify a rank's node; rank 0's has the job's secret and name. A node
- * is a set of ranks that can share memory: they have the same kernel (its boot id), the same process, network and host
- * name namespaces, and the same node number from the launcher, since two of Slurm's nodes or two agents of torchrun may
- * be one machine in a test. Host names are for messages only. */
+/* bootstrap_connect.c: how ranks meet through their launcher and learn where each of them runs. They exchange
+ * introductions; rank 0's has the job's secret and name. A node is a set of ranks with the same kernel (boot id),
+ * namespaces and node number from the launcher: two of Slurm's nodes may be one machine in a test. Host names are for
+ * messages only. */
 #include "comm/launch/bootstrap.h"
 
 #include "comm/launch/launcher.h"
@@ -32,7 +30,7 @@ static const double start_per_rank = 0.25;
 static const char place_key[] = "place";       /* the key of every rank's introduction */
 static const char refused[] = "refused-with-"; /* and an exit code: the value of a rank that does not come */
 
-/* A rank's introduction: the same bytes on all machines of one architecture, sent in hexadecimal digits. */
+/* The same bytes on all machines of one architecture, sent in hexadecimal digits. */
 struct introduction {
     char version[16]; /* of ztrain */
     uint64_t node;    /* equal for ranks of one node */
@@ -143,9 +141,8 @@ static void fill_introduction(const struct bootstrap *boot, struct introduction 
     own->cores = XXH3_64bits(&set, sizeof set);
 }
 
-/* Fills the places from all introductions: nodes in the order of their lowest ranks, local ranks in rank order; and
- * this rank's share of its cores. */
-static enum status fill_places(struct bootstrap *boot, const struct introduction *all, struct error *err)
+/* Nodes in the order of their lowest ranks, local ranks in rank order; and this rank's share of its cores. */
+static enum status connect_places(struct bootstrap *boot, const struct introduction *all, struct error *err)
 {
     const struct introduction *own = &all[boot->rank];
     int sharers = 0;
@@ -206,7 +203,7 @@ static enum status rendezvous_through_launcher(struct bootstrap *boot, const cha
         all[r].job_id[sizeof all[r].job_id - 1] = 0;
         all[r].version[sizeof all[r].version - 1] = 0;
     }
-    TRY_END(fill_places(boot, all, err));
+    TRY_END(connect_places(boot, all, err));
     memcpy(boot->secret, launcher->secret ? launcher->secret : all[0].secret, sizeof boot->secret);
     snprintf(boot->job_id, sizeof boot->job_id, "%.63s", all[0].job_id);
     size_t length = strlen(boot->source);
@@ -218,7 +215,7 @@ end:
 }
 
 /* Alone, or ranks of one supervisor: all on this node. */
-static void fill_local_places(struct bootstrap *boot)
+static void connect_local_places(struct bootstrap *boot)
 {
     boot->cores = bootstrap_threads(boot->cores, 1);
     for (int r = 0; r < boot->world; r++) {
@@ -238,7 +235,7 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
     bootstrap->places = memory_zeroed((size_t)bootstrap->world, sizeof *bootstrap->places);
     if (bootstrap->launcher)
         return rendezvous_through_launcher(bootstrap, interface, err);
-    fill_local_places(bootstrap);
+    connect_local_places(bootstrap);
     return STATUS_OK;
 }
 

@@ -1,7 +1,5 @@
-/* kv_client.c: a rank's end of the store. See kv_store.h.
- *
- * The reader thread receives all frames and hands answers to the caller that waits for them. `mutex` guards everything
- * that both touch; `sending` keeps the bytes of a message together. */
+/* kv_client.c: a rank's end of the store. See kv_store.h. The reader thread receives all frames and hands answers to
+ * the caller that waits. `mutex` guards what both touch; `sending` keeps the bytes of a message together. */
 #include "comm/launch/kv_store.h"
 
 #include "core/clock.h"
@@ -50,7 +48,7 @@ static void note_end(struct kv_client *client, enum status code, const char *tex
     snprintf(client->over_text, sizeof client->over_text, "%.512s", text);
 }
 
-/* Takes a frame from the server, under the mutex. False: it was the last one. */
+/* Under the mutex. False: it was the last one. */
 static bool receive_frame(struct kv_client *client, const struct kv_frame *frame, const char *body)
 {
     switch (frame->kind) {
@@ -147,8 +145,8 @@ static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, 
     return sent == bytes;
 }
 
-/* Sends a request and waits for its answer, of which `count` are values; 0: none came in time, or none will come.
- * Nothing is written to `values` after it returns. */
+/* Sends a request and waits for its answer, of which `count` are values; 0: none came. Nothing is written to `values`
+ * after it returns. */
 static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *text, char *values, int count,
                     double seconds)
 {

@@ -1,8 +1,6 @@
-/* kv_store.c: the server's end of the store. See kv_store.h.
- *
- * One thread polls doors and connections; nothing in it blocks. The answers to an exchange are one buffer for all, in
- * which each connection has a position; the next exchange begins when all have read them. Other bytes that cannot be
- * sent at once wait in the buffer of their connection. Only `stop` is shared with other threads. */
+/* kv_store.c: the server's end of the store. See kv_store.h. One thread polls doors and connections. The answers to an
+ * exchange are one buffer for all, in which each connection has a position; other bytes that cannot be sent wait in the
+ * buffer of their connection. Only `stop` is shared with other threads. */
 #include "comm/launch/kv_store.h"
 
 #include "comm/wire/wire.h"
@@ -23,7 +21,6 @@ enum { DOOR_MS = 500 /* longest time between two looks at the doors */, FIRST_BU
 
 enum presence { NEVER_CAME, HERE, LEFT, LOST };
 
-/* One rank: its connection and its value. */
 struct member {
     int fd; /* -1: none */
     enum presence presence;
@@ -58,7 +55,7 @@ static void hang_up(struct member *member, enum presence presence)
     member->in_bytes = member->out_bytes = 0;
 }
 
-/* Sends bytes from *at on; false: the connection takes no more. */
+/* False: the connection takes no more. */
 static bool send_some(struct member *member, const char *data, size_t bytes, size_t *at)
 {
     while (*at < bytes && member->fd >= 0) {
@@ -73,7 +70,6 @@ static bool send_some(struct member *member, const char *data, size_t bytes, siz
     return true;
 }
 
-/* Answers that have begun are finished before other messages. */
 static void flush(const struct kv_server *server, struct member *member)
 {
     size_t sent = 0;
@@ -146,7 +142,6 @@ static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 
         snprintf(text, KV_TEXT_MAX + 1, "all ranks are there");
 }
 
-/* All ranks have given: all get the values. */
 static void answer_all(struct kv_server *server)
 {
     server->answer_bytes = 0;
@@ -182,7 +177,7 @@ static void look_at_exchange(struct kv_server *server)
         }
 }
 
-/* Answers a request. False: the client breaks the rules. */
+/* False: the client breaks the rules. */
 static bool answer(struct kv_server *server, int rank, const struct kv_frame *frame, const char *body)
 {
     struct member *member = &server->members[rank];
@@ -273,7 +268,6 @@ static void let_in(struct kv_server *server)
         close_doors(server);
 }
 
-/* Lets rank 0 go when no other rank needs the server. */
 static void look_at_farewell(struct kv_server *server)
 {
     for (int r = 1; r < server->world && server->farewell; r++)

@@ -2,8 +2,7 @@
  * all.
  *
  * Server: a thread of rank 0. It accepts authenticated connections (wire.h) until every rank has one, then closes its
- * doors (listening servers), so that no port stays open. Client: every rank, rank 0 over a socket pair; a thread reads
- * the server's messages, so that an abort is noticed at any time.
+ * doors (listening servers). Client: every rank, rank 0 over a socket pair; a thread reads the server's messages.
  *
  *     client -> server              server -> client
  *     GIVE   text                   VALUE of each rank, to all when all have given; LOST if one has left
@@ -11,8 +10,7 @@
  *     ABORT  code, text             ABORTED to all, the sender last
  *     LEAVE                         BYE; for rank 0 when all others have left
  *
- * A message is a kv_frame and `length` bytes. The server drops a client that breaks these rules; every length is
- * bounded. */
+ * A message is a kv_frame and `length` bytes. The server drops a client that breaks these rules. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
@@ -51,27 +49,26 @@ static inline bool kv_frame_fits(const struct kv_frame *frame)
     return frame->kind >= KV_GIVE && frame->kind < KV_KIND_COUNT && frame->length <= KV_BODY_MAX;
 }
 
-/* Starts the server for `world` ranks. Takes ownership of the `count` doors, even on error. *own: rank 0's end of its
- * connection, for kv_client_new(). */
+/* Takes ownership of the `count` doors, even on error. *own: rank 0's end of its connection. */
 enum status kv_server_new(int world, struct wire_server *const *doors, int count, struct kv_server **server, int *own,
                           struct error *err);
-/* Sends BYE to the clients that are still connected, ends the thread and all connections. NULL is allowed. */
+/* Sends BYE to the clients that are left. NULL is allowed. */
 void kv_server_free(struct kv_server *server);
 
-/* Called when the job ends for this rank through no act of the rank itself: another rank's abort, or a lost connection
- * with rank 0 (code STATUS_PEER). Called at most once, by the client's thread as its last act. */
+/* The job has ended for this rank by no act of its own: another's abort, or rank 0 is lost (STATUS_PEER). Called at
+ * most once, by the client's thread as its last act. */
 typedef void kv_ended(void *context, enum status code, const char *text);
 
 /* Takes ownership of the connection, even on error. */
 enum status kv_client_new(int fd, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err);
-/* Sends nothing to the server. Waits for `ended` to return if it has been called. NULL is allowed. */
+/* Waits for `ended` if it has been called. NULL is allowed. */
 void kv_client_free(struct kv_client *client);
 
 /* See launcher.h. One thread at a time; kv_abort() by any. */
 enum status kv_exchange(struct kv_client *client, const char *own, char *values, double seconds, struct error *err);
-/* Returns when the server has informed the others, or after a second. */
+/* Returns when the others are informed, or after a second. */
 void kv_abort(struct kv_client *client, enum status code, const char *text);
-/* Leaves in order: `ended` is no longer called. Returns when the server has answered (rank 0: after the others have
- * left), or after `seconds`. */
+/* Leaves in order: `ended` is no longer called. Waits for the answer (rank 0: until the others have left) or
+ * `seconds`. */
 void kv_leave(struct kv_client *client, double seconds);

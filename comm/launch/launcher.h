@@ -1,18 +1,15 @@
-/* launcher.h: the programs that start ranks on several nodes, behind one table of verbs. bootstrap.c chooses one and
- * checks the keys, values and sizes that it passes; no other module uses this header.
- *
- * All verbs except abort are called by one thread at a time. After a verb has failed, only abort and release may be
- * called. */
+/* launcher.h: the programs that start ranks on several nodes, behind one table of verbs, for bootstrap.c, which checks
+ * keys, values and sizes. All verbs but abort are called by one thread at a time; after one has failed, only abort and
+ * release. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
 
 struct launcher_verbs {
-    /* Connects with the server of the exchange; before any other verb. interface: see bootstrap_connect(). */
+    /* Before any other verb. interface: see bootstrap_connect(). */
     enum status (*connect)(struct launcher *launcher, double seconds, const char *interface, struct error *err);
-    /* Collective. own: a text of at most BOOTSTRAP_VALUE_MAX printable characters, without ';'; values: those of all
-     * ranks, BOOTSTRAP_VALUE_MAX + 1 bytes apart. key: another one for each exchange. Each of its calls fails after
-     * `seconds`. */
+    /* Collective. own: at most BOOTSTRAP_VALUE_MAX printable characters without ';'; values: those of all ranks,
+     * BOOTSTRAP_VALUE_MAX + 1 bytes apart. key: another one each time. Each of its calls fails after `seconds`. */
     enum status (*exchange)(struct launcher *launcher, const char *key, const char *own, char *values, double seconds,
                             struct error *err);
     /* text: one line without ';' */
@@ -28,7 +25,7 @@ struct launcher {
     const unsigned char *secret; /* (32) the job's, if every rank was given it; NULL: rank 0 makes one */
 };
 
-/* Both open the library, so that a missing one is an error at once; they do not communicate. */
+/* Both open the library; they do not communicate. */
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err);
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err);
 

@@ -1,10 +1,7 @@
-/* launcher_environment.c: see launcher_environment.h.
- *
- * There are two kinds of variables. A launcher that gives a process its rank and the number of ranks makes a claim. All
- * claims must agree, and half a claim must at least not contradict a whole one. The other variables are evidence: they
- * do not give the rank of this process, but a least number of ranks (it is the third task of its node; the step has two
- * nodes). A process that would train with fewer ranks than there is evidence for is refused: its siblings would do the
- * same in the same run folder. */
+/* launcher_environment.c: see launcher_environment.h. A launcher that gives a process its rank and the number of ranks
+ * makes a claim. All claims must agree, and half a claim must not contradict a whole one. Other variables are evidence
+ * for a least number of ranks (it is the third task of its node). A process that would train with fewer is refused: its
+ * siblings would write the same run folder. */
 #include "comm/launch/launcher_environment.h"
 
 #include <ctype.h>
@@ -33,7 +30,6 @@ int env_number(const char *text)
 
 #define SLURM_MAX_NORMAL_STEP_ID UINT64_C(0xfffffff0) /* batch, extern and interactive steps have larger numbers */
 
-/* Whether the id is that of a step that srun started. */
 static bool is_normal(const char *step)
 {
     char *end;
@@ -53,7 +49,7 @@ bool slurm_step_is_set(void)
     return step ? is_normal(step) : env_variable("SLURM_STEP_NUM_TASKS") || env_variable("SLURM_STEP_TASKS_PER_NODE");
 }
 
-/* Whether the step is a batch script's or an interactive shell's: its variables describe the job, not tasks. */
+/* A batch script's or an interactive shell's: its variables describe the job, not tasks. */
 static bool slurm_step_is_script(void)
 {
     const char *step = env_variable("SLURM_STEP_ID");
@@ -119,7 +115,7 @@ bool slurm_first_node(const char *list, char *out, size_t size)
 
 /* ---- the variables ------------------------------------------------------- */
 
-/* The variables of each claimant. Of several for the number of ranks, the first that is set counts. */
+/* Of several variables for the number of ranks, the first that is set counts. */
 static const struct claimant_row {
     const char *name, *rank, *worlds[2];
     bool (*counts)(void); /* NULL: always */
@@ -146,11 +142,11 @@ static int beyond(const char *text)
     return index < 0 || index == INT_MAX ? -1 : index + 1;
 }
 
-/* Evidence: `ranks` returns the least number of ranks that the variable's value implies; -1: none. */
+/* `ranks` returns the least number of ranks that the variable implies; -1: none. */
 static const struct evidence_row {
     const char *name;
     int (*ranks)(const char *text);
-    bool slurm; /* a step's variable: batch scripts and interactive shells have some of them, without meaning */
+    bool slurm; /* a step's: without meaning in batch scripts and interactive shells */
 } evidence[] = {
     {"SLURM_STEP_TASKS_PER_NODE", slurm_task_count, true},
     {"SLURM_STEP_NUM_NODES", env_number, true},
@@ -252,7 +248,7 @@ static enum status refuse_contradiction(const struct claim *a, const struct clai
     return error_hint(err, "unset those that are left over from elsewhere, then: %s", srun_line(world, line));
 }
 
-/* Checks that whole claims agree with each other, and halves with them. *whole: one of them, or NULL. */
+/* Whole claims must agree with each other, and halves with them. *whole: one of them, or NULL. */
 static enum status compare_claims(struct claims *claims, const struct claim **whole, struct error *err)
 {
     *whole = NULL;
@@ -283,7 +279,7 @@ static enum status compare_claims(struct claims *claims, const struct claim **wh
 
 /* ---- evidence ------------------------------------------------------------ */
 
-/* The largest least number of ranks in the evidence, and its variable (NULL: there is no evidence). */
+/* The largest number of ranks in the evidence, and its variable (NULL: none). */
 static int most_evidence(const char **name)
 {
     int most = 0;
@@ -387,7 +383,7 @@ static enum status check_claims(struct claims *claims, struct error *err)
 
 enum status claims_read(struct claims *claims, struct error *err)
 {
-    /* ranks of a torchrun that is a task of srun inherit that task's variables; torchrun's are the ones that count */
+    /* torchrun may be a task of srun; its variables count */
     *claims = (struct claims){.world = 1, .elastic = env_variable("TORCHELASTIC_RUN_ID") != NULL};
     for (int i = 0; i < CLAIM_COUNT; i++)
         claims->of[i] = (struct claim){.rank = -1, .world = -1};

@@ -1,5 +1,4 @@
-/* launcher_environment.h: the variables that launchers have set in the environment, and whether they are consistent.
- * bootstrap.c chooses among the launchers that claim this process as one of their ranks. */
+/* launcher_environment.h: the variables that launchers have set in the environment, and whether they are consistent. */
 #pragma once
 
 #include "core/status.h"
@@ -21,8 +20,7 @@ struct claims {
     bool elastic;    /* torchrun itself started this process: no other claim counts */
 };
 
-/* Reads the environment; refuses one that is incomplete or contradicts itself. On failure rank and world are the best
- * guess, for the message. */
+/* Refuses an environment that is incomplete or contradicts itself. On failure rank and world are the best guess. */
 enum status claims_read(struct claims *claims, struct error *err);
 
 /* "PMIx", "srun" */
@@ -44,12 +42,11 @@ int env_number(const char *text);
 
 /* ---- Slurm --------------------------------------------------------------- */
 
-/* Whether srun started this process as a task. Batch scripts and interactive shells are not tasks, though they have
- * SLURM_PROCID=0 and their job's SLURM_NTASKS, and in some versions a special step id (above
- * SLURM_MAX_NORMAL_STEP_ID). */
+/* Whether srun started this process as a task. Batch scripts and shells are not tasks, though they have SLURM_PROCID=0,
+ * SLURM_NTASKS, and in some versions a special step id. */
 bool slurm_step_is_task(void);
 
-/* Whether there are variables that only srun's steps have, even without those of a task. */
+/* Whether there are variables of a step, even without those of a task. */
 bool slurm_step_is_set(void);
 
 /* The number of tasks in a list such as "4(x2),3": 11. -1: not a list. */

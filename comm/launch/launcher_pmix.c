@@ -1,9 +1,6 @@
 /* launcher_pmix.c: srun --mpi=pmix, prterun, Open MPI's mpirun. libpmix.so.2 talks with the PMIx server of this node.
- *
- * ztrain builds without PMIx's headers, which would not help: what counts is the layout of the library that is found at
- * run time. So the types that are used are declared here. Their layout is the same in PMIx 4, 5 and 6 (the standard's
- * stable ABI); launcher_pmix_new() refuses other versions. Records that the library reads have spare room after them.
- */
+ * ztrain builds without PMIx's headers: what counts is the layout of the library at run time, which is the same in PMIx
+ * 4, 5 and 6 (the standard's stable ABI). Records that the library reads have spare room after them. */
 #include "comm/launch/pmi_library.h"
 
 #include <ctype.h>
@@ -58,7 +55,7 @@ static struct {
 
 enum { BAD_VALUE = INT32_MAX }; /* in addition to PMIx's codes, which are not positive */
 
-/* Gets a value of a rank and copies it: text of at most PMI_VALUE_BYTES, or a number. */
+/* text: at most PMI_VALUE_BYTES; or a number. */
 static int get_one(uint32_t rank, const char *name, char *text, int *number)
 {
     struct pmix_value *value = NULL;

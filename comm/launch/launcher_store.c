@@ -1,16 +1,14 @@
-/* launcher_store.c: for ranks that take their rank, the number of ranks and rank 0's machine from the environment
- * (torchrun's variables, SLURM_* without PMI). They meet at ztrain's own store (kv_store.h), authenticated
- * with ZTRAIN_JOB_SECRET, which is then the job's secret.
+/* launcher_store.c: for ranks that take their rank and rank 0's machine from the environment (torchrun's variables,
+ * SLURM_* without PMI). They meet at ztrain's own store (kv_store.h), authenticated with ZTRAIN_JOB_SECRET.
  *
  * Port: MASTER_PORT; without it one of a few that are derived from job and secret. Rank 0 takes the first that is free,
- * the others try them all; a stranger that listens at one of them does not have the secret and is passed over.
+ * the others try them all; a stranger there does not have the secret and is passed over.
  *
- * Address: rank 0 listens at comm.interface if that is set, else at the addresses of the host name by which the others
- * look for it. If that is a loopback address (as in many /etc/hosts) and there are other nodes, it listens at this
- * machine's other addresses as well. The doors close when all ranks have come.
+ * Address: rank 0 listens at comm.interface, else at the addresses of its name for the others; if that is loopback
+ * (many /etc/hosts) and there are other nodes, at this machine's other addresses as well.
  *
- * No launcher ends the processes of such a job, as srun does after PMI2_Abort. So a rank that is informed of the job's
- * end, or has lost rank 0, ends itself, after a pause in which it may notice the failure and end in order. */
+ * No launcher ends the processes of such a job. So a rank that is told of the job's end, or has lost rank 0, ends
+ * itself, after a pause in which it may end in order. */
 #include "comm/launch/kv_store.h"
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
@@ -68,7 +66,7 @@ static int port_choices(const struct launcher_rendezvous *rendezvous)
     return rendezvous->port ? 1 : PORT_CHOICES;
 }
 
-/* Resolves the names of rank 0's machine into numeric addresses with port 0. */
+/* Numeric addresses with port 0. */
 static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, struct wire_address *addresses,
                                  int *count, struct error *err)
 {
@@ -101,7 +99,7 @@ static void add_address(struct wire_address *addresses, int *count, const char *
         snprintf(addresses[(*count)++].text, sizeof addresses->text, "%s", text);
 }
 
-/* The addresses at which rank 0 should listen; some of them may not be this machine's. */
+/* Where rank 0 should listen; some may not be this machine's. */
 static enum status find_addresses(const struct launcher_rendezvous *rendezvous, const char *interface,
                                   struct wire_address *addresses, int *count, struct error *err)
 {
@@ -125,8 +123,7 @@ static enum status find_addresses(const struct launcher_rendezvous *rendezvous, 
 
 /* ---- connecting ---------------------------------------------------------- */
 
-/* Opens a door at each of the addresses that are this machine's, all with one port. *count: addresses; becomes doors.
- */
+/* Opens a door at each address of this machine, all with one port. *count: addresses; becomes doors. */
 static enum status open_doors(struct store *store, const struct wire_address *addresses, int *count,
                               struct wire_server **doors, struct error *err)
 {
@@ -189,7 +186,6 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
     return status;
 }
 
-/* Adds a hint to the error of a fence in which ranks are missing. */
 static enum status hint_at_absent(const struct store *store, enum status status, struct error *err)
 {
     const struct launcher_rendezvous *rendezvous = &store->rendezvous;

@@ -1,8 +1,6 @@
-/* pmi2_refusal.c: how a rank of srun --mpi=pmi2 that cannot open libpmi2 informs the others that it does not come.
- *
- * Otherwise they would wait for it, srun -K would kill them when it ends, and a broken installation would look like a
- * lost rank. So this is the part of PMI-2 that is needed: init, one put, one fence. On the wire: first a line each way;
- * then messages, each a length in six characters and "cmd=NAME;key=value;…", each answered by one with "rc=0;". */
+/* pmi2_refusal.c: how a rank of srun --mpi=pmi2 that cannot open libpmi2 tells the others that it does not come, for
+ * which they would wait. That takes init, one put and one fence of PMI-2: a line each way; then messages, each a length
+ * in six characters and "cmd=NAME;key=value;…", each answered by one with "rc=0;". */
 #include "comm/launch/launcher.h"
 
 #include "core/clock.h"
@@ -64,7 +62,6 @@ static enum status pmi2_greet(struct talk *talk)
     return strstr(line, "rc=0") ? STATUS_OK : pmi2_failed(talk, "greeting", "it does not speak PMI-2");
 }
 
-/* Sends a command ("cmd=…;") and reads its answer. */
 static enum status pmi2_command(struct talk *talk, const char *command)
 {
     char message[MESSAGE_MAX + LENGTH_DIGITS], *end;

@@ -74,8 +74,8 @@ static void *call_thread(void *context)
     return NULL;
 }
 
-/* Calls the function; *code: its return value. After a failure the call is no longer the caller's. Too late is
- * STATUS_PEER. */
+/* *code: the function's return value. After a failure, which is STATUS_PEER if it is too late, the call is its
+ * thread's. */
 static enum status call_run(struct pmi_call *call, const struct pmi_function *function, double seconds, int *code,
                             struct error *err)
 {
@@ -123,7 +123,6 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
     return library->other_rank(launcher->world, err);
 }
 
-/* Adds what the library's code means to a message. */
 static enum status call_failed(const struct launcher *launcher, const struct pmi_function *function, int code,
                                struct error *err)
 {

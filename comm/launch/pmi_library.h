@@ -1,9 +1,7 @@
-/* pmi_library.h: launchers that communicate through a library (PMI-2, PMIx), which is opened at run time.
- *
- * A call of the library may never return (PMI2_KVS_Fence() waits forever for a rank that died), and one that writes to
- * a closed socket raises SIGPIPE. So each runs on a thread of its own, with all signals blocked, and its caller stops
- * waiting in time. A call that was given up may run on: its record is its thread's then, and neither the library nor
- * the table of its functions goes away. */
+/* pmi_library.h: launchers that communicate through a library (PMI-2, PMIx), which is opened at run time and never
+ * closed. A call may never return (PMI2_KVS_Fence() waits forever for a rank that died) or raise SIGPIPE. So each runs
+ * on a thread of its own, with all signals blocked, and its caller stops waiting in time; the call's record is its
+ * thread's then. */
 #pragma once
 
 #include "comm/launch/launcher.h"
@@ -12,10 +10,8 @@
 
 enum { PMI_VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 
-/* A call's arguments and results. */
 struct pmi_call {
-    int rank, world; /* this rank and the number of ranks: of init, results. Of get the first rank, and after a failure
-                        the one whose value was not got */
+    int rank, world; /* results of init; get: the first rank, and after a failure the one whose value was not got */
     int count;       /* of get: ranks */
     char key[BOOTSTRAP_KEY_MAX + 1], value[PMI_VALUE_BYTES]; /* key: of put and get; value: of put */
 
@@ -29,7 +25,7 @@ struct pmi_call {
     char values[]; /* of get: (count × PMI_VALUE_BYTES) */
 };
 
-/* A function of the library: its name for messages, and how it is called; returns 0 or the library's code. */
+/* run returns 0 or the library's code. */
 struct pmi_function {
     const char *name;
     int (*run)(struct pmi_call *call);
