@@ -10,6 +10,6 @@ int edit_distance(const char *a, const char *b);
 /* The largest distance at which another name is still suggested. */
 int edit_distance_limit(const char *text);
 
-/* The one of `names` whose spelling is nearest to `word`, if it is near enough to be meant; else NULL. Dashes at
- * the beginning and "=VALUE" at the end of `word` do not count. */
+/* The one of `names` whose spelling is nearest to `word`, if it is near enough to be meant; else NULL. Dashes before
+ * and "=VALUE" after `word` do not count. */
 const char *nearest_name(const char *word, const char *const *names, size_t count);

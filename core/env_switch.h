@@ -9,6 +9,5 @@
  * `meaning`: the meaning of 1, for the hint. */
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err);
 
-/* The index of the variable's value among `count` words; -1: it is unset or empty. STATUS_USAGE: any other value; the
- * message lists the words. */
+/* The index of the variable's value among `count` words; -1: unset or empty. STATUS_USAGE: any other value. */
 enum status env_choice(const char *name, const char *const *words, int count, int *index, struct error *err);

@@ -1,8 +1,8 @@
-/* faults.h: failures on purpose, in test builds only.
+/* faults.h: failures on purpose, in test builds.
  *
- * Code that must survive a full disk or a kill makes its system calls through the wrappers below. In a build without
- * ZTRAIN_FAULTS they are the plain calls of core/io.h. With it, each call first calls faults_next(), which counts
- * it and may make it fail, or kill the process. The environment or faults_arm() sets the fault:
+ * Code that must survive a full disk or a kill makes its system calls through the wrappers below. With ZTRAIN_FAULTS
+ * each first calls faults_next(), which counts it and may make it fail, or kill the process; without it they are the
+ * plain calls of core/io.h. The environment or faults_arm() sets the fault:
  *
  *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, allocate, blockread, blockwrite
  *                                      (core/storage), or any; N from 1: the Nth such call
@@ -37,7 +37,7 @@ enum fault_kind {
 };
 
 #ifdef ZTRAIN_FAULTS
-/* Arms one fault ("write:3:ENOSPC") and sets the count to 0; NULL disarms. false: the text is not a fault. */
+/* Arms one fault ("write:3:ENOSPC") and sets the count to 0; NULL disarms. false: it is no fault. */
 bool faults_arm(const char *fault);
 /* calls counted since faults_arm() */
 int64_t faults_count(void);

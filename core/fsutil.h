@@ -17,7 +17,7 @@ enum { FS_PATH_MAX = 4096 };
 /* out = "dir/name"; an error if it does not fit in FS_PATH_MAX bytes. */
 enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err);
 
-/* The folder of `path`, from the text of the path: "." for a bare name. */
+/* The folder of `path`, from its text: "." for a bare name. */
 void fs_parent(const char *path, char out[FS_PATH_MAX]);
 
 /* The last part of a path, from its text: "b" for "a/b". Points into `path`. */
@@ -29,16 +29,15 @@ bool fs_has_suffix(const char *name, const char *suffix);
 bool fs_exists(const char *path); /* any entry, including a dangling link */
 bool fs_is_dir(const char *path);
 
-/* Whether no entry has this name; false where that cannot be known, too: opening the name tells why. */
+/* Whether no entry has this name; false also where that cannot be known. */
 bool fs_is_absent(const char *path);
 
-/* Whether `path` is a folder. *there is false only where nothing has this name. Anything else of this name is an error:
- * a file, a link to nothing (its disk may not be mounted), here or in place of a folder above it; and so is a disk that
- * does not answer. */
+/* Whether `path` is a folder. *there is false only where nothing has this name. An error: anything else of this name
+ * (a file, a link to nothing), here or in place of a folder above it; a disk that does not answer. */
 enum status fs_find_dir(const char *path, bool *there, enum status code, struct error *err);
 
-/* Opens a regular file with these flags of open() (O_CLOEXEC is added, and the mode of a new file is 0666). A folder,
- * pipe or device is refused; a pipe is not waited for. *fd is -1 after an error. */
+/* Opens a regular file with these flags of open() and O_CLOEXEC, mode 0666. A folder, pipe or device is refused; a pipe
+ * is not waited for. *fd is -1 after an error. */
 enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err);
 
 /* The same; *facts: of the file. */
@@ -55,17 +54,17 @@ enum status fs_open_stream(const char *path, enum status code, FILE **stream, st
 enum status fs_read_file(const char *path, size_t max_bytes, enum status code, char **data, size_t *size,
                          struct error *err);
 
-/* Reads exactly `count` bytes at `offset`; the error for a short file has the offset where it ends. Ticks progress. */
+/* Reads exactly `count` bytes at `offset`; the error for a short file has the offset where it ends. Beats. */
 enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t offset, enum status code,
                      struct error *err);
 
-/* Writes exactly `count` bytes at the file's position. Ticks progress. */
+/* Writes exactly `count` bytes at the file's position. Beats. */
 enum status fs_write(int fd, const char *path, const void *data, size_t count, enum status code, struct error *err);
 
 /* Creates a folder and its parents. */
 enum status fs_mkdirs(const char *path, enum status code, struct error *err);
 
-/* fsync of a folder: makes renames and new entries in it durable. */
+/* fsync of a folder. */
 enum status fs_sync_dir(const char *path, enum status code, struct error *err);
 
 /* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. */

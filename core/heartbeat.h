@@ -1,13 +1,11 @@
 /* heartbeat.h: a counter that shows that this rank is alive and makes progress.
  *
- * Ops, collectives and I/O advance it once per piece of work; comm/ moves it into shared memory, where peers that wait
- * for this rank watch it (comm/control/watchdog.h). A rank without a heartbeat for comm.timeout_seconds is named as
- * hanging, however long a step takes. A heartbeat is one relaxed atomic add; any thread may do it.
+ * Ops, collectives and I/O advance it; comm/ moves it into shared memory, where peers watch it
+ * (comm/control/watchdog.h). A rank without a heartbeat for comm.timeout_seconds is named as hanging. Any thread beats.
  *
- * A slow call (on a disk or a file server, or into a library that is loaded or compiles) cannot beat. It reports its
- * begin and end, and in between a thread of the process, the heartbeat thread, beats. That thread stops if the process
- * is stopped, so peers can still tell a rank that waits for its disk from one that hangs. A call that takes longer than
- * comm.io_timeout_seconds is stuck: the heartbeat thread stops beating for it and reports it. */
+ * A slow call (on a disk, a file server, or into a library that loads or compiles) cannot beat. Between its begin and
+ * end the heartbeat thread beats, unless the process is stopped. A call of more than comm.io_timeout_seconds is stuck:
+ * the heartbeat thread stops beating for it and reports it. */
 #pragma once
 
 #include <stdatomic.h>
@@ -33,8 +31,7 @@ struct slow_call {
     struct slow_call *previous, *next; /* list of all calls in progress in this process */
 };
 
-/* Called before and after the slow call; they cost a lock that is nearly always free and leave errno unchanged.
- * core/io.h has the system calls on files with both around them. */
+/* Called before and after the slow call; errno stays. core/io.h has the system calls on files with both around them. */
 void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
 void heartbeat_slow_end(struct slow_call *call);
 
@@ -42,8 +39,7 @@ void heartbeat_slow_end(struct slow_call *call);
 void heartbeat_slow_describe(char *text, size_t size);
 
 /* Starts the heartbeat thread: every beat_seconds it beats if a slow call younger than limit_seconds is in progress.
- * For an older one the heartbeat thread calls stuck(), once; text names the operation and the file. Returns 0 or an
- * errno. There is one watch at a time. */
+ * For an older one it calls stuck(), once; text names the operation and the file. Returns 0 or an errno. */
 int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                            void *context);
 /* Stops the heartbeat thread, if one runs. */

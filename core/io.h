@@ -1,10 +1,8 @@
 /* io.h: the POSIX system calls on files, for a rank whose peers wait for it.
  *
- * A call may wait for a disk or a file server for minutes. Each function makes the system call of its name inside a
- * slow call (core/heartbeat.h): for up to comm.io_timeout_seconds the rank counts as alive, after that it is named
- * together with the file. Results and errno are those of the system call. Calls that may fail on purpose in test builds
- * go through core/faults.h, which uses these functions. Calls without a wrapper here (stdio, glob) are put between
- * heartbeat_slow_begin() and heartbeat_slow_end(). */
+ * Each function makes the system call of its name inside a slow call (core/heartbeat.h). Results and errno are those of
+ * the system call. Calls that may fail on purpose in test builds go through core/faults.h. Calls without a wrapper here
+ * (stdio, glob) are put between heartbeat_slow_begin() and heartbeat_slow_end(). */
 #pragma once
 
 #include <dirent.h>

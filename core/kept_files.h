@@ -1,9 +1,8 @@
 /* kept_files.h: the texts that a run was started with (run spec, DeepSpeed's configuration, config.json), kept by the
- * supervisor of local ranks.
+ * supervisor of local ranks, so that all ranks of all its starts read the same bytes.
  *
- * The supervisor reads each file once, into a memory file without a name. Its descriptor passes through fork and exec
- * (ZTRAIN_KEPT_FILES is its number): to the ranks, and to the supervisor that --max-restarts executes with its ranks.
- * So all ranks of all these starts read the same bytes, whatever happens to the files.
+ * It reads each file once, into a memory file without a name, whose descriptor passes through fork and exec
+ * (ZTRAIN_KEPT_FILES is its number).
  *
  *     | path bytes | text bytes | path | text | path bytes | …
  *
@@ -15,15 +14,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Keeps a file, under the path as it stands; one that is kept already stays as it is. A file that cannot be read is not
- * kept: the function that needs it reports that. Pipes are read to their end, or until they are too large.
- * STATUS_DEVICE: no memory file. */
+/* Keeps a file, under the path as it stands; one that is kept already stays, and one that cannot be read is not kept.
+ * Pipes are read to their end, or until they are too large. STATUS_DEVICE: no memory file. */
 enum status kept_files_add(const char *path, struct error *err);
 
-/* The text of a kept file, with a NUL after its *bytes bytes (the caller frees it); NULL: it is not kept. */
+/* The text of a kept file, with a NUL after its *bytes bytes (for free()); NULL: it is not kept. */
 char *kept_files_read(const char *path, size_t *bytes);
 
-/* The text of a file of any kind (the caller frees it); of one with more than `most` bytes a part with more than
- * `most`, which the caller refuses: a pipe cannot be read again. NULL, with errno: it cannot be read or, if not
- * *opened, be opened. */
+/* The text of a file of any kind (for free()); of one with more than `most` bytes a part that has more than `most`,
+ * since a pipe cannot be read again. NULL, with errno: it cannot be read or, if not *opened, be opened. */
 char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened);

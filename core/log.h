@@ -1,19 +1,18 @@
 /* log.h: the messages of a rank. Progress and notices go to stdout of rank 0, warnings and the final error to stderr,
  * and everything to one log file per rank.
  *
- * Thread-safe. Once output_start() was called, no thread waits for a reader (output.h). The file begins with the lines
- * from before log_open(). Debug lines go to the file only. Each message is one line: control characters in it are
- * escaped (printable.h). */
+ * Thread-safe; no thread waits for a reader (output.h). The file begins with the lines from before log_open(). Each
+ * message is one line: control characters in it are escaped (printable.h). */
 #pragma once
 
 #include "core/status.h"
 
-/* Sets the rank and host that messages name; with world 1 they name neither. host is copied. */
+/* The rank and host that messages name; with world 1 they name neither. host is copied. */
 void log_identity(int rank, int world, const char *host);
 
 /* Appends to `path` from now on (NULL: no file). Its folder must exist, else STATUS_CHECKPOINT. */
 enum status log_open(const char *path, struct error *err);
-/* Closes the file; waits for pending output, as output_drain() does. */
+/* Closes the file; drains (output.h). */
 void log_close(void);
 
 /* rank 0: stdout and file; other ranks: file only */
@@ -24,8 +23,7 @@ void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_line(const char *text);
 /* file only */
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* every rank: the final error, one line on stderr: "ztrain: error: [rank R on HOST: ]TEXT", and file. Waits until
- * they are written, as output_drain() does. */
+/* every rank: the final error, one line on stderr: "ztrain: error: [rank R on HOST: ]TEXT", and file. Drains. */
 void log_error(const struct error *err);
 /* The same unless the error is marked as printed; marks it. */
 void log_error_once(struct error *err);

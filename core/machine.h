@@ -1,51 +1,46 @@
 /* machine.h: the memory and the CPUs that this process may use: those of the machine, within the limits of the
- * process's control groups (version 1 or 2, each from the process's own group up to the root).
- *
- * Each call reads /proc and /sys again; any thread. Without a readable file the machine counts as unlimited. */
+ * process's control groups (version 1 or 2, from its own group up to the root). Each call reads /proc and /sys again;
+ * any thread. What cannot be read counts as unlimited. */
 #pragma once
 
 #include "core/status.h"
 
 #include <stdint.h>
 
-/* STATUS_DEVICE: /proc is not mounted. Without it no rank could be executed, another run that lives in the folder would
- * count as gone, and memory and limits would be unknown. */
+/* STATUS_DEVICE: /proc is not mounted; ranks, locks and limits need it. */
 enum status machine_check_proc(struct error *err);
 
 /* Bytes; UINT64_MAX: unknown, or no limit. */
 struct machine_memory {
     uint64_t total;     /* of the machine */
-    uint64_t available; /* the bytes that can be touched without a kill for it: the least of the machine's MemAvailable
-                         * and of what each control group leaves, where page cache that can be dropped counts as free */
+    uint64_t available; /* the least of the machine's MemAvailable and of what each control group leaves, where page
+                         * cache that can be dropped counts as free */
     uint64_t limit;     /* the smallest memory limit of a control group */
     uint64_t swap;      /* of the machine, in use or not */
     uint64_t huge_page_count; /* reserved huge pages, of the default size */
 };
 
-/* root: "" on a real machine; a test's folder that holds its own /proc and /sys. */
+/* root, here and below: ""; a test's folder that holds its own /proc and /sys. */
 void machine_memory(const char *root, struct machine_memory *memory);
 
-/* How many processes of this process's control group the kernel has killed so far because memory was lacking, of the
- * group or of the machine; 0: none, or the group does not count them. root: as above. */
+/* Processes of this process's control group that the kernel has killed for memory; 0: none, or they are not counted. */
 uint64_t machine_memory_kills(const char *root);
 
-/* The bytes that this process may still map or allocate under its own limits (setrlimit, ulimit -v and -d); UINT64_MAX:
- * there is none. */
+/* The bytes that this process may still map or allocate under ulimit -v and -d; UINT64_MAX: no limit. */
 uint64_t machine_process_room(void);
 
 /* Bytes of this process in memory; 0: unknown. */
 int64_t machine_resident_bytes(void);
 
-/* The state of a process as in proc(5): 'T' if it is stopped or traced, 'X' if it has ended or /proc does not show it,
- * '?' if that cannot be read. *began: its start in clock ticks since the boot, as pids are reused; 0: /proc does not
- * show it. */
+/* The state of a process as in proc(5): 'T' stopped or traced, 'X' ended or not in /proc, '?' unknown. *began: its
+ * start in clock ticks since the boot, as pids are reused; 0: not in /proc. */
 char machine_process(int64_t pid, int64_t *began);
 
 /* The cores that the affinity mask allows; at least 1. */
 int machine_cores(void);
 
-/* The cores that are online, whether this process may use them or not; at least 1. */
+/* The cores that are online; at least 1. */
 int machine_cores_online(void);
 
-/* The CPU time that the control groups allow, in cores (1.5: a core and a half); 0: no limit. root: as above. */
+/* The CPU time that the control groups allow, in cores (1.5: a core and a half); 0: no limit. */
 double machine_cpu_quota(const char *root);

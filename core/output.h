@@ -1,19 +1,18 @@
 /* output.h: writes text to stdout, stderr and the log file without keeping a step waiting.
  *
- * The reader of stdout may pause (ctrl-S, a pager, a hung tee, a stopped srun), and a log file may be on a slow file
- * system. So each destination has a queue of fixed size and a thread that writes its contents; only that thread ever
- * waits. Lines that do not fit are dropped and counted, and when the reader is back, one line gives the number of
- * missing lines. The order of lines within a destination is kept; stdout and stderr share a queue if they are the same
- * file. The descriptors keep their flags, because they are shared with the process that started this one.
+ * The reader of stdout may pause (ctrl-S, a pager, a stopped srun), and the log's file system may be slow. So each
+ * destination has a queue of fixed size and a thread, which alone waits. Lines that do not fit are dropped and counted;
+ * later one line gives their number. stdout and stderr share a queue if they are the same file. The descriptors keep
+ * their flags, because the process that started this one shares them.
  *
  *     output_put() -> | record | record | …            | reserve    | -> thread -> write()
  *                       OUTPUT_BYTES                     final error
  *
- * A record is written by one write(), so that lines of several processes on one pipe do not mix. An error of write()
- * (a closed pipe, a full disk) loses only that record, as it does without a queue.
+ * A record is one write(), so that lines of several processes on one pipe do not mix. An error of write() (a closed
+ * pipe, a full disk) loses that record.
  *
- * Until output_start() output_put() writes at once and may wait, as any program does. Any thread may call these
- * functions; a process that has started the threads must not fork any more. */
+ * Until output_start() output_put() writes at once and may wait. Any thread may call these functions; a process that
+ * has started the threads must not fork any more. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,14 +36,12 @@ enum {
 int output_start(void);
 
 /* output_open() makes OUTLET_FILE write to fd and own it. Returns 0, or an errno, and then the caller still owns fd.
- * output_close() waits until everything is written, as long as output_drain() would, and closes the file, if there is
- * one. */
+ * output_close() drains, and closes the file if there is one. */
 int output_open(int fd);
 void output_close(void);
 
-/* Puts a text of at most OUTPUT_RECORD bytes into the queue. Without an open file, OUTLET_FILE drops it. */
+/* Puts a text of at most OUTPUT_RECORD bytes into the queue. OUTLET_FILE without a file drops it. */
 void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_kind kind);
 
-/* Waits until everything is written, and returns whether it is. All calls of a process together wait for two seconds at
- * most. */
+/* Waits until everything is written, for two seconds in all calls of a process together. Returns whether it is. */
 bool output_drain(void);

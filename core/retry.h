@@ -5,8 +5,7 @@
  *         status = read_it(…, err);
  *     while (retry_again(&retry, &status, err));
  *
- * Each attempt opens its file again, because a stale handle stays stale. The rank counts as alive while it waits.
- * Retries that all ranks make together are in cmd/save/background_save.h. */
+ * Each attempt opens its file again, because a stale handle stays stale. Beats while it waits. */
 #pragma once
 
 #include "core/status.h"
@@ -20,8 +19,8 @@ struct retry {
     double end, pause;    /* seconds_now(), seconds; 0 before the first failure */
 };
 
-/* Called after an attempt to read. Returns false if the attempt succeeded, if *err is not a failure to read
- * (error_is_unreadable()), or if the limit has passed, with one attempt at its end. Else waits, longer each time and up
- * to five seconds, with a warning the first time, and returns true. If the process is asked to stop meanwhile, returns
- * false with STATUS_REQUEUE in *status and err. */
+/* Called after an attempt to read. Returns false if it succeeded, if *err is not a failure to read
+ * (error_is_unreadable()), or if the limit has passed, with one attempt at its end. Else waits, longer each time, up to
+ * five seconds, with a warning the first time, and returns true. Asked to stop meanwhile: false, with STATUS_REQUEUE in
+ * *status and err. */
 bool retry_again(struct retry *retry, enum status *status, struct error *err);

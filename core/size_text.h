@@ -9,12 +9,12 @@
     "a number and KiB, MiB, GiB or TiB (powers of 1024) or KB, MB, GB or TB (powers of 1000), or a number of bytes"
 
 /* Parses a size of at least one byte and less than 2^63; a blank may precede the unit, and a fraction of a byte is
- * dropped. Units are written as above: "Mb" would be megabits, and "M" alone is ambiguous. */
+ * dropped. */
 bool size_parse(const char *text, int64_t *bytes);
 
 /* Writes the shortest text that size_parse() reads as exactly these bytes, and returns `text`. */
 enum { SIZE_TEXT_MAX = 32 };
 const char *size_format(int64_t bytes, char text[SIZE_TEXT_MAX]);
 
-/* Writes the bytes in the largest binary unit below them with one decimal, "79.6 GiB", and returns `text`. */
+/* The same in the largest binary unit below them with one decimal, "79.6 GiB". */
 const char *size_round(int64_t bytes, char text[SIZE_TEXT_MAX]);

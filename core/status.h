@@ -1,13 +1,11 @@
-/* status.h: how a function reports an error.
- *
- * Every function that can fail returns `enum status` and, where it takes a `struct error *`, leaves a message there.
- * The values are the process's exit codes (only cmd/ exits). Three severities:
+/* status.h: how a function reports an error: it returns `enum status`, whose values are the exit codes, and leaves a
+ * message in its `struct error *`. Three severities:
  *   bug      ASSERT(): a mistake in ztrain; prints file and line, exits 70 at once
  *   fatal    a status other than STATUS_OK with a message: the user's input, the machine, a peer
  *   warning  log_warn(): the run continues
  *
  * A message names the object, what was expected, and the next step: "cannot open 'x': No such file; hint: …".
- * Lower case, no full stop, no rank (cmd/ adds rank and host when it prints the final error). */
+ * Lower case, no full stop, no rank (the log adds rank and host). */
 #pragma once
 
 #include <stdbool.h>
@@ -31,8 +29,7 @@ enum status {
     STATUS_INTERRUPTED = 130 /* a second SIGINT: ended at once, without a checkpoint */
 };
 
-/* What befell the rank that an error is about. The numbers are in messages between nodes, and the names in flight
- * records: new ones come at the end. */
+/* What befell the rank that an error is about. Numbers and names leave the process: new ones come at the end. */
 enum failure {
     FAILURE_NONE,        /* nothing that is known */
     FAILURE_ERROR,       /* it ended by an error of its own */
@@ -57,46 +54,41 @@ struct error {
     char text[2048]; /* "what is wrong" or "what is wrong; hint: what to do" */
 };
 
-/* Sets code and message (printf style) and returns code, so that a failure is one line: return error_set(err, …).
- * A message too long for the buffer is cut. err may be NULL. */
+/* These return err's code; err may be NULL (error_set(), error_system(): `code`; the others: STATUS_BUG). */
+
+/* Sets code and message: return error_set(err, …). A message too long for the buffer is cut. */
 enum status error_set(struct error *err, enum status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Appends "; hint: …" to a message (once). Returns err's code. err may be NULL (then STATUS_BUG). */
+/* Appends "; hint: …" to a message, once. */
 enum status error_hint(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "CONTEXT: " in front of a message. Returns err's code. */
+/* Puts "CONTEXT: " in front of a message. */
 enum status error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same for a system call that failed with `reason` (an errno): "…: No space left on device". */
+/* error_set() for a system call that failed with `reason` (an errno): "…: No space left on device". */
 enum status error_system(struct error *err, enum status code, int reason, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Stores the errno of a system call as the cause; called after error_set(). Returns err's code. err may be NULL (then
- * STATUS_BUG). */
+/* Sets the cause, an errno, after error_set(). */
 enum status error_cause(struct error *err, int reason);
 
-/* Says whom the text is about, after error_set(), which sets -1 and FAILURE_NONE. Returns err's code. err may be NULL
- * (then STATUS_BUG). */
+/* Says whom the text is about, after error_set(), which sets -1 and FAILURE_NONE. */
 enum status error_blame(struct error *err, int rank, enum failure failure);
 
-/* One word: "died", "silent", …; "none". Numbers that are none of the enum: NULL. */
+/* "died", "silent", …; NULL for numbers that are none of the enum. */
 const char *failure_name(int failure);
 
-/* Marks a message as printed: by this process, or by another process for this one. Returns err's code. err may be NULL
- * (then STATUS_BUG). */
+/* Marks a message as printed, by this process or by another one for it. */
 enum status error_mark_printed(struct error *err);
 
-/* Whether the same call may succeed later: the disk is full for a while, a file server is unreachable, a ticket has
- * expired, a file system is read-only until it has been repaired. */
+/* Whether the same call may succeed later: a full disk, a file server that is down, an expired ticket. */
 bool error_is_transient(const struct error *err);
 
-/* Whether a file exists but could not be read (EIO, ESTALE, EACCES, …), so that nothing is known about its bytes. This
- * is not damage; a file that is absent, is not a regular file, or has wrong bytes is damaged. err may
- * be NULL (then false). */
+/* Whether a file exists but could not be read (EIO, ESTALE, EACCES, …), which is not damage. err NULL: false. */
 bool error_is_unreadable(const struct error *err);
 
-/* One word for an exit code, for logs and documentation ("usage", "data", …); "unknown" for others. */
+/* "usage", "data", …; "unknown" for numbers that are no exit code. */
 const char *status_name(enum status code);
 
 /* Prints a bug report with file and line and exits 70. Never returns. */
@@ -114,8 +106,8 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
             return try_status_;                 \
     } while (0)
 
-/* Both need a local `enum status status`, and set it. Unless the expression is STATUS_OK, TRY_GOTO jumps to `fail:`,
- * which only failures reach, and TRY_END to `end:`, the cleanup that success and failure share. */
+/* Both set a local `enum status status`. Unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, which only failures reach,
+ * and TRY_END to `end:`, the cleanup that success and failure share. */
 #define TRY_GOTO(expression)     \
     do {                         \
         status = (expression);   \

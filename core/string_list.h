@@ -1,4 +1,4 @@
-/* string_list.h: a list that owns its strings. {0} is the empty list; without memory the process ends (memory.h). */
+/* string_list.h: a list that owns its strings. {0} is the empty list. */
 #pragma once
 
 #ifdef __cplusplus
@@ -10,10 +10,7 @@ struct string_list {
     char **items; /* the array and each string are owned */
 };
 
-/* Appends a copy of `text`. */
-void string_list_add(struct string_list *list, const char *text);
-
-/* Frees the strings; the list is empty then. */
+void string_list_add(struct string_list *list, const char *text); /* a copy */
 void string_list_release(struct string_list *list);
 
 #ifdef __cplusplus

@@ -31,7 +31,7 @@ ALLOCATIONS = {
     "ckpt/huggingface/safetensors.c": (1, "a header whose size a file gives"),
     "cmd/engine/memory_plan.c": (1, "the arena in host memory"),
     "cmd/sample.c": (2, "a unit's parameters"),
-    "core/data/first_fit.c": (5, "tables of all documents"),
+    "core/data/document_fit.c": (5, "tables of all documents"),
     "core/data/label_set.c": (2, "tables of all documents"),
     "core/data/token_stream.c": (3, "batches of tokens"),
     "core/memory.c": (3, "core/memory.h itself"),

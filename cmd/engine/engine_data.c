@@ -1,6 +1,6 @@
 /* engine_data.c: the data of a run, compared with its spec and its model. See engine.h. */
 #include "cmd/engine/engine.h"
-#include "core/data/cut_count.h"
+#include "core/data/document_fit.h"
 #include "core/log.h"
 #include "core/printable.h"
 
@@ -46,7 +46,7 @@ static enum status check_source(const struct run_spec *spec, const struct train_
                 shard, spec->data.train.items[i], name);
         if (!sources->labels[i])
             continue;
-        const json_t *names = label_set_names(sources->labels[i]), *others = label_set_names(sources->labels[index]);
+        const json_t *names = sources->labels[i]->names, *others = sources->labels[index]->names;
         if (names && others ? !json_equal(names, others) : names != others)
             return error_set(err, STATUS_DATA,
                              "the sources of data.train name their labels differently: '%s' is not like '%s'; hint: "
@@ -117,7 +117,7 @@ enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, st
     enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
     *labels = 0;
     for (int i = 0; status == STATUS_OK && i < sources.count; i++) {
-        const int64_t its = label_set_classes(sources.labels[i]);
+        const int64_t its = sources.labels[i]->classes;
         *labels = its > *labels ? its : *labels;
     }
     train_sources_release(&sources);
@@ -309,13 +309,13 @@ static enum status check_masks(const struct engine *t, struct error *err)
 
 static enum status check_labels(const struct engine *t, const struct label_set *labels, struct error *err)
 {
-    int64_t document, length = label_set_longest(labels, &document), classes = label_set_classes(labels);
+    const int64_t length = labels->longest, classes = labels->classes;
     if (classes > t->desc.num_labels)
         return error_set(err, STATUS_DATA,
                          "the data have %" PRId64 " labels, the model has %" PRId64
                          "; hint: set model.num_labels to %" PRId64 ", or check --label of scripts/tokenize.py",
                          classes, t->desc.num_labels, classes);
-    if (t->desc.num_types == 1 && label_set_pairs(labels) > 0)
+    if (t->desc.num_types == 1 && labels->pairs > 0)
         return error_set(err, STATUS_DATA,
                          "the data hold pairs of texts, but the model has one token type (type_vocab_size 1); hint: "
                          "remove PREFIX.types, so that all tokens are of type 0");
@@ -324,7 +324,7 @@ static enum status check_labels(const struct engine *t, const struct label_set *
                          "document %" PRId64 " of the data has %" PRId64 " tokens, more than data.seq_length %" PRId64
                          "; hint: scripts/tokenize.py --max-length %" PRId64
                          " cuts texts and keeps their special tokens",
-                         document, length, t->spec->data.seq_length, t->spec->data.seq_length);
+                         labels->longest_document, length, t->spec->data.seq_length, t->spec->data.seq_length);
     return STATUS_OK;
 }
 
@@ -332,8 +332,8 @@ static enum status check_labels(const struct engine *t, const struct label_set *
 static enum status take_labels(struct engine *t, const struct label_set *labels, struct error *err)
 {
     TRY(check_labels(t, labels, err));
-    if (label_set_names(labels))
-        TRY(model_desc_name_labels(&t->desc, label_set_names(labels), err));
+    if (labels->names)
+        TRY(model_desc_name_labels(&t->desc, labels->names, err));
     return STATUS_OK;
 }
 

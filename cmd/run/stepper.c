@@ -3,7 +3,7 @@
 #include "cmd/run/trace_file.h"
 #include "comm/zero/zero_check.h"
 #include "core/clock.h"
-#include "core/data/batch_copy.h"
+#include "core/data/token_stream.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/memory.h"

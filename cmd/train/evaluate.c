@@ -26,7 +26,7 @@ static double read_loss_sum(struct engine *t)
 struct evaluation {
     double *sums;   /* owned (num_sums): loss, targets, then the counts */
     int num_sums;   /* 2 of a language model, 2 + CLASS_COUNT_ROWS · classes of a classifier */
-    double *counts; /* (CLASS_COUNT_ROWS, classes) of class_scores.h, in sums; NULL: a language model */
+    double *counts; /* (CLASS_COUNT_ROWS, classes) of eval_metric.h, in sums; NULL: a language model */
     float *logits;  /* owned (max_seqs, classes) of a batch; NULL: a language model */
     int64_t classes;
     int64_t first_sample; /* those before it were counted before a stop broke the evaluation off */

@@ -25,7 +25,7 @@
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"
 #include "core/clock.h"
-#include "core/data/step_samples.h"
+#include "core/data/token_stream.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/machine.h"
@@ -222,7 +222,7 @@ static enum status report_spike(struct run *run, const struct step_metrics *m, s
     const size_t count = (size_t)t->train_config.batch_size;
     int64_t *samples = memory_alloc(count * sizeof *samples);
     int *sources = memory_alloc(count * sizeof *sources);
-    step_samples(&t->train_config, m->step, samples, sources);
+    token_stream_step_samples(&t->train_config, m->step, samples, sources);
     const struct spike_metrics spike = {.of = m,
                                         .mean = run->position.mean_loss.steps ? mean : NAN,
                                         .factor = run->spec->train.spike_factor,

@@ -13,14 +13,6 @@
 
 enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };
 
-struct label_set {
-    int64_t documents;
-    int32_t *labels;     /* own (documents) */
-    int32_t *first_text; /* own (documents) tokens before the first one of type 1 */
-    json_t *names;       /* own, or NULL */
-    int64_t classes, longest, longest_document, pairs;
-};
-
 /* One shard while it is read. */
 struct shard_labels {
     const char *prefix; /* the path of the .bin, or without its end */
@@ -267,39 +259,6 @@ void label_set_close(struct label_set *set)
     free(set->labels);
     free(set->first_text);
     free(set);
-}
-
-int32_t label_set_label(const struct label_set *set, int64_t document)
-{
-    ASSERT(document >= 0 && document < set->documents);
-    return set->labels[document];
-}
-
-int64_t label_set_first_text(const struct label_set *set, int64_t document)
-{
-    ASSERT(document >= 0 && document < set->documents);
-    return set->first_text[document];
-}
-
-int64_t label_set_pairs(const struct label_set *set)
-{
-    return set->pairs;
-}
-
-int64_t label_set_classes(const struct label_set *set)
-{
-    return set->classes;
-}
-
-const json_t *label_set_names(const struct label_set *set)
-{
-    return set->names;
-}
-
-int64_t label_set_longest(const struct label_set *set, int64_t *document)
-{
-    *document = set->longest_document;
-    return set->longest;
 }
 
 uint64_t label_set_fingerprint(const struct label_set *set, uint64_t before)

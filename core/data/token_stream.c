@@ -35,7 +35,7 @@ struct slot {
 
 /* What a mixture adds to a stream; used by the thread only. */
 struct mixing {
-    struct mixture_cursor begin, next;             /* the first sample of stream->step; the next sample to take */
+    struct interleave_cursor begin, next;          /* the first sample of stream->step; the next sample to take */
     int64_t samples[INTERLEAVE_SOURCES];           /* of stream->step: source_samples of struct batch */
     int64_t targets[INTERLEAVE_SOURCES];           /* the same: source_targets */
     int64_t counts[SLOTS][2 * INTERLEAVE_SOURCES]; /* the slots' */
@@ -123,6 +123,37 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
     return token_stream_samples(config) / config->batch_size;
 }
 
+/* The sample at a place of an epoch; without a mixture. */
+static int64_t sample_at(const struct token_stream_config *config, int64_t samples, int64_t place, int64_t epoch)
+{
+    if (!config->shuffle)
+        return place;
+    return (int64_t)permute_index((uint64_t)place, (uint64_t)samples, config->seed, (uint64_t)epoch);
+}
+
+static void samples_of_mixture(const struct token_stream_config *config, int64_t step, int64_t *samples, int *sources)
+{
+    struct interleave_cursor at;
+    interleave_begin(&at, &config->mixture->order);
+    interleave_seek(&at, (step - 1) * config->batch_size);
+    for (int64_t i = 0; i < config->batch_size; i++)
+        sources[i] = mixture_next(config->mixture, &at, &samples[i]);
+}
+
+void token_stream_step_samples(const struct token_stream_config *config, int64_t step, int64_t *samples, int *sources)
+{
+    if (config->mixture) {
+        samples_of_mixture(config, step, samples, sources);
+        return;
+    }
+    const int64_t steps = token_stream_steps_per_epoch(config), all = token_stream_samples(config);
+    const int64_t epoch = 1 + (step - 1) / steps, first = (step - 1) % steps * config->batch_size;
+    for (int64_t i = 0; i < config->batch_size; i++) {
+        samples[i] = sample_at(config, all, first + i, epoch);
+        sources[i] = 0;
+    }
+}
+
 /* ---- filling a batch (the thread) ---------------------------------------- */
 
 /* Ends the sequence of the `length` tokens that were put after those of the batch. */
@@ -167,7 +198,9 @@ static int64_t labelled_token(const struct token_stream *stream, int64_t length)
 static void add_document(const struct token_stream *stream, struct slot *slot, int64_t number, int64_t length)
 {
     struct batch *batch = &slot->batch;
-    int64_t start = batch->num_tokens, first_text = label_set_first_text(stream->reader.source->labels, number);
+    const struct label_set *labels = stream->reader.source->labels;
+    int64_t start = batch->num_tokens, first_text = labels->first_text[number];
+    ASSERT(number >= 0 && number < labels->documents);
     for (int64_t i = 0; i < length; i++) {
         slot->tokens[start + i] = stream->reader.tokens[i];
         slot->targets[start + i] = -1;
@@ -175,7 +208,7 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
         slot->numbers[start + i] = slot->first_number + (uint64_t)i;
         slot->types[start + i] = i >= first_text;
     }
-    slot->targets[start + labelled_token(stream, length)] = label_set_label(stream->reader.source->labels, number);
+    slot->targets[start + labelled_token(stream, length)] = labels->labels[number];
     batch->num_targets++;
     end_sequence(slot, length);
 }
@@ -205,12 +238,11 @@ static int64_t training_sample(struct token_stream *stream, int64_t ordinal, int
     const struct token_stream_config *config = &stream->config;
     if (stream->mixing) {
         int64_t sample;
-        stream->reader.source = &config->mixture->sources[mixture_next(&stream->mixing->next, &sample)];
+        stream->reader.source =
+            &config->mixture->sources[mixture_next(config->mixture, &stream->mixing->next, &sample)];
         return sample;
     }
-    if (!config->shuffle)
-        return ordinal;
-    return (int64_t)permute_index((uint64_t)ordinal, (uint64_t)stream->samples, config->seed, (uint64_t)epoch);
+    return sample_at(config, stream->samples, ordinal, epoch);
 }
 
 /* The next sample of a mixture is the one at `place` of stream->step. */
@@ -218,11 +250,11 @@ static void mix_from(struct token_stream *stream, int64_t place)
 {
     struct mixing *mixing = stream->mixing;
     const int64_t first = (stream->step - 1) * stream->config.batch_size;
-    if (mixing->next.at.place == first + place) /* after the micro-batch before this one */
+    if (mixing->next.place == first + place) /* after the micro-batch before this one */
         return;
-    mixture_seek(&mixing->begin, first);
+    interleave_seek(&mixing->begin, first);
     mixing->next = mixing->begin;
-    mixture_seek(&mixing->next, first + place);
+    interleave_seek(&mixing->next, first + place);
 }
 
 /* Adds the sequences of the sample that was read last. */
@@ -268,7 +300,7 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     for (int64_t i = 0; i < config->batch_size && !stream->stop; i++)
         TRY(sum_sample(stream, training_sample(stream, first_ordinal + i, epoch), err));
     if (mixing)
-        memcpy(mixing->samples, mixing->next.at.taken, sizeof mixing->samples);
+        memcpy(mixing->samples, mixing->next.taken, sizeof mixing->samples);
     return STATUS_OK;
 }
 
@@ -429,7 +461,7 @@ static bool has_mask(const struct token_stream_config *config)
 static void begin_mixing(struct token_stream *stream)
 {
     struct mixing *mixing = stream->mixing = memory_zeroed(1, sizeof *mixing);
-    mixture_begin(&mixing->begin, stream->config.mixture);
+    interleave_begin(&mixing->begin, &stream->config.mixture->order);
     mixing->next = mixing->begin;
     for (int i = 0; i < SLOTS; i++) {
         stream->slots[i].samples = mixing->counts[i];
@@ -576,4 +608,34 @@ void token_stream_close(struct token_stream *stream)
     free(stream->reader.mask);
     free(stream->mixing);
     free(stream);
+}
+
+/* ---- copies -------------------------------------------------------------- */
+
+/* Copies an array of the batch to *place, which moves on. Returns the copy; NULL of NULL. */
+static const void *copy_array(char **place, const void *array, size_t bytes)
+{
+    char *copy = *place;
+    if (!array)
+        return NULL;
+    memcpy(copy, array, bytes);
+    *place += bytes;
+    return copy;
+}
+
+struct batch *batch_copy(const struct batch *batch)
+{
+    const size_t tokens = (size_t)batch->num_tokens, starts = (size_t)batch->num_seqs + 1;
+    const size_t bytes = tokens * (sizeof(uint64_t) + 4 * sizeof(int32_t)) + starts * sizeof(int32_t);
+    struct batch *copy = memory_alloc(sizeof *copy + bytes);
+    char *place = (char *)(copy + 1);
+    *copy = *batch;
+    copy->numbers = copy_array(&place, batch->numbers, tokens * sizeof *batch->numbers); /* first: its alignment */
+    copy->tokens = copy_array(&place, batch->tokens, tokens * sizeof *batch->tokens);
+    copy->targets = copy_array(&place, batch->targets, tokens * sizeof *batch->targets);
+    copy->positions = copy_array(&place, batch->positions, tokens * sizeof *batch->positions);
+    copy->types = copy_array(&place, batch->types, tokens * sizeof *batch->types);
+    copy->seq_start = copy_array(&place, batch->seq_start, starts * sizeof *batch->seq_start);
+    copy->source_samples = copy->source_targets = NULL;
+    return copy;
 }

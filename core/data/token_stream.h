@@ -1,39 +1,31 @@
 /* token_stream.h: the samples of this rank in order, as micro-batches that a prefetching thread builds.
  *
  * Sample i, packed: tokens i·T … i·T+T of the stream (T inputs, the same shifted by one as targets). packing false:
- * sample i is document i, its first L = min(length, T) tokens: inputs are tokens 1 … L-1, targets tokens 2 … L (token L
- * has no target and nothing attends to it, so it is not computed; a document with L < 2 gives no sequence).
- * Order: step k = 1, 2, … of an epoch takes samples perm[(k-1)·B … k·B-1], B = train_batch_size, perm a
- * keyed permutation of the epoch's samples (seed, epoch), identity without shuffle; rank r of N takes the r-th equal
- * part, micro-batch by micro-batch. So the order never depends on the world size, and the position is (epoch, step in
- * the epoch), which follows from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
+ * sample i is document i, its first L = min(length, T) tokens: inputs 1 … L-1, targets 2 … L (L < 2: no sequence).
+ * Order: step k = 1, 2, … of an epoch takes samples perm[(k-1)·B … k·B-1], B = train_batch_size, perm a keyed
+ * permutation of the epoch's samples (seed, epoch), identity without shuffle; rank r of N takes the r-th equal part,
+ * micro-batch by micro-batch. So the order does not depend on the world size, and the position is the global step. An
+ * epoch is floor(samples / B) steps.
  *
- * A mixture (mixture.h) has taken (k-1)·B samples before global step k. Its epochs are floor(epoch_samples / B) steps,
- * and the passes over its sources continue from one epoch to the next, so that no sample is left out.
+ * A mixture (mixture.h) has taken (k-1)·B samples before global step k. Its epochs are floor(epoch_samples / B) steps.
  *
- * With document_mask a sample is one sequence for each of its documents, so that attention stays within documents and
- * positions begin anew. The last token of a document has no target then and is not computed. Evaluation, packed, has
- * one more sample for the tokens after the last whole one, so that every target counts once.
+ * With document_mask each document of a sample is a sequence of its own, with positions from 0 and no target for its
+ * last token. Evaluation, packed, has one more sample for the tokens after the last whole one: every target counts
+ * once.
  *
- * If the token set has a loss mask, target i+1 of a sample is -1 where the mask of its token is 0. It does not count in
- * num_targets and step_targets; the inputs stay.
+ * With a loss mask, target i+1 of a sample is -1 where the mask of its token is 0, and counts in no sum.
  *
- * A micro-batch is a row of sequences without padding between them (M tokens in all):
+ * With classification sample i is document i, whole: its L <= T tokens are inputs, and one has the document's label as
+ * its target. A longer document is STATUS_DATA.
+ *
+ * A micro-batch is a row of sequences without padding between them (M tokens in all). packing false: filler, one last
+ * sequence of token 0 without targets, rounds M up to token_multiple.
  *
  *     tokens     | sequence 0 ......... | sequence 1 ... | sequence 2 ............. | filler |
- *     seq_start  0                      s1               s2                         s3       s4
- *
- * With classification sample i is document i, whole: all its L <= T tokens are inputs, and one of them has the
- * document's label as its target, the others have none. A longer document is STATUS_DATA.
- *
- * packing false: sequences have L-1 tokens (with classification L), and filler (one last sequence of token 0 without
- * targets) rounds M up to token_multiple. Packed: every sequence has T tokens. */
+ *     seq_start  0                      s1               s2                         s3       s4 */
 #pragma once
 
-#include "core/data/first_fit.h"
-#include "core/data/label_set.h"
 #include "core/data/mixture.h"
-#include "core/data/token_set.h"
 
 struct token_stream_config {
     const struct mixture *mixture;  /* borrowed; training: takes the place of set, labels and fit; may be NULL */
@@ -45,58 +37,52 @@ struct token_stream_config {
     int64_t seq_length;             /* T */
     int64_t vocab_size;             /* ids are checked against it as they are read */
     bool shuffle, packing;
-    bool document_mask;          /* each document of a sample is a sequence of its own, see above */
-    const struct first_fit *fit; /* borrowed; packing false: sample i is the documents of its sample i, one after the
-                                  * other, instead of document i; may be NULL */
+    bool document_mask;          /* each document of a sample is a sequence */
+    const struct first_fit *fit; /* borrowed; packing false: its samples instead of documents; may be NULL */
     uint64_t seed;
     int rank, world;
     int64_t batch_size;       /* B, global */
     int64_t micro_batch_size; /* sequences of one micro-batch of one rank; B = micro × accumulation × world */
-    int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler); at most T: filler is no longer
-                               * than a sequence may be */
-    int64_t max_samples;      /* evaluation: the largest number of samples in all, 0: no limit; the last batch may be
-                               * partial; training: must be 0, whole batches only */
-    int64_t first_sample; /* evaluation: the pass begins with this sample; the number of samples in all: it is over */
-    bool evaluation;      /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all the
-                           * same number of them, some possibly with fewer or no sequences (num_tokens 0) */
+    int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler); at most T */
+    int64_t max_samples;      /* evaluation: the most samples in all, 0: no limit; training: 0 */
+    int64_t first_sample;     /* evaluation: the pass begins with this sample; all samples: it is over */
+    bool evaluation;          /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all
+                               * the same number of them, some possibly with fewer or no sequences (num_tokens 0) */
 };
 
 struct batch {
-    int64_t step;             /* training: global step from 1; evaluation: 1 */
-    int64_t epoch;            /* from 1 */
-    int64_t micro;            /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
-    bool last_micro;          /* of the step or of the pass */
-    int32_t num_seqs;         /* sequences, filler included */
-    int32_t max_seq;          /* length of the longest sequence */
-    int64_t num_tokens;       /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
-    int64_t num_targets;      /* targets >= 0 here */
-    int64_t step_targets;     /* training: of the global batch (all ranks and micro-batches): the divisor of a mean; 0
-                               * possible with a loss mask and with short documents */
-    int64_t step_tokens;      /* training: tokens of the whole global batch without filler: B·T packed, else the sum of
-                               * min(length, T) of its documents */
-    const int32_t *tokens;    /* (M) */
-    const int32_t *targets;   /* (M), -1: none */
+    int64_t step;           /* training: global step from 1; evaluation: 1 */
+    int64_t epoch;          /* from 1 */
+    int64_t micro;          /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
+    bool last_micro;        /* of the step or of the pass */
+    int32_t num_seqs;       /* sequences, filler included */
+    int32_t max_seq;        /* length of the longest sequence */
+    int64_t num_tokens;     /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
+    int64_t num_targets;    /* targets >= 0 here */
+    int64_t step_targets;   /* training: of the global batch, the divisor of a mean; may be 0 */
+    int64_t step_tokens;    /* training: of the global batch without filler: B·T packed, else the sum of min(length, T)
+                             * of its documents */
+    const int32_t *tokens;  /* (M) */
+    const int32_t *targets; /* (M), -1: none */
     const int32_t *positions; /* (M) position in its sequence */
     const uint64_t *numbers;  /* (M) training: of the tokens, unique in the run and the same at any world size and micro
                                * batch: ((step - 1) · B + place of the sample in the step) · T + place in the sample */
     const int32_t *types;     /* (M) classification: 1 in the second text of a pair, else 0; otherwise NULL */
     const int32_t *seq_start; /* (num_seqs + 1) */
 
-    /* A mixture (else NULL), (sources): samples since the start of the run, this step's included; targets that count in
-     * this step. Both of the global batch. */
+    /* A mixture (else NULL), (sources), of the global batch: samples since the start of the run, with this step's;
+     * targets that count in this step. */
     const int64_t *source_samples, *source_targets;
 };
 
 struct token_stream;
 
-/* The largest M and num_seqs that a stream with this configuration can produce with any data (for the memory plan;
- * config->set is not used). */
+/* The largest M and num_seqs of a stream with this configuration and any data (config->set is not used). */
 void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs);
 
-/* Starts the prefetching thread at global step `first_step` (1: the beginning; evaluation: always 1), in constant time
- * (of a mixture: in that of mixture_seek(), and in the thread).
- * STATUS_DATA: there are too few samples for one global batch (evaluation: none). STATUS_USAGE: a micro-batch has 2^31
- * tokens or more, or packing is false and T < 2. */
+/* Starts the prefetching thread at global step `first_step` (from 1; evaluation: 1), in constant time.
+ * STATUS_DATA: fewer samples than one global batch (evaluation: none). STATUS_USAGE: a micro-batch has 2^31 tokens or
+ * more, or packing is false and T < 2. */
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err);
 
@@ -106,6 +92,9 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
 
 void token_stream_close(struct token_stream *stream);
 
+/* A copy of a micro-batch in one piece of memory, for free(). It has no counts of a mixture's sources. */
+struct batch *batch_copy(const struct batch *batch);
+
 /* Samples of the set as the configuration packs it; of a mixture's epoch. */
 int64_t token_stream_samples(const struct token_stream_config *config);
 
@@ -114,3 +103,7 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config);
 
 /* Samples of one source, packed as the configuration says. */
 int64_t token_source_samples(const struct token_stream_config *config, const struct token_source *source);
+
+/* The numbers, from 0, of the samples of global step `step` over all ranks, without reading data. config: of a training
+ * stream; rank and world have no effect. samples: (batch_size). sources: (batch_size), 0 without a mixture. */
+void token_stream_step_samples(const struct token_stream_config *config, int64_t step, int64_t *samples, int *sources);

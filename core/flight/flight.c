@@ -76,7 +76,7 @@ uint64_t flight_check(const uint64_t words[FLIGHT_ENTRY_WORDS])
     return hash;
 }
 
-/* An entry from `start` to `end` (0: it is open). Returns its number. */
+/* end 0: it is open. Returns the entry's number. */
 static uint64_t record(struct flight_ring *ring, enum flight_kind kind, int unit, int64_t bytes, int64_t number,
                        int64_t start, int64_t end)
 {

@@ -3,13 +3,10 @@
  *     flight_begin() … flight_end()     a piece of work from when to when: a unit's forward pass, a collective, a wait
  *     flight_phase(), flight_step()     what the rank is in as a whole: one of the first kinds, and its step
  *
- * An entry costs two readings of the clock and a dozen stores. Nothing is allocated and nobody is waited for, so any
- * thread may record at any time, and a thread that stands still leaves its open entry in the ring. The ring lies in
- * memory that outlives the process where other ranks of the node hold it as well (comm/control/control.h): what a rank
- * did before SIGKILL can still be read. All of it is relaxed atomic words; a reader that races with a writer finds an
- * entry whose check does not fit, and leaves it out.
- *
- * Until flight_use() nothing is recorded. flight_file.h has the format on disk. */
+ * An entry costs two readings of the clock and a dozen stores; any thread may record, and one that stands still leaves
+ * its open entry in the ring. The ring lies in memory that outlives the process where other ranks of the node hold it
+ * too (comm/control/control.h): what a rank did before SIGKILL can still be read. All of it is relaxed atomic words; a
+ * reader that races with a writer finds an entry whose check does not fit, and leaves it out. */
 #pragma once
 
 #include <stdatomic.h>
@@ -43,18 +40,12 @@ enum flight_kind {
     FLIGHT_KIND_COUNT
 };
 const char *flight_kind_name(enum flight_kind kind); /* "reduce-scatter"; of numbers that are no kind: "?" */
-static inline bool flight_is_data_op(int kind)
-{
-    return kind == FLIGHT_ALL_GATHER || kind == FLIGHT_REDUCE_SCATTER;
-}
-static inline bool flight_is_control_op(int kind)
-{
-    return kind >= FLIGHT_BARRIER && kind <= FLIGHT_BROADCAST;
-}
 /* 0: an operation of the data channel, 1: of the control channel, -1: another piece of work. */
 static inline int flight_channel(int kind)
 {
-    return flight_is_data_op(kind) ? 0 : flight_is_control_op(kind) ? 1 : -1;
+    if (kind == FLIGHT_ALL_GATHER || kind == FLIGHT_REDUCE_SCATTER)
+        return 0;
+    return kind >= FLIGHT_BARRIER && kind <= FLIGHT_BROADCAST ? 1 : -1;
 }
 
 enum { FLIGHT_ENTRIES = 2048, FLIGHT_ENTRY_WORDS = 8, FLIGHT_STEP_TIMES = 16 };
@@ -70,24 +61,23 @@ struct flight_ring {
 };
 enum { FLIGHT_RING_BYTES = sizeof(struct flight_ring) };
 
-/* Records in `ring` (zeroed; borrowed) from now on; NULL: nowhere. A ring in use must stay mapped. */
+/* Records in `ring` (zeroed; borrowed) from now on; NULL, and at the start: nowhere. A ring in use must stay mapped. */
 void flight_use(struct flight_ring *ring);
 extern _Atomic(struct flight_ring *) flight_ring_in_use;
 
-/* Begins a piece of work; returns its number for flight_end(), or 0 if nothing is recorded. unit: of the model, -1:
- * none; bytes: 0: none; number: of a collective, -1: none. */
+/* Begins a piece of work; returns its number for flight_end(); 0: nothing is recorded. unit: of the model, -1: none;
+ * number: of a collective, -1: none. */
 uint64_t flight_begin(enum flight_kind kind, int unit, int64_t bytes, int64_t number);
 void flight_end(uint64_t entry);
 
-/* What the rank begins now. The phase before it becomes an entry. */
-void flight_phase(enum flight_kind phase);
-/* Begins step `step`, in phase FLIGHT_STEP; a step right before it is timed. */
+void flight_phase(enum flight_kind phase); /* begins it; the phase before becomes an entry */
+/* Begins a step, in phase FLIGHT_STEP; a step right before it is timed. */
 void flight_step(int64_t step);
 void flight_micro(int64_t micro); /* from 1 */
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* A copy of a ring, word for word. */
+/* A copy of a ring. */
 struct flight_image {
     uint64_t next, phase, phase_since, step, micro, steps, step_times[FLIGHT_STEP_TIMES];
     uint64_t entries[FLIGHT_ENTRIES][FLIGHT_ENTRY_WORDS];
@@ -100,12 +90,9 @@ struct flight_entry {
     int64_t number, bytes, step;
     int kind, unit, micro; /* kind: of enum flight_kind, or one of a later version */
 };
-/* The check that belongs to the other words of an entry. */
-uint64_t flight_check(const uint64_t words[FLIGHT_ENTRY_WORDS]);
-/* Decodes the words of one slot; false if it is empty, torn or damaged. */
+uint64_t flight_check(const uint64_t words[FLIGHT_ENTRY_WORDS]); /* of the other words of an entry */
+/* Decodes a slot; false: it is empty, torn or damaged. */
 bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry *entry);
 
-/* Nanoseconds: the median time of the last steps; 0: fewer than three are timed. */
-int64_t flight_median_step(const struct flight_image *image);
-
-int64_t flight_clock(void); /* nanoseconds of the monotonic clock */
+int64_t flight_median_step(const struct flight_image *image); /* nanoseconds; 0: fewer than three are timed */
+int64_t flight_clock(void);                                   /* nanoseconds of the monotonic clock */

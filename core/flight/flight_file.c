@@ -26,7 +26,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the words of files ar
 
 /* ---- the head ------------------------------------------------------------ */
 
-/* text as the inside of a JSON string: what is not printable ASCII becomes '?', which keeps it valid UTF-8. */
+/* The inside of a JSON string: what is not printable ASCII becomes '?'. */
 static const char *quoted(const char *text, char *out, size_t size)
 {
     size_t n = 0;
@@ -39,7 +39,6 @@ static const char *quoted(const char *text, char *out, size_t size)
     return out;
 }
 
-/* The JSON of a head; the words of the image that belong to it are in it. */
 static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h, const struct flight_image *image)
 {
     char host[140], error[1600], waiting[400], tensor[280];
@@ -149,7 +148,6 @@ void flight_file_close(struct flight_file *file)
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* The JSON of a head, or NULL if it is not valid. */
 static json_t *parse_head(const char block[HEAD_BYTES], uint64_t *count)
 {
     int version, used = 0;
@@ -176,13 +174,13 @@ static void copy_text(const json_t *head, const char *name, char *out, size_t si
     snprintf(out, size, "%s", text ? text : "");
 }
 
-/* Whether a number is one that can be added to another. */
+/* Whether a number can be added to another. */
 static bool is_moderate(int64_t number)
 {
     return number >= 0 && number < INT64_C(1) << 62;
 }
 
-/* false: numbers that cannot be. */
+/* false: a number cannot be. */
 static bool take_head(const json_t *json, struct flight_record *r)
 {
     struct flight_head *h = &r->head;
@@ -225,7 +223,6 @@ static bool take_head(const json_t *json, struct flight_record *r)
            is_moderate(r->phase_since) && is_moderate(r->phase);
 }
 
-/* The newer of the two heads. */
 static bool read_head(const char *data, struct flight_record *r)
 {
     uint64_t counts[2] = {0, 0};
@@ -296,7 +293,7 @@ double flight_wall(const struct flight_record *record, int64_t clock)
 
 enum { LINE_BYTES = 80 };
 
-/* Opens the file; -1: errno says why not. */
+/* -1, with errno: it cannot be opened. */
 static int open_end(const char *flight, int flags)
 {
     char path[FS_PATH_MAX + 8];

@@ -1,14 +1,13 @@
-/* flight_file.h: the folder RUN/flight. A start of the run has a folder in it, START, with a record of each rank:
+/* flight_file.h: the folder RUN/flight, with a folder for each start of the run and a record of each rank in it,
  * RUN/flight/START/rank-00003.ring.
  *
  *     bytes 0, 4096   two heads, written in turn; the valid one with the larger count is the newest: a line
  *                     "ztrain-flight 2 HASH LENGTH COUNT", then LENGTH bytes of JSON, of which HASH is the XXH3
  *     bytes 8192 …    FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
  *
- * The file has its full size from the start, and is renewed in place about once a second: a write of some pages, which
- * needs no space on the disk. Heads and entries have checks of their own, so a file that was caught in the middle of a
- * write, or damaged, is still read: what does not fit is left out. The functions neither allocate (but for reading) nor
- * report that they live (core/heartbeat.h): a thread of its own calls them, and may wait for a file server. */
+ * The file has its full size from the start, and is renewed in place about once a second. Heads and entries have checks
+ * of their own: what was caught in the middle of a write, or damaged, is left out. Functions that write neither
+ * allocate nor beat: a thread of its own calls them, and may wait for a file server. */
 #pragma once
 
 #include "core/flight/flight.h"
@@ -51,10 +50,10 @@ struct flight_file {
     struct flight_image last; /* as the file has it */
 };
 
-/* In the name of a file that is not whole: a rank that is killed while it makes its file leaves one for ever. */
+/* In the name of a file that is not whole, which a rank that is killed leaves for ever. */
 #define FLIGHT_FILE_TORN ".tmp-"
 
-/* Makes the file anew, whole, under a temporary name first; then it is open. Returns 0 or an errno. */
+/* Makes the file anew and opens it. Returns 0 or an errno. */
 int flight_file_create(struct flight_file *file, const char *path, const struct flight_head *head,
                        const struct flight_image *image);
 /* Writes what has changed. Returns 0 or an errno. */
@@ -72,7 +71,7 @@ struct flight_record {
     int torn; /* places whose words do not fit together */
 };
 
-/* STATUS_CHECKPOINT: the file cannot be read or has no valid head. The caller calls flight_record_release(). */
+/* STATUS_CHECKPOINT: the file cannot be read or has no valid head. */
 enum status flight_record_read(const char *path, struct flight_record *record, struct error *err);
 /* The same of a file's bytes; false: they have no valid head. */
 bool flight_record_parse(const char *data, size_t size, struct flight_record *record);
@@ -84,33 +83,27 @@ double flight_wall(const struct flight_record *record, int64_t clock);
 /* ---- starts -------------------------------------------------------------- */
 
 /* The name of a start: its count among the run's starts, then the time, "0007-20261126-143050-569". The count decides
- * their order, since the clocks of machines differ and may be set back. Names of versions without a count come before
- * all others, in the order of their times. */
+ * their order, since clocks differ. Names of versions without a count come first, in the order of their times. */
 enum { FLIGHT_START_BYTES = 40 };
 
-/* Whether an entry of RUN/flight is a start, by its name. */
-bool flight_start_is(const char *name);
+bool flight_start_is(const char *name); /* of an entry of RUN/flight */
 
 /* Below 0: a is earlier than b; above 0: later. "" is earlier than all. */
 int flight_start_compare(const char *a, const char *b);
 
-/* The count of a start that begins now: one more than those of the starts in `flight`, RUN/flight, which may be
- * absent, and of the one that ended in order last. */
+/* The count of a start that begins now: one more than those of the starts in RUN/flight, which may be absent, and of
+ * the one that ended in order last. */
 int64_t flight_start_next(const char *flight);
 
 void flight_start_name(int64_t count, struct timespec now, char name[FLIGHT_START_BYTES]);
 
 /* RUN/flight/ended, one line "START SECONDS": the start of the run that ended in order last, and when. Such a start
- * deletes its flight records; without this file those of an earlier start, which failed, would be the newest, and look
- * like the run's end. It exists only where there are such records. */
+ * deletes its records; the file exists where an earlier start that failed has left records, which are not the end. */
 struct flight_end {
     char start[FLIGHT_START_BYTES];
     int64_t wall; /* seconds since 1970 */
 };
 
-/* The line is one write; what a kill leaves of it is not read. Returns 0 or an errno. */
-int flight_ended_write(const char *flight, const struct flight_end *end);
-/* Returns 0 or an errno; a file that does not exist is not an error. */
-int flight_ended_delete(const char *flight);
-/* Returns false if the file does not exist or is incomplete. */
-bool flight_ended_read(const char *flight, struct flight_end *end);
+int flight_ended_write(const char *flight, const struct flight_end *end); /* 0 or an errno */
+int flight_ended_delete(const char *flight);                              /* 0, also without the file, or an errno */
+bool flight_ended_read(const char *flight, struct flight_end *end);       /* false: no file, or an incomplete one */

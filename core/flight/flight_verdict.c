@@ -1,5 +1,5 @@
-/* flight_verdict.c: see flight_verdict.h. The table `judges` has the findings, the surest first. Each looks for a rank
- * and begins the text; what follows in it is the same for all. */
+/* flight_verdict.c: the table `judges` has the findings, the surest first. Each looks for a rank and begins the text;
+ * what follows in it is the same for all. */
 #include "core/flight/flight_verdict.h"
 
 #include "core/memory.h"
@@ -57,8 +57,7 @@ void flight_view_init(struct flight_view *view, const struct flight_record *reco
 
 enum { LEAST_COMMON = 3 }; /* collectives, for a comparison of clocks */
 
-/* The first entry from *at on of a control collective that is over and that ends for all ranks at about the same time;
- * NULL: there are no more. */
+/* The first entry from *at on of a collective that ends for all ranks at about the same time; NULL: none. */
 static const struct flight_entry *next_meeting(const struct flight_record *record, int *at)
 {
     for (; *at < record->count; (*at)++) {
@@ -75,8 +74,8 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds by which a rank's wall clock is ahead of another's: the median of what the ends of common collectives say; 0:
- * there are too few. scratch: (FLIGHT_ENTRIES). */
+/* Seconds by which a rank's wall clock is ahead of another's: the median over the ends of common collectives; 0: too
+ * few. scratch: (FLIGHT_ENTRIES). */
 static double clock_ahead(const struct flight_record *own, const struct flight_record *other, double *scratch)
 {
     const struct flight_entry *a, *b;
@@ -136,7 +135,6 @@ const char *flight_describe(const struct flight_entry *entry, char out[160])
     return out;
 }
 
-/* What the judges look at, and the verdict. */
 struct trial {
     const struct flight_view *views; /* (world) */
     int world;
@@ -157,7 +155,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct trial *t, const cha
     va_end(arguments);
 }
 
-/* Begins the text with the rank, which is the verdict's. */
+/* Begins the text. */
 static void accuse(struct trial *t, int rank)
 {
     const struct flight_record *record = t->views[rank].record;
@@ -168,7 +166,7 @@ static void accuse(struct trial *t, int rank)
         say(t, "Rank %d", rank);
 }
 
-/* Where a rank was: " It was in …, since …." */
+/* " It was in …, since …." */
 static void say_where(struct trial *t, const struct flight_view *view)
 {
     const struct flight_record *record = view->record;
@@ -190,7 +188,7 @@ static void say_where(struct trial *t, const struct flight_view *view)
         say(t, " A call was in progress: %s.", record->head.waiting);
 }
 
-/* Who waits, but for the accused: " Rank 0 and 2 others have waited in the barrier 17 since …." */
+/* " Rank 0 and 2 others waited in the barrier 17 since …." */
 static void say_waiting(struct trial *t)
 {
     const struct flight_view *first = NULL;
@@ -215,14 +213,14 @@ static void say_waiting(struct trial *t)
 
 /* ---- the job's error ----------------------------------------------------- */
 
-/* The record of a rank that ended with an error; else NULL. */
+/* Of a rank that ended with an error; else NULL. */
 static const struct flight_head *failure_of(const struct flight_view *view)
 {
     const bool failed = view->record && view->record->head.reason == FLIGHT_FAILURE;
     return failed ? &view->record->head : NULL;
 }
 
-/* How much a rank's error says: it is about a rank, about none, or repeats that another rank has an error. */
+/* An error about a rank says more than one about none, and that more than one that repeats another rank's. */
 static int worth(const struct flight_head *failure)
 {
     const bool repeats = failure->failure == FAILURE_ERROR && failure->culprit != failure->rank;
@@ -241,7 +239,6 @@ static void find_error(struct trial *t)
     t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
 }
 
-/* The error of the rank that has erred, if it left one; else the one that says most. */
 static void say_error(struct trial *t)
 {
     const struct flight_head *own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
@@ -258,14 +255,14 @@ static bool may_explain(const struct trial *t, int rank)
 
 /* ---- judges -------------------------------------------------------------- */
 
-/* Whether the rank has ended without a word: it neither failed with an error nor ended in order. */
+/* It neither failed with an error nor ended in order. */
 static bool ended_mute(const struct flight_view *view)
 {
     return view->record && view->process == 'X' && view->record->head.reason != FLIGHT_FAILURE &&
            view->record->head.reason != FLIGHT_ENDED;
 }
 
-/* A time of the rank by the first rank's clock. */
+/* By the first rank's clock. */
 static double common(const struct flight_view *view, double wall)
 {
     return wall - view->ahead;
@@ -426,7 +423,7 @@ static bool are_all_silent(struct trial *t)
     return true;
 }
 
-/* Whether `late` had not reached `wait` of `view` at a time when that rank had waited for some seconds. */
+/* Whether `late` had not reached `wait` of `view` when that rank had waited for some seconds. */
 static bool has_not_reached(const struct flight_view *late, const struct flight_view *view)
 {
     const int channel = flight_channel(view->wait->kind);
@@ -453,7 +450,7 @@ static bool is_missing(struct trial *t)
     return true;
 }
 
-/* Ranks wait for some seconds, and others have no record that would show where they are. */
+/* Ranks wait for some seconds, and others have no record. */
 static bool has_no_record(struct trial *t)
 {
     int rank = -1, others = -1;
@@ -488,7 +485,7 @@ static bool same_operation(const struct flight_entry *a, const struct flight_ent
     return a->kind == b->kind && a->bytes == b->bytes;
 }
 
-/* The rank whose operation fewest others are in, of those in collective number `wait->number`; of two the second. */
+/* The rank with the rarest operation of those in collective number `wait->number`; of two the second. */
 static int odd_one(const struct trial *t, const struct flight_entry *wait)
 {
     int odd = -1, fewest = t->world + 1;
@@ -507,7 +504,7 @@ static int odd_one(const struct trial *t, const struct flight_entry *wait)
     return odd;
 }
 
-/* Ranks that came to the same number in the order of collectives with different ones. */
+/* Ranks are in the same number of the order, and in different collectives. */
 static bool is_elsewhere(struct trial *t)
 {
     char where[160];
@@ -532,7 +529,7 @@ static const double slow_step = 0.002;                /* … and these seconds i
 enum { SLOW_LEAST = 20, CELLS = 4 * FLIGHT_ENTRIES }; /* collectives that are compared, at least */
 
 /* A collective that is over. It ends for all ranks at about the same time, so the rank that came last was in it for the
- * shortest time. That needs no common clock. */
+ * shortest time. */
 struct cell {
     int64_t number;
     int seen, last; /* ranks; the last one */
@@ -575,7 +572,7 @@ static void add_times(struct cell *cells, const struct flight_record *record)
     }
 }
 
-/* Seconds between the first and the last start. */
+/* Seconds from the first to the last start. */
 static double span_of(const struct flight_record *record)
 {
     int64_t last = 0;
@@ -590,7 +587,7 @@ static int64_t steps_of(const struct flight_record *record)
     return count ? record->entries[count - 1].step - record->entries[0].step + 1 : 0;
 }
 
-/* What a rank has cost the others: it came last in `times` collectives, and they waited for it, on average. */
+/* A rank came last in `times` collectives; the others waited for it, on average. */
 struct lateness {
     int times;
     double seconds;

@@ -1,6 +1,6 @@
 /* flight_verdict.h: which rank the flight records of a job point at. Collectives have the same number on all ranks, so
- * a rank that is behind in their order is one that the others wait for; times are compared by the ranks' wall clocks,
- * less what these differ by, and only where seconds matter. Pure computation. */
+ * the others wait for a rank that is behind in their order; times are compared by the ranks' wall clocks, less what
+ * these differ by. Pure computation. */
 #pragma once
 
 #include "core/flight/flight_file.h"

@@ -1,4 +1,4 @@
-/* csv_monitor.h: writes scalars as DeepSpeed's csv_monitor does: a file for each tag, "Train_Samples_lr.csv" for
+/* csv_monitor.h: scalars as DeepSpeed's csv_monitor writes them: a file for each tag, "Train_Samples_lr.csv" for
  * "Train/Samples/lr", with the heading "step,lr" and a row for each value. */
 #pragma once
 
@@ -14,8 +14,7 @@ struct csv_history {
     int64_t first_train, first_eval;
 };
 
-/* Creates `folder`. Rows of the steps that the run repeats are cut from the files that are there. STATUS_CHECKPOINT:
- * cannot create it. */
+/* Creates `folder`. Rows of the steps that the run repeats are cut from its files. STATUS_CHECKPOINT: cannot. */
 enum status csv_monitor_open(const char *folder, const struct csv_history *history, struct csv_monitor **out,
                              struct error *err);
 

@@ -11,8 +11,7 @@ struct early_stop_rules {
     double min_delta; /* an improvement by no more than this does not count */
 };
 
-/* The count so far. A checkpoint's position contains it, so that a resumed run continues the count. All zero: there has
- * been no evaluation yet. */
+/* The count so far, a part of a checkpoint's position. All zero: no evaluation yet. */
 struct early_stop {
     bool begun;
     enum eval_metric metric; /* that `best` is of */
@@ -21,9 +20,8 @@ struct early_stop {
     int64_t evaluations;     /* since then */
 };
 
-/* Counts an evaluation. Another metric or other data than before begin anew; without patience nothing is counted. */
+/* Counts an evaluation. Another metric or other data begin anew; without patience nothing is counted. */
 void early_stop_update(struct early_stop *state, const struct early_stop_rules *rules,
                        const struct eval_scores *scores);
 
-/* Whether the run ends here. */
 bool early_stop_reached(const struct early_stop *state, const struct early_stop_rules *rules);

@@ -1,5 +1,7 @@
 #include "core/metrics/eval_metric.h"
 
+#include "core/status.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -29,4 +31,38 @@ bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, 
 double eval_scores_value(const struct eval_scores *scores, enum eval_metric metric)
 {
     return scores->known ? scores->values[metric] : NAN;
+}
+
+/* ---- a classifier -------------------------------------------------------- */
+
+void class_counts_add(double *counts, int64_t classes, const float *logits, int32_t label)
+{
+    ASSERT(label >= 0 && label < classes);
+    int64_t best = 0;
+    for (int64_t i = 1; i < classes; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    counts[label] += best == label;
+    counts[classes + best]++;
+    counts[2 * classes + label]++;
+}
+
+struct class_scores class_scores_of(const double *counts, int64_t classes)
+{
+    const double *right = counts, *predicted = counts + classes, *actual = counts + 2 * classes;
+    double hits = 0, samples = 0, sum = 0, present = 0;
+    for (int64_t i = 0; i < classes; i++) {
+        hits += right[i];
+        samples += actual[i];
+        if (predicted[i] + actual[i] == 0)
+            continue;
+        sum += 2 * right[i] / (predicted[i] + actual[i]);
+        present++;
+    }
+    struct class_scores scores = {.accuracy = samples > 0 ? hits / samples : NAN};
+    if (classes == 2)
+        scores.f1 = right[1] > 0 ? 2 * right[1] / (predicted[1] + actual[1]) : 0;
+    else
+        scores.f1 = present > 0 ? sum / present : 0;
+    return scores;
 }

@@ -1,14 +1,12 @@
-/* eval_metric.h: the results of an evaluation by which checkpoints are chosen and a run may end early. */
+/* eval_metric.h: the results of an evaluation, by which checkpoints are chosen and a run may end early. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* accuracy and f1 are those of a classifier (core/metrics/class_scores.h). */
 enum eval_metric { EVAL_METRIC_LOSS, EVAL_METRIC_ACCURACY, EVAL_METRIC_F1, EVAL_METRIC_COUNT };
 
-/* Whether the better of two values is the lower one or the higher one. AUTO: the lower loss, the higher accuracy and
- * F1. */
+/* Which of two values is better. AUTO: the lower loss, the higher accuracy and F1. */
 enum eval_mode { EVAL_MODE_AUTO, EVAL_MODE_MIN, EVAL_MODE_MAX };
 
 /* What an evaluation gave. */
@@ -29,3 +27,20 @@ bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, 
 
 /* The scores' value of a metric; NAN if there was no evaluation. */
 double eval_scores_value(const struct eval_scores *scores, enum eval_metric metric);
+
+/* ---- a classifier -------------------------------------------------------- */
+
+struct class_scores {
+    double accuracy; /* NAN without samples */
+    double f1;       /* two classes: that of class 1; more: the mean over the classes that occur or are predicted */
+};
+
+/* Counts that ranks can add up, (3, classes): for each class the samples that are of it and predicted as it, those
+ * predicted as it, those of it. */
+enum { CLASS_COUNT_ROWS = 3 };
+
+/* Counts one sample of class `label` < classes, predicted as the largest of logits (classes), the first of equals. */
+void class_counts_add(double *counts, int64_t classes, const float *logits, int32_t label);
+
+/* As scikit-learn's accuracy_score and f1_score (average "binary" or "macro", zero_division 0). */
+struct class_scores class_scores_of(const double *counts, int64_t classes);

@@ -1,5 +1,5 @@
-/* eval_part.h: the beginning of an evaluation that a stop broke off, as a checkpoint keeps it. The run that continues
- * from the checkpoint does the rest, so that an evaluation may take longer than a job. */
+/* eval_part.h: the beginning of an evaluation that a stop broke off, as a checkpoint keeps it. The resumed run does the
+ * rest, so that an evaluation may take longer than a job. */
 #pragma once
 
 #include "core/status.h"
@@ -14,14 +14,14 @@ struct eval_part {
     int world;
     double *losses; /* [world] owned: each rank's sum, so that the same ranks come to the same bits in the end */
     int num_counts;
-    double *counts; /* [num_counts] owned: whole numbers, over all ranks: targets, then the counts of class_scores.h */
+    double *counts; /* [num_counts] owned: whole numbers, over all ranks: targets, then the counts of eval_metric.h */
 };
 
 /* Returns a new object. NULL: a number is not finite. */
 json_t *eval_part_to_json(const struct eval_part *part);
 
-/* Reads such an object. path: of its file, for messages. The caller releases *part, after an error as well.
- * STATUS_CHECKPOINT: it is none, or numbers in it are out of range. */
+/* path: of the file, for messages. The caller releases *part, also after an error. STATUS_CHECKPOINT: it is no such
+ * object, or numbers in it are out of range. */
 enum status eval_part_from_json(const json_t *object, const char *path, struct eval_part *part, struct error *err);
 
 void eval_part_release(struct eval_part *part); /* all zero: nothing */

@@ -2,13 +2,12 @@
  *
  *   add -> | the rest of a partly written line | line | line | … |  -> the file, in order
  *
- * A line is written with one write(). If that fails with a transient cause (error_is_transient()), this line and those
- * after it wait in memory and are written, in order, before the next one; a partly written line is completed first, so
- * that the file has whole lines only. While writing fails, it is retried when a line is added, after pauses that
- * double. Lines that do not fit are dropped and counted.
+ * A line is one write(). If that fails with a transient cause (error_is_transient()), it and those after it wait in
+ * memory; a partly written line is completed first. Writing is retried when a line is added, after pauses that double.
+ * Lines that do not fit are dropped and counted.
  *
- * A disk that was unreachable may mean that this node was cut off, and that the file belongs to another job by now: the
- * queue calls still_owner() before it writes lines that have waited. */
+ * While the disk was unreachable another job may have taken the file: still_owner() is called before lines that have
+ * waited are written. */
 #pragma once
 
 #include "core/status.h"
@@ -34,10 +33,9 @@ struct line_queue {
 void line_queue_init(struct line_queue *queue, int fd, const char *path);
 void line_queue_release(struct line_queue *queue);
 
-/* Adds a line, which ends with a newline. A transient failure is a warning (log_warn) when it begins; any other is
+/* Adds a line, which ends with a newline. A transient failure is a warning when it begins; any other is
  * STATUS_CHECKPOINT, or the error of still_owner(). */
 enum status line_queue_add(struct line_queue *queue, const char *line, size_t bytes, struct error *err);
 
-/* Tries for this many seconds (0: once) to write the waiting lines, advancing progress. Returns whether none is left.
- */
+/* Tries for this many seconds (0: once) to write the waiting lines. Beats. Returns whether none is left. */
 bool line_queue_drain(struct line_queue *queue, double seconds);

@@ -1,9 +1,8 @@
 /* loss_spike.h: tells a loss that stands out from those before it (train.spike_factor).
  *
- * The running mean m of the losses, n of them so far, takes the next loss with the weight 1 / min(n, LOSS_MEAN_STEPS):
- * at first it is the mean of all losses, then an exponential one. A loss above factor · m is a spike, once there are
- * LOSS_MEAN_LEAST losses to compare with, and enters the mean as factor · m, so that one spike does not hide the next.
- * A loss that is not finite is always one and does not enter the mean. */
+ * The running mean m of n losses takes the next one with the weight 1 / min(n, LOSS_MEAN_STEPS). Once there are
+ * LOSS_MEAN_LEAST losses, one above factor · m is a spike, and enters the mean as factor · m, so that it does not hide
+ * the next. A loss that is not finite is always one and does not enter the mean. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +10,7 @@
 
 enum { LOSS_MEAN_LEAST = 10, LOSS_MEAN_STEPS = 50 };
 
-/* A checkpoint's position contains it, so that a resumed run finds the same spikes. All zero: no loss yet. */
+/* A part of a checkpoint's position. All zero: no loss yet. */
 struct loss_mean {
     double mean;
     int64_t steps; /* losses in it */

@@ -2,7 +2,6 @@
  * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
 #pragma once
 
-#include "core/metrics/class_scores.h"
 #include "core/metrics/early_stop.h"
 #include "core/metrics/metrics_history.h"
 #include "core/status.h"
@@ -35,24 +34,20 @@ struct step_metrics {
 };
 
 /* Opens <path> for appending. `history` NULL: the file starts empty (metrics_history_leave()). Otherwise it has the
- * lines of the history and no others (metrics_history_take()), and the line of the resumed checkpoint is added if it
- * was lost in a kill. Fails with STATUS_CHECKPOINT. */
+ * lines of the history (metrics_history_take()) and of the resumed checkpoint. STATUS_CHECKPOINT: cannot. */
 enum status metrics_open(const char *path, const struct metrics_history *history, struct metrics **metrics,
                          struct error *err);
 
 void metrics_close(struct metrics *metrics);
 
-/* Sets the check that the file still belongs to this run. It is made before lines that have waited for the disk are
- * written, and its error becomes the error of the current line. */
+/* Sets the check that the file still belongs to this run (line_queue.h). */
 void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err),
                        void *owner);
 
-/* Tries for this many seconds to write the lines that wait in memory. Returns false, after a warning, if some
- * are lost. */
+/* Tries for this many seconds to write the lines that wait. Returns false, after a warning, if some are lost. */
 bool metrics_drain(struct metrics *metrics, double seconds);
 
-/* These functions write one line each and do not wait for the disk: while it is full or fails, lines wait in memory
- * (line_queue.h). */
+/* These write one line each; while the disk is full or fails, lines wait in memory (line_queue.h). */
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
 /* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
@@ -66,16 +61,15 @@ struct sample_metrics {
 };
 enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch, const struct sample_metrics *sample,
                            struct error *err);
-/* The ranks were started again after a failure (--max-restarts): the number of this restart, the step from which it
- * continues, the exit code and the cause of the failure. */
+/* The ranks were started again after a failure (--max-restarts), of this exit code and cause: the number of this
+ * restart, the step from which it continues. */
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
                             struct error *err);
-/* The supervisor starts the ranks no more: after how many restarts, the step of the newest checkpoint (0: there is
- * none), the exit code and the cause of the last failure. Appends the line to the file at `path`, which no rank has
- * open any more. */
+/* The supervisor starts the ranks no more; step: of the newest checkpoint (0: none). Appends to the file at `path`,
+ * which no rank has open any more. */
 enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
                             struct error *err);
-/* The mean training loss of an epoch that ends, or of its steps so far, where the run ends or stops inside it. */
+/* The mean training loss of an epoch that ends, or of its steps so far. */
 enum status metrics_epoch(struct metrics *metrics, bool ends, int64_t epoch, int64_t step, double train_loss,
                           struct error *err);
 
@@ -88,15 +82,14 @@ struct spike_metrics {
     const struct step_metrics *of;
     double mean, factor; /* mean: of the losses before it; NAN: there are none */
     int64_t num_samples;
-    const int64_t *samples;   /* (num_samples) their numbers (step_samples.h) */
+    const int64_t *samples;   /* (num_samples) their numbers (token_stream.h) */
     const int *sources;       /* (num_samples) of a mixture */
     int num_sources;          /* 0: no mixture */
     const char *const *paths; /* (num_sources) */
 };
 enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err);
 
-/* Silent corruption that ends the run: what differs on a rank after `step`, or between two ranks of which neither can
- * be accused. */
+/* Silent corruption that ends the run: what differs on a rank after `step`, or between two ranks. */
 struct corruption_metrics {
     int64_t step;
     int rank, other;  /* other >= 0: one of the two ranks; the line has their numbers instead of rank and host */
@@ -110,5 +103,5 @@ enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int6
                                double seconds_stalled, double seconds_total, struct error *err);
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err);
 
-/* Calls fsync, before a checkpoint is written that follows these lines. */
+/* fsync, before a checkpoint is written that follows these lines. */
 enum status metrics_flush(struct metrics *metrics, struct error *err);

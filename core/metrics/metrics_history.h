@@ -1,9 +1,9 @@
 /* metrics_history.h: a metrics.jsonl holds the lines of one history of a run: the steps that led to its newest
  * checkpoint. The file of a history that a resume leaves is kept as metrics.jsonl.N.
  *
- * No file is ever cut. Where lines have to be left out, the file becomes metrics.jsonl.N as well (a second name of the
- * same file), and then a new one with the lines that stay takes its first name. After a kill either the former file has
- * the name, maybe both names, which the next resume notices, or the new one. */
+ * No file is ever cut. Where lines have to be left out, the file gets the second name metrics.jsonl.N, and a new one
+ * with the lines that stay takes its first name. After a kill the first name is the former file's, maybe with the
+ * second, which the next resume notices, or the new one's. */
 #pragma once
 
 #include "core/status.h"
@@ -21,9 +21,9 @@ struct metrics_history {
     int former;             /* the number of the former file, if it has to be kept: metrics_number() */
 };
 
-/* Leaves only the lines of the history in the file `path`, which need not exist. Damaged lines are left out with a
- * warning, as is a torn last one, and a warning names the steps whose lines are missing (unless `from` is -1).
- * *open_end: its last line has no newline yet. *has_checkpoint: it has the line of the resumed checkpoint. */
+/* Leaves the lines of the history in the file `path`, which need not exist. Damaged lines and a torn last one are left
+ * out with a warning, and a warning names the steps whose lines are missing (unless `from` is -1). *open_end: its last
+ * line has no newline yet. *has_checkpoint: it has the line of the resumed checkpoint. */
 enum status metrics_history_take(const char *path, const struct metrics_history *history, bool *open_end,
                                  bool *has_checkpoint, struct error *err);
 
@@ -38,7 +38,7 @@ enum metrics_number {
 };
 enum metrics_number metrics_number(const char *path, int number);
 
-/* Gives the file the second name <path>.NUMBER, durably, before anything else changes. */
+/* Gives the file the second name <path>.NUMBER, durably. */
 enum status metrics_keep(const char *path, int number, struct error *err);
 
 /* A checkpoint, as its line in a metrics file describes it. */
@@ -47,7 +47,6 @@ struct metrics_checkpoint_line {
     int64_t step, bytes;
 };
 
-/* Returns which file has the lines that led to a checkpoint: 0 for <path>, N for <path>.N, -1 if no readable file has
- * them. <path>.N with N = `first` is read before all others. *branch_step is the last step up to which that file and
- * <path> have the same history; 0: they share no step. */
+/* Which file has the lines that led to a checkpoint: 0 for <path>, N for <path>.N (`first` is read first), -1: none.
+ * *branch_step: the last step up to which that file and <path> have the same history; 0: they share no step. */
 int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);

@@ -1,5 +1,4 @@
-/* metrics_reader.h: reads a metrics.jsonl line by line. Lines may be damaged: they may have any length and any bytes.
- */
+/* metrics_reader.h: reads a metrics.jsonl line by line. Lines may have any length and any bytes. */
 #pragma once
 
 #include "core/status.h"
@@ -19,12 +18,11 @@ struct metrics_reader {
     int64_t step;   /* of a sound line */
 };
 
-/* `path` must outlive the reader, which is closed after an error as well. */
+/* `path` must outlive the reader, which is closed also after an error. */
 enum status metrics_reader_open(struct metrics_reader *reader, const char *path, struct error *err);
 void metrics_reader_close(struct metrics_reader *reader);
 
-/* Reads the next line, advancing progress. Returns false at the end, after an error (metrics_reader_check()), and of a
- * file that could not be opened. */
+/* Reads the next line. Beats. false: the end, an error (metrics_reader_check()), a file that could not be opened. */
 bool metrics_reader_next(struct metrics_reader *reader);
 
 /* STATUS_CHECKPOINT: the file could not be read to its end. */

@@ -19,8 +19,7 @@ struct metrics_summary {
     int64_t checkpoint_step;   /* its step */
 };
 
-/* Reads `path` and skips damaged lines. metric, mode: by which the best evaluation is chosen. A checkpoint that the
- * file names counts only if it is still in the folder `checkpoints`, wherever that has been moved. Returns
- * STATUS_CHECKPOINT if the file cannot be read. */
+/* Reads `path` and skips damaged lines. metric, mode: by which the best evaluation is chosen. Only checkpoints that are
+ * still in the folder `checkpoints` count. STATUS_CHECKPOINT: the file cannot be read. */
 enum status metrics_summarise(const char *path, const char *checkpoints, enum eval_metric metric, enum eval_mode mode,
                               struct metrics_summary *summary, struct error *err);

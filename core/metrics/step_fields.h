@@ -1,7 +1,7 @@
 /* step_fields.h: the numbers of a step: a row each, in the order of its line in metrics.jsonl.
  *
- * metrics.c writes the line from this table, the monitors (cmd/run/monitor.h) take their tags from it, and ztrain
- * report reads the line by it. So a new metric is a member of struct step_metrics and a row here. */
+ * metrics.c writes the line by it, the monitors (cmd/run/monitor.h) take their tags from it, and ztrain report reads
+ * the line by it. A new metric is a member of struct step_metrics and a row here. */
 #pragma once
 
 #include "core/metrics/metrics.h"

@@ -16,8 +16,9 @@
 struct tensorboard {
     int fd;
     char *path;
-    uint32_t crc[256]; /* the table of CRC-32C */
 };
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers of files are in memory's order");
 
 /* ---- protobuf ------------------------------------------------------------ */
 
@@ -45,14 +46,6 @@ static void append(struct message *m, const void *data, size_t bytes)
     }
     memcpy(m->data + m->used, data, bytes);
     m->used += bytes;
-}
-
-static void put_little_endian(struct message *m, uint64_t x, int bytes)
-{
-    for (int i = 0; i < bytes; i++) {
-        unsigned char byte = (unsigned char)(x >> (8 * i));
-        append(m, &byte, 1);
-    }
 }
 
 static void put_varint(struct message *m, uint64_t x)
@@ -97,41 +90,36 @@ static void put_message(struct message *m, int field, struct message *inner)
 
 static void put_double(struct message *m, int field, double x)
 {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
     put_key(m, field, WIRE_64);
-    put_little_endian(m, bits, 8);
+    append(m, &x, sizeof x);
 }
 
 static void put_float(struct message *m, int field, float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
     put_key(m, field, WIRE_32);
-    put_little_endian(m, bits, 4);
+    append(m, &x, sizeof x);
 }
 
 /* ---- records ------------------------------------------------------------- */
 
-static void make_table(uint32_t table[256])
+/* CRC-32C. TensorFlow masks it, so that a file within a file does not look like one. */
+static uint32_t masked_crc(const unsigned char *data, size_t bytes)
 {
-    const uint32_t polynomial = 0x82f63b78; /* CRC-32C, reflected */
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
+    const uint32_t polynomial = 0x82f63b78; /* reflected */
+    uint32_t crc = ~(uint32_t)0;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= data[i];
         for (int bit = 0; bit < 8; bit++)
             crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
-        table[i] = crc;
     }
-}
-
-/* TensorFlow masks the checksum, so that a file within a file does not look like one. */
-static uint32_t masked_crc(const struct tensorboard *t, const unsigned char *data, size_t bytes)
-{
-    uint32_t crc = ~(uint32_t)0;
-    for (size_t i = 0; i < bytes; i++)
-        crc = t->crc[(crc ^ data[i]) & 255] ^ crc >> 8;
     crc = ~crc;
     return (crc >> 15 | crc << 17) + 0xa282ead8;
+}
+
+static void append_crc(struct message *m, const unsigned char *data, size_t bytes)
+{
+    const uint32_t crc = masked_crc(data, bytes);
+    append(m, &crc, sizeof crc);
 }
 
 /* Writes an Event with one member that is set, and empties it. */
@@ -145,10 +133,11 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
     put_integer(&event, EVENT_STEP, step);
     put_message(&event, field, member);
 
-    put_little_endian(&record, event.used, 8);
-    put_little_endian(&record, masked_crc(t, record.data, 8), 4);
+    const uint64_t length = event.used;
+    append(&record, &length, sizeof length);
+    append_crc(&record, (const unsigned char *)&length, sizeof length);
     append(&record, event.data, event.used);
-    put_little_endian(&record, masked_crc(t, event.data, event.used), 4);
+    append_crc(&record, event.data, event.used);
     enum status status = fs_write(t->fd, t->path, record.data, record.used, STATUS_CHECKPOINT, err);
     free(event.data);
     free(record.data);
@@ -182,7 +171,6 @@ enum status tensorboard_open(const char *folder, int64_t step, struct tensorboar
     struct tensorboard *t = memory_alloc(sizeof *t);
     t->fd = fd;
     t->path = memory_text(path);
-    make_table(t->crc);
     enum status status = write_beginning(t, step, err);
     if (status != STATUS_OK)
         tensorboard_close(t);

@@ -1,9 +1,8 @@
-/* tensorboard.h: writes TensorBoard's event files: a file of TFRecords, each of which is a protobuf Event.
+/* tensorboard.h: writes TensorBoard's event files: TFRecords, each of them a protobuf Event and one write().
  *
  *   record   length (8 bytes, little-endian) | masked CRC-32C of the length | Event | masked CRC-32C of the Event
  *
- * Each Event is one write(), so that a crash leaves a file that TensorBoard reads. Formats:
- * tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc of TensorFlow. */
+ * Formats: tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc of TensorFlow. */
 #pragma once
 
 #include "core/metrics/scalar.h"
@@ -13,8 +12,8 @@
 
 struct tensorboard;
 
-/* Creates `folder` and a new event file in it. step: of the first event to come: TensorBoard then drops events of this
- * and later steps from earlier files of the folder, which a resumed run repeats. STATUS_CHECKPOINT: cannot write. */
+/* Creates `folder` and a new event file in it. step: of the first event to come; TensorBoard drops events of this and
+ * later steps from earlier files of the folder. STATUS_CHECKPOINT: cannot write. */
 enum status tensorboard_open(const char *folder, int64_t step, struct tensorboard **out, struct error *err);
 
 /* One event with all the scalars that are finite. STATUS_CHECKPOINT: cannot write. */

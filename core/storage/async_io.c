@@ -5,7 +5,7 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 #include "core/round_up.h"
-#include "core/storage/io_engine.h"
+#include "core/storage/io_queue.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* io_engine_threads.c: blocks are moved by pread() and pwrite(), one at a time on each thread. */
-#include "core/storage/io_engine.h"
+#include "core/storage/io_queue.h"
 
 #include "core/memory.h"
 #include "core/thread.h"

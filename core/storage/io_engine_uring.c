@@ -5,7 +5,7 @@
  *
  * Without a block in flight the thread sleeps on the queue. A block that arrives while others are in flight is taken at
  * the next completion, which a disk delivers within the time of one block. */
-#include "core/storage/io_engine.h"
+#include "core/storage/io_queue.h"
 
 #include "core/memory.h"
 #include "core/thread.h"

@@ -4,7 +4,6 @@
 #include "core/storage/async_io.h"
 
 #include <pthread.h>
-#include <sys/types.h>
 
 struct io_queue {
     int64_t block_size;
@@ -37,3 +36,18 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block);
 /* Accounts for a transfer of a block: the number of bytes, or a negative errno. Returns false if the block is done or
  * has failed, and true if it holds a rest that has to be transferred. */
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result);
+
+/* ---- engines: each takes blocks, on threads of its own, until the end ---- */
+
+struct uring_engine;
+struct thread_engine;
+
+/* *code: the errno with which the kernel refuses io_uring, and *engine is NULL; 0: it runs. STATUS_DEVICE: no thread.
+ */
+enum status uring_engine_start(struct io_queue *queue, int depth, struct uring_engine **engine, int *code,
+                               struct error *err);
+enum status thread_engine_start(struct io_queue *queue, int threads, struct thread_engine **engine, struct error *err);
+
+/* After io_queue_end(): wait for all blocks. May be NULL. */
+void uring_engine_stop(struct uring_engine *engine);
+void thread_engine_stop(struct thread_engine *engine);

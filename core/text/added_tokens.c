@@ -2,7 +2,6 @@
 
 #include "core/memory.h"
 #include "core/text/unicode.h"
-#include "core/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

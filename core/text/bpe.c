@@ -1,7 +1,7 @@
 #include "core/text/bpe.h"
 
 #include "core/memory.h"
-#include "core/text/utf8.h"
+#include "core/text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

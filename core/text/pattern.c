@@ -4,7 +4,6 @@
 #include "core/memory.h"
 #include "core/text/text_buffer.h"
 #include "core/text/unicode.h"
-#include "core/text/utf8.h"
 
 #include <ctype.h>
 #include <pcre2.h>

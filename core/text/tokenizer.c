@@ -3,7 +3,6 @@
 #include "core/memory.h"
 #include "core/text/tokenizer_json.h"
 #include "core/text/unicode.h"
-#include "core/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -169,31 +168,4 @@ void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, siz
     for (size_t i = 0; i < count; i++)
         text_stream_push(&stream, tokenizer, ids[i], skip_special, out);
     text_stream_end(&stream, out);
-}
-
-/* ---- what else is known -------------------------------------------------- */
-
-int32_t tokenizer_size(const struct tokenizer *tokenizer)
-{
-    int32_t size = tokenizer->bpe.size;
-    for (size_t i = 0; i < tokenizer->added.count; i++)
-        if (tokenizer->added.items[i].id >= size)
-            size = tokenizer->added.items[i].id + 1;
-    return size;
-}
-
-int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content)
-{
-    const struct added_token *added = added_tokens_by_content(&tokenizer->added, content);
-    return added ? added->id : text_table_find(&tokenizer->bpe.tokens, content, strlen(content));
-}
-
-int32_t tokenizer_bos(const struct tokenizer *tokenizer)
-{
-    return tokenizer->bos;
-}
-
-int32_t tokenizer_eos(const struct tokenizer *tokenizer)
-{
-    return tokenizer->eos;
 }

@@ -1,7 +1,7 @@
 /* tokenizer.h: text to token ids and back, as the tokenizer.json of a Hugging Face folder says.
  *
- * Read are tokenizers of byte-level BPE as GPT-2, Llama 3 and Qwen have them, and the ids are those of the Rust package
- * `tokenizers`, token for token. What it is made of, in the order of an encoding:
+ * Read are tokenizers of byte-level BPE as GPT-2, Llama 3 and Qwen have them; the ids are those of the Rust package
+ * `tokenizers`, token for token. In the order of an encoding:
  *
  *   added tokens    <|endoftext|> and its like are found in the text first (added_tokens.h)
  *   normalizer      none, or NFC (unicode.h)
@@ -14,20 +14,18 @@
  * Everything else is refused by its name, with STATUS_USAGE: callers then work with token ids, and say why.
  * `truncation` and `padding` have no effect, as in transformers, which sets them for each call.
  *
- * A tokenizer never changes after it was opened; any thread may use it. */
+ * A tokenizer never changes; any thread may use it. */
 #pragma once
 
 #include "core/status.h"
 #include "core/text/text_buffer.h"
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct tokenizer;
 
 /* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt, which the folder's class
- * completes. Further special tokens come from tokenizer_config.json (tokenizer_folder.h).
+ * completes. Further special tokens come from the files beside it (tokenizer_json.h).
  * STATUS_USAGE: there is no tokenizer that this reader knows (none at all; SentencePiece, WordPiece, Unigram; a
  * component that it does not have); STATUS_DATA: a file is damaged, or cannot be read. */
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
@@ -36,9 +34,8 @@ void tokenizer_free(struct tokenizer *tokenizer); /* NULL: nothing */
 /* Whether a folder has files of a tokenizer, also of one that this reader does not know. */
 bool tokenizer_is_there(const char *folder);
 
-/* Appends the ids of a text to `out`. Tokens like <|endoftext|> are recognised in the text. add_special: with what the
- * post-processor puts around a text. STATUS_USAGE: the text is not UTF-8 (the message has the byte's place);
- * STATUS_DATA: the tokenizer's expression takes too long for this text. */
+/* Appends the ids of a text to `out`. add_special: with what the post-processor puts around a text. STATUS_USAGE: the
+ * text is not UTF-8 (the message has the byte's place); STATUS_DATA: the expression takes too long for this text. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes, bool add_special,
                              struct token_list *out, struct error *err);
 
@@ -47,8 +44,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
                       struct text *out);
 
-/* The same one id at a time, for output that is shown as it comes: a character that is not complete waits for its last
- * byte. What push and end have appended is, in sum, what tokenizer_decode() gives for all ids. {0} is a new stream. */
+/* The same one id at a time: a character that is not complete waits for its last byte. {0} is a new stream. */
 struct text_stream {
     unsigned char waiting[4]; /* the beginning of a character */
     int count;
@@ -56,13 +52,3 @@ struct text_stream {
 void text_stream_push(struct text_stream *stream, const struct tokenizer *tokenizer, int32_t id, bool skip_special,
                       struct text *out);
 void text_stream_end(struct text_stream *stream, struct text *out);
-
-/* The largest id + 1; ids without a token count. */
-int32_t tokenizer_size(const struct tokenizer *tokenizer);
-
-/* The id of a token by its content, as in the file ("<|endoftext|>", "Ġthe"); -1: there is none. */
-int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content);
-
-/* The first and the last token of a text by tokenizer_config.json; -1: not known. */
-int32_t tokenizer_bos(const struct tokenizer *tokenizer);
-int32_t tokenizer_eos(const struct tokenizer *tokenizer);

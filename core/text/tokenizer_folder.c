@@ -1,9 +1,9 @@
-#include "core/text/tokenizer_folder.h"
+#include "core/text/tokenizer.h"
+#include "core/text/tokenizer_json.h"
 
 #include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/printable.h"
-#include "core/text/tokenizer_json.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -471,12 +471,6 @@ bool tokenizer_is_there(const char *folder)
     return false;
 }
 
-static int32_t named_token(const struct tokenizer *tokenizer, const struct tokenizer_folder *folder, const char *key)
-{
-    const char *content = text_of(json_object_get(folder->values, key));
-    return content ? tokenizer_id(tokenizer, content) : -1;
-}
-
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err)
 {
     char parent[FS_PATH_MAX];
@@ -486,11 +480,8 @@ enum status tokenizer_open(const char *path, struct tokenizer **out, struct erro
     enum status status = read_settings(&folder, err);
     if (status == STATUS_OK)
         status = whole ? open_folder(&folder, out, err) : open_json(&folder, path, out, err);
-    if (status == STATUS_OK) {
-        (*out)->bos = named_token(*out, &folder, "bos_token");
-        (*out)->eos = named_token(*out, &folder, "eos_token");
+    if (status == STATUS_OK)
         (*out)->splits_special = json_is_true(json_object_get(folder.values, "split_special_tokens"));
-    }
     json_decref(folder.values);
     json_decref(folder.model);
     return status;

@@ -427,7 +427,6 @@ enum status tokenizer_from_json(const json_t *json, const char *where, struct to
 {
     struct source source = {.where = where, .err = err};
     struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
-    tokenizer->bos = tokenizer->eos = -1;
     enum status status = read_parts(&source, json, tokenizer);
     if (status == STATUS_OK)
         *out = tokenizer;

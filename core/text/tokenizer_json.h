@@ -1,4 +1,10 @@
-/* tokenizer_json.h: what a tokenizer is made of, read from a tokenizer.json; tokenizer.c uses it. */
+/* tokenizer_json.h: what a tokenizer is made of, read from a tokenizer.json and the files beside it; tokenizer.c uses
+ * it.
+ *
+ * A folder is read as transformers' AutoTokenizer reads it: tokenizer.json or vocab.json and merges.txt,
+ * tokenizer_config.json, where that has no added_tokens_decoder also special_tokens_map.json and added_tokens.json, and
+ * config.json for the class of a folder that names none. tokenizer_folder.c puts all of it into the form of a
+ * tokenizer.json. */
 #pragma once
 
 #include "core/text/added_tokens.h"
@@ -20,13 +26,24 @@ struct cut {
 struct tokenizer {
     struct added_tokens added;
     bool nfc;                   /* the normalizer; false: none */
-    struct cut cuts[CUT_STEPS]; /* one after the other; each cuts what the one before it has left */
+    struct cut cuts[CUT_STEPS]; /* each cuts what the one before it has left */
     int cut_count;
     struct bpe bpe;
     struct token_list before, after; /* what the post-processor puts around a text */
-    int32_t bos, eos;                /* -1: not known */
     bool splits_special;             /* special tokens are not looked for in a text */
 };
 
 /* Makes a tokenizer of the contents of a tokenizer.json. `where` names the file in messages. */
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err);
+
+struct tokenizer_folder {
+    const char *path;                    /* borrowed */
+    json_t *values;                      /* own: keys of tokenizer_config.json; {}: there is no such file */
+    json_t *model;                       /* own: those of config.json */
+    bool legacy;                         /* without added_tokens_decoder */
+    const struct tokenizer_class *class; /* of vocab.json and merges.txt; NULL: there is a tokenizer.json */
+};
+
+/* Adds the folder's tokens to the "added_tokens" of a tokenizer.json, and what its class puts around or before a text.
+ * A tokenizer.json that is damaged stays as it is. STATUS_DATA: a token's id is not the one that it would get. */
+enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t *parts, struct error *err);

@@ -1,13 +1,36 @@
-/* unicode.h: what Unicode says about characters, in the versions that `tokenizers` has: 16 for categories, 9 for NFC.
+/* unicode.h: code points of UTF-8, and what Unicode says about them in the versions that `tokenizers` has: 16 for
+ * categories, 9 for NFC.
  *
  * Tokens depend on the version: a letter that a table does not know is cut like a symbol. The data are those of
  * utf8proc (and, for expressions, of PCRE2), whose versions differ between systems; the characters that they may know
- * otherwise are listed here, so that tokens are the same everywhere. */
+ * otherwise are listed here. */
 #pragma once
 
 #include "core/text/text_buffer.h"
 
 #include <stdbool.h>
+
+/* ---- UTF-8: no overlong forms, no surrogates, at most U+10FFFF ----------- */
+
+enum { UTF8_MAX = 4 };
+
+/* The length of the character at the start of `bytes`, and *point; if there is none: 0 if more bytes could make one of
+ * these `count`, or minus the length of the longest part (1 … 3 bytes) that is to be replaced by one U+FFFD. */
+int utf8_next(const unsigned char *bytes, size_t count, uint32_t *point);
+
+/* Writes a code point; returns its length. */
+int utf8_put(uint32_t point, char out[UTF8_MAX]);
+
+/* The code point at the start of valid text, and its length. */
+uint32_t utf8_at(const char *text, int *length);
+
+/* The start of the character before `at` (> 0) in valid text. */
+size_t utf8_back(const char *text, size_t at);
+
+/* The place of the first byte that is not UTF-8; `count`: all is well. */
+size_t utf8_check(const char *text, size_t count);
+
+/* ---- Unicode ------------------------------------------------------------- */
 
 /* The characters that came with Unicode 15 and 16, or that NFC treats otherwise since Unicode 10, by code point. */
 struct unicode_run {

@@ -1,8 +1,8 @@
 /* Any bytes as a tokenizer.json, whose member "config" is the tokenizer_config.json, and after a NUL a text: refused,
  * or tokens whose text is UTF-8, and the same from the stream. */
-#include "core/text/tokenizer_folder.h"
+#include "core/text/tokenizer.h"
 #include "core/text/tokenizer_json.h"
-#include "core/text/utf8.h"
+#include "core/text/unicode.h"
 
 #include <string.h>
 
@@ -16,7 +16,7 @@ static void check_text(const struct tokenizer *tokenizer, const char *text, size
     struct error err;
     if (tokenizer_encode(tokenizer, text, bytes, true, &ids, &err) != STATUS_OK)
         ASSERT(err.text[0]);
-    token_list_add(&ids, tokenizer_size(tokenizer));
+    token_list_add(&ids, INT32_MAX);
     tokenizer_decode(tokenizer, ids.ids, ids.count, false, &whole);
     for (size_t i = 0; i < ids.count; i++)
         text_stream_push(&stream, tokenizer, ids.ids[i], false, &streamed);

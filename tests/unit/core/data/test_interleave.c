@@ -1,5 +1,5 @@
 /* test_interleave.c: the order in which the sources of a mixture give samples: exact shares at every place. */
-#include "core/data/interleave.h"
+#include "core/data/mixture.h"
 
 #include "core/training/philox.h"
 

@@ -54,16 +54,15 @@ static void labels_and_types_of_documents(void **state)
     write_shard("a2", false); /* single texts */
     struct token_set *set = open_one("a*.bin");
     struct label_set *labels = open_labels(set);
-    assert_int_equal(label_set_classes(labels), 3);
-    assert_null(label_set_names(labels));
+    assert_int_equal(labels->classes, 3);
+    assert_null(labels->names);
     for (int i = 0; i < 2 * DOCUMENTS; i++) {
         int k = i % DOCUMENTS;
-        assert_int_equal(label_set_label(labels, i), given[k]);
-        assert_int_equal(label_set_first_text(labels, i), i < DOCUMENTS ? first_texts[k] : lengths[k]);
+        assert_int_equal(labels->labels[i], given[k]);
+        assert_int_equal(labels->first_text[i], i < DOCUMENTS ? first_texts[k] : lengths[k]);
     }
-    int64_t longest;
-    assert_int_equal(label_set_longest(labels, &longest), 6);
-    assert_int_equal(longest, 2);
+    assert_int_equal(labels->longest, 6);
+    assert_int_equal(labels->longest_document, 2);
     label_set_close(labels);
     token_set_close(set);
 }
@@ -81,8 +80,8 @@ static void names_of_labels(void **state)
     write_file("n2.labels.json", four, sizeof four - 1);
     struct token_set *set = open_one("n*.bin");
     struct label_set *labels = open_labels(set);
-    assert_int_equal(label_set_classes(labels), 4);
-    assert_string_equal(json_string_value(json_object_get(label_set_names(labels), "3")), "d");
+    assert_int_equal(labels->classes, 4);
+    assert_string_equal(json_string_value(json_object_get(labels->names, "3")), "d");
     label_set_close(labels);
     write_file("n2.labels.json", other, sizeof other - 1);
     expect_error(set, "the shards name their labels differently");

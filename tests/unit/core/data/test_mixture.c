@@ -132,20 +132,20 @@ static void orders_differ(void **state)
     static const int64_t halves[] = {1, 1};
     struct mixture mixture = {.seed = 7, .shuffle = true, .sizes = {50, 50}};
     interleave_init(&mixture.order, halves, 2);
-    struct mixture_cursor cursor;
-    mixture_begin(&cursor, &mixture);
+    struct interleave_cursor cursor;
+    interleave_begin(&cursor, &mixture.order);
     int64_t order[2][2][50];
     for (int t = 0; t < 200; t++) {
         int64_t sample;
-        const int s = mixture_next(&cursor, &sample);
-        order[s][(cursor.at.taken[s] - 1) / 50][(cursor.at.taken[s] - 1) % 50] = sample;
+        const int s = mixture_next(&mixture, &cursor, &sample);
+        order[s][(cursor.taken[s] - 1) / 50][(cursor.taken[s] - 1) % 50] = sample;
     }
     assert_memory_not_equal(order[0][0], order[0][1], sizeof order[0][0]);
     assert_memory_not_equal(order[0][0], order[1][0], sizeof order[0][0]);
     assert_memory_not_equal(order[1][0], order[1][1], sizeof order[0][0]);
-    mixture_seek(&cursor, 3); /* back */
+    interleave_seek(&cursor, 3); /* back */
     int64_t sample;
-    assert_int_equal(mixture_next(&cursor, &sample), 1);
+    assert_int_equal(mixture_next(&mixture, &cursor, &sample), 1);
     assert_int_equal(sample, order[1][0][1]);
 }
 

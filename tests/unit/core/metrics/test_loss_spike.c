@@ -1,5 +1,5 @@
 /* test_loss_spike.c: which losses stand out, and the samples of their steps. */
-#include "core/data/step_samples.h"
+#include "core/data/token_stream.h"
 #include "core/metrics/loss_spike.h"
 #include "tests/unit/fixtures/token_files.h"
 
@@ -48,7 +48,7 @@ static void test_losses_that_are_not_finite(void **state)
 
 enum { T = 4, B = 6, SAMPLES = 20, STEPS = SAMPLES / B };
 
-/* Compares step_samples() with the tokens that a stream gives: token i of the set is i. */
+/* Compares token_stream_step_samples() with the tokens that a stream gives: token i of the set is i. */
 static void check_stream(const struct token_stream_config *config, const int64_t *first_token)
 {
     struct token_stream *stream;
@@ -61,7 +61,7 @@ static void check_stream(const struct token_stream_config *config, const int64_t
         int sources[B];
         assert_int_equal(token_stream_next(stream, &batch, &end, &err), STATUS_OK);
         assert_int_equal(batch.step, step);
-        step_samples(config, step, samples, sources);
+        token_stream_step_samples(config, step, samples, sources);
         for (int i = 0; i < B; i++)
             assert_int_equal(batch.tokens[i * T], first_token[sources[i]] + samples[i] * T);
     }

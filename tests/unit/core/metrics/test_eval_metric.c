@@ -1,6 +1,6 @@
-/* test_class_scores.c: accuracy and F1 against figures of scikit-learn 1.9 (accuracy_score, f1_score), and the cases in
+/* test_eval_metric.c: accuracy and F1 against figures of scikit-learn 1.9 (accuracy_score, f1_score), and the cases in
  * which classes are absent. */
-#include "core/metrics/class_scores.h"
+#include "core/metrics/eval_metric.h"
 #include "core/status.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
-/* test_first_fit.c: whole documents in samples: against the rule written down plainly, and as a stream reads them. */
-#include "core/data/cut_count.h"
-#include "core/data/first_fit.h"
+/* test_document_fit.c: whole documents in samples: against the rule written down plainly, and as a stream reads them.
+ */
+#include "core/data/document_fit.h"
 #include "tests/unit/fixtures/token_files.h"
 
 enum { MOST = 300 };
@@ -205,5 +205,5 @@ int main(void)
         cmocka_unit_test(what_is_cut_off),
         cmocka_unit_test(an_index_that_is_damaged),
     };
-    return cmocka_run_group_tests_name("first_fit", tests, setup, teardown);
+    return cmocka_run_group_tests_name("document_fit", tests, setup, teardown);
 }

@@ -1,13 +1,11 @@
-/* first_fit.c: see first_fit.h.
- *
- * The samples are the leaves of a binary tree whose nodes hold the most room that any leaf below them has. The first
- * sample with enough room is found on the way down, to the left wherever that is possible. Samples that were not begun
- * have all their room and lie to the right of the others, so a new one is begun when no other has room enough.
+/* document_fit.c: the samples of first_fit are the leaves of a binary tree whose nodes hold the most room that any leaf
+ * below them has: the first sample with enough room is found on the way down, to the left where possible. Samples that
+ * were not begun have all their room and lie to the right of the others.
  *
  *              12                    room[1]: the root; children of i: 2 i and 2 i + 1
  *          5        12               a document of 4 tokens goes to the third leaf
  *        3   2    5    12 */
-#include "core/data/first_fit.h"
+#include "core/data/document_fit.h"
 
 #include "core/heartbeat.h"
 #include "core/memory.h"
@@ -21,7 +19,10 @@ struct packer {
     int64_t leaves;  /* a power of two, at least the number of documents */
 };
 
-enum { TICK = 1 << 16 /* documents between two signs of life */ };
+enum {
+    TICK = 1 << 16, /* documents between two heartbeats */
+    PIECE = 1 << 16 /* bytes of a mask that are read at a time */
+};
 
 static enum status read_lengths(const struct token_set *set, int64_t seq_length, struct packer *packer,
                                 struct error *err)
@@ -136,4 +137,43 @@ void first_fit_free(struct first_fit *fit)
     free(fit->documents);
     free(fit->starts);
     free(fit);
+}
+
+/* ---- cuts ---------------------------------------------------------------- */
+
+/* Adds the targets among tokens [first, end) of the set; first_only: no more than one. */
+static enum status add_targets(const struct token_set *set, int64_t first, int64_t end, bool first_only,
+                               int64_t *targets, struct error *err)
+{
+    uint8_t mask[PIECE];
+    if (!token_set_has_mask(set)) {
+        *targets += end > first ? end - first : 0;
+        return STATUS_OK;
+    }
+    for (; first < end && !(first_only && *targets); first += PIECE) {
+        const int64_t count = end - first < PIECE ? end - first : PIECE;
+        TRY(token_set_read_mask(set, first, count, mask, err));
+        for (int64_t i = 0; i < count; i++)
+            *targets += mask[i];
+        heartbeat_beat();
+    }
+    return STATUS_OK;
+}
+
+enum status cut_count(const struct token_set *set, int64_t seq_length, struct cut_count *count, struct error *err)
+{
+    *count = (struct cut_count){.documents = 0};
+    for (int64_t i = 0; i < token_set_documents(set); i++) {
+        int64_t first, length, kept = 0;
+        TRY(token_set_document(set, i, &first, &length, err));
+        const int64_t taken = length < seq_length ? length : seq_length;
+        if (i % TICK == 0)
+            heartbeat_beat();
+        count->documents += length > taken;
+        TRY(add_targets(set, first + taken, first + length, false, &count->targets, err));
+        if (!count->target_left) /* a document's first token is no target */
+            TRY(add_targets(set, first + 1, first + taken, true, &kept, err));
+        count->target_left |= kept > 0;
+    }
+    return STATUS_OK;
 }

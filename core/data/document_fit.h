@@ -1,0 +1,30 @@
+/* document_fit.h: how whole documents fit into samples: packed into them (data.packing first_fit), or one each, and
+ * what is lost where they are longer. */
+#pragma once
+
+#include "core/data/token_set.h"
+
+/* Documents are taken in file order. Each goes to the first sample that has room for it; a longer one than a sample is
+ * cut. The result follows from the data and the sample's length, so ranks and resumed runs agree. */
+struct first_fit {
+    uint32_t *documents; /* owned: numbers in the token set, sample by sample, rising within a sample */
+    int64_t *starts;     /* (samples + 1) owned: where each sample's documents begin in `documents` */
+    int64_t samples;
+    int64_t tokens; /* in all samples */
+};
+
+/* Packs the documents of a set that are not empty into samples of at most seq_length tokens. Reads the whole index.
+ * Takes up to 24 bytes for each document, 4 of which stay, and 8 for each sample. */
+enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err);
+void first_fit_free(struct first_fit *fit); /* may be NULL */
+
+/* What is lost where samples take the first seq_length tokens of a document. */
+struct cut_count {
+    int64_t documents; /* longer than a sample */
+    int64_t targets;   /* tokens that are cut off and whose prediction counts by the loss mask */
+    bool target_left;  /* in some document a target is kept */
+};
+
+/* Reads the whole index, the mask of what is cut off, and the mask of what is kept up to the first target. Beats.
+ * Errors as for token_set_document() and token_set_read_mask(). */
+enum status cut_count(const struct token_set *set, int64_t seq_length, struct cut_count *count, struct error *err);
