@@ -1,13 +1,10 @@
-/* token_set.h: one or more shard files as one stream of tokens and documents, opened by reading only their headers.
- *
- * Megatron-LM: PREFIX.bin (tokens) and PREFIX.idx ("MMIDIDX\0\0", version 1, dtype code 8 uint16 | 4 int32, sizes,
- * pointers, document index). llm.c: one .bin with a header of 1024 bytes (magic 20240520 uint16, 20240801 uint32).
+/* token_set.h: one or more shard files, of Megatron-LM or llm.c (token_set.c), as one stream of tokens and documents.
  *
  * A file PREFIX.mask beside PREFIX.bin is the shard's loss mask: a byte for each token, 1 if its prediction counts for
  * the loss, else 0. In a set with a mask, every token of a shard without one counts.
  *
- * The files of a shard that scripts/tokenize.py wrote must be of one run (set_digests.h), and every file must stay as
- * it was when it was opened (shard_file.h). */
+ * The files of a shard that scripts/tokenize.py wrote must be of one run, and every file must stay as it was when it
+ * was opened (shard_file.h). Several threads may read a set. */
 #pragma once
 
 #include "core/status.h"
@@ -17,13 +14,11 @@
 
 struct token_set;
 
-/* Opens shard files as one stream in the order of `patterns`, as the spec gives them: a Megatron prefix with or without
- * .bin or .idx, an llm.c .bin, or a glob, whose matches are sorted. The matches of a glob that end in .bin or .idx are
- * taken, a shard that has both once; a shard named by two patterns is refused. Reads headers, checks sizes and compares
- * some blocks with the set's digests, but does not read all tokens. An index of up to TOKEN_INDEX_CHECKED bytes is
- * checked as a whole; in a larger one, the ends are checked here and each document when it is looked up. Errors
- * (STATUS_DATA) name file and offset. A shard that does not exist has the
- * cause ENOENT. Several threads may read a set. */
+/* Opens shard files as one stream in the order of `patterns`: a Megatron prefix with or without .bin or .idx, an llm.c
+ * .bin, or a glob, whose matches that end in .bin or .idx are sorted, a shard that has both once; a shard named by two
+ * patterns is refused. Reads headers, checks sizes and compares some blocks with the set's digests. An index of up to
+ * TOKEN_INDEX_CHECKED bytes is checked as a whole; in a larger one, the ends are checked here and each document when it
+ * is looked up. STATUS_DATA names file and offset; a shard that does not exist has the cause ENOENT. */
 #define TOKEN_INDEX_CHECKED (INT64_C(64) << 20)
 
 enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err);
@@ -31,21 +26,20 @@ void token_set_close(struct token_set *set);
 int64_t token_set_tokens(const struct token_set *set);
 int64_t token_set_documents(const struct token_set *set); /* an llm.c file counts as one document */
 
-/* Reads `count` tokens from token `first` of the stream on into out (count); first + count <= token_set_tokens().
- * Ids outside [0, vocab_size): STATUS_DATA with file, byte offset, id and vocabulary size. */
+/* Reads `count` tokens from token `first` of the stream on into out (count). Ids outside [0, vocab_size): STATUS_DATA
+ * with file, byte offset, id and vocabulary size. */
 enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                            struct error *err);
 
 /* Whether any shard has a loss mask. */
 bool token_set_has_mask(const struct token_set *set);
 
-/* Reads the loss mask of `count` tokens from token `first` on into out (count): 1 or 0. first + count <=
- * token_set_tokens(). STATUS_DATA with file and offset for a byte that is neither. */
+/* Reads the loss mask of `count` tokens from token `first` on into out (count): 1 or 0. STATUS_DATA with file and offset
+ * for a byte that is neither. */
 enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
                                 struct error *err);
 
-/* Shows whether data were replaced: hashes of the shards' sizes, tokens and loss masks in order, but not of their
- * names. Neither hash is 0 by intention: 0 stands for a hash that is not known. */
+/* Shows whether data were replaced: hashes of the shards' sizes, tokens and loss masks in order. 0: not known. */
 struct data_fingerprint {
     uint64_t first;   /* of the first tokens of each shard */
     uint64_t sampled; /* of blocks from anywhere in each shard; shards of few tokens count whole */
@@ -55,8 +49,8 @@ struct data_fingerprint {
 bool data_fingerprint_equal(const struct data_fingerprint *a, const struct data_fingerprint *b);
 
 /* Reads the first tokens of every shard, and blocks of up to half a million tokens at places that a keyed permutation
- * chooses (permute.h), at least one block a shard: a set made for another vocabulary is refused before the run begins.
- * *fingerprint (may be NULL): of what was read. Errors as for token_set_read(). */
+ * chooses, at least one a shard: a set made for another vocabulary is refused before the run begins. *fingerprint (may
+ * be NULL): of what was read. Errors as for token_set_read(). */
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, struct data_fingerprint *fingerprint,
                             struct error *err);
 

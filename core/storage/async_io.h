@@ -1,20 +1,18 @@
 /* async_io.h: asynchronous reads and writes of large pieces of files, for state that is kept on a local disk.
  *
- * A request moves a range of a file to or from memory. It is cut into blocks of `block_size` bytes, of which up to
- * `queue_depth` are in flight at a time, those of earlier requests first:
+ * A request moves a range of a file to or from memory, in blocks of `block_size` bytes, of which up to `queue_depth`
+ * are in flight, those of earlier requests first:
  *
  *     async_io_submit ─> | request | request | …  ─ blocks ─>  engine: io_uring, or threads with pread() and pwrite()
  *     async_io_wait   <─────────────── the last block of the request is done, or one of them has failed
  *
- * The engine is io_uring where the kernel allows it. Containers often forbid it (EPERM, ENOSYS; ENOMEM where little
- * memory may be locked), be it to make a ring or to enter it, and kernels before 5.6 lack its reads and writes: there
- * it is a pool of `queue_depth` threads. ZTRAIN_AIO=io_uring or ZTRAIN_AIO=threads chooses one.
+ * The engine is io_uring where the kernel has it and allows to make and to enter a ring (containers often do not), else
+ * a pool of `queue_depth` threads. ZTRAIN_AIO=io_uring or ZTRAIN_AIO=threads chooses one.
  *
- * A transfer that ends early is continued, as POSIX allows it to end early anywhere. A file that ends before the range
- * is an error. On files opened with O_DIRECT memory, offset and length are multiples of ASYNC_IO_ALIGN.
+ * A transfer that ends early is continued. A file that ends before the range is an error. On files opened with O_DIRECT
+ * memory, offset and length are multiples of ASYNC_IO_ALIGN.
  *
- * Any thread may submit and wait; nothing is allocated after async_io_new(). A rank that waits counts as alive for up
- * to comm.io_timeout_seconds, as in any slow call (core/heartbeat.h). */
+ * Any thread may submit and wait, which is a slow call (core/heartbeat.h); nothing is allocated after async_io_new(). */
 #pragma once
 
 #include "core/status.h"
@@ -35,8 +33,8 @@ struct io_transfer {
     int64_t bytes, offset; /* of the range in the file */
 };
 
-/* The caller owns the struct, all zero at first, and keeps it, the path and the memory until async_io_wait() has
- * returned. Only async_io.c and io_queue.c look into it. */
+/* The caller owns the struct, all zero at first, and keeps it, the path and the memory until async_io_wait() returns.
+ * Only async_io.c and io_queue.c look into it. */
 struct io_request {
     struct io_transfer transfer;
     bool active;             /* submitted, not waited for yet */
@@ -52,12 +50,12 @@ enum status async_io_new(const struct aio_settings *settings, struct async_io **
 /* Waits until all requests are done; may be NULL. */
 void async_io_free(struct async_io *io);
 
-/* For the log: "io_uring, …" or "8 threads with pread and pwrite, because …". Valid while io lives. */
+/* For the log: "io_uring, …" or "8 threads with pread and pwrite (…)". Valid while io lives. */
 const char *async_io_engine(const struct async_io *io);
 
-/* Starts a transfer; the request is not active. */
+/* The request is not active. */
 void async_io_submit(struct async_io *io, struct io_request *request, const struct io_transfer *transfer);
 
-/* Waits until a request is done and makes it inactive; returns at once if it is not active. STATUS_BROKEN: the
- * first failure of its blocks. Of several threads that wait for one request, only one gets the failure. */
+/* Waits until a request is done and makes it inactive; at once if it is not active. STATUS_BROKEN: the first failure of
+ * its blocks, which one of several threads that wait gets. */
 enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err);

@@ -1,5 +1,5 @@
-/* disk.h: the disk below record_file.h: the local one of a run (local_disk.c), or that of a simulation, whose files
- * move nothing and take time on a clock (gpu/simulate/simulated_device.h). */
+/* disk.h: the disk below record_file.h: the local one of a run (local_disk.c), or that of a simulation
+ * (gpu/simulate/simulated_device.h). */
 #pragma once
 
 #include "core/storage/async_io.h"

@@ -3,21 +3,20 @@
  *     file      | record 0 | record 1 | record 2 | …                  each starts at a multiple of ASYNC_IO_ALIGN
  *     buffers   | as large as the largest record | … |                memory of the caller
  *
- * The caller chooses the buffer of each transfer, so it also decides how many records are read ahead:
+ * The caller chooses the buffer of each transfer:
  *
  *     load    starts to read a record into a buffer, unless it is there
  *     use     waits until the record is in the buffer; its bytes may then be read and changed
  *     claim   the same without reading: all bytes will be overwritten
  *     store   starts to write the buffer to its record; the bytes may be read meanwhile, but not changed
  *
- * A buffer keeps its record until another one is loaded or claimed there, and a record that is loaded again while it is
- * there is not read. load, use and claim wait for an earlier write of the buffer, and a load for a write of its record
- * in another buffer. A record that was never stored reads as zeros.
+ * A buffer keeps its record until another one is loaded or claimed there; a load of the record that is there reads
+ * nothing. load, use and claim wait for an earlier write of the buffer, and of the record in another buffer. A record
+ * that was never stored reads as zeros.
  *
- * The first failure stays: use then returns memory with unknown bytes, and record_file_status() the error, so that the
- * callers in host functions of streams need no way back for errors.
+ * The first failure stays: use then returns memory with unknown bytes, and record_file_status() the error.
  *
- * Several threads may use the file at a time, each with buffers of its own. */
+ * Several threads may use the file, each with buffers of its own. */
 #pragma once
 
 #include "core/storage/disk.h"
@@ -26,7 +25,7 @@
 
 struct record_file;
 
-/* The place that records of these sizes need in the file, and the bytes of one buffer. */
+/* The bytes that records of these sizes take in the file, and those of one buffer. */
 int64_t record_file_bytes(const int64_t *bytes, int records);
 size_t record_file_buffer_bytes(const int64_t *bytes, int records);
 
@@ -43,11 +42,11 @@ void *record_file_use(struct record_file *file, int record, int buffer);
 void *record_file_claim(struct record_file *file, int record, int buffer);
 void record_file_store(struct record_file *file, int record, int buffer);
 
-/* The memory of a buffer, whose bytes are those of a record only between use or claim and the next load or claim. */
+/* The memory of a buffer; its bytes are a record's from use or claim to the next load or claim. */
 void *record_file_buffer(const struct record_file *file, int buffer);
 
-/* Reads or writes a part of a record, at once and past the buffers. offset, bytes and memory are aligned to
- * ASYNC_IO_ALIGN. No transfer of the record may be started meanwhile. */
+/* A part of a record, at once and past the buffers. offset, bytes and memory are aligned to ASYNC_IO_ALIGN. No transfer
+ * of the record may be started meanwhile. */
 enum status record_file_read_part(struct record_file *file, int record, int64_t offset, void *memory, int64_t bytes,
                                   struct error *err);
 enum status record_file_write_part(struct record_file *file, int record, int64_t offset, void *memory, int64_t bytes,

@@ -1,10 +1,9 @@
 /* uncached_read.h: reads large parts of a file from front to back, past the page cache where that is faster.
  *
- * A read through the page cache first has to find memory for the cache and then copies out of it, which costs more CPU
- * time than the disk needs for the bytes (docs/performance.md, "Reading a checkpoint"). On file systems of local disks
- * a part that is not in the cache is therefore read with O_DIRECT into the caller's memory; the disk is given few,
- * large segments if that memory consists of huge pages, which uncached_memory() asks for. Parts that the cache holds,
- * small ones and all other file systems are read through the cache, as is every part after a direct read that failed.
+ * A read through the page cache costs more CPU time than the disk needs for the bytes (docs/performance.md, "Reading a
+ * checkpoint"). On local disks a part that is not in the cache is therefore read with O_DIRECT into the caller's memory;
+ * huge pages, which uncached_memory() asks for, give the disk few, large segments. Parts that the cache holds, small
+ * ones, other file systems, and every part after a direct read that failed are read through the cache.
  *
  * Any number of threads may read from one file. */
 #pragma once
@@ -38,11 +37,11 @@ void uncached_file_release(struct uncached_file *file);
 /* The room that uncached_read() needs for parts of at most `bytes`. */
 size_t uncached_room(size_t bytes);
 
-/* Memory for `count` buffers of uncached_room(bytes) each, at a stride that is a multiple of UNCACHED_ALIGN; in huge
- * pages where the kernel offers them. The caller frees it with free(). NULL: out of memory. */
+/* Memory for `count` buffers of uncached_room(bytes), at a stride that is a multiple of UNCACHED_ALIGN, for free().
+ * NULL: out of memory. */
 uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride);
 
-/* Reads `bytes` bytes at `offset` into `buffer`, aligned to UNCACHED_ALIGN, and sets *data to the first of them; they
- * need not begin where the buffer does. Errors are those of fs_pread(), with `code`. */
+/* Reads `bytes` bytes at `offset` into `buffer`, aligned to UNCACHED_ALIGN; *data is the first of them, anywhere in the
+ * first block. Errors are those of fs_pread(), with `code`. */
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,
                           const uint8_t **data, struct error *err);

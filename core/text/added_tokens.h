@@ -1,7 +1,7 @@
-/* added_tokens.h: the tokens that are looked for in the text itself, before anything else: <|endoftext|> and its like.
+/* added_tokens.h: the tokens that are looked for in the text before anything else: <|endoftext|> and its like.
  *
- * Two sets, as in `tokenizers`: tokens that are looked for in the text as it came, and those with "normalized": true,
- * which are looked for in what the normalizer has made of the rest. At each place the longest token counts. */
+ * Two sets, as in `tokenizers`: tokens that are looked for in the text as it came (0), and those with "normalized":
+ * true (1), in what the normalizer has made of the rest. At each place the longest token counts. */
 #pragma once
 
 #include "core/text/tokenizer.h"
@@ -22,13 +22,12 @@ struct added_tokens {
     struct added_token *items; /* in the order of the file */
     size_t count, room;
     struct text_table by_content, by_id; /* indices of items */
-    /* Two tries: nodes by the one before them and a byte; the roots are the numbers of the sets (0: as it came, 1:
-     * normalized). */
+    /* Two tries: nodes by the one before them and a byte; the roots are the numbers of the sets. */
     struct text_table edges;
     struct token_list ends; /* by node: the index of the first token that ends there, or -1 */
 };
 
-/* Appends a token; the list owns content and pattern. */
+/* The list owns content and pattern. */
 void added_tokens_add(struct added_tokens *tokens, struct added_token token);
 
 void added_tokens_release(struct added_tokens *tokens);

@@ -2,10 +2,9 @@
  *
  * The vocabulary's texts are those of tokenizer.json, where a byte is one character: the printable bytes of Latin-1
  * ('!' to '~', U+00A1 to U+00AC, U+00AE to U+00FF) stand for themselves, and the other 68 are U+0100 to U+0143 in their
- * order. So a space is U+0120, Ġ.
+ * order: a space is U+0120, Ġ.
  *
- * Of the merges that a word allows, the one of the lowest rank comes first, and of several the leftmost. The pairs wait
- * in a heap, so that a word of n bytes takes O(n log n) steps. */
+ * The merge of the lowest rank comes first, of several the leftmost; O(n log n) for a word of n bytes. */
 #pragma once
 
 #include "core/text/text_buffer.h"
@@ -33,7 +32,7 @@ void bpe_add_token(struct bpe *bpe, const char *text, size_t bytes, int32_t id);
 /* After the last token: fills by_id and byte_ids. false: two tokens have the id *twice. */
 bool bpe_index(struct bpe *bpe, int32_t *twice);
 
-/* Adds the merge of the next rank; one of the same pair replaces it. Call after bpe_index(). */
+/* Adds the merge of the next rank; one of the same pair replaces it. After bpe_index(). */
 void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t result);
 
 void bpe_release(struct bpe *bpe);
@@ -41,7 +40,7 @@ void bpe_release(struct bpe *bpe);
 /* The text of an id, and its length; NULL: there is none. */
 const char *bpe_token(const struct bpe *bpe, int32_t id, size_t *bytes);
 
-/* Appends the bytes of a token's text; a text with a character that stands for no byte is taken as it is. */
+/* Appends the bytes of a token's text; with a character that stands for no byte, the text itself. */
 void bpe_add_bytes(struct text *out, const char *text, size_t bytes);
 
 /* Working memory of an encoding. {0} is empty. */
@@ -53,5 +52,5 @@ struct bpe_room {
 };
 void bpe_room_release(struct bpe_room *room);
 
-/* Appends the tokens of a word, which is bytes of text (not mapped). */
+/* Appends the tokens of a word, bytes of text (not mapped). */
 void bpe_encode(const struct bpe *bpe, const char *word, size_t bytes, struct bpe_room *room, struct token_list *out);

@@ -1,14 +1,11 @@
-/* pattern.h: the regular expressions of pre-tokenizers, with the meaning that Oniguruma gives them.
+/* pattern.h: the regular expressions of pre-tokenizers, with the meaning that Oniguruma gives them, matched by PCRE2.
  *
- * An expression is translated for PCRE2, which then matches it. Known is what published tokenizers use: alternatives,
- * groups (?:…) and (…), (?i:…) for ASCII letters, lookahead (?=…) and (?!…), character classes, \p{…} by general
- * category, \s \S \d \D, escapes, and the quantifiers ? * + {n} {n,} {n,m} after a single character or class (also
- * possessive: ?+ *+ ++), and ? after a group. Whatever else there is (anchors, look-behind, back references, lazy
- * quantifiers, …) is refused by its name, so that no text is ever cut in a way that the author of the expression did
- * not mean.
+ * Known is what published tokenizers use: alternatives, groups (?:…) and (…), (?i:…) for ASCII letters, lookahead (?=…)
+ * and (?!…), character classes, \p{…} by general category, \s \S \d \D, escapes, and the quantifiers ? * + {n} {n,}
+ * {n,m} after a single character or class (also possessive: ?+ *+ ++), and ? after a group. All else is refused by its
+ * name, so that no text is cut as the author of the expression did not mean.
  *
- * PCRE2 gets every character by its number and every set by its members, so nothing depends on what the two understand
- * differently, and \p{…} also gets the characters that the PCRE2 of a system may be too old to know (unicode.h). Only
+ * PCRE2 gets characters by number and sets by their members, also those that it may be too old to know (unicode.h); only
  * \p{C}, and \P{…} inside a class, take its word for those. */
 #pragma once
 
@@ -31,6 +28,6 @@ struct pattern_search {
 };
 
 /* Finds the next match [*start, *end) in text[0, count), and moves on. *start == count + 1: there is none. A match may
- * be empty, but not at the end of the one before. STATUS_DATA: the search takes too long. Any thread may search. */
+ * be empty, but not at the end of the one before. STATUS_DATA: it takes too long. Any thread may search. */
 enum status pattern_next(const struct pattern *pattern, const char *text, size_t count, struct pattern_search *search,
                          size_t *start, size_t *end, struct error *err);

@@ -1,5 +1,4 @@
-/* text_buffer.h: lists of token ids, bytes of text, and tables of texts, which grow. {0} is empty; whoever has the
- * struct owns it. */
+/* text_buffer.h: lists of token ids, bytes of text, and tables of texts, which grow. {0} is empty. */
 #pragma once
 
 #include <stddef.h>
@@ -33,8 +32,7 @@ struct text_table {
     size_t slots, count;
 };
 
-/* The entry of a text, which is new (value -1) if there was none and the caller is to set its value. Valid until the
- * next one is added. */
+/* The entry of a text; value -1: it is new, and the caller sets its value. Valid until the next one is added. */
 struct text_entry *text_table_add(struct text_table *table, const void *text, size_t bytes);
 
 /* The number of a text; -1: there is none. */
