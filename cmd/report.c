@@ -9,7 +9,6 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/named_file.h"
 #include "core/printable.h"
 
 #include <inttypes.h>

@@ -72,3 +72,15 @@ enum status fs_write_file(const char *path, const void *data, size_t size, enum 
 
 /* Copies a regular file in the same way, with bounded memory; *bytes (may be NULL): its size. */
 enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err);
+
+/* ---- files for output that a user names: also links, pipes and devices --- */
+
+/* Whether `path`, followed through links, names a pipe, a device or a folder. */
+bool named_file_is_special(const char *path);
+
+/* The name that `path` leads to: itself unless it is a link. The target of a link need not exist. */
+enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum status code, struct error *err);
+
+/* Writes a whole file as fs_write_file() does; of a link it replaces the target; into a pipe or a device it writes. A
+ * pipe that nobody reads is an error. */
+enum status named_file_write(const char *path, const void *data, size_t size, enum status code, struct error *err);

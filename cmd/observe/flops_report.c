@@ -1,9 +1,9 @@
 #include "cmd/observe/flops_report.h"
 
 #include "core/clock.h"
+#include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/named_file.h"
 #include "gpu/ops_profile.h"
 
 #include <inttypes.h>

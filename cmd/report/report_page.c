@@ -1,7 +1,7 @@
 #include "cmd/report/report_page.h"
 
+#include "core/fsutil.h"
 #include "core/memory.h"
-#include "core/named_file.h"
 #include "core/printable.h"
 
 #include <jansson.h>

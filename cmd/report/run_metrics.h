@@ -3,7 +3,7 @@
 
 #include "cmd/report/thin.h"
 #include "core/metrics/eval_metric.h"
-#include "core/metrics/step_fields.h"
+#include "core/metrics/metrics.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -17,7 +17,7 @@ enum {
     REPORT_TEXT = 2000    /* bytes of a sample's prompt and text */
 };
 
-/* The series of steps are the numbers of step_fields.h, and the time of the steps so far, which is in no field. */
+/* The series of steps are the numbers of metrics.h, and the time of the steps so far, which is in no field. */
 enum { STEP_TIME = STEP_FIELDS, STEP_SERIES };
 
 /* The values of an evaluation, and where it lies on the axes. */

@@ -1,8 +1,8 @@
 #include "cmd/run/console.h"
 
 #include "core/log.h"
+#include "core/metrics/metrics.h"
 #include "core/metrics/metrics_summary.h"
-#include "core/metrics/step_fields.h"
 #include "core/output.h"
 
 #include <inttypes.h>

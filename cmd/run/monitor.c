@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/metrics/csv_monitor.h"
-#include "core/metrics/step_fields.h"
+#include "core/metrics/metrics.h"
 #include "core/metrics/tensorboard.h"
 
 #include <math.h>

@@ -11,7 +11,7 @@
  *                               sizes                i32[S] tokens of each sequence
  *                               pointers             i64[S] byte offset of each sequence in PREFIX.bin
  *                               document index       i64[D] first sequence of each document; the last entry is S
- *                               set                  digests of all files of the shard (set_digests.h); may be absent
+ *                               set                  digests of all files of the shard (shard_file.h); may be absent
  *                  PREFIX.bin   tokens, nothing else
  *     llm.c        FILE.bin     header               i32[256]: magic, version, tokens; the rest is 0
  *                               tokens
@@ -23,7 +23,6 @@
 #include "core/data/token_set.h"
 
 #include "core/data/permute.h"
-#include "core/data/set_digests.h"
 #include "core/data/shard_file.h"
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
@@ -40,7 +39,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read 
 #define INDEX_HEADER 34
 #define LLMC_HEADER 1024
 #define MAX_OPEN_SHARDS 128 /* files of further shards are opened for each read, to stay below usual limits */
-#define COMPARED_BLOCKS 256 /* of each of its files (set_digests.h), divided among the shards; one of each at least */
+#define COMPARED_BLOCKS 256 /* of each of its files (shard_file.h), divided among the shards; one of each at least */
 
 static const char index_magic[9] = "MMIDIDX\0";
 
@@ -67,7 +66,7 @@ struct shard {
     struct shard_file idx;  /* path NULL: an llm.c file */
     struct shard_file mask; /* path NULL: every token counts */
     int64_t header;         /* bytes before the first token of bin */
-    int64_t digests;        /* where they are in idx (set_digests.h); 0: it has none */
+    int64_t digests;        /* where they are in idx (shard_file.h); 0: it has none */
     struct token_type type;
     int64_t tokens, sequences, documents;
     int64_t first_token, first_document; /* of the set's */
@@ -378,7 +377,7 @@ static enum status megatron_open(struct shard *shard, struct error *err)
                          idx->path, (long long)idx->bytes, (unsigned long long)sequences, (unsigned long long)entries);
     const int64_t lists = (int64_t)(INDEX_HEADER + 12 * sequences + 8 * entries);
     int64_t digests;
-    TRY(set_digests_size(idx, lists, &digests, err));
+    TRY(shard_digests_size(idx, lists, &digests, err));
     if (lists + digests != idx->bytes)
         return wrong_size(idx, lists + digests, err);
     if (sequences == 0 || entries < 2 || shard->bin.bytes == 0)
@@ -429,7 +428,7 @@ static enum status shard_open(struct shard *shard, int64_t blocks, uint64_t seed
     if (shard->mask.path)
         TRY(shard_file_open(&shard->mask, err));
     if (shard->digests)
-        TRY(set_digests_check(&shard->idx, shard->digests, &shard->bin, &shard->mask, blocks, seed, err));
+        TRY(shard_digests_check(&shard->idx, shard->digests, &shard->bin, &shard->mask, blocks, seed, err));
     return mask_check(shard, err);
 }
 

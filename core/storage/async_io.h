@@ -12,7 +12,8 @@
  * A transfer that ends early is continued. A file that ends before the range is an error. On files opened with O_DIRECT
  * memory, offset and length are multiples of ASYNC_IO_ALIGN.
  *
- * Any thread may submit and wait, which is a slow call (core/heartbeat.h); nothing is allocated after async_io_new(). */
+ * Any thread may submit and wait, which is a slow call (core/heartbeat.h); nothing is allocated after async_io_new().
+ */
 #pragma once
 
 #include "core/status.h"

@@ -37,17 +37,12 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block);
  * has failed, and true if it holds a rest that has to be transferred. */
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result);
 
-/* ---- engines: each takes blocks, on threads of its own, until the end ---- */
+/* ---- the engine of io_uring: takes blocks on a thread of its own --------- */
 
 struct uring_engine;
-struct thread_engine;
 
 /* *code: the errno with which the kernel refuses io_uring, and *engine is NULL; 0: it runs. STATUS_DEVICE: no thread.
  */
 enum status uring_engine_start(struct io_queue *queue, int depth, struct uring_engine **engine, int *code,
                                struct error *err);
-enum status thread_engine_start(struct io_queue *queue, int threads, struct thread_engine **engine, struct error *err);
-
-/* After io_queue_end(): wait for all blocks. May be NULL. */
-void uring_engine_stop(struct uring_engine *engine);
-void thread_engine_stop(struct thread_engine *engine);
+void uring_engine_stop(struct uring_engine *engine); /* after io_queue_end(): waits for all blocks; may be NULL */

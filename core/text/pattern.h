@@ -5,8 +5,8 @@
  * {n,m} after a single character or class (also possessive: ?+ *+ ++), and ? after a group. All else is refused by its
  * name, so that no text is cut as the author of the expression did not mean.
  *
- * PCRE2 gets characters by number and sets by their members, also those that it may be too old to know (unicode.h); only
- * \p{C}, and \P{…} inside a class, take its word for those. */
+ * PCRE2 gets characters by number and sets by their members, also those that it may be too old to know (unicode.h);
+ * only \p{C}, and \P{…} inside a class, take its word for those. */
 #pragma once
 
 #include "core/status.h"

@@ -13,7 +13,7 @@ from .errors import DATA, Failure, interrupt, listed, shortened
 from .tokenizer import typecode
 
 COMPANIONS = (".mask", ".types", ".labels", ".labels.json")  # files that lie beside .bin and .idx in some forms of data
-SET_MAGIC, SET_BLOCK = b"ztrain\0\1", 1 << 16  # core/data/set_digests.h
+SET_MAGIC, SET_BLOCK = b"ztrain\0\1", 1 << 16  # core/data/shard_file.h
 MOST_LABELS = 2**31 - 1  # PREFIX.labels has 32 bits for a number
 MOST_NAME_BYTES = 16 << 20  # that ztrain reads from PREFIX.labels.json
 WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "core/fsutil.h"
-#include "core/named_file.h"
 
 static char folder[64];
 static struct error err;
