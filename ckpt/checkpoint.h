@@ -1,13 +1,10 @@
 /* checkpoint.h: the state of a run on disk: per-rank zstd shards, a manifest, atomic publication, reshard on load.
- * The format is specified in docs/checkpoint-format.md.
+ * docs/checkpoint-format.md specifies the format.
  *
  *   <run>/checkpoints/epoch-0001/manifest.json, rank-00000.zst, …     step-00000020/ between epochs
  *   <run>/checkpoints/latest -> epoch-0001
  *
- * A checkpoint is written as .tmp-NAME/; every file is fsynced, the manifest last, and then the folder is renamed;
- * `latest` moves after every rank has finished. A checksum in the manifest covers every byte of the other files, and
- * the manifest's own checksum covers the manifest. checkpoint_save.c writes checkpoints, checkpoint_open.c opens and
- * checkpoint_read.c reads them. */
+ * A checksum in the manifest covers every byte of the other files, and its own covers the manifest. */
 #pragma once
 
 #include "comm/comm.h"
@@ -42,12 +39,12 @@ struct train_position {
     bool stopped_early;         /* the run has ended here because of them */
 };
 
-/* Data that rank 0 keeps from one save of a run to the next: the tokenizer files, read once, because their folder may
- * be gone when a checkpoint is due; and the list of checkpoints, so that a save opens only those that are new to it. */
+/* What rank 0 keeps from one save of a run to the next: the tokenizer files, whose folder may be gone when a checkpoint
+ * is due; and the list of checkpoints, so that a save opens only those that are new to it. */
 struct checkpoint_save_cache;
 
-/* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; model_dir: another one, or the
- * same, with a generation_config.json for them. Both may be NULL. STATUS_DATA: one of the files cannot be read. */
+/* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; model_dir: one with a
+ * generation_config.json for them. Both may be NULL. STATUS_DATA: one of the files cannot be read. */
 enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
                                       struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
@@ -62,6 +59,7 @@ struct checkpoint_keep {
     uint64_t data; /* of which evaluations the scores compare: eval_scores.data */
 };
 
+/* All pointers are borrowed. */
 struct checkpoint_writer {
     const char *dir;       /* <run>/checkpoints; created if absent */
     int compression_level; /* level of zstd; 0: no compression (frames of raw blocks) */
@@ -70,38 +68,20 @@ struct checkpoint_writer {
     const struct shard_layout *layout;
     struct comm *comm; /* required with one rank as well */
     const char *host;
-    const json_t *spec;    /* spec_to_json() (borrowed) */
-    const json_t *model;   /* config.json of the model (borrowed) */
-    const json_t *machine; /* the hardware and libraries of the run: an object of texts, integers and booleans
-                              (borrowed); may be NULL */
+    const json_t *spec;    /* spec_to_json() */
+    const json_t *model;   /* config.json of the model */
+    const json_t *machine; /* hardware and libraries: an object of texts, integers and booleans; may be NULL */
     struct data_fingerprint data_fingerprint; /* token_set_check() of the training data */
-    const json_t *evaluation_part; /* of the evaluation that is due: eval_part_to_json() (borrowed); NULL: nothing of it
-                                      is done */
-    enum dtype dtype;              /* compute dtype of the run: for information, and the default dtype of an export */
+    const json_t *evaluation_part;            /* eval_part_to_json() of the evaluation that is due; NULL: not begun */
+    enum dtype dtype; /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
-    /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called before
-     * anything is made, right before the checkpoint gets its name, before `latest` moves, and before anything is
-     * deleted. An error ends the save. */
+    /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called before anything is
+     * made, before the checkpoint gets its name, before `latest` moves, and before anything is deleted. */
     enum status (*still_owner)(void *context, struct error *err);
     void *owner;
 };
 
-/* Writes a checkpoint; collective. Reads this rank's `slices`, each of which is used before the next is asked for. On
- * success *name (at least 64 bytes) is the name of the checkpoint's folder and *bytes its size over all ranks.
- *
- * With keep.last every rank reads its file back from the disk and compares it with its checksums before the checkpoint
- * is published; after `latest` and `best` have moved, the old checkpoints that `keep` does not name are deleted
- * (checkpoint_retention.h), if they have names that ztrain writes. Stale .tmp- folders are deleted first. An existing
- * folder of the same name is replaced if it is valid and of the same step, else moved aside: as NAME.damaged-N if it is
- * damaged, as NAME.aside-N if it is of another step. Checkpoints of later steps, which belong to a history that this
- * run has left, are moved aside as well.
- *
- * STATUS_CHECKPOINT, with file and errno, is the same on every rank; the previous checkpoint stays valid.
- * checkpoint_save.c describes the order of the steps and the state after a kill. */
-enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            struct state_slices slices, char *name, int64_t *bytes, struct error *err);
-
-/* The same in parts, for a caller that has the disk's work done in another thread than the one that communicates:
+/* Writes a checkpoint. A thread that does not communicate may do the disk's work:
  *
  *     checkpoint_saving_new();
  *     do {
@@ -110,16 +90,20 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
  *     } while (!complete);                 or until an error
  *     checkpoint_saving_free();
  *
- * What checkpoint_saving_new() gets apart from the position is borrowed until checkpoint_saving_free(): `writer` and
- * what it points to must not change. The slices must be those of the position for as long as shares are under way. The
- * cache is used by rank 0's shares. */
+ * The writer and the slices must not change until the last. Each slice is used before the next is asked for.
+ *
+ * Stale .tmp- folders are deleted first. With keep.last every rank compares its file on the disk with its checksums
+ * before the checkpoint is published; after `latest` and `best` have moved, the old checkpoints that `keep` does not
+ * name are deleted (checkpoint_retention.h). A folder of the same name is replaced if it is valid and of the same step,
+ * else moved aside: as NAME.damaged-N or, of another step, as NAME.aside-N. So are checkpoints of later steps, which
+ * belong to a history that this run has left. checkpoint_save.c has the order of the steps. */
 struct checkpoint_saving;
 
 void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct train_position *position,
                            struct state_slices slices, struct checkpoint_saving **saving);
 void checkpoint_saving_work(struct checkpoint_saving *saving);
-/* *complete: the checkpoint is published. An error is the same on all ranks, as in checkpoint_save(), and ends the
- * save. */
+/* *complete: the checkpoint is published. An error (STATUS_CHECKPOINT with file and errno, or still_owner()'s) is the
+ * same on all ranks and ends the save; the previous checkpoint stays valid. */
 enum status checkpoint_saving_agree(struct checkpoint_saving *saving, bool *complete, struct error *err);
 /* The folder's name; and the size over all ranks of a complete one. */
 const char *checkpoint_saving_name(const struct checkpoint_saving *saving);
@@ -128,17 +112,15 @@ int64_t checkpoint_saving_bytes(const struct checkpoint_saving *saving);
  * the next save deletes it. Any thread. NULL is allowed. */
 void checkpoint_saving_free(struct checkpoint_saving *saving, bool clean);
 
-/* Whether a checkpoint of this position would be among the keep->best best ones of the folder `dir`, where the scores
- * of the others are read from their manifests (with `cache`, of new ones only). true if they cannot be read, with a
- * warning. Called on rank 0 alone. */
+/* On rank 0: whether a checkpoint of this position would be among the keep->best best ones of the folder `dir`. true,
+ * with a warning, if the others' manifests cannot be read. */
 bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *dir, const struct checkpoint_keep *keep,
                               const struct train_position *position);
 
-/* Does again what follows a save once the checkpoint is complete, for the run's newest one, NAME of `position` in
- * `dir`, which the run resumes from: a kill may have come in between. Stale .tmp- folders are deleted, `latest` points
- * at it, and checkpoints that `keep` does not name are deleted. Failures are warnings. Called on rank 0 alone. */
-void checkpoint_mend(struct checkpoint_save_cache *cache, const char *dir, const char *name,
-                     const struct train_position *position, const struct checkpoint_keep *keep);
+/* On rank 0, on a resume from NAME of `position`, the newest one in `dir`: does again what follows a complete save, as
+ * a kill may have come in between. Failures are warnings. */
+void checkpoint_publish_again(struct checkpoint_save_cache *cache, const char *dir, const char *name,
+                              const struct train_position *position, const struct checkpoint_keep *keep);
 
 /* How often a reader looks for the newest checkpoint again if a run that is training has deleted or replaced it. */
 enum { CHECKPOINT_TRIES = 5 };
@@ -148,31 +130,28 @@ struct checkpoint {
     char path[4096]; /* its folder */
     json_t *manifest;
     struct train_position position;
-    json_t *spec;            /* borrowed from manifest */
-    json_t *model;           /* borrowed: config.json */
-    json_t *machine;         /* borrowed: the hardware and libraries of the run; NULL: not in the manifest */
+    json_t *spec, *model;    /* borrowed from manifest; model: config.json */
+    json_t *machine;         /* borrowed: hardware and libraries; NULL: not in the manifest */
     json_t *evaluation_part; /* borrowed: for eval_part_from_json(), which accepts it; NULL: not in the manifest */
     struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
     int world;                                /* number of ranks that wrote it */
     int64_t bytes;
     enum dtype dtype;
     struct retry retry; /* how checkpoint_read() and checkpoint_load() retry a failing disk; all zero: they do not */
-    void *private_;     /* parsed manifest and open files (checkpoint_stream.h) */
+    void *private_;     /* parsed manifest and open files (checkpoint_read.h) */
 };
 
-/* Opens `dir`: a checkpoint, or the newest valid checkpoint of a run folder (<run> or <run>/checkpoints); each newer
- * one that is damaged is reported with log_warn(). full: every byte is verified before a checkpoint is taken; else only
- * the manifest and the file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT names the file
- * and, if there is one, the offset. */
+/* Opens `dir`: a checkpoint, or the newest valid checkpoint of a run folder (<run> or <run>/checkpoints); log_warn()
+ * reports each newer one that is damaged. full: verifies every byte before a checkpoint is taken, else only the
+ * manifest and the file sizes. STATUS_CHECKPOINT names the file and, if there is one, the offset. */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
-/* The same with full verification by the caller's function, which is called with each checkpoint that would be taken
- * and judges as checkpoint_verify() does: STATUS_CHECKPOINT without a cause (error_is_unreadable()) is damage. */
+/* The same with a function of the caller's in place of checkpoint_verify(): STATUS_CHECKPOINT that is not
+ * error_is_unreadable() is damage. */
 typedef enum status checkpoint_verifier(void *context, const struct checkpoint *checkpoint, struct error *err);
 enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
                                      struct checkpoint **checkpoint, struct error *err);
-/* Opens a checkpoint, which another rank has opened with all its files, for a rank that shares in its verification:
- * looks only at the files of share `part` of `parts` (checkpoint_verify_part()), so that N ranks do not look at N files
- * each. */
+/* Opens a checkpoint that another rank has opened; looks only at the files of share `part` of `parts`
+ * (checkpoint_verify_part()), so that N ranks do not look at N files each. */
 enum status checkpoint_open_part(const char *folder, int part, int parts, struct checkpoint **checkpoint,
                                  struct error *err);
 /* Opens the checkpoint of a run folder with the best evaluation, by the checkpoint.metric and checkpoint.mode of the
@@ -181,18 +160,17 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
 enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
 /* Whether the checkpoint's folder was deleted or replaced since it was opened: a failed read is not damage then. */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
-void checkpoint_close(struct checkpoint *checkpoint);
+void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 
 /* Verifies every byte; err names the file and offset of the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
-/* The same of one of `parts` shares (from 0) of about the same size, which follow each other in the files' order: of
- * several shares with a fault, the lowest has the first. With as many shares as ranks wrote the checkpoint, share r is
- * the file of rank r; the last one has the tokenizer's files as well. */
+/* The same of one of `parts` shares (from 0) of about the same size, in the files' order: of several shares with a
+ * fault, the lowest has the first. With as many shares as ranks wrote the checkpoint, share r is the file of rank r;
+ * the last one has the tokenizer's files as well. */
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err);
 
 /* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
- * of the writer. Only the frames that cover the range are read; each is verified. A failing disk is retried by the
- * rules of checkpoint->retry, separately for each writer's slice. */
+ * of the writer. Only the frames that cover the range are read; each is verified. */
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
@@ -204,8 +182,8 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err);
 
-/* Checks the table as checkpoint_check_table() does, then reads this rank's slices of every state and unit into
- * `slices`, each of which is filled before the next is asked for; retries as checkpoint_read() does. */
+/* Checks the table, then reads this rank's slices of every state and unit into `slices`, each of which is filled before
+ * the next is asked for. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 

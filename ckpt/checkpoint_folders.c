@@ -32,14 +32,7 @@ void checkpoint_name(const struct train_position *position, char name[64])
         snprintf(name, 64, "step-%08" PRId64, position->step);
 }
 
-/* Whether a folder of this name may be a checkpoint, possibly one that a user has renamed. */
-static bool resembles_checkpoint(const char *name)
-{
-    return begins(name, "epoch-") || begins(name, "step-");
-}
-
-/* The end of a number as ztrain writes it with `width` digits (longer numbers have no leading zero). NULL: not a
- * number. */
+/* The end of a number of at least `width` digits (longer ones have no leading zero). NULL: not a number. */
 static const char *number_end(const char *text, size_t width)
 {
     size_t digits = strspn(text, "0123456789");
@@ -95,9 +88,9 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
     return status;
 }
 
-/* Whether dir has a folder with the name of a checkpoint; history: of one that was not moved aside. Only a dir that
- * does not exist has none: one that cannot be listed is an error, or a run would begin anew over its own checkpoints.
- */
+/* Whether dir has a folder with the name of a checkpoint, which a user may have renamed; history: with ztrain's name of
+ * one that was not moved aside. A dir that cannot be listed is an error, or a run would begin anew over its own
+ * checkpoints. */
 static enum status any_folder(const char *dir, bool history, bool *any, struct error *err)
 {
     const struct dirent *entry;
@@ -108,7 +101,8 @@ static enum status any_folder(const char *dir, bool history, bool *any, struct e
         return STATUS_OK;
     DIR *folder = io_opendir(dir);
     while (folder && !*any && (entry = io_readdir(folder)))
-        *any = (history ? checkpoint_own_name(entry->d_name, &aside) && !aside : resembles_checkpoint(entry->d_name)) &&
+        *any = (history ? checkpoint_own_name(entry->d_name, &aside) && !aside
+                        : begins(entry->d_name, "epoch-") || begins(entry->d_name, "step-")) &&
                checkpoint_is_folder(dir, entry);
     enum status status = STATUS_OK;
     if (!folder || (!*any && errno)) /* of io_opendir() or io_readdir() */
@@ -165,13 +159,11 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run without a checkpoint so far */
     if (fs_exists(path)) {
         error_set(err, STATUS_CHECKPOINT, "run folder '%s' holds no checkpoint yet", dir);
-        error_hint(err, "%s", CHECKPOINT_NONE_HINT);
-        return STATUS_CHECKPOINT;
+        return error_hint(err, "%s", CHECKPOINT_NONE_HINT);
     }
     error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
               dir);
-    error_hint(err, "%s", hint);
-    return STATUS_CHECKPOINT;
+    return error_hint(err, "%s", hint);
 }
 
 bool checkpoint_identify(const char *folder, struct stat *identity)
@@ -237,17 +229,24 @@ void checkpoint_unpoint(const char *dir, const char *link, bool always)
         log_warn("cannot remove the link '%s': %s", path, strerror(errno));
 }
 
+enum status checkpoint_rename(const char *dir, const char *from, const char *to, unsigned flags, struct error *err)
+{
+    char a[FS_PATH_MAX], b[FS_PATH_MAX];
+    TRY(fs_join(a, dir, from, STATUS_CHECKPOINT, err));
+    TRY(fs_join(b, dir, to, STATUS_CHECKPOINT, err));
+    return fault_rename(a, b, flags) ? error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", a, b)
+                                     : STATUS_OK;
+}
+
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err)
 {
-    char from[FS_PATH_MAX], target[FS_PATH_MAX], aside[CHECKPOINT_NAME_MAX + 64];
-    TRY(fs_join(from, dir, name, STATUS_CHECKPOINT, err));
+    char target[FS_PATH_MAX], aside[CHECKPOINT_NAME_MAX + 64];
     int n = 0;
     do {
         snprintf(aside, sizeof aside, "%s.%s-%d", name, kind, ++n);
         TRY(fs_join(target, dir, aside, STATUS_CHECKPOINT, err));
     } while (fs_exists(target));
-    if (fault_rename(from, target, 0))
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", from, target);
+    TRY(checkpoint_rename(dir, name, aside, 0, err));
     if (to)
         memcpy(to, target, sizeof target);
     return STATUS_OK;
@@ -280,12 +279,10 @@ end:
 
 enum status checkpoint_delete(const char *dir, const char *name, struct error *err)
 {
-    char from[FS_PATH_MAX], doomed[FS_PATH_MAX], hidden[CHECKPOINT_NAME_MAX + 64];
+    char doomed[FS_PATH_MAX], hidden[CHECKPOINT_NAME_MAX + 64];
     snprintf(hidden, sizeof hidden, TMP_PREFIX "delete-%s", name);
-    TRY(fs_join(from, dir, name, STATUS_CHECKPOINT, err));
     TRY(fs_join(doomed, dir, hidden, STATUS_CHECKPOINT, err));
-    if (fault_rename(from, doomed, 0))
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", from, doomed);
+    TRY(checkpoint_rename(dir, name, hidden, 0, err));
     return checkpoint_remove_tree(doomed, err);
 }
 
@@ -308,11 +305,10 @@ void checkpoint_sweep(const char *dir)
 
 enum status checkpoint_io_error(const char *what, const char *path, struct error *err)
 {
-    int code = errno;
-    error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, path, strerror(code));
+    const int code = errno;
+    error_system(err, STATUS_CHECKPOINT, code, "cannot %s '%s'", what, path);
     if (code == ENOSPC || code == EDQUOT)
         error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
-    error_cause(err, code);
     return STATUS_CHECKPOINT;
 }
 

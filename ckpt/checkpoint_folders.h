@@ -1,5 +1,5 @@
-/* checkpoint_folders.h: the folder of checkpoints: the names in it, moving aside and deleting. For the files of ckpt/;
- * nothing here is collective. checkpoint_list.h lists the checkpoints.
+/* checkpoint_folders.h: the folder of checkpoints: the names in it, moving aside and deleting. checkpoint_list.h lists
+ * the checkpoints.
  *
  *   epoch-0001, step-00000020   checkpoints: exactly the names that ztrain writes (step-%08d, epoch-%04d); a folder
  *                               with any other name, such as step-00000020.best, belongs to the user: it is never
@@ -25,8 +25,10 @@ enum { CHECKPOINT_NAME_MAX = 256 };
     "then "                                                                                                          \
     "it starts as the first time (--resume auto does either)"
 
-/* Whether ztrain writes this name: step-%08d or epoch-%04d, with the suffixes of folders that were moved out of the
- * way. *aside: it was moved aside, or is damaged. */
+/* epoch-NNNN if the position ends an epoch, else step-NNNNNNNN. */
+void checkpoint_name(const struct train_position *position, char name[64]);
+
+/* Whether ztrain writes this name. *aside: the folder was moved aside, or is damaged. */
 bool checkpoint_own_name(const char *name, bool *aside);
 
 /* fs_find_dir() of a folder of a run, with a hint what to do about something else in its place (STATUS_CHECKPOINT): a
@@ -36,38 +38,36 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
 /* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts as well. */
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
-/* The same as checkpoint_any() of checkpoint folders that were not moved aside; from the names alone. */
+/* checkpoint_any() of folders that were not moved aside; from the names alone. */
 enum status checkpoint_any_of_history(const char *dir, bool *any, struct error *err);
 
 /* The identity (inode) of the folder that has this name now; false: there is none. */
 bool checkpoint_identify(const char *folder, struct stat *identity);
-/* Whether the name still belongs to the same folder, which has not been deleted or replaced. */
+/* Whether the name still belongs to the same folder. */
 bool checkpoint_is_still(const char *folder, const struct stat *identity);
 
-/* Finds out whether `dir` is a checkpoint (*is_checkpoint; folder = dir), or a run folder or its checkpoints/ (folder =
- * the folder of the checkpoints). STATUS_CHECKPOINT: it is neither, or a checkpoint without its manifest. */
+/* Finds out whether `dir` is a checkpoint (folder = dir), or a run folder or its checkpoints/ (folder = the folder of
+ * the checkpoints). STATUS_CHECKPOINT: it is neither, or a checkpoint without its manifest. */
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err);
 
-/* epoch-NNNN if the position ends an epoch, else step-NNNNNNNN. */
-void checkpoint_name(const struct train_position *position, char name[64]);
-
-/* fsync of a folder of checkpoints: its renames are durable. Ticks progress. */
+/* fsync of a folder of checkpoints: its renames are durable. */
 enum status checkpoint_sync(const char *dir, struct error *err);
+
+/* dir/FROM becomes dir/TO; flags of renameat2(). */
+enum status checkpoint_rename(const char *dir, const char *from, const char *to, unsigned flags, struct error *err);
 
 /* dir/NAME becomes dir/NAME.KIND-N with the first free N. `to` (may be NULL): the new path. */
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err);
 
-/* Points dir/LINK ("latest", "best") at NAME: the link is made under another name, then renamed. The link serves people
- * only, so a failure is a warning. */
+/* Points dir/LINK ("latest", "best") at NAME, atomically. A failure is a warning: the link serves people only. */
 void checkpoint_point(const char *dir, const char *link, const char *name);
 /* Removes the link dir/LINK if it points at nothing, or `always`. */
 void checkpoint_unpoint(const char *dir, const char *link, bool always);
 
-/* Deletes a checkpoint: renamed to .tmp-delete-NAME first, so that a half-deleted folder is never taken for a
- * checkpoint. */
+/* Deletes a checkpoint: renamed to .tmp-delete-NAME first, so that a half-deleted folder is never taken for one. */
 enum status checkpoint_delete(const char *dir, const char *name, struct error *err);
 
-/* Deletes a file, or a folder with all its contents. Ticks progress. */
+/* Deletes a file, or a folder with all its contents. */
 enum status checkpoint_remove_tree(const char *path, struct error *err);
 
 /* Deletes everything in dir whose name begins with .tmp-; a failure is a warning. */
@@ -75,13 +75,13 @@ void checkpoint_sweep(const char *dir);
 
 /* ---- small files of a checkpoint that is being written ------------------- */
 
-/* "cannot WHAT 'path': …", of errno, which is the error's cause. A full disk gets a hint. Returns STATUS_CHECKPOINT. */
+/* "cannot WHAT 'path': …", of errno. A full disk gets a hint. Returns STATUS_CHECKPOINT. */
 enum status checkpoint_io_error(const char *what, const char *path, struct error *err);
 
-/* Creates folder/name with all of its bytes, and fsyncs it. The name must not exist. Ticks progress. */
+/* Creates folder/name, which must not exist, with all of its bytes, and fsyncs it. */
 enum status checkpoint_put_file(const char *folder, const char *name, const void *data, size_t bytes,
                                 struct error *err);
 
-/* Drops the cached pages of a file that is on disk, so that the next read comes from there. If that does not work, the
- * read at least verifies the cached pages. */
+/* Drops the cached pages of a file that is on disk, so that the next read comes from there; else the read verifies the
+ * cached pages. */
 enum status checkpoint_reads_from_disk(const char *path, struct error *err);

@@ -3,11 +3,9 @@
  * A checkpoint can be opened by its manifest and file sizes alone (full: false). The checkpoints of a run folder are
  * ordered by the steps in their manifests, newest first; those alone are read that may be the newest by their names
  * (checkpoint_list.h). `latest` is not used, because it may be stale or dangling after a crash. */
-#include "ckpt/checkpoint.h"
-
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
-#include "ckpt/checkpoint_stream.h"
+#include "ckpt/checkpoint_read.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -21,7 +19,7 @@
 
 /* Gives the reader its manifest: that of the entry (NULL: none), if its folder is still the one that was there before
  * it was read, else the folder's. */
-static enum status take_manifest(struct reader *reader, const char *folder, struct checkpoint_entry *entry,
+static enum status take_manifest(struct checkpoint_reader *reader, const char *folder, struct checkpoint_entry *entry,
                                  struct error *err)
 {
     if (entry && entry->manifest) {
@@ -42,7 +40,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
 {
     enum status status = STATUS_OK;
     struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
-    struct reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
+    struct checkpoint_reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
@@ -50,7 +48,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     const struct manifest *manifest = reader->manifest;
     if (files)
         TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
-    checkpoint_files_init(&reader->files, checkpoint->path, manifest);
+    reader->folder = checkpoint->path;
     checkpoint->manifest = manifest->root;
     checkpoint->position = manifest->position;
     checkpoint->spec = manifest->spec;
@@ -77,8 +75,8 @@ void checkpoint_close(struct checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
-    struct reader *reader = reader_of(checkpoint);
-    checkpoint_files_release(&reader->files);
+    struct checkpoint_reader *reader = reader_of(checkpoint);
+    checkpoint_reader_close_files(reader);
     manifest_free(reader->manifest);
     free(reader);
     free(checkpoint);
@@ -303,21 +301,6 @@ enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verif
     return open_dir(dir, (struct verifier){verify, context}, checkpoint, err);
 }
 
-/* Looks at the files that checkpoint_verify_part() reads. */
-static enum status check_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
-{
-    const struct manifest *manifest = reader_of(checkpoint)->manifest;
-    const int64_t each = manifest->files[0].num_frames;
-    int64_t first, count;
-    checkpoint_part_frames(manifest, part, parts, &first, &count);
-    if (count)
-        TRY(manifest_check_files(manifest, checkpoint->path, (int)(first / each), (int)((first + count - 1) / each) + 1,
-                                 err));
-    return part < parts - 1
-               ? STATUS_OK
-               : manifest_check_files(manifest, checkpoint->path, manifest->world, manifest->num_files, err);
-}
-
 enum status checkpoint_open_part(const char *folder, int part, int parts, struct checkpoint **checkpoint,
                                  struct error *err)
 {
@@ -327,7 +310,7 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     if (!is_checkpoint)
         return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
     TRY(open_folder(place, NULL, false, checkpoint, err));
-    enum status status = check_part(*checkpoint, part, parts, err);
+    enum status status = checkpoint_check_part(*checkpoint, part, parts, err);
     if (status != STATUS_OK) {
         checkpoint_close(*checkpoint);
         *checkpoint = NULL;

@@ -1,4 +1,3 @@
-/* checkpoint_publish.c: see checkpoint_publish.h. */
 #include "ckpt/checkpoint_publish.h"
 
 #include "ckpt/checkpoint_retention.h"
@@ -71,8 +70,7 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
     return checkpoint_sync(save->tmp, err);
 }
 
-/* Reads the other files back, as read_back_rank_file() does with this rank's file; collect_rank_files() has just looked
- * at those of all ranks. */
+/* Reads back what is not a rank file. */
 static enum status read_back(const struct checkpoint_saving *save, struct error *err)
 {
     char path[FS_PATH_MAX], *data;
@@ -109,8 +107,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
             replaces = old->position.step == save->position.step;
             checkpoint_close(old);
         } else if (found != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
-            error_set(err, found, "%s", damage.text);
-            error_cause(err, damage.cause);
+            *err = damage;
             return found;
         }
         if (replaces) {
@@ -146,7 +143,7 @@ static enum status still_owner(const struct checkpoint_saving *save, struct erro
     return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
 }
 
-/* The same once the checkpoint is complete. *ours is false if the owner could not be read: only a warning by now. */
+/* The same once the checkpoint is complete. *ours: false, with a warning, if the owner could not be read. */
 static enum status owner_of_published(const struct checkpoint_saving *save, bool *ours, struct error *err)
 {
     struct error unread;
@@ -195,8 +192,8 @@ enum status checkpoint_publish(struct checkpoint_saving *save, struct error *err
     return STATUS_OK;
 }
 
-void checkpoint_mend(struct checkpoint_save_cache *cache, const char *dir, const char *name,
-                     const struct train_position *position, const struct checkpoint_keep *keep)
+void checkpoint_publish_again(struct checkpoint_save_cache *cache, const char *dir, const char *name,
+                              const struct train_position *position, const struct checkpoint_keep *keep)
 {
     checkpoint_sweep(dir);
     checkpoint_point(dir, "latest", name);

@@ -1,10 +1,8 @@
 /* checkpoint_publish.h: a save under way, and its last part: rank 0 makes a checkpoint of the files that the ranks have
- * written. For checkpoint_save.c, whose table names the steps. */
+ * written. For checkpoint_save.c, which names the steps. */
 #pragma once
 
-#include "ckpt/checkpoint.h"
 #include "ckpt/manifest.h"
-#include "ckpt/rankfile.h"
 #include "comm/agree.h"
 #include "core/fsutil.h"
 
@@ -45,7 +43,6 @@ struct checkpoint_saving {
     bool peer_lost; /* others may still write under tmp: the next save sweeps it away */
 };
 
-/* Steps 3 to 7, on rank 0: the manifest, the checkpoint's name, `latest`, and what is deleted. `reports` are those of
- * the part in which the ranks wrote their files. A failure after step 5 is a warning, unless the folder belongs to
- * another run. */
+/* Steps 3 to 7, on rank 0. `reports` are those of the part in which the ranks wrote their files. A failure after step 5
+ * is a warning, unless the folder belongs to another run. */
 enum status checkpoint_publish(struct checkpoint_saving *save, struct error *err);

@@ -3,19 +3,195 @@
  * Every frame is compared with its checksum before its contents are used, and the manifest covers the checksums. So the
  * contents of a checkpoint that was opened by its manifest alone are verified as they are read.
  *
- * Contents come from a stream (checkpoint_stream.h): a thread reads frames while those before them are verified and
- * decompressed. One thread at a time may read from a checkpoint. */
-#include "ckpt/checkpoint.h"
+ * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
+ * Threads read the frames ahead (rankfile.h), also those of the next files and ranges. */
+#include "ckpt/checkpoint_read.h"
 
-#include "ckpt/checkpoint_stream.h"
+#include "core/fsutil.h"
 #include "core/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+
+enum { OPEN_FILES = 64 }; /* that are allowed however low the process's limit is */
+
+/* Elements [first, first + count) of a unit; count may be 0. */
+struct range {
+    int state, unit;
+    int64_t first, count;
+};
+
+/* What is being read: frames [frame, end) of one rank's file. */
+struct span {
+    int rank;
+    int64_t frame, end;       /* end 0: not known before the file is open */
+    int64_t first, count, at; /* elements of the rank's slice, and the place of the first one in the range */
+};
+
+struct stream {
+    struct checkpoint_reader *reader;
+    struct retry retry;
+    const struct range *ranges;     /* NULL: frames of the files in their order, which are only verified */
+    struct rankfile_stream *frames; /* NULL: there are none */
+    /* of the threads that read, one at a time */
+    int range;    /* that `span` belongs to */
+    int64_t done; /* elements of it before the end of `span` */
+    struct span span;
+};
+
+/* ---- files --------------------------------------------------------------- */
+
+/* Half of the descriptors that the process may have. Each range of a load goes through the files of all writers whose
+ * slices it has, so fewer would be opened anew for each unit of each state. */
+static int most_open(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 < OPEN_FILES)
+        return OPEN_FILES;
+    return limit.rlim_cur / 2 < MANIFEST_MAX_WORLD ? (int)(limit.rlim_cur / 2) : MANIFEST_MAX_WORLD;
+}
+
+/* Closes a rank's file if it is open. */
+static void forget_file(struct checkpoint_reader *reader, int rank)
+{
+    reader->num_open -= reader->files[rank] != NULL;
+    rankfile_close(reader->files[rank]);
+    reader->files[rank] = NULL;
+}
+
+void checkpoint_reader_close_files(struct checkpoint_reader *reader)
+{
+    for (int rank = 0; reader->num_open && rank < reader->manifest->world; rank++)
+        forget_file(reader, rank);
+    free(reader->files);
+    reader->files = NULL;
+}
+
+/* Opens the file of a rank, if it is not open yet, and checks its index. */
+static enum status file_of(struct checkpoint_reader *reader, int rank, struct rankfile **out, struct error *err)
+{
+    const struct manifest *manifest = reader->manifest;
+    if (!reader->files) {
+        reader->files = memory_zeroed((size_t)manifest->world, sizeof *reader->files);
+        reader->most_open = most_open();
+    }
+    if (!reader->files[rank]) {
+        const struct manifest_file *file = &manifest->files[rank];
+        struct rankfile_shape shape = manifest_shape(manifest, rank);
+        struct rankfile_facts facts = {file->bytes, file->num_frames, file->checksum};
+        char path[FS_PATH_MAX];
+        if (reader->num_open == reader->most_open && reader->files[reader->newest])
+            forget_file(reader, reader->newest); /* the next range begins with the others */
+        for (int other = 0; reader->num_open == reader->most_open; other++)
+            forget_file(reader, other);
+        TRY(fs_join(path, reader->folder, file->name, STATUS_CHECKPOINT, err));
+        TRY(rankfile_open(path, &shape, &facts, &reader->files[rank], err));
+        reader->num_open++;
+        reader->newest = rank;
+    }
+    *out = reader->files[rank];
+    return STATUS_OK;
+}
+
+/* ---- the threads that read ----------------------------------------------- */
+
+/* Moves to the next span of the ranges: as much of the range as one writer's slice has. */
+static void next_span(struct stream *stream)
+{
+    while (stream->done == stream->ranges[stream->range].count) {
+        stream->range++;
+        stream->done = 0;
+    }
+    const struct range *range = &stream->ranges[stream->range];
+    int64_t slice = stream->reader->manifest->slice[range->unit], first = range->first + stream->done;
+    int64_t left = range->count - stream->done, room = slice - first % slice;
+    stream->span = (struct span){
+        .rank = (int)(first / slice), .first = first % slice, .count = left < room ? left : room, .at = stream->done};
+    stream->done += stream->span.count;
+}
+
+static enum status name_frame(void *context, struct read_ahead_piece *piece, struct error *err)
+{
+    struct stream *stream = context;
+    struct span *span = &stream->span;
+    struct rankfile *file = NULL;
+    struct retry retry = stream->retry;
+    enum status status;
+    if (span->frame == span->end && stream->ranges)
+        next_span(stream);
+    else if (span->frame == span->end) /* all files have as many frames */
+        *span = (struct span){.rank = span->rank + 1, .end = span->end};
+    do
+        status = file_of(stream->reader, span->rank, &file, err);
+    while (retry_again(&retry, &status, err));
+    TRY(status);
+    if (span->end == 0) {
+        const struct range *range = &stream->ranges[stream->range];
+        rankfile_frames(file, range->state, range->unit, span->first, span->count, &span->frame, &span->end);
+    }
+    rankfile_name(file, span->frame++, span->first, span->count, span->at, piece);
+    return STATUS_OK;
+}
+
+/* The file of a frame that could not be read is opened anew, even if the read is not retried: others use it later. */
+static enum status read_frame_again(void *context, struct read_ahead_piece *piece, enum status status,
+                                    struct error *err)
+{
+    struct stream *stream = context;
+    const int rank = rankfile_rank(piece);
+    struct retry retry = stream->retry;
+    struct rankfile *file = NULL;
+    forget_file(stream->reader, rank);
+    while (retry_again(&retry, &status, err)) {
+        status = file_of(stream->reader, rank, &file, err);
+        if (status == STATUS_OK)
+            status = rankfile_read_again(file, piece, err);
+        if (status != STATUS_OK)
+            forget_file(stream->reader, rank);
+    }
+    return status;
+}
 
 /* ---- reading ------------------------------------------------------------- */
+
+static int64_t frames_of_range(const struct manifest *manifest, const struct range *range)
+{
+    int64_t slice = manifest->slice[range->unit], frames = 0;
+    for (int64_t done = 0, n; done < range->count; done += n) {
+        int64_t first = (range->first + done) % slice, left = range->count - done;
+        n = left < slice - first ? left : slice - first;
+        frames += (first + n - 1) / RANKFILE_FRAME_ELEMENTS - first / RANKFILE_FRAME_ELEMENTS + 1;
+    }
+    return frames;
+}
+
+/* Begins to read `frames` frames. */
+static enum status begin(struct stream *stream, int64_t frames, struct error *err)
+{
+    const struct read_ahead_source source = {.context = stream, .next = name_frame, .again = read_frame_again};
+    return frames ? rankfile_stream_new(&source, frames, &stream->frames, err) : STATUS_OK;
+}
+
+/* Begins to read `count` ranges, one after the other. */
+static enum status begin_ranges(struct stream *stream, const struct checkpoint *checkpoint, const struct range *ranges,
+                                int count, struct error *err)
+{
+    *stream = (struct stream){.reader = reader_of(checkpoint), .retry = checkpoint->retry, .ranges = ranges};
+    int64_t frames = 0;
+    for (int i = 0; i < count; i++)
+        frames += frames_of_range(stream->reader->manifest, &ranges[i]);
+    return begin(stream, frames, err);
+}
+
+/* The next range, which is this one, into `out`. */
+static enum status read_range(struct stream *stream, const struct range *range, float *out, struct error *err)
+{
+    int64_t frames = frames_of_range(stream->reader->manifest, range);
+    return frames ? rankfile_stream_next(stream->frames, frames, out, err) : STATUS_OK;
+}
 
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err)
@@ -23,22 +199,52 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     ASSERT(unit >= 0 && unit < manifest->num_units && first >= 0 && count >= 0);
     ASSERT(count <= manifest->units[unit].numel - first);
-    const struct checkpoint_range range = {(int)state, unit, first, count};
-    struct checkpoint_stream *stream;
-    TRY(checkpoint_stream_new(&reader_of(checkpoint)->files, &checkpoint->retry, &range, 1, &stream, err));
-    enum status status = checkpoint_stream_next(stream, out, err);
-    checkpoint_stream_free(stream);
+    const struct range range = {(int)state, unit, first, count};
+    struct stream stream;
+    TRY(begin_ranges(&stream, checkpoint, &range, 1, err));
+    enum status status = read_range(&stream, &range, out, err);
+    rankfile_stream_free(stream.frames);
     return status;
+}
+
+/* ---- verifying ----------------------------------------------------------- */
+
+/* Share `part` of `parts` of the frames of all files in their order. Each rank file has as many frames as the
+ * others. */
+static void part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count)
+{
+    ASSERT(part >= 0 && part < parts);
+    const int64_t all = manifest->files[0].num_frames * manifest->world;
+    const int64_t share = all / parts, longer = all % parts; /* the first `longer` shares have one frame more */
+    *first = share * part + (part < longer ? part : longer);
+    *count = share + (part < longer);
+}
+
+enum status checkpoint_check_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
+{
+    const struct manifest *manifest = reader_of(checkpoint)->manifest;
+    const int64_t each = manifest->files[0].num_frames;
+    int64_t first, count;
+    part_frames(manifest, part, parts, &first, &count);
+    if (count)
+        TRY(manifest_check_files(manifest, checkpoint->path, (int)(first / each), (int)((first + count - 1) / each) + 1,
+                                 err));
+    return part < parts - 1
+               ? STATUS_OK
+               : manifest_check_files(manifest, checkpoint->path, manifest->world, manifest->num_files, err);
 }
 
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
 {
-    struct reader *reader = reader_of(checkpoint);
-    const struct manifest *manifest = reader->manifest;
-    struct checkpoint_stream *stream;
-    TRY(checkpoint_stream_new_part(&reader->files, part, parts, &stream, err));
-    enum status status = checkpoint_stream_verify(stream, err);
-    checkpoint_stream_free(stream);
+    struct stream stream = {.reader = reader_of(checkpoint)};
+    const struct manifest *manifest = stream.reader->manifest;
+    const int64_t each = manifest->files[0].num_frames;
+    int64_t first, count;
+    part_frames(manifest, part, parts, &first, &count);
+    stream.span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
+    TRY(begin(&stream, count, err));
+    enum status status = count ? rankfile_stream_next(stream.frames, count, NULL, err) : STATUS_OK;
+    rankfile_stream_free(stream.frames);
     for (int i = manifest->world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
         char *data = NULL;
         status = manifest_read_file(checkpoint->path, &manifest->files[i], &data, err);
@@ -124,23 +330,23 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
 }
 
 /* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */
-static struct checkpoint_range own_range(const struct tensor_table *table, const struct shard_layout *layout, int rank,
-                                         int state, int unit)
+static struct range own_range(const struct tensor_table *table, const struct shard_layout *layout, int rank, int state,
+                              int unit)
 {
     int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
     int64_t count = left < 0 ? 0 : left < size ? left : size;
-    return (struct checkpoint_range){state, unit, count ? first : 0, count};
+    return (struct range){state, unit, count ? first : 0, count};
 }
 
 /* Reads the ranges, unit by unit of each state, into the rank's slices. */
-static enum status load_slices(struct checkpoint_stream *stream, const struct checkpoint_range *ranges, int count,
-                               const struct shard_layout *layout, struct state_slices slices, struct error *err)
+static enum status load_slices(struct stream *stream, int count, const struct shard_layout *layout,
+                               struct state_slices slices, struct error *err)
 {
     for (int i = 0; i < count; i++) {
-        const struct checkpoint_range *range = &ranges[i];
+        const struct range *range = &stream->ranges[i];
         float *own;
         TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)range->state, range->unit, &own, err));
-        TRY(checkpoint_stream_next(stream, own, err));
+        TRY(read_range(stream, range, own, err));
         memset(own + range->count, 0, (size_t)(layout->slice[range->unit] - range->count) * sizeof *own); /* padding */
     }
     return STATUS_OK;
@@ -157,17 +363,17 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
                          "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "
                          "optimizer.type and its momentum as they were, or start a new run from an export",
                          checkpoint->path, stored, slices.count);
-    struct checkpoint_range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
+    struct range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
     int num = 0;
     for (int s = 0; s < slices.count; s++)
         for (int u = 0; u < state_units(layout, (enum state_kind)s); u++)
             ranges[num++] = own_range(table, layout, rank, s, u);
-    struct checkpoint_stream *stream = NULL;
-    enum status status =
-        checkpoint_stream_new(&reader_of(checkpoint)->files, &checkpoint->retry, ranges, num, &stream, err);
-    if (status == STATUS_OK)
-        status = load_slices(stream, ranges, num, layout, slices, err);
-    checkpoint_stream_free(stream);
+    struct stream stream;
+    enum status status = begin_ranges(&stream, checkpoint, ranges, num, err);
+    if (status == STATUS_OK) {
+        status = load_slices(&stream, num, layout, slices, err);
+        rankfile_stream_free(stream.frames);
+    }
     free(ranges);
     return status;
 }

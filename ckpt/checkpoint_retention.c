@@ -1,4 +1,3 @@
-/* checkpoint_retention.c: see checkpoint_retention.h. */
 #include "ckpt/checkpoint_retention.h"
 
 #include "ckpt/checkpoint_save_cache.h"
@@ -42,8 +41,9 @@ static double score(const struct checkpoint_entry *entry, const struct checkpoin
     return counts ? eval_scores_value(&entry->scores, keep->metric) : NAN;
 }
 
-int64_t checkpoint_rank(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
-                        int64_t step, double value)
+/* How many other steps of at most `newest` have a checkpoint with a better score than `value`, that of `step`. */
+static int64_t count_better(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
+                            int64_t step, double value)
 {
     int64_t better = 0;
     for (int i = 0; i < list->count; i++) {
@@ -81,7 +81,7 @@ static enum status settle_best(const char *dir, struct checkpoint_list *list, co
     for (int i = 0; keep->best && i < list->count; i++) {
         struct checkpoint_entry *entry = &list->entries[i];
         double value = score(entry, keep);
-        if (isnan(value) || checkpoint_rank(list, keep, newest, entry->step, value) >= keep->best)
+        if (isnan(value) || count_better(list, keep, newest, entry->step, value) >= keep->best)
             continue;
         TRY(checkpoint_entry_renew(entry, dir, &changed, err));
         if (!entry->ok || changed)
@@ -105,7 +105,7 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
         log_warn("%s; so the checkpoint of step %" PRId64 " is taken for one of the best", err.text, position->step);
         return true;
     }
-    return checkpoint_rank(&cache->known, keep, position->step, position->step, value) < keep->best;
+    return count_better(&cache->known, keep, position->step, position->step, value) < keep->best;
 }
 
 /* Whether `keep` names this checkpoint for its scores or for its step. */
@@ -115,7 +115,7 @@ static bool is_kept(const struct checkpoint_list *list, const struct checkpoint_
     double value = score(entry, keep);
     if (keep->every_steps && entry->step % keep->every_steps == 0 && !entry->evaluation_due)
         return true;
-    return keep->best && !isnan(value) && checkpoint_rank(list, keep, newest, entry->step, value) < keep->best;
+    return keep->best && !isnan(value) && count_better(list, keep, newest, entry->step, value) < keep->best;
 }
 
 static void point_best(const char *dir, const struct checkpoint_list *list, const struct checkpoint_keep *keep,

@@ -4,21 +4,15 @@
 
 #include "ckpt/checkpoint_list.h"
 
-/* After `name` of `position` was saved in dir: deletes the valid checkpoints that `keep` does not name (`name` itself
- * always stays), and those that are X.replaced-N beside a whole X. With keep->best it first points the link `best` at
+/* On rank 0, after `name` of `position` was saved in dir: deletes the valid checkpoints that `keep` does not name
+ * (`name` itself always stays), and X.replaced-N beside a whole X. With keep->best it first points the link `best` at
  * the best one, else it removes the link. Checkpoints of later steps, which would hide the new one from a resume, are
- * moved aside; damaged ones stay. Failures are warnings, because the new checkpoint is complete. `known` is brought up
- * to date (checkpoint_list_update). Of old checkpoints that are not known yet it reads the newest keep->last, those
- * that it deletes or moves, with keep->best all, and with keep->every_steps those of epochs; the others stay by their
- * names alone. Called on rank 0 alone. */
+ * moved aside; damaged ones stay. Failures are warnings. `known` is brought up to date. Of old checkpoints that are not
+ * known yet it reads the newest keep->last, those that it deletes or moves, with keep->best all, and with
+ * keep->every_steps those of epochs. */
 void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,
                                 const struct checkpoint_keep *keep, struct checkpoint_list *known);
 
-/* How many other steps of at most `newest` have a checkpoint with a better score than `value`, that of `step`. Of equal
- * scores the earlier one is the better. */
-int64_t checkpoint_rank(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
-                        int64_t step, double value);
-
-/* The best entry of at most this step; NULL: none has a score. */
+/* The best entry of at most this step; of equal scores the earliest. NULL: none has a score. */
 const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *list, const struct checkpoint_keep *keep,
                                                int64_t newest);

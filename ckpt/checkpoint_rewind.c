@@ -1,4 +1,4 @@
-/* checkpoint_rewind.c: changes a run's history to the one that a resume asks for.
+/* checkpoint_rewind.c: changes a run's history to the one that a resume asks for. Each step is on disk before the next.
  *
  *   step                                                          a resume of the run folder after a kill
  *   1  metrics.jsonl is also called metrics.jsonl.N               takes the newest checkpoint, as if nothing had been
@@ -8,9 +8,8 @@
  *                                                                 history ends
  *   4  `latest` points at the resumed one                         takes the resumed one
  *
- * Each step is on disk before the next, and the last rename of step 3 after all others. On a file system that cannot
- * exchange two names, the checkpoint that has the name goes aside first; a kill just then leaves the run with the
- * checkpoints before both. */
+ * On a file system that cannot exchange two names, the checkpoint that has the name goes aside first; a kill just then
+ * leaves the run with the checkpoints before both. */
 #include "ckpt/checkpoint_rewind.h"
 
 #include "core/faults.h"
@@ -64,7 +63,7 @@ static const struct checkpoint_entry *entry_of_path(const char *path, const char
     return entry ? entry : find_entry(aside, fs_base_name(path));
 }
 
-/* Plans the checkpoint's name in the folder: its present one, X for X.aside-N, or the name of its position. */
+/* The checkpoint's name in the folder: its present one, X for X.aside-N, or the name of its position. */
 static enum status plan_name(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint,
                              const struct checkpoint_list *list, const struct checkpoint_list *aside, struct error *err)
 {
@@ -103,8 +102,8 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
     return STATUS_OK;
 }
 
-/* Finds the metrics file whose lines the resumed run continues. *branch_step: the step at which its history parted from
- * the run's present one; -1: they are the same. */
+/* The metrics file whose lines the resumed run continues. *branch_step: where its history parted from the run's present
+ * one; -1: they are the same. */
 static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, int64_t *branch_step)
 {
     int number = 0;
@@ -121,7 +120,7 @@ static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoi
         rewind->metrics_from = 0;
 }
 
-/* Whether an entry is ahead of the checkpoint or, if the histories parted, of branch_step, where they did (else -1). */
+/* Whether an entry is ahead of the checkpoint or, unless that is -1, of branch_step. */
 static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
 {
     if (!entry->read) /* its name has told that it is not */
@@ -187,9 +186,8 @@ static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct
     return metrics == METRICS_NUMBER_TAKEN;
 }
 
-/* N of a resume that was killed while it moved checkpoints aside: metrics.jsonl, which it would have replaced next,
- * still is metrics.jsonl.N, and the newest checkpoint is ahead of one that is aside already. 0: none, or not known (on
- * a file system without hard links). */
+/* N of a resume that was killed while it moved checkpoints aside: metrics.jsonl still is metrics.jsonl.N, and the
+ * newest checkpoint is ahead of one that is aside already. 0: none, or not known (without hard links). */
 static int find_interrupted(const struct checkpoint_rewind *rewind, const struct checkpoint *newest,
                             struct checkpoint_list *aside)
 {
@@ -242,24 +240,6 @@ void checkpoint_rewind_release(struct checkpoint_rewind *rewind)
 
 /* ---- taking -------------------------------------------------------------- */
 
-static enum status rename_in(const char *dir, const char *from, const char *to, struct error *err)
-{
-    char a[FS_PATH_MAX], b[FS_PATH_MAX];
-    TRY(fs_join(a, dir, from, STATUS_CHECKPOINT, err));
-    TRY(fs_join(b, dir, to, STATUS_CHECKPOINT, err));
-    if (fault_rename(a, b, 0))
-        return error_set(err, STATUS_CHECKPOINT, "cannot rename '%s' to '%s': %s", a, b, strerror(errno));
-    return STATUS_OK;
-}
-
-/* Exchanges two names. false: the file system cannot, or `from` does not exist. */
-static bool exchange_in(const char *dir, const char *from, const char *to)
-{
-    char a[FS_PATH_MAX], b[FS_PATH_MAX];
-    return fs_join(a, dir, from, STATUS_CHECKPOINT, NULL) == STATUS_OK &&
-           fs_join(b, dir, to, STATUS_CHECKPOINT, NULL) == STATUS_OK && fault_rename(a, b, RENAME_EXCHANGE) == 0;
-}
-
 /* NAME.aside-N, with the number of the history that goes aside now */
 static void aside_name(const struct checkpoint_rewind *rewind, const char *name, char aside[CHECKPOINT_NAME_MAX + 32])
 {
@@ -280,10 +260,10 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     }
     if (!*from)
         return STATUS_OK;
-    if (rewind->taken && exchange_in(dir, from, rewind->name)) {
+    if (rewind->taken && checkpoint_rename(dir, from, rewind->name, RENAME_EXCHANGE, NULL) == STATUS_OK) {
         TRY(checkpoint_sync(dir, err));
         if (strcmp(from, aside) != 0)
-            TRY(rename_in(dir, from, aside, err));
+            TRY(checkpoint_rename(dir, from, aside, 0, err));
         return checkpoint_sync(dir, err);
     }
     if (rewind->taken && from == aside) { /* the link has the name that the taken checkpoint should get */
@@ -293,8 +273,8 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
                          rewind->target);
     }
     if (rewind->taken)
-        TRY(rename_in(dir, rewind->name, aside, err));
-    TRY(rename_in(dir, from, rewind->name, err));
+        TRY(checkpoint_rename(dir, rewind->name, aside, 0, err));
+    TRY(checkpoint_rename(dir, from, rewind->name, 0, err));
     return checkpoint_sync(dir, err);
 }
 
@@ -308,7 +288,7 @@ static enum status give_way(const struct checkpoint_rewind *rewind, const struct
         return STATUS_OK;
     }
     aside_name(rewind, move->name, aside);
-    TRY(rename_in(rewind->dir, move->name, aside, err));
+    TRY(checkpoint_rename(rewind->dir, move->name, aside, 0, err));
     if (move->step != INT64_MAX)
         snprintf(step, sizeof step, " of step %" PRId64, move->step);
     log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,

@@ -1,14 +1,13 @@
 /* checkpoint_rewind.h: a run has one history. If it resumes from a checkpoint that is not its newest, the newer
- * checkpoints belong to a history that the run leaves; they and the metrics of that history get a number N and are kept
- * aside:
+ * checkpoints and their metrics are a history that the run leaves; it gets a number N and is kept aside:
  *
  *   checkpoints/step-00000012         step-00000012.aside-N     a resume of the run folder never takes it
  *   metrics.jsonl                     metrics.jsonl.N           has all lines of that history
  *
  * Resuming X.aside-N by its name makes its history the run's again: its name becomes X, the lines that led to it come
- * from metrics.jsonl.N, and the checkpoints and metrics since the two histories parted go aside under another number.
+ * from metrics.jsonl.N, and what came since the two histories parted goes aside under another number.
  *
- * Only rank 0 calls these functions, under the run folder's lock. Nothing here is collective. */
+ * Only rank 0 calls these functions, under the run folder's lock. */
 #pragma once
 
 #include "ckpt/checkpoint_list.h"
@@ -35,13 +34,12 @@ struct checkpoint_rewind {
     struct rewind_move *moves; /* [count] owned; oldest first */
 };
 
-/* Plans the changes for a resume of `run` (the run folder) from `checkpoint`, which lies in it, without making them.
- * newest: the checkpoint was taken as the newest valid one, so all checkpoints ahead of it are damaged. The caller
- * releases the plan also after an error. STATUS_CHECKPOINT: folders cannot be read. */
+/* Finds the changes for a resume of `run` (the run folder) from `checkpoint`, which lies in it. newest: it was taken as
+ * the newest valid one, so all checkpoints ahead of it are damaged. The caller releases *rewind also after an error.
+ * STATUS_CHECKPOINT: folders cannot be read. */
 enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *checkpoint, bool newest,
                                    struct checkpoint_rewind *rewind, struct error *err);
 void checkpoint_rewind_release(struct checkpoint_rewind *rewind);
 
-/* Makes the changes, durably, except for the lines of metrics.jsonl, which metrics_open() replaces. checkpoint_rewind.c
- * describes the state after a kill. STATUS_CHECKPOINT: a change failed. */
+/* Makes the changes, durably, except for the lines of metrics.jsonl, which metrics_open() replaces. */
 enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, struct error *err);

@@ -9,24 +9,16 @@
  *        6  rank 0   moves `latest` (made aside, then renamed)
  *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
  *
- * UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its .tmp folder, and
- * may prevent its deletion (a warning), but it does not disturb this save. The order on disk is that of the steps,
- * because each is fsynced before the next; before step 7 only folders that are never read are deleted.
+ * Steps 3 to 7 are in checkpoint_publish.c. Each is fsynced before the next; before step 7 only folders that are never
+ * read are deleted. UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its
+ * .tmp folder, and may prevent its deletion (a warning), but does not disturb this save.
  *
- * A save is an object (struct checkpoint_saving). checkpoint_saving_work() does a rank's share of a part and uses no
- * communicator, so a background thread may run it; checkpoint_saving_agree() is the exchange after it, in the thread
- * that communicates. checkpoint_save() calls both in turn; cmd/save/background_save.h has them apart. Steps 3 to 7 are
- * in checkpoint_publish.c.
+ * After each of the three parts (folder, rank files, publication) the ranks exchange their outcomes, and all return the
+ * error of the lowest rank that has one. Rank 0 then removes .tmp-…. A failure after step 5 is a warning.
  *
- * A failure of one rank is a failure of all: after each of the three parts (folder, rank files, publication) the ranks
- * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. A
- * failure after step 5 is a warning, because the checkpoint is complete.
- *
- * Before each of steps 1, 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner).
- * If another job has taken it over, or it is gone, the save ends with that error on all ranks. If the disk does not
- * answer, steps 1 and 5 fail, and steps 6 and 7 are left out: checkpoint_mend() does them at the next start. */
-#include "ckpt/checkpoint.h"
-
+ * Before steps 1, 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner); else
+ * the save ends with that error on all ranks. If the disk does not answer, steps 1 and 5 fail, and steps 6 and 7 are
+ * left out: checkpoint_publish_again() does them at the next start. */
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_publish.h"
 #include "core/faults.h"
@@ -42,7 +34,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Exchanges the outcomes of a part. If it failed anywhere, every rank gets the error of the lowest rank that failed. */
+/* Exchanges the outcomes of a part. */
 static enum status finish_part(struct checkpoint_saving *save, struct error *err)
 {
     struct saving_report own = {.bytes = save->bytes, .facts = save->facts};
@@ -70,7 +62,6 @@ static enum status finish_part(struct checkpoint_saving *save, struct error *err
 
 /* ---- writing files ------------------------------------------------------- */
 
-/* .tmp-NAME-UNIQUE: no rank of another start, cut off from this one, can write there. */
 static enum status name_folders(struct checkpoint_saving *save, struct error *err)
 {
     char hidden[sizeof save->name + SAVING_UNIQUE_BYTES + 8];
@@ -102,7 +93,6 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
     return save->made ? STATUS_OK : checkpoint_io_error("make the folder", save->tmp, err);
 }
 
-/* With keep_last, older checkpoints are deleted only after every byte of the new one was read back. */
 static enum status read_back_rank_file(const char *path, const struct rankfile_shape *shape,
                                        const struct rankfile_facts *facts, struct error *err)
 {
@@ -186,12 +176,11 @@ void checkpoint_saving_work(struct checkpoint_saving *save)
 
 enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *complete, struct error *err)
 {
-    struct error local = {0}, *why = err ? err : &local;
     *complete = false;
-    TRY(finish_part(save, why));
+    TRY(finish_part(save, err));
     if (save->part == PART_FOLDER && save->rank != 0) {
         memcpy(save->unique, save->reports[0].unique, sizeof save->unique);
-        TRY(name_folders(save, why)); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
+        TRY(name_folders(save, err)); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
     }
     save->part++;
     *complete = save->complete = save->part == PARTS;
@@ -219,23 +208,4 @@ void checkpoint_saving_free(struct checkpoint_saving *save, bool clean)
     free(save->files);
     free(save->reports);
     free(save);
-}
-
-enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            struct state_slices slices, char *name, int64_t *bytes, struct error *err)
-{
-    enum status status = STATUS_OK;
-    struct checkpoint_saving *save;
-    bool complete = false;
-    checkpoint_saving_new(writer, position, slices, &save);
-    while (status == STATUS_OK && !complete) {
-        checkpoint_saving_work(save);
-        status = checkpoint_saving_agree(save, &complete, err);
-    }
-    if (complete) {
-        strcpy(name, save->name);
-        *bytes = checkpoint_saving_bytes(save);
-    }
-    checkpoint_saving_free(save, true);
-    return status;
 }

@@ -1,4 +1,3 @@
-/* rankfile_frames.c: see rankfile_frames.h. */
 #include "ckpt/rankfile_frames.h"
 #include "core/memory.h"
 
@@ -11,11 +10,6 @@
 enum { MAX_THREADS = 16 }; /* the disk is the limit; more would only cost memory */
 
 const char rankfile_magic[8] = "ZTRRANK";
-
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    memcpy(p, &v, sizeof v);
-}
 
 /* ---- teams --------------------------------------------------------------- */
 
@@ -40,8 +34,6 @@ int rankfile_team_member(void)
 
 void rankfile_scratch_free(struct frame_scratch *scratch, int threads)
 {
-    if (!scratch)
-        return;
     for (int i = 0; i < threads; i++) {
         free(scratch[i].planes);
         ZSTD_freeCCtx(scratch[i].compress);
@@ -50,9 +42,9 @@ void rankfile_scratch_free(struct frame_scratch *scratch, int threads)
     free(scratch);
 }
 
-/* Byte planes of floats have a skewed distribution of bytes but hardly any repetition: a search for short matches costs
- * time and finds matches that do not pay. Up to level 3, only long matches are searched, in a small table (2.3 times as
- * fast as zstd's level 3, and smaller: docs/checkpoint-format.md has the measurements); higher levels are zstd's. */
+/* Byte planes of floats hardly repeat, so short matches do not pay: up to level 3 only long ones are searched, in a
+ * small table (2.3 times as fast as zstd's level 3, and smaller: docs/checkpoint-format.md). Higher levels are zstd's.
+ */
 static void set_level(ZSTD_CCtx *compress, int level)
 {
     bool ok = !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_compressionLevel, level));
@@ -77,37 +69,6 @@ struct frame_scratch *rankfile_scratch_new(int threads, int level)
             set_level(s->compress, level);
     }
     return scratch;
-}
-
-void frame_outcome_init(struct frame_outcome *outcome)
-{
-    outcome->frame = INT64_MAX;
-    outcome->status = STATUS_OK;
-}
-
-void frame_outcome_note(struct frame_outcome *outcome, int64_t frame, enum status status, const struct error *err)
-{
-#pragma omp critical(rankfile_outcome)
-    if (frame < outcome->frame) {
-        outcome->frame = frame;
-        outcome->status = status;
-        outcome->err = *err;
-    }
-}
-
-bool frame_outcome_open(struct frame_outcome *outcome, int64_t frame)
-{
-    bool open;
-#pragma omp critical(rankfile_outcome)
-    open = frame < outcome->frame;
-    return open;
-}
-
-enum status frame_outcome_report(const struct frame_outcome *outcome, struct error *err)
-{
-    if (outcome->status != STATUS_OK && err)
-        *err = outcome->err;
-    return outcome->status;
 }
 
 /* ---- the shape of a file ------------------------------------------------- */
@@ -148,17 +109,6 @@ void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header)
     put_u64(header + 40, (uint64_t)rankfile_num_frames(shape));
     put_u64(header + 48, (uint64_t)shape_elements(shape));
     put_u64(header + 56, XXH3_64bits(header, 56));
-}
-
-void rankfile_entry_encode(const struct frame *frame, uint8_t *entry)
-{
-    put_u32(entry, frame->state);
-    put_u32(entry + 4, frame->unit);
-    put_u64(entry + 8, (uint64_t)frame->first);
-    put_u32(entry + 16, frame->count);
-    put_u32(entry + 20, frame->stored);
-    put_u64(entry + 24, (uint64_t)frame->offset);
-    put_u64(entry + 32, frame->checksum);
 }
 
 void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame)

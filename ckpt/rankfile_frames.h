@@ -11,10 +11,7 @@
  *              entries of 40 bytes            u32 state, unit; u64 first; u32 count, stored; u64 offset, checksum
  *
  * All numbers are little-endian. The sizes of the slices determine the number of frames and the elements of each; a
- * reader learns only `stored` and `checksum` from the table.
- *
- * Threads: an OpenMP team compresses or decompresses frames; each thread has its own buffers. `struct frame_outcome`
- * collects the errors of the team; the frame of lowest index wins. */
+ * reader learns only `stored` and `checksum` from the table. */
 #pragma once
 
 #include "ckpt/rankfile.h"
@@ -52,18 +49,9 @@ static inline void put_u32(uint8_t *p, uint32_t v)
     memcpy(p, &v, sizeof v);
 }
 
-static inline uint32_t get_u32(const uint8_t *p)
+static inline void put_u64(uint8_t *p, uint64_t v)
 {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline uint64_t get_u64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
+    memcpy(p, &v, sizeof v);
 }
 
 /* The number of frames that hold a slice of that many elements. */
@@ -78,14 +66,12 @@ static inline int rankfile_units(const struct rankfile_shape *shape, int state)
     return state == 0 ? shape->num_units : shape->num_trained;
 }
 
-/* Encodes the header (HEADER_BYTES) and an entry of the table (ENTRY_BYTES). */
-void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header);
-void rankfile_entry_encode(const struct frame *frame, uint8_t *entry);
+void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header); /* HEADER_BYTES */
 
 /* Fills in state, unit, first and count of the frame that follows `before` (NULL: of the first frame). */
 void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame);
 
-/* ---- teams --------------------------------------------------------------- */
+/* ---- an OpenMP team that compresses or decompresses frames --------------- */
 
 /* The number of threads of a team, and this thread's number in it. */
 int rankfile_team_size(void);
@@ -100,18 +86,4 @@ struct frame_scratch {
 
 /* level: of compression; 0: no compression; -1: for reading. */
 struct frame_scratch *rankfile_scratch_new(int threads, int level);
-void rankfile_scratch_free(struct frame_scratch *scratch, int threads); /* NULL is allowed */
-
-/* The result of a team's work: the failure of the lowest frame. */
-struct frame_outcome {
-    int64_t frame; /* INT64_MAX: none failed */
-    enum status status;
-    struct error err;
-};
-
-void frame_outcome_init(struct frame_outcome *outcome);
-/* Any thread. */
-void frame_outcome_note(struct frame_outcome *outcome, int64_t frame, enum status status, const struct error *err);
-/* Whether work on `frame` can still matter: no earlier frame has failed. Any thread. */
-bool frame_outcome_open(struct frame_outcome *outcome, int64_t frame);
-enum status frame_outcome_report(const struct frame_outcome *outcome, struct error *err);
+void rankfile_scratch_free(struct frame_scratch *scratch, int threads);

@@ -1,6 +1,5 @@
-/* rankfile_read.c: reads and verifies rank files.
- *
- * Threads read frames ahead (read_ahead.h), and a team of threads verifies and decompresses them. */
+/* rankfile_read.c: reads and verifies rank files: threads read frames ahead (read_ahead.h), and a team of threads
+ * verifies and decompresses them. */
 #include "ckpt/rankfile_frames.h"
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
@@ -13,6 +12,20 @@
 #include <stdlib.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static uint64_t get_u64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 
 /* Joins elements [from, from + n) of a frame of `count` elements. */
 static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
@@ -29,7 +42,7 @@ static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t
 
 struct rankfile {
     char *path;        /* owned */
-    atomic_int owners; /* rankfile_retain() */
+    atomic_int owners; /* who opened it, and pieces */
     int fd;
     struct uncached_file contents; /* of fd */
     struct rankfile_shape shape;   /* its arrays are borrowed */
@@ -145,12 +158,6 @@ fail:
     return status;
 }
 
-struct rankfile *rankfile_retain(struct rankfile *file)
-{
-    atomic_fetch_add(&file->owners, 1);
-    return file;
-}
-
 void rankfile_close(struct rankfile *file)
 {
     if (!file || atomic_fetch_sub(&file->owners, 1) > 1)
@@ -195,18 +202,16 @@ static enum status read_piece(void *context, struct read_ahead_piece *piece, str
                          &place->stored, err);
 }
 
-enum status rankfile_stream_new(const struct rankfile_source *named, int64_t frames, struct rankfile_stream **out,
+enum status rankfile_stream_new(const struct read_ahead_source *named, int64_t frames, struct rankfile_stream **out,
                                 struct error *err)
 {
     enum status status = STATUS_OK;
-    const struct read_ahead_source source = {.context = named->context,
-                                             .buffer_bytes = FRAME_MAX_STORED,
-                                             .place_bytes = sizeof(struct rankfile_piece),
-                                             .next = named->next,
-                                             .in_turn = is_read_in_turn,
-                                             .read = read_piece,
-                                             .again = named->again,
-                                             .release = release_piece};
+    struct read_ahead_source source = *named;
+    source.buffer_bytes = FRAME_MAX_STORED;
+    source.place_bytes = sizeof(struct rankfile_piece);
+    source.in_turn = is_read_in_turn;
+    source.read = read_piece;
+    source.release = release_piece;
     struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
     stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
     stream->scratch = rankfile_scratch_new(stream->threads, -1);
@@ -227,33 +232,39 @@ void rankfile_stream_free(struct rankfile_stream *stream)
     free(stream);
 }
 
-void rankfile_name(struct rankfile *file, int64_t index, struct read_ahead_piece *piece)
+/* The piece becomes an owner of the file. */
+static struct rankfile *retain(struct rankfile *file)
+{
+    atomic_fetch_add(&file->owners, 1);
+    return file;
+}
+
+void rankfile_name(struct rankfile *file, int64_t index, int64_t first, int64_t count, int64_t at,
+                   struct read_ahead_piece *piece)
 {
     struct rankfile_piece *place = piece->place;
-    *place = (struct rankfile_piece){.file = rankfile_retain(file), .index = index};
+    const struct frame *frame = &file->frames[index];
+    *place = (struct rankfile_piece){.file = retain(file), .index = index};
+    if (!count)
+        return;
+    int64_t from = first > frame->first ? first : frame->first, last = frame->first + frame->count;
+    int64_t to = first + count < last ? first + count : last;
+    place->from = from - frame->first;
+    place->count = to - from;
+    place->at = at + (from - first);
 }
 
 enum status rankfile_read_again(struct rankfile *file, struct read_ahead_piece *piece, struct error *err)
 {
     struct rankfile_piece *place = piece->place;
     rankfile_close(place->file);
-    place->file = rankfile_retain(file);
+    place->file = retain(file);
     return read_piece(NULL, piece, err);
 }
 
-int rankfile_rank(const struct rankfile *file)
+int rankfile_rank(const struct read_ahead_piece *piece)
 {
-    return file->shape.rank;
-}
-
-void rankfile_want(struct rankfile_piece *piece, int64_t first, int64_t count, int64_t at)
-{
-    const struct frame *frame = &piece->file->frames[piece->index];
-    int64_t from = first > frame->first ? first : frame->first, last = frame->first + frame->count;
-    int64_t to = first + count < last ? first + count : last;
-    piece->from = from - frame->first;
-    piece->count = to - from;
-    piece->at = at + (from - first);
+    return ((const struct rankfile_piece *)piece->place)->file->shape.rank;
 }
 
 /* Verifies a frame and decompresses it into scratch->planes. Called by a team. */
@@ -278,40 +289,50 @@ static enum status frame_unpack(const struct rankfile *file, struct frame_scratc
     return STATUS_OK;
 }
 
-/* Takes the next frame of a stream, verifies it, and copies what is wanted of it. Called by a team. */
-static void unpack_next(struct rankfile_stream *stream, float *out, struct frame_outcome *outcome)
+/* The failure of the lowest frame that failed. */
+struct first_fault {
+    _Atomic int64_t frame; /* INT64_MAX: none */
+    enum status status;
+    struct error err;
+};
+
+/* Takes the next frame of a stream, verifies it unless an earlier one has failed, and copies what is wanted of it.
+ * Called by a team. */
+static void unpack_next(struct rankfile_stream *stream, float *out, struct first_fault *fault)
 {
     struct read_ahead_piece *piece = read_ahead_take(stream->ahead);
     if (!piece) /* after the failure of a read, which its piece has noted */
         return;
-    struct frame_scratch *scratch = &stream->scratch[rankfile_team_member()];
     const struct rankfile_piece *place = piece->place;
-    if (piece->status != STATUS_OK) {
-        frame_outcome_note(outcome, piece->number, piece->status, &piece->err);
-    } else if (frame_outcome_open(outcome, piece->number)) {
+    if (piece->status == STATUS_OK && piece->number < fault->frame) {
+        struct frame_scratch *scratch = &stream->scratch[rankfile_team_member()];
         const struct frame *frame = &place->file->frames[place->index];
-        struct error bad;
-        enum status status = frame_unpack(place->file, scratch, frame, place->stored, &bad);
-        if (status != STATUS_OK)
-            frame_outcome_note(outcome, piece->number, status, &bad);
-        else if (place->count)
+        piece->status = frame_unpack(place->file, scratch, frame, place->stored, &piece->err);
+        if (piece->status == STATUS_OK && place->count)
             planes_join(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count, out + place->at);
+    }
+#pragma omp critical(rankfile_fault)
+    if (piece->status != STATUS_OK && piece->number < fault->frame) {
+        fault->frame = piece->number;
+        fault->status = piece->status;
+        fault->err = piece->err;
     }
     read_ahead_give(stream->ahead, piece);
 }
 
 enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames, float *out, struct error *err)
 {
-    struct frame_outcome outcome;
-    frame_outcome_init(&outcome);
+    struct first_fault fault = {.frame = INT64_MAX, .status = STATUS_OK};
     int threads = stream->threads < frames ? stream->threads : (int)frames;
     (void)threads; /* a build without OpenMP has one */
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < frames; i++) {
-        unpack_next(stream, out, &outcome);
+        unpack_next(stream, out, &fault);
         heartbeat_beat();
     }
-    return frame_outcome_report(&outcome, err);
+    if (fault.status != STATUS_OK && err)
+        *err = fault.err;
+    return fault.status;
 }
 
 /* ---- one file ------------------------------------------------------------ */
@@ -339,7 +360,7 @@ static enum status next_of_file(void *context, struct read_ahead_piece *piece, s
 {
     struct whole_file *whole = context;
     (void)err;
-    rankfile_name(whole->file, whole->next++, piece);
+    rankfile_name(whole->file, whole->next++, 0, 0, 0, piece);
     return STATUS_OK;
 }
 
@@ -347,7 +368,7 @@ enum status rankfile_verify(struct rankfile *file, struct error *err)
 {
     struct whole_file whole = {.file = file};
     struct rankfile_stream *stream;
-    const struct rankfile_source source = {.context = &whole, .next = next_of_file};
+    const struct read_ahead_source source = {.context = &whole, .next = next_of_file};
     TRY(rankfile_stream_new(&source, file->num_frames, &stream, err));
     enum status status = rankfile_stream_next(stream, file->num_frames, NULL, err);
     rankfile_stream_free(stream);

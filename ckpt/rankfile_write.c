@@ -1,8 +1,6 @@
-/* rankfile_write.c: writes rank files.
- *
- * Frames are compressed in batches by a team of threads, and the calling thread appends each batch, so the file is
- * written front to back. (With an ordered section instead, threads wait for each other at every frame, which is three
- * times as slow on a busy machine.) */
+/* rankfile_write.c: writes rank files, front to back: a team of threads compresses a batch of frames, and the calling
+ * thread appends it. (In an ordered section threads would wait for each other at every frame: three times as slow on a
+ * busy machine.) */
 #include "ckpt/rankfile_frames.h"
 #include "core/faults.h"
 #include "core/heartbeat.h"
@@ -21,9 +19,7 @@ enum {
     BLOCK_BYTES = 128 * 1024, /* zstd's largest block */
     BATCH_FRAMES = 4,         /* per thread: compressed before they are written */
 };
-
-/* The kernel is told to write back whenever this much has been written; see writer_nudge(). */
-#define NUDGE_BYTES ((int64_t)32 << 20)
+#define NUDGE_BYTES ((int64_t)32 << 20) /* writer_nudge() */
 
 /* planes[k · count + i] = byte k of element i */
 static void planes_split(const float *in, size_t count, uint8_t *planes)
@@ -73,13 +69,11 @@ struct rankfile_writer {
 
 static enum status write_error(const char *path, int64_t offset, struct error *err)
 {
-    int code = errno;
-    enum status status =
-        error_set(err, STATUS_CHECKPOINT, "cannot write '%s' at offset %" PRId64 ": %s", path, offset, strerror(code));
+    const int code = errno;
+    error_system(err, STATUS_CHECKPOINT, code, "cannot write '%s' at offset %" PRId64, path, offset);
     if (code == ENOSPC || code == EDQUOT)
         error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
-    error_cause(err, code);
-    return status;
+    return STATUS_CHECKPOINT;
 }
 
 static enum status writer_append(struct rankfile_writer *writer, const void *data, size_t bytes, struct error *err)
@@ -108,8 +102,8 @@ static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
     return result;
 }
 
-/* Starts write-back of the bytes since the last nudge, and waits for the window before that: the fsync at the end then
- * has little to do, and no single call blocks so long that peers take this rank for dead. */
+/* Starts write-back of the bytes since the last nudge, and waits for the window before that, so that no single call,
+ * nor the fsync at the end, blocks so long that peers take this rank for dead. */
 static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
 {
     if (writer->offset - writer->nudged < NUDGE_BYTES)
@@ -146,10 +140,9 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
         memory_exhausted(0);
     writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
-        int code = errno;
-        status = error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(code));
-        error_cause(err, code);
-        if (code == ENOENT)
+        const bool absent = errno == ENOENT;
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
+        if (absent)
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
         goto fail;
     }
@@ -167,41 +160,33 @@ fail:
 
 /* Splits a frame into planes, compresses them into `stored` (FRAME_MAX_STORED bytes), and fills in everything of the
  * frame but its offset. Called by a team. */
-static enum status frame_compress(const struct rankfile_writer *writer, struct frame_scratch *scratch,
-                                  const float *slice, struct frame *frame, uint8_t *stored, struct error *err)
+static void frame_compress(const struct rankfile_writer *writer, const float *slice, struct frame *frame,
+                           uint8_t *stored)
 {
+    struct frame_scratch *scratch = &writer->scratch[rankfile_team_member()];
     size_t bytes = (size_t)frame->count * 4, length;
     planes_split(slice + frame->first, frame->count, scratch->planes);
-    if (writer->level == 0) {
+    if (writer->level == 0)
         length = raw_frame(scratch->planes, bytes, stored);
-    } else {
+    else
         length = ZSTD_compress2(scratch->compress, stored, FRAME_MAX_STORED, scratch->planes, bytes);
-        if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
-            memory_exhausted(0);
-        if (ZSTD_isError(length))
-            return error_set(err, STATUS_BUG, "cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
-    }
+    if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
+        memory_exhausted(0);
+    if (ZSTD_isError(length))
+        BUG("cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
     frame->stored = (uint32_t)length;
     frame->checksum = XXH3_64bits(stored, length);
-    return STATUS_OK;
 }
 
 /* Compresses and appends the frames [begin, end), at most one batch. */
 static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, int64_t end, const float *slice,
                                 struct error *err)
 {
-    struct frame_outcome outcome;
-    frame_outcome_init(&outcome);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(writer->threads) if (end - begin > 1)
     for (int64_t i = begin; i < end; i++) {
-        struct error bad;
-        enum status status = frame_compress(writer, &writer->scratch[rankfile_team_member()], slice, &writer->frames[i],
-                                            writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, &bad);
-        if (status != STATUS_OK)
-            frame_outcome_note(&outcome, i, status, &bad);
+        frame_compress(writer, slice, &writer->frames[i], writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED);
         heartbeat_beat();
     }
-    TRY(frame_outcome_report(&outcome, err));
     for (int64_t i = begin; i < end; i++) {
         struct frame *frame = &writer->frames[i];
         frame->offset = writer->offset;
@@ -227,6 +212,18 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
     return STATUS_OK;
 }
 
+/* An entry of the table: ENTRY_BYTES. */
+static void entry_encode(const struct frame *frame, uint8_t *entry)
+{
+    put_u32(entry, frame->state);
+    put_u32(entry + 4, frame->unit);
+    put_u64(entry + 8, (uint64_t)frame->first);
+    put_u32(entry + 16, frame->count);
+    put_u32(entry + 20, frame->stored);
+    put_u64(entry + 24, (uint64_t)frame->offset);
+    put_u64(entry + 32, frame->checksum);
+}
+
 enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err)
 {
     ASSERT(writer->done == writer->num_frames);
@@ -235,7 +232,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
     put_u32(table, SKIPPABLE_TABLE);
     put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
     for (int64_t i = 0; i < writer->num_frames; i++)
-        rankfile_entry_encode(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
+        entry_encode(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
     XXH3_64bits_update(writer->index, table, bytes);
     enum status status = writer_append(writer, table, bytes, err);
     free(table);

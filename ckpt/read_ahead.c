@@ -108,7 +108,6 @@ static void *fetch_all(void *argument)
     return NULL;
 }
 
-/* The buffers, and a place for each. */
 static enum status ring_new(struct read_ahead *ahead, struct error *err)
 {
     size_t stride;
@@ -167,7 +166,7 @@ struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
 /* Called with the mutex held, or by the only thread. */
 static void drop(struct read_ahead *ahead, struct read_ahead_piece *piece)
 {
-    if (piece->named && ahead->source.release)
+    if (piece->named)
         ahead->source.release(ahead->source.context, piece);
     piece->named = piece->occupied = piece->ready = false;
 }

@@ -1,5 +1,4 @@
-/* read_ahead.h: threads that read pieces of files ahead of those who use them, so that the disk and the CPU work at the
- * same time.
+/* read_ahead.h: threads that read pieces of files ahead of those who use them.
  *
  *     read_ahead_new(pieces, …)        the threads begin: next() names piece 0, 1, …, and read() reads it into a buffer
  *     piece = read_ahead_take()        the next piece; waits until it was read
@@ -7,9 +6,9 @@
  *     read_ahead_free()                ends the threads, whether or not all pieces were taken
  *
  * Two threads read, so that a disk has its next request while a thread waits for a core. Pieces for which in_turn() is
- * true are read one at a time and in order: a file server reads ahead of one reader that goes through a file from front
- * to back, and stops doing so when several read in turns (docs/performance.md). Memory is bounded: READ_AHEAD pieces,
- * and one for each thread that uses them. A failed read is a piece as well, after which no others are begun.
+ * true are read one at a time and in order: a file server stops reading ahead if several read in turns
+ * (docs/performance.md). Memory: READ_AHEAD pieces, and one for each thread that uses them. A failed read is a piece
+ * as well, the last one that is begun.
  *
  * Any number of threads may take and give. A single piece is read by who takes it, without a thread. */
 #pragma once
@@ -28,38 +27,35 @@ enum {
 struct read_ahead_piece {
     int64_t number; /* from 0 */
     uint8_t *bytes; /* [uncached_room(buffer_bytes)] the buffer, owned by the read_ahead; for uncached_read() */
-    void *place;    /* [place_bytes] where it comes from and belongs to, in the words of next(); likewise */
+    void *place;    /* [place_bytes] likewise: where it comes from and belongs to, in the words of next() */
     enum status status;
-    struct error err; /* of next(), read() or again() */
-    bool named;       /* by next(), and not given back: its place is to be released */
-    bool occupied;    /* begun, and not given back */
-    bool ready;       /* read, or failed; and not given back */
+    struct error err;            /* of next(), read() or again() */
+    bool named, occupied, ready; /* not given back, and: named by next(); begun; read, or failed */
 };
 
 struct read_ahead_source {
     void *context;
     size_t buffer_bytes, place_bytes; /* of each piece */
-    /* Fills in *piece->place with what comes next. Calls are in order, never two at a time. */
+    /* Fills in *piece->place. Calls are in order, never two at a time. */
     enum status (*next)(void *context, struct read_ahead_piece *piece, struct error *err);
     /* Whether such pieces are read one at a time. Called after next(). */
     bool (*in_turn)(void *context, const struct read_ahead_piece *piece);
-    /* Reads the piece into piece->bytes. Calls may be at the same time as any other. */
+    /* Reads the piece into piece->bytes, at the same time as any other call. */
     enum status (*read)(void *context, struct read_ahead_piece *piece, struct error *err);
     /* read() has failed with `status` and *err: tries again, or returns the status. Never at the same time as next() or
-     * another call of again(). May be NULL. */
+     * itself. May be NULL. */
     enum status (*again)(void *context, struct read_ahead_piece *piece, enum status status, struct error *err);
-    /* Called once for each piece that was named, when it is given back or dropped. May be NULL. */
+    /* Once for each piece that was named, when it is given back or dropped. */
     void (*release)(void *context, struct read_ahead_piece *piece);
 };
 
 struct read_ahead;
 
-/* pieces: how many there are; users: threads that take them. STATUS_DEVICE: no memory, or no threads. */
+/* users: threads that take the pieces. STATUS_DEVICE: no memory, or no threads. */
 enum status read_ahead_new(const struct read_ahead_source *source, int64_t pieces, int users, struct read_ahead **ahead,
                            struct error *err);
 
-/* The next piece, whose status may be a failure. NULL: an earlier piece has failed, and this one was not begun. At most
- * `pieces` calls. */
+/* The next piece, whose status may be a failure. NULL: an earlier one has failed. At most `pieces` calls. */
 struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead);
 void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece);
 

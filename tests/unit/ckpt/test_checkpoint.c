@@ -488,7 +488,7 @@ static void test_mending(void **unused)
     const struct checkpoint_keep keep = {.last = 2};
     assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, &err), STATUS_OK);
     for (int again = 0; again < 2; again++) {
-        checkpoint_mend(cache, case_dir, "step-00000003", &position, &keep);
+        checkpoint_publish_again(cache, case_dir, "step-00000003", &position, &keep);
         assert_true(case_has("step-00000003") && case_has("step-00000002") && !case_has("step-00000001"));
         assert_int_equal(case_count(".tmp-"), 0);
         case_path(path, "latest");
@@ -1039,7 +1039,7 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
         struct train_position position = {.step = n, .epoch = 1, .evaluation_due = true};
         json_set_alloc_funcs(failing_malloc, free);
         json_allocations_left = n;
-        enum status status = checkpoint_save(&writer, &position, case_slices(&state), name, &bytes, &err);
+        enum status status = save_whole(&writer, &position, case_slices(&state), name, &bytes, &err);
         json_set_alloc_funcs(malloc, free);
         failures += status != STATUS_OK;
         if (status != STATUS_OK)

@@ -61,7 +61,7 @@ static enum status read_again(const struct checkpoint *checkpoint, const char *o
     assert_int_equal(mkdir(out, 0777), 0);
     if (exports++ == 0)
         next_replaces_newest();
-    checkpoint_files_close(&reader_of(checkpoint)->files);
+    checkpoint_reader_close_files(reader_of(checkpoint));
     exported_step = checkpoint->position.step;
     return checkpoint_verify(checkpoint, err);
 }

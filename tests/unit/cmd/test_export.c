@@ -19,6 +19,7 @@
 #include "cmd/export_folder.c"
 #include "cmd/run/run_lock.c"
 #include "cmd/run/stop_signal.c"
+#include "tests/unit/fixtures/save_whole.h"
 
 static char folder[64];
 static int spoiled = -1; /* the tensor that save() gives a weight that is not finite */
@@ -174,7 +175,7 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     struct train_position position = {.step = 3, .optimizer_step = 3, .epoch = 1, .step_in_epoch = 3, .tokens = 9};
     char name[64];
     int64_t bytes;
-    if (checkpoint_save(&writer, &position, slices_of(model), name, &bytes, &err) != STATUS_OK)
+    if (save_whole(&writer, &position, slices_of(model), name, &bytes, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     checkpoint_save_cache_free(cache);
     json_decref(spec);
