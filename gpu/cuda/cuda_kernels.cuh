@@ -12,21 +12,38 @@
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/ops_cuda.h"
 
-/* Calls function<T>(…) for a dtype. */
-#define DISPATCH(dtype, function, ...)                                       \
-    do {                                                                     \
-        switch (dtype) {                                                     \
-        case DTYPE_F32: function<float>(__VA_ARGS__); break;                 \
-        case DTYPE_BF16: function<__nv_bfloat16>(__VA_ARGS__); break;        \
-        case DTYPE_F16: function<__half>(__VA_ARGS__); break;                \
-        default: BUG("no kernel for the dtype %d", static_cast<int>(dtype)); \
-        }                                                                    \
-    } while (0)
+/* Calls launch(T()) for the element type T of a dtype. */
+template <typename Launch> void dispatch(enum dtype dtype, Launch launch)
+{
+    switch (dtype) {
+    case DTYPE_F32: launch(float()); break;
+    case DTYPE_BF16: launch(__nv_bfloat16()); break;
+    case DTYPE_F16: launch(__half()); break;
+    default: BUG("no kernel for the dtype %d", static_cast<int>(dtype));
+    }
+}
+
+/* The same for gradients and states: fp32 or bf16. */
+template <typename Launch> void dispatch_state(enum dtype dtype, Launch launch)
+{
+    if (dtype == DTYPE_F32)
+        launch(float());
+    else
+        launch(__nv_bfloat16());
+}
 
 /* Launches a kernel without dynamic shared memory on a `struct stream`; `what` names it in errors. */
 #define LAUNCH(stream, what, kernel, grid, block, ...) \
     cuda_check(cuda_device_of(stream),                 \
                CUDA_LAUNCH(kernel, grid, block, 0, cuda_stream_of(stream)->handle, __VA_ARGS__), what)
+
+/* The same for a kernel with `bytes` of dynamic shared memory. */
+#define LAUNCH_SHARED(stream, what, kernel, grid, block, bytes, ...)                                                \
+    do {                                                                                                            \
+        if (cuda_check(cuda_device_of(stream), CUDA_ALLOW_DYN_SHARED(kernel, bytes), what))                         \
+            cuda_check(cuda_device_of(stream),                                                                      \
+                       CUDA_LAUNCH(kernel, grid, block, bytes, cuda_stream_of(stream)->handle, __VA_ARGS__), what); \
+    } while (0)
 
 /* ---- elements ------------------------------------------------------------ */
 
@@ -178,6 +195,26 @@ __device__ __forceinline__ int64_t grid_thread()
 __device__ __forceinline__ int64_t grid_threads()
 {
     return static_cast<int64_t>(gridDim.x) * blockDim.x;
+}
+
+/* The elements of n that whole vectors of V hold; `aligned`: vectors may be accessed. */
+template <int V> static inline int64_t whole_vectors(int64_t n, bool aligned)
+{
+    return aligned ? n / V * V : 0;
+}
+
+template <int N> struct width {
+    static constexpr int value = N;
+};
+
+/* Calls visit(width<V>, i) for each vector of V of the first `whole` elements, then visit(width<1>, i) for each of the
+ * rest. */
+template <int V, typename Visit> __device__ __forceinline__ void each_element(int64_t n, int64_t whole, Visit visit)
+{
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        visit(width<V>(), i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        visit(width<1>(), i);
 }
 
 /* A walk of the grid's threads, side by side, over the elements of a table: two divisions at its start, none in its

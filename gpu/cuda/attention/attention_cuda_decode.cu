@@ -130,20 +130,19 @@ template <typename T> __global__ void __launch_bounds__(THREADS) decode_kernel(s
     finish(sums, static_cast<T *>(a.out) + row * a.ld_o + h * D, D);
 }
 
-template <typename T> void launch(struct stream *stream, const struct attention_decode_args &a)
-{
-    LAUNCH(stream, "attention_decode", store_kernel<T>,
-           grid_of(stream, ceil_div(a.M * a.KV * a.D, THREADS), STORE_PER_SM), THREADS, a);
-    if (a.q)
-        LAUNCH(stream, "attention_decode", decode_kernel<T>,
-               dim3(static_cast<unsigned>(a.H), static_cast<unsigned>(a.M)), THREADS, a);
-}
-
 } // namespace
 
 void cuda_attention_decode(struct stream *stream, const struct attention_decode_args *args)
 {
     ASSERT(args->start >= 0 && args->start + args->M <= args->capacity && args->D <= CUDA_MAX_HEAD_DIM);
-    if (args->M > 0)
-        DISPATCH(args->dtype, launch, stream, *args);
+    if (args->M == 0)
+        return;
+    const dim3 queries(static_cast<unsigned>(args->H), static_cast<unsigned>(args->M));
+    dispatch(args->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "attention_decode", store_kernel<T>,
+               grid_of(stream, ceil_div(args->M * args->KV * args->D, THREADS), STORE_PER_SM), THREADS, *args);
+        if (args->q)
+            LAUNCH(stream, "attention_decode", decode_kernel<T>, queries, THREADS, *args);
+    });
 }

@@ -585,16 +585,6 @@ dim3 grid_for(const struct walk &walk, int32_t num_seqs, int64_t heads)
     return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(heads));
 }
 
-#define LAUNCH_TILES(stream, what, kernel, grid, threads, bytes, ...)                   \
-    do {                                                                                \
-        struct cuda_device *device_ = cuda_device_of(stream);                           \
-        if (cuda_check(device_, CUDA_ALLOW_DYN_SHARED(kernel, bytes), what))            \
-            cuda_check(device_,                                                         \
-                       CUDA_LAUNCH(kernel, grid, static_cast<unsigned>(threads), bytes, \
-                                   cuda_stream_of(stream)->handle, __VA_ARGS__),        \
-                       what);                                                           \
-    } while (0)
-
 template <typename T, int DP> void fwd_launch(struct stream *stream, const struct attention_fwd_args *a)
 {
     constexpr struct tile_shape shape = FWD_SHAPE<T, DP>;
@@ -603,8 +593,8 @@ template <typename T, int DP> void fwd_launch(struct stream *stream, const struc
     const struct walk walk =
         walk_of<T>(a->D, a->window, a->bidirectional, a->max_seq, shape.rows,
                    aligned16(a->q, a->k, a->v, a->out, a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size));
-    LAUNCH_TILES(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H),
-                 threads_of(shape), bytes, *a, walk);
+    LAUNCH_SHARED(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H),
+                  threads_of(shape), bytes, *a, walk);
 }
 
 template <typename T, int DP> void bwd_launch(struct stream *stream, const struct attention_bwd_args *a)
@@ -618,58 +608,47 @@ template <typename T, int DP> void bwd_launch(struct stream *stream, const struc
                                         aligned16(a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv) &&
                                             aligned16(a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size,
                                                       a->ld_dq * size, a->ld_dk * size, a->ld_dv * size));
-    LAUNCH_TILES(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H), threads,
-                 bytes, *a, walk, delta);
+    LAUNCH_SHARED(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H), threads,
+                  bytes, *a, walk, delta);
     const dim3 grid = grid_for(walk, a->num_seqs, a->KV);
-    bool both = false;
-    if constexpr (DP <= 128)
-        both = a->dropout.threshold == 0;
-    if (both) {
-        if constexpr (DP <= 128)
-            LAUNCH_TILES(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,
-                         bytes, *a, walk, delta);
-    } else {
-        LAUNCH_TILES(stream, "attention_bwd, dk", (attention_dkv_kernel<T, DP, OUTPUT_DK>), grid, threads, bytes, *a,
-                     walk, delta);
-        LAUNCH_TILES(stream, "attention_bwd, dv", (attention_dkv_kernel<T, DP, OUTPUT_DV>), grid, threads, bytes, *a,
-                     walk, delta);
+    if constexpr (DP <= 128) {
+        if (a->dropout.threshold == 0) {
+            LAUNCH_SHARED(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,
+                          bytes, *a, walk, delta);
+            return;
+        }
     }
+    LAUNCH_SHARED(stream, "attention_bwd, dk", (attention_dkv_kernel<T, DP, OUTPUT_DK>), grid, threads, bytes, *a, walk,
+                  delta);
+    LAUNCH_SHARED(stream, "attention_bwd, dv", (attention_dkv_kernel<T, DP, OUTPUT_DV>), grid, threads, bytes, *a, walk,
+                  delta);
 }
 
-template <typename T> void attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
+/* Calls launch(T(), width<DP>()) for an op's dtype and the least size of heads that is compiled and holds its own. */
+template <typename Args, typename Launch> void dispatch_heads(const Args *a, Launch launch)
 {
-    if (a->D <= 64)
-        fwd_launch<T, 64>(stream, a);
-    else if (a->D <= 128)
-        fwd_launch<T, 128>(stream, a);
-    else
-        fwd_launch<T, 256>(stream, a);
-}
-
-template <typename T> void attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
-{
-    if (a->D <= 64)
-        bwd_launch<T, 64>(stream, a);
-    else if (a->D <= 128)
-        bwd_launch<T, 128>(stream, a);
-    else
-        bwd_launch<T, 256>(stream, a);
+    ASSERT(!a->bidirectional || a->window == 0);
+    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
+    if (a->M == 0 || a->num_seqs == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        if (a->D <= 64)
+            launch(type, width<64>());
+        else if (a->D <= 128)
+            launch(type, width<128>());
+        else
+            launch(type, width<256>());
+    });
 }
 
 } // namespace
 
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
 {
-    ASSERT(!a->bidirectional || a->window == 0);
-    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
-    if (a->M > 0 && a->num_seqs > 0)
-        DISPATCH(a->dtype, attention_fwd, stream, a);
+    dispatch_heads(a, [&](auto type, auto size) { fwd_launch<decltype(type), decltype(size)::value>(stream, a); });
 }
 
 void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a)
 {
-    ASSERT(!a->bidirectional || a->window == 0);
-    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
-    if (a->M > 0 && a->num_seqs > 0)
-        DISPATCH(a->dtype, attention_bwd, stream, a);
+    dispatch_heads(a, [&](auto type, auto size) { bwd_launch<decltype(type), decltype(size)::value>(stream, a); });
 }

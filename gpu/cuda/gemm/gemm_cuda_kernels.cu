@@ -214,51 +214,30 @@ struct bias_gelu {
     bool erf_form;
 };
 
-template <typename Y, typename T, int V, int FORM>
-void launch_bias_gelu(struct stream *stream, const struct bias_gelu *a)
+/* Calls launch(width<FORM>()) for the form of GELU, or for none where there is no `aux`. */
+template <typename Launch> void dispatch_form(const void *aux, bool erf_form, Launch launch)
 {
-    const int64_t columns = a->N / V;
-    LAUNCH(stream, "linear_fwd (bias, GELU)", (bias_gelu_kernel<Y, T, V, FORM>),
-           dim3(grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>)), dim3(kThreads), a->M,
-           static_cast<int>(columns), static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias),
-           static_cast<T *>(a->aux));
-}
-
-template <typename Y, typename T, int V> void launch_bias_gelu_form(struct stream *stream, const struct bias_gelu *a)
-{
-    if (!a->aux)
-        launch_bias_gelu<Y, T, V, kPlain>(stream, a);
-    else if (a->erf_form)
-        launch_bias_gelu<Y, T, V, kErf>(stream, a);
+    if (!aux)
+        launch(width<kPlain>());
+    else if (erf_form)
+        launch(width<kErf>());
     else
-        launch_bias_gelu<Y, T, V, kTanh>(stream, a);
+        launch(width<kTanh>());
 }
 
-template <typename Y, typename T> void bias_gelu_to(struct stream *stream, const struct bias_gelu *a)
+template <typename Y, typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a)
 {
-    if (aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
-                  a->N * static_cast<int64_t>(sizeof(T))))
-        launch_bias_gelu_form<Y, T, VECTOR<T>>(stream, a);
-    else
-        launch_bias_gelu_form<Y, T, 1>(stream, a);
-}
-
-template <typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a, bool wide)
-{
-    if (wide)
-        bias_gelu_to<float, T>(stream, a);
-    else
-        bias_gelu_to<T, T>(stream, a);
-}
-
-template <typename T> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form)
-{
-    const bool aligned = aligned16(dx, aux);
-    const int64_t packs = aligned ? n / VECTOR<T> : 0;
-    LAUNCH(stream, "linear_bwd_input (GELU)",
-           (erf_form ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
-           dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), n, packs, static_cast<T *>(dx),
-           static_cast<const T *>(aux));
+    const bool aligned = aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
+                                   a->N * static_cast<int64_t>(sizeof(T)));
+    const int64_t columns = a->N / (aligned ? VECTOR<T> : 1);
+    dispatch_form(a->aux, a->erf_form, [&](auto form) {
+        constexpr int FORM = decltype(form)::value;
+        LAUNCH(stream, "linear_fwd (bias, GELU)",
+               (aligned ? bias_gelu_kernel<Y, T, VECTOR<T>, FORM> : bias_gelu_kernel<Y, T, 1, FORM>),
+               grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>), kThreads, a->M,
+               static_cast<int>(columns), static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias),
+               static_cast<T *>(a->aux));
+    });
 }
 
 /* A matrix of M rows, ld apart, of which N columns are summed and the null ones not; `aux` and `erf_form` with GELU's
@@ -270,45 +249,28 @@ struct columns {
     bool erf_form;
 };
 
-template <typename T, int V, int FORM> void launch_sums(struct stream *stream, const struct columns *c, float *partial)
-{
-    const int64_t ranges = cuda_column_ranges(c->M, c->N);
-    const dim3 grid(static_cast<unsigned>(ceil_div(c->N, kColumnThreads * V)), static_cast<unsigned>(ranges));
-    LAUNCH(stream, "a bias' gradient", (column_sums_kernel<T, V, FORM>), grid, dim3(kThreads), c->M, c->N,
-           static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, c->null, static_cast<const T *>(c->aux),
-           ceil_div(c->M, ranges), partial);
-}
-
-template <typename T, int V> void launch_form(struct stream *stream, const struct columns *c, float *partial)
-{
-    if (!c->aux)
-        launch_sums<T, V, kPlain>(stream, c, partial);
-    else if (c->erf_form)
-        launch_sums<T, V, kErf>(stream, c, partial);
-    else
-        launch_sums<T, V, kTanh>(stream, c, partial);
-}
-
-template <typename T> void column_sums(struct stream *stream, const struct columns *c, float *partial)
-{
-    constexpr int kPack = VECTOR<T>;
-    const bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && c->null.first % kPack == 0 &&
-                       c->null.count % kPack == 0 && aligned16(c->matrix, c->aux);
-    if (packs)
-        launch_form<T, kPack>(stream, c, partial);
-    else
-        launch_form<T, 1>(stream, c, partial);
-}
-
 void sum_columns(struct stream *stream, const struct columns *c, float *sums, enum dtype dtype, bool accumulate,
                  void *scratch)
 {
     float *partial = static_cast<float *>(scratch);
-    const int64_t all = c->N + c->null.count;
-    DISPATCH(dtype, column_sums, stream, c, partial);
+    const int64_t ranges = cuda_column_ranges(c->M, c->N), all = c->N + c->null.count;
+    dispatch(dtype, [&](auto type) {
+        using T = decltype(type);
+        constexpr int V = VECTOR<T>;
+        const bool packs = c->N % V == 0 && c->ld % V == 0 && c->null.first % V == 0 && c->null.count % V == 0 &&
+                           aligned16(c->matrix, c->aux);
+        const dim3 grid(static_cast<unsigned>(ceil_div(c->N, kColumnThreads * (packs ? V : 1))),
+                        static_cast<unsigned>(ranges));
+        dispatch_form(c->aux, c->erf_form, [&](auto form) {
+            constexpr int FORM = decltype(form)::value;
+            LAUNCH(stream, "a bias' gradient",
+                   (packs ? column_sums_kernel<T, V, FORM> : column_sums_kernel<T, 1, FORM>), grid, kThreads, c->M,
+                   c->N, static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, c->null,
+                   static_cast<const T *>(c->aux), ceil_div(c->M, ranges), partial);
+        });
+    });
     LAUNCH(stream, "a bias' gradient", add_ranges_kernel, dim3(static_cast<unsigned>(ceil_div(all, kColumnThreads))),
-           dim3(kColumnThreads, kRangeGroups), c->N, c->null, static_cast<int>(cuda_column_ranges(c->M, c->N)), partial,
-           sums, accumulate);
+           dim3(kColumnThreads, kRangeGroups), c->N, c->null, static_cast<int>(ranges), partial, sums, accumulate);
 }
 
 } // namespace
@@ -321,13 +283,28 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
         return;
     ASSERT(N <= INT32_MAX / 2);
     const struct bias_gelu args = {M, N, ld_y, y, aux, bias, erf_form};
-    DISPATCH(dtype, bias_gelu, stream, &args, y_dtype == DTYPE_F32);
+    dispatch(dtype, [&](auto type) {
+        using T = decltype(type);
+        if (y_dtype == DTYPE_F32)
+            bias_gelu<float, T>(stream, &args);
+        else
+            bias_gelu<T, T>(stream, &args);
+    });
 }
 
 void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype)
 {
-    if (n > 0)
-        DISPATCH(dtype, gelu_backward, stream, n, dx, aux, erf_form);
+    if (n == 0)
+        return;
+    dispatch(dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(dx, aux);
+        const int64_t packs = aligned ? n / VECTOR<T> : 0;
+        LAUNCH(stream, "linear_bwd_input (GELU)",
+               (erf_form ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
+               blocks_for(aligned ? packs + 1 : n), kThreads, n, packs, static_cast<T *>(dx),
+               static_cast<const T *>(aux));
+    });
 }
 
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,

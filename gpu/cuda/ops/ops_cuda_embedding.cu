@@ -51,16 +51,6 @@ __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding
     }
 }
 
-template <typename T> void embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
-{
-    constexpr int V = VECTOR<T>;
-    const bool aligned = aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T)));
-    if (a->M == 0)
-        return;
-    LAUNCH(stream, "embedding_fwd", (aligned ? embedding_fwd_kernel<T, V> : embedding_fwd_kernel<T, 1>),
-           grid_of(stream, ceil_div(a->M * a->C, THREADS * (aligned ? V : 1)), 8), THREADS, *a);
-}
-
 /* ---- the sort ------------------------------------------------------------ */
 
 __device__ __forceinline__ int digit_of(int key, int shift)
@@ -284,34 +274,24 @@ struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scrat
 }
 
 /* dw[keys[i]] += scale · dout[i] */
-template <typename T, int V>
+template <typename T>
 void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch,
               float *dw, const int32_t *keys, int64_t keys_below)
 {
     const int C = static_cast<int>(a->C);
+    const bool aligned = aligned16(a->dout, dw, scratch->carried, a->C * static_cast<int64_t>(sizeof(T)));
+    const int columns = aligned ? C / VECTOR<T> : C;
     struct sorted_rows sorted = sort_rows(stream, scratch, keys, a->M, keys_below);
-    dim3 grid(static_cast<unsigned>(ceil_div(sorted.tiles, WARPS)), static_cast<unsigned>(ceil_div(C / V, WARP_SIZE)));
-    LAUNCH(stream, "sum_runs", (sum_runs_kernel<T, V>), grid, dim3(WARP_SIZE, WARPS), dw, scratch->carried,
-           static_cast<const T *>(a->dout), sorted, C, a->scale);
+    dim3 grid(static_cast<unsigned>(ceil_div(sorted.tiles, WARPS)),
+              static_cast<unsigned>(ceil_div(columns, WARP_SIZE)));
+    LAUNCH(stream, "sum_runs", (aligned ? sum_runs_kernel<T, VECTOR<T>> : sum_runs_kernel<T, 1>), grid,
+           dim3(WARP_SIZE, WARPS), dw, scratch->carried, static_cast<const T *>(a->dout), sorted, C, a->scale);
     LAUNCH(stream, "add_carried", add_carried_kernel, static_cast<unsigned>(sorted.tiles), THREADS, dw,
            scratch->carried, sorted, C);
 }
 
-/* The sums of all of the op's tables. */
-template <typename T, int V>
-void add_tables(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch)
+struct embedding_scratch scratch_of(struct stream *stream, const struct embedding_bwd_args *a)
 {
-    if (a->dwte)
-        add_rows<T, V>(stream, a, scratch, a->dwte, a->tokens, a->V);
-    if (a->dwpe)
-        add_rows<T, V>(stream, a, scratch, a->dwpe, a->positions, a->P);
-    if (a->dwse)
-        add_rows<T, V>(stream, a, scratch, a->dwse, a->types, a->S);
-}
-
-template <typename T> void embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
-{
-    constexpr int V = VECTOR<T>;
     struct cuda_scratch pieces = cuda_scratch_of(stream);
     struct embedding_scratch scratch;
     for (int i = 0; i < 2; i++) {
@@ -321,30 +301,46 @@ template <typename T> void embedding_bwd(struct stream *stream, const struct emb
     scratch.counts = cuda_scratch_take<int>(&pieces, sort_blocks(a->M) * DIGITS);
     scratch.starts = cuda_scratch_take<int>(&pieces, DIGITS);
     scratch.carried = cuda_scratch_take<float>(&pieces, ceil_div(a->M, TILE_ROWS) * a->C);
-    const int64_t row_bytes = a->C * static_cast<int64_t>(sizeof(T));
-    const bool aligned = aligned16(a->dout, a->dwte, a->dwpe, a->dwse, scratch.carried, row_bytes);
-    if (aligned)
-        add_tables<T, V>(stream, a, &scratch);
-    else
-        add_tables<T, 1>(stream, a, &scratch);
+    return scratch;
 }
+
+/* A table of the op, whose gradients are added up by key. */
+struct key_table {
+    float *dw; /* (rows, C); NULL: the op has none */
+    const int32_t *keys;
+    int64_t rows;
+    bool accumulate;
+};
 
 } // namespace
 
 void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
-    DISPATCH(a->dtype, embedding_fwd, stream, a);
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "embedding_fwd", (aligned ? embedding_fwd_kernel<T, VECTOR<T>> : embedding_fwd_kernel<T, 1>),
+               grid_of(stream, ceil_div(a->M * a->C, THREADS * (aligned ? VECTOR<T> : 1)), 8), THREADS, *a);
+    });
 }
 
 void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     ASSERT(a->M <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
-    if (a->dwte && !a->accumulate_wte)
-        stream_fill_zero(stream, a->dwte, static_cast<size_t>(a->V * a->C) * sizeof(float));
-    if (a->dwpe && !a->accumulate_wpe)
-        stream_fill_zero(stream, a->dwpe, static_cast<size_t>(a->P * a->C) * sizeof(float));
-    if (a->dwse && !a->accumulate_wse)
-        stream_fill_zero(stream, a->dwse, static_cast<size_t>(a->S * a->C) * sizeof(float));
-    if (a->M > 0)
-        DISPATCH(a->dtype, embedding_bwd, stream, a);
+    const struct key_table tables[] = {{a->dwte, a->tokens, a->V, a->accumulate_wte},
+                                       {a->dwpe, a->positions, a->P, a->accumulate_wpe},
+                                       {a->dwse, a->types, a->S, a->accumulate_wse}};
+    for (const struct key_table &table : tables)
+        if (table.dw && !table.accumulate)
+            stream_fill_zero(stream, table.dw, static_cast<size_t>(table.rows * a->C) * sizeof(float));
+    if (a->M == 0)
+        return;
+    const struct embedding_scratch scratch = scratch_of(stream, a);
+    for (const struct key_table &table : tables)
+        if (table.dw)
+            dispatch(a->dtype, [&](auto type) {
+                add_rows<decltype(type)>(stream, a, &scratch, table.dw, table.keys, table.rows);
+            });
 }

@@ -340,44 +340,26 @@ template <typename T, typename L, int V, int THREADS>
 void cross_entropy_rows(struct stream *stream, const struct cross_entropy_args *a, double *losses)
 {
     constexpr int BLOCKS = RESIDENT / THREADS;
-    struct cuda_device *cuda = cuda_device_of(stream);
-    const int held = a->dlogits ? elements_to_keep<L>(cuda, a->V / V * V, V, BLOCKS) : 0;
-    const size_t bytes = static_cast<size_t>(held) * sizeof(L);
-    if (cuda_check(cuda, CUDA_ALLOW_DYN_SHARED((cross_entropy_kernel<T, L, V, THREADS>), bytes), "cross_entropy"))
-        cuda_check(cuda,
-                   CUDA_LAUNCH((cross_entropy_kernel<T, L, V, THREADS>), grid_of(stream, a->M, BLOCKS), THREADS, bytes,
-                               cuda_stream_of(stream)->handle, *a, losses, held),
-                   "cross_entropy");
+    const int held = a->dlogits ? elements_to_keep<L>(cuda_device_of(stream), a->V / V * V, V, BLOCKS) : 0;
+    LAUNCH_SHARED(stream, "cross_entropy", (cross_entropy_kernel<T, L, V, THREADS>), grid_of(stream, a->M, BLOCKS),
+                  THREADS, static_cast<size_t>(held) * sizeof(L), *a, losses, held);
 }
 
-template <typename T, typename L, int V>
-void cross_entropy_by_length(struct stream *stream, const struct cross_entropy_args *a, double *losses)
-{
-    if (a->V * static_cast<int64_t>(sizeof(L)) <= NARROW_ROW)
-        cross_entropy_rows<T, L, V, NARROW>(stream, a, losses);
-    else
-        cross_entropy_rows<T, L, V, WIDE>(stream, a, losses);
-}
-
-template <typename T, typename L> void cross_entropy_launch(struct stream *stream, const struct cross_entropy_args *a)
+template <typename T, typename L>
+void cross_entropy(struct stream *stream, const struct cross_entropy_args *a, double *losses)
 {
     constexpr int V = VECTOR < T >> VECTOR<L> ? VECTOR<T> : VECTOR<L>;
-    struct cuda_scratch scratch = cuda_scratch_of(stream);
-    double *losses = cuda_scratch_take<double>(&scratch, a->M);
-    if (aligned16(a->logits, a->dlogits, a->ld_logits * static_cast<int64_t>(sizeof(L)),
-                  a->dlogits ? a->ld_dlogits * static_cast<int64_t>(sizeof(T)) : 0))
-        cross_entropy_by_length<T, L, V>(stream, a, losses);
+    const bool narrow = a->V * static_cast<int64_t>(sizeof(L)) <= NARROW_ROW;
+    const bool aligned = aligned16(a->logits, a->dlogits, a->ld_logits * static_cast<int64_t>(sizeof(L)),
+                                   a->dlogits ? a->ld_dlogits * static_cast<int64_t>(sizeof(T)) : 0);
+    if (aligned && narrow)
+        cross_entropy_rows<T, L, V, NARROW>(stream, a, losses);
+    else if (aligned)
+        cross_entropy_rows<T, L, V, WIDE>(stream, a, losses);
+    else if (narrow)
+        cross_entropy_rows<T, L, 1, NARROW>(stream, a, losses);
     else
-        cross_entropy_by_length<T, L, 1>(stream, a, losses);
-    LAUNCH(stream, "sum_losses", sum_losses_kernel, 1, SUM_THREADS, a->loss_sum, losses, a->M);
-}
-
-template <typename T> void cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
-{
-    if (a->logits_dtype == DTYPE_F32)
-        cross_entropy_launch<T, float>(stream, a);
-    else
-        cross_entropy_launch<T, T>(stream, a);
+        cross_entropy_rows<T, L, 1, WIDE>(stream, a, losses);
 }
 
 } // namespace
@@ -385,6 +367,16 @@ template <typename T> void cross_entropy(struct stream *stream, const struct cro
 void cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
     ASSERT(a->V <= INT32_MAX / 2 && (a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype));
-    if (a->M > 0)
-        DISPATCH(a->dtype, cross_entropy, stream, a);
+    if (a->M == 0)
+        return;
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    double *losses = cuda_scratch_take<double>(&scratch, a->M);
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        if (a->logits_dtype == DTYPE_F32)
+            cross_entropy<T, float>(stream, a, losses);
+        else
+            cross_entropy<T, T>(stream, a, losses);
+    });
+    LAUNCH(stream, "sum_losses", sum_losses_kernel, 1, SUM_THREADS, a->loss_sum, losses, a->M);
 }

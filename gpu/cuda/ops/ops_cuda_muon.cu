@@ -8,40 +8,27 @@ enum { THREADS = 256, V = VECTOR<float> };
 
 /* ---- momentum ------------------------------------------------------------ */
 
-template <typename G, int N>
-__device__ __forceinline__ void momentum_at(const struct muon_momentum_args &a, float scale, int64_t i)
-{
-    const float taken = 1 - a.momentum;
-    float g[N], m[N];
-    load(static_cast<const G *>(a.grad) + i, g);
-    load(a.m + i, m);
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        g[j] = taken * (g[j] * scale);
-        m[j] = fmaf(a.momentum, m[j], g[j]);
-        g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
-    }
-    store(a.m + i, m);
-    store(static_cast<__nv_bfloat16 *>(a.update) + i, g);
-}
-
 template <typename G>
 __global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_momentum_args a, int64_t whole)
 {
     if (a.step->skipped)
         return;
     const float scale = a.step->grad_scale;
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        momentum_at<G, V>(a, scale, i);
-    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        momentum_at<G, 1>(a, scale, i);
-}
-
-template <typename G> void muon_momentum(struct stream *stream, const struct muon_momentum_args *a)
-{
-    const int64_t whole = aligned16(a->m, a->grad, a->update) ? a->n / V * V : 0;
-    LAUNCH(stream, "muon_momentum", muon_momentum_kernel<G>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS,
-           *a, whole);
+    each_element<V>(a.n, whole, [&](auto width, int64_t i) {
+        constexpr int N = decltype(width)::value;
+        const float taken = 1 - a.momentum;
+        float g[N], m[N];
+        load(static_cast<const G *>(a.grad) + i, g);
+        load(a.m + i, m);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            g[j] = taken * (g[j] * scale);
+            m[j] = fmaf(a.momentum, m[j], g[j]);
+            g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
+        }
+        store(a.m + i, m);
+        store(static_cast<__nv_bfloat16 *>(a.update) + i, g);
+    });
 }
 
 /* ---- Newton-Schulz ------------------------------------------------------- */
@@ -55,30 +42,25 @@ struct blend {
     float a, b;
 };
 
-template <int N> __device__ __forceinline__ void blend_at(const struct blend &k, int64_t i)
-{
-    float x[N], p[N];
-    load(k.x + i, x);
-    load(k.p + i, p);
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        x[j] = fmaf(k.b, p[j], k.a * x[j]);
-    store(k.y + i, x);
-}
-
 __global__ void __launch_bounds__(THREADS) blend_kernel(struct blend k, int64_t whole)
 {
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        blend_at<V>(k, i);
-    for (int64_t i = whole + grid_thread(); i < k.n; i += grid_threads())
-        blend_at<1>(k, i);
+    each_element<V>(k.n, whole, [&](auto width, int64_t i) {
+        constexpr int N = decltype(width)::value;
+        float x[N], p[N];
+        load(k.x + i, x);
+        load(k.p + i, p);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            x[j] = fmaf(k.b, p[j], k.a * x[j]);
+        store(k.y + i, x);
+    });
 }
 
 void enqueue_blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
 {
     const struct blend k = {n, static_cast<__nv_bfloat16 *>(y), static_cast<const __nv_bfloat16 *>(x), p, a, b};
-    const int64_t whole = aligned16(y, x, p) ? n / V * V : 0;
-    LAUNCH(stream, "orthogonalize", blend_kernel, grid_of(stream, ceil_div(n, THREADS * V), 8), THREADS, k, whole);
+    LAUNCH(stream, "orthogonalize", blend_kernel, grid_of(stream, ceil_div(n, THREADS * V), 8), THREADS, k,
+           whole_vectors<V>(n, aligned16(y, x, p)));
 }
 
 /* y = bf16(x / norm), n elements */
@@ -148,20 +130,6 @@ void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
 
 /* ---- update -------------------------------------------------------------- */
 
-template <typename P, int N>
-__device__ __forceinline__ void update_at(const struct muon_update_args &a, float decay, float step, int64_t i)
-{
-    float w[N], o[N];
-    load(a.master + i, w);
-    load(static_cast<const __nv_bfloat16 *>(a.update) + i, o);
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        w[j] = fmaf(step, o[j], fmaf(decay, w[j], w[j]));
-    store(a.master + i, w);
-    if (a.param)
-        store(static_cast<P *>(a.param) + i, w);
-}
-
 template <typename P>
 __global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update_args a, int64_t whole)
 {
@@ -169,17 +137,18 @@ __global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update
         return;
     const double lr = a.step->lr * a.lr_factor;
     const float decay = -static_cast<float>(lr) * a.weight_decay, step = -static_cast<float>(lr * a.adjust);
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        update_at<P, V>(a, decay, step, i);
-    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        update_at<P, 1>(a, decay, step, i);
-}
-
-template <typename P> void muon_update(struct stream *stream, const struct muon_update_args *a)
-{
-    const int64_t whole = aligned16(a->master, a->update, a->param) ? a->n / V * V : 0;
-    LAUNCH(stream, "muon_update", muon_update_kernel<P>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
-           whole);
+    each_element<V>(a.n, whole, [&](auto width, int64_t i) {
+        constexpr int N = decltype(width)::value;
+        float w[N], o[N];
+        load(a.master + i, w);
+        load(static_cast<const __nv_bfloat16 *>(a.update) + i, o);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            w[j] = fmaf(step, o[j], fmaf(decay, w[j], w[j]));
+        store(a.master + i, w);
+        if (a.param)
+            store(static_cast<P *>(a.param) + i, w);
+    });
 }
 
 } // namespace
@@ -188,10 +157,11 @@ void cuda_muon_momentum(struct stream *stream, const struct muon_momentum_args *
 {
     if (a->n == 0)
         return;
-    if (a->grad_dtype == DTYPE_F32)
-        muon_momentum<float>(stream, a);
-    else
-        muon_momentum<__nv_bfloat16>(stream, a);
+    dispatch_state(a->grad_dtype, [&](auto g) {
+        LAUNCH(stream, "muon_momentum", muon_momentum_kernel<decltype(g)>,
+               grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
+               whole_vectors<V>(a->n, aligned16(a->m, a->grad, a->update)));
+    });
 }
 
 void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *a)
@@ -212,6 +182,10 @@ void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *
 
 void cuda_muon_update(struct stream *stream, const struct muon_update_args *a)
 {
-    if (a->n > 0)
-        DISPATCH(a->param ? a->param_dtype : DTYPE_F32, muon_update, stream, a);
+    if (a->n == 0)
+        return;
+    dispatch(a->param ? a->param_dtype : DTYPE_F32, [&](auto p) {
+        LAUNCH(stream, "muon_update", muon_update_kernel<decltype(p)>, grid_of(stream, ceil_div(a->n, THREADS * V), 8),
+               THREADS, *a, whole_vectors<V>(a->n, aligned16(a->master, a->update, a->param)));
+    });
 }

@@ -206,32 +206,27 @@ dim3 block_of(int64_t vectors, int held)
     return dim3(x, x < MANY_ROWS ? MANY_ROWS / x : 1);
 }
 
-template <typename T, int V>
-void norm_fwd_launch(struct stream *stream, const struct norm_fwd_args *a, struct row_layout layout_x,
-                     struct row_layout layout_y)
-{
-    int64_t rows = a->M * layout_x.heads;
-    dim3 block = block_of(a->C / V, FWD_HELD);
-    /* as many blocks as run at a time, so that none waits for others to end */
-    unsigned grid = grid_of(stream, ceil_div(rows, block.y), FWD_RESIDENT / static_cast<int>(block.x * block.y));
-    bool whole = a->C / V <= static_cast<int64_t>(block.x) * FWD_HELD;
-    LAUNCH(stream, "norm_fwd", (whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>), grid, block, *a,
-           static_cast<int>(rows), layout_x, layout_y);
-}
-
 template <typename T>
 void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout layout_x,
               struct row_layout layout_y)
 {
-    const int64_t size = sizeof(T);
-    ASSERT(a->M * layout_x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
+    constexpr int V = VECTOR<T>;
+    const int64_t size = sizeof(T), rows = a->M * layout_x.heads;
+    ASSERT(rows <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
     if (a->M == 0)
         return;
-    if (aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, layout_x.ld * size,
-                  layout_y.ld * size))
-        norm_fwd_launch<T, VECTOR<T>>(stream, a, layout_x, layout_y);
-    else
-        norm_fwd_launch<T, 1>(stream, a, layout_x, layout_y);
+    const bool aligned = aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, layout_x.ld * size,
+                                   layout_y.ld * size);
+    const int64_t vectors = a->C / (aligned ? V : 1);
+    const dim3 block = block_of(vectors, FWD_HELD);
+    const bool whole = vectors <= static_cast<int64_t>(block.x) * FWD_HELD;
+    /* as many blocks as run at a time, so that none waits for others to end */
+    const unsigned grid = grid_of(stream, ceil_div(rows, block.y), FWD_RESIDENT / static_cast<int>(block.x * block.y));
+    LAUNCH(stream, "norm_fwd",
+           (aligned ? whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>
+            : whole ? norm_fwd_kernel<T, 1, true>
+                    : norm_fwd_kernel<T, 1, false>),
+           grid, block, *a, static_cast<int>(rows), layout_x, layout_y);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -468,21 +463,19 @@ int norm_bwd_parts(struct stream *stream, const struct norm_bwd_args *a, const s
 }
 
 template <typename T>
-void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, struct row_layout layout_x,
-              struct row_layout layout_dy, struct row_layout layout_dx)
+void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts)
 {
     const int64_t size = sizeof(T);
-    ASSERT(a->M * layout_x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
+    ASSERT(a->M * layouts->x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
     struct cuda_scratch scratch = cuda_scratch_of(stream);
-    const struct bwd_layouts layouts = {layout_x, layout_dy, layout_dx};
     const struct sum_outputs outputs = {{a->dweight, a->dbias, a->dx_sums},
                                         {a->accumulate, a->accumulate, a->accumulate_sums}};
-    const bool aligned = aligned16(a->dx, a->dres, a->dy, a->x, a->weight, a->C * size, layout_x.ld * size,
-                                   layout_dy.ld * size, layout_dx.ld * size);
+    const bool aligned = aligned16(a->dx, a->dres, a->dy, a->x, a->weight, a->C * size, layouts->x.ld * size,
+                                   layouts->dy.ld * size, layouts->dx.ld * size);
     const bool vectors = aligned && a->C / VECTOR<T> <= static_cast<int64_t>(ROW_THREADS<1>) * BWD_HELD;
     const int sums = vectors && !a->dbias && !a->dx_sums ? 1 : MAX_SUMS;
     float *parts = cuda_scratch_take<float>(&scratch, cuda_norm_parts(a->C) * sums * a->C);
-    const int count = a->M == 0 ? 0 : norm_bwd_parts<T>(stream, a, &layouts, aligned, sums, parts);
+    const int count = a->M == 0 ? 0 : norm_bwd_parts<T>(stream, a, layouts, aligned, sums, parts);
     LAUNCH(stream, "sum_parts", sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), sums),
            dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, static_cast<int>(a->C));
 }
@@ -493,13 +486,14 @@ void cuda_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 {
     const struct row_layout layout = {1, a->C};
     ASSERT(a->kind == NORM_RMS || a->mean);
-    DISPATCH(a->dtype, norm_fwd, stream, a, layout, layout);
+    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, a, layout, layout); });
 }
 
 void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
     const struct row_layout layout = {1, a->C};
-    DISPATCH(a->dtype, norm_bwd, stream, a, layout, layout, layout);
+    const struct bwd_layouts layouts = {layout, layout, layout};
+    dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, a, &layouts); });
 }
 
 void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
@@ -517,7 +511,7 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
     norm.rstd = a->rstd;
     const int heads = static_cast<int>(a->heads);
     const struct row_layout layout_x = {heads, a->ld_x}, layout_y = {heads, a->ld_y};
-    DISPATCH(a->dtype, norm_fwd, stream, &norm, layout_x, layout_y);
+    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y); });
 }
 
 void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
@@ -536,6 +530,6 @@ void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *
     norm.dweight = a->dweight;
     norm.accumulate = a->accumulate;
     const int heads = static_cast<int>(a->heads);
-    const struct row_layout layout_x = {heads, a->ld_x}, layout_dy = {heads, a->ld_dy}, layout_dx = {heads, a->ld_dx};
-    DISPATCH(a->dtype, norm_bwd, stream, &norm, layout_x, layout_dy, layout_dx);
+    const struct bwd_layouts layouts = {{heads, a->ld_x}, {heads, a->ld_dy}, {heads, a->ld_dx}};
+    dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, &norm, &layouts); });
 }

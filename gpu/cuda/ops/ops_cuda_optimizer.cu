@@ -11,6 +11,13 @@ enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
 
 enum { MAX_PARTS = CUDA_SUM_PARTS, PART_ELEMENTS = 4096 };
 
+/* Blocks that n elements are read by. */
+int parts_of(int64_t n)
+{
+    const int64_t wanted = ceil_div(n, PART_ELEMENTS);
+    return static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
+}
+
 /* The sum over the block's threads, in a fixed order; thread 0 gets it. */
 __device__ __forceinline__ double block_sum(double x, double *slots)
 {
@@ -260,10 +267,9 @@ __global__ void __launch_bounds__(THREADS, ADAM_RESIDENT<W>) adam_kernel(struct 
     k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
     k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
     struct decay_place place = decay_start(a.segments, a.weight_decay);
-    for (int64_t i = grid_thread() * N; i < whole; i += grid_threads() * N)
-        adam_at<P, G, W, S, N>(a, k, decay_at(&place, a.segments, i), i);
-    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        adam_at<P, G, W, S, 1>(a, k, decay_at(&place, a.segments, i), i);
+    each_element<N>(a.n, whole, [&](auto width, int64_t i) {
+        adam_at<P, G, W, S, decltype(width)::value>(a, k, decay_at(&place, a.segments, i), i);
+    });
 }
 
 template <typename P, typename G, typename W, typename S>
@@ -271,26 +277,8 @@ void adam_launch(struct stream *stream, const struct adam_args *a)
 {
     constexpr int N = ADAM_VECTOR<W>;
     const bool at_block = N == V || a->rounding.place % ROUNDING_BLOCK == 0;
-    const int64_t whole = at_block && aligned16(a->master, a->grad, a->m, a->v, a->param) ? a->n / N * N : 0;
     LAUNCH(stream, "adam", (adam_kernel<P, G, W, S>), grid_of(stream, ceil_div(a->n, THREADS * N), 8), THREADS, *a,
-           whole);
-}
-
-template <typename P> void adam(struct stream *stream, const struct adam_args *a)
-{
-    if (a->grad_dtype == DTYPE_F32)
-        adam_launch<P, float, float, float>(stream, a);
-    else
-        adam_launch<P, __nv_bfloat16, float, float>(stream, a);
-}
-
-/* The parameters are the master weights. */
-template <typename G> void adam_narrow(struct stream *stream, const struct adam_args *a)
-{
-    if (a->moment_dtype == DTYPE_F32)
-        adam_launch<float, G, __nv_bfloat16, float>(stream, a);
-    else
-        adam_launch<float, G, __nv_bfloat16, __nv_bfloat16>(stream, a);
+           whole_vectors<N>(a->n, at_block && aligned16(a->master, a->grad, a->m, a->v, a->param)));
 }
 
 /* ---- Lion, SGD ----------------------------------------------------------- */
@@ -299,39 +287,6 @@ struct momentum_numbers {
     float scale, lr, beta1, rest1, beta2, rest2; /* Lion */
     float kept, taken;                           /* SGD */
 };
-
-template <typename P, typename G, int N>
-__device__ __forceinline__ void momentum_at(const struct momentum_args &a, const struct momentum_numbers &k,
-                                            float weight_decay, int64_t i)
-{
-    const float decay = k.lr * weight_decay;
-    float w[N], g[N], m[N] = {0};
-    load(a.master + i, w);
-    load(static_cast<const G *>(a.grad) + i, g);
-    if (a.m)
-        load(a.m + i, m);
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        g[j] *= k.scale;
-        if (a.rule == OPTIMIZER_LION) {
-            const float c = fmaf(k.beta1, m[j], k.rest1 * g[j]);
-            m[j] = fmaf(k.beta2, m[j], k.rest2 * g[j]);
-            w[j] = fmaf(-decay, w[j], w[j]) - (c > 0 ? k.lr : c < 0 ? -k.lr : 0.0f);
-        } else {
-            g[j] = fmaf(weight_decay, w[j], g[j]);
-            if (a.m) {
-                m[j] = fmaf(k.kept, m[j], k.taken * g[j]);
-                g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
-            }
-            w[j] = fmaf(-k.lr, g[j], w[j]);
-        }
-    }
-    if (a.m)
-        store(a.m + i, m);
-    store(a.master + i, w);
-    if (a.param)
-        store(static_cast<P *>(a.param) + i, w);
-}
 
 template <typename P, typename G>
 __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args a, int64_t whole)
@@ -349,25 +304,36 @@ __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args 
     k.kept = first ? 0 : a.momentum;
     k.taken = first ? 1 : 1 - a.dampening;
     struct decay_place place = decay_start(a.segments, a.weight_decay);
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        momentum_at<P, G, V>(a, k, decay_at(&place, a.segments, i), i);
-    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        momentum_at<P, G, 1>(a, k, decay_at(&place, a.segments, i), i);
-}
-
-template <typename P, typename G> void momentum_launch(struct stream *stream, const struct momentum_args *a)
-{
-    const int64_t whole = aligned16(a->master, a->grad, a->m, a->param) ? a->n / V * V : 0;
-    LAUNCH(stream, "momentum", (momentum_kernel<P, G>), grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
-           whole);
-}
-
-template <typename P> void momentum(struct stream *stream, const struct momentum_args *a)
-{
-    if (a->grad_dtype == DTYPE_F32)
-        momentum_launch<P, float>(stream, a);
-    else
-        momentum_launch<P, __nv_bfloat16>(stream, a);
+    each_element<V>(a.n, whole, [&](auto width, int64_t i) {
+        constexpr int N = decltype(width)::value;
+        const float weight_decay = decay_at(&place, a.segments, i), decay = k.lr * weight_decay;
+        float w[N], g[N], m[N] = {0};
+        load(a.master + i, w);
+        load(static_cast<const G *>(a.grad) + i, g);
+        if (a.m)
+            load(a.m + i, m);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            g[j] *= k.scale;
+            if (a.rule == OPTIMIZER_LION) {
+                const float c = fmaf(k.beta1, m[j], k.rest1 * g[j]);
+                m[j] = fmaf(k.beta2, m[j], k.rest2 * g[j]);
+                w[j] = fmaf(-decay, w[j], w[j]) - (c > 0 ? k.lr : c < 0 ? -k.lr : 0.0f);
+            } else {
+                g[j] = fmaf(weight_decay, w[j], g[j]);
+                if (a.m) {
+                    m[j] = fmaf(k.kept, m[j], k.taken * g[j]);
+                    g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
+                }
+                w[j] = fmaf(-k.lr, g[j], w[j]);
+            }
+        }
+        if (a.m)
+            store(a.m + i, m);
+        store(a.master + i, w);
+        if (a.param)
+            store(static_cast<P *>(a.param) + i, w);
+    });
 }
 
 } // namespace
@@ -376,14 +342,13 @@ void cuda_sumsq(struct stream *stream, const struct sumsq_args *a)
 {
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     double *parts = cuda_scratch_take<double>(&scratch, MAX_PARTS);
-    int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
-    const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
-    if (count > 0 && a->dtype == DTYPE_F32)
-        LAUNCH(stream, "sumsq", sumsq_kernel<float>, count, THREADS, parts, static_cast<const float *>(a->x), a->n,
-               aligned16(a->x));
-    else if (count > 0)
-        LAUNCH(stream, "sumsq", sumsq_kernel<__nv_bfloat16>, count, THREADS, parts,
-               static_cast<const __nv_bfloat16 *>(a->x), a->n, aligned16(a->x));
+    const int count = parts_of(a->n);
+    if (count > 0)
+        dispatch_state(a->dtype, [&](auto type) {
+            using T = decltype(type);
+            LAUNCH(stream, "sumsq", sumsq_kernel<T>, count, THREADS, parts, static_cast<const T *>(a->x), a->n,
+                   aligned16(a->x));
+        });
     LAUNCH(stream, "sum_parts", sum_parts_kernel, 1, THREADS, a->out, parts, count);
 }
 
@@ -396,12 +361,11 @@ void cuda_find_nonfinite(struct stream *stream, const struct find_nonfinite_args
 {
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     int64_t *parts = cuda_scratch_take<int64_t>(&scratch, MAX_PARTS);
-    int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
-    const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
-    if (count > 0 && a->dtype == DTYPE_F32)
-        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel<float>, count, THREADS, parts, *a);
-    else if (count > 0)
-        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel<__nv_bfloat16>, count, THREADS, parts, *a);
+    const int count = parts_of(a->n);
+    if (count > 0)
+        dispatch_state(a->dtype, [&](auto type) {
+            LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel<decltype(type)>, count, THREADS, parts, *a);
+        });
     LAUNCH(stream, "find_in_parts", find_in_parts_kernel, 1, THREADS, parts, count, *a);
 }
 
@@ -411,12 +375,15 @@ void cuda_adam(struct stream *stream, const struct adam_args *a)
     ASSERT(wide || (a->master_dtype == DTYPE_BF16 && !a->param));
     if (a->n == 0)
         return;
-    if (wide)
-        DISPATCH(a->param ? a->param_dtype : DTYPE_F32, adam, stream, a);
-    else if (a->grad_dtype == DTYPE_F32)
-        adam_narrow<float>(stream, a);
-    else
-        adam_narrow<__nv_bfloat16>(stream, a);
+    dispatch_state(a->grad_dtype, [&](auto g) {
+        using G = decltype(g);
+        if (wide)
+            dispatch(a->param ? a->param_dtype : DTYPE_F32,
+                     [&](auto p) { adam_launch<decltype(p), G, float, float>(stream, a); });
+        else /* the parameters are the master weights */
+            dispatch_state(a->moment_dtype,
+                           [&](auto s) { adam_launch<float, G, __nv_bfloat16, decltype(s)>(stream, a); });
+    });
 }
 
 void cuda_momentum(struct stream *stream, const struct momentum_args *a)
@@ -424,5 +391,11 @@ void cuda_momentum(struct stream *stream, const struct momentum_args *a)
     if (a->n == 0)
         return;
     ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
-    DISPATCH(a->param ? a->param_dtype : DTYPE_F32, momentum, stream, a);
+    dispatch(a->param ? a->param_dtype : DTYPE_F32, [&](auto p) {
+        dispatch_state(a->grad_dtype, [&](auto g) {
+            LAUNCH(stream, "momentum", (momentum_kernel<decltype(p), decltype(g)>),
+                   grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
+                   whole_vectors<V>(a->n, aligned16(a->master, a->grad, a->m, a->param)));
+        });
+    });
 }

@@ -65,27 +65,6 @@ int64_t heads_of_a_pass(int64_t heads)
     return best;
 }
 
-template <typename T, int V> void rope_launch(struct stream *stream, const struct rope_args *a)
-{
-    unsigned x = threads_for(a->R / 2 / V);
-    x = x < THREADS ? x : static_cast<unsigned>(THREADS);
-    unsigned y = static_cast<unsigned>(heads_of_a_pass(a->heads));
-    y = y < THREADS / x ? y : THREADS / x;
-    const dim3 block(x, y, THREADS / (x * y) < 64 ? THREADS / (x * y) : 64);
-    LAUNCH(stream, "rope", (rope_kernel<T, V>), grid_of(stream, ceil_div(a->M, block.z), ROPE_PER_SM), block, *a);
-}
-
-template <typename T> void rope(struct stream *stream, const struct rope_args *a)
-{
-    const int64_t size = sizeof(T);
-    if (a->M == 0)
-        return;
-    if (aligned16(a->x, a->ld * size, a->D * size, a->R / 2 * size, a->cos_table, a->sin_table))
-        rope_launch<T, VECTOR<T>>(stream, a);
-    else
-        rope_launch<T, 1>(stream, a);
-}
-
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
 __device__ __forceinline__ float sigmoid(float x)
@@ -153,53 +132,17 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_b
     }
 }
 
-unsigned table_grid(const struct stream *stream, int64_t rows, int64_t columns)
-{
-    return grid_of(stream, ceil_div(rows * columns, THREADS), BLOCKS_PER_SM);
-}
-
-template <typename T> void swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
-{
-    constexpr int V = VECTOR<T>;
-    if (a->M == 0)
-        return;
-    if (aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T))))
-        LAUNCH(stream, "swiglu_fwd", (swiglu_fwd_kernel<T, V>), table_grid(stream, a->M, a->F / V), THREADS, *a);
-    else
-        LAUNCH(stream, "swiglu_fwd", (swiglu_fwd_kernel<T, 1>), table_grid(stream, a->M, a->F), THREADS, *a);
-}
-
-template <typename T> void swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
-{
-    constexpr int V = VECTOR<T>;
-    if (a->M == 0)
-        return;
-    if (aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T))))
-        LAUNCH(stream, "swiglu_bwd", (swiglu_bwd_kernel<T, V>), table_grid(stream, a->M, a->F / V), THREADS, *a);
-    else
-        LAUNCH(stream, "swiglu_bwd", (swiglu_bwd_kernel<T, 1>), table_grid(stream, a->M, a->F), THREADS, *a);
-}
-
 /* ---- elements ------------------------------------------------------------ */
 
-template <int N> struct width {
-    static constexpr int value = N;
-};
-
-/* Calls visit(width<V>, i) for each vector of V of the first `whole` elements, then visit(width<1>, i) for each of the
- * rest. */
-template <int V, typename Visit> __device__ __forceinline__ void each_element(int64_t n, int64_t whole, Visit visit)
-{
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        visit(width<V>(), i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        visit(width<1>(), i);
-}
-
 /* The grid for n elements in vectors of V. */
-template <int V> unsigned grid_of_elements(const struct stream *stream, int64_t n)
+unsigned grid_of_elements(const struct stream *stream, int64_t n, int V)
 {
     return grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM);
+}
+
+template <typename Launch> void dispatch_pair(enum dtype to, enum dtype from, Launch launch)
+{
+    dispatch(to, [&](auto t) { dispatch(from, [&](auto f) { launch(t, f); }); });
 }
 
 /* Of two types: vectors of 16 bytes of the narrower one. */
@@ -220,13 +163,6 @@ __global__ void __launch_bounds__(THREADS) add_kernel(T *y, const T *a, const T 
     });
 }
 
-template <typename T> void add(struct stream *stream, const struct add_args *a)
-{
-    const int64_t n = a->n, whole = aligned16(a->y, a->a, a->b) ? n / VECTOR<T> * VECTOR<T> : 0;
-    LAUNCH(stream, "add", add_kernel<T>, grid_of_elements<VECTOR<T>>(stream, n), THREADS, static_cast<T *>(a->y),
-           static_cast<const T *>(a->a), static_cast<const T *>(a->b), n, whole);
-}
-
 template <typename T>
 __global__ void __launch_bounds__(THREADS) tanh_fwd_kernel(T *y, const T *x, int64_t n, int64_t whole)
 {
@@ -239,13 +175,6 @@ __global__ void __launch_bounds__(THREADS) tanh_fwd_kernel(T *y, const T *x, int
             z[v] = tanhf(z[v]);
         store(y + i, z);
     });
-}
-
-template <typename T> void tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
-{
-    const int64_t n = a->n, whole = aligned16(a->y, a->x) ? n / VECTOR<T> * VECTOR<T> : 0;
-    LAUNCH(stream, "tanh_fwd", tanh_fwd_kernel<T>, grid_of_elements<VECTOR<T>>(stream, n), THREADS,
-           static_cast<T *>(a->y), static_cast<const T *>(a->x), n, whole);
 }
 
 template <typename T>
@@ -263,13 +192,6 @@ __global__ void __launch_bounds__(THREADS) tanh_bwd_kernel(T *dx, const T *dy, c
     });
 }
 
-template <typename T> void tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
-{
-    const int64_t n = a->n, whole = aligned16(a->dx, a->dy, a->y) ? n / VECTOR<T> * VECTOR<T> : 0;
-    LAUNCH(stream, "tanh_bwd", tanh_bwd_kernel<T>, grid_of_elements<VECTOR<T>>(stream, n), THREADS,
-           static_cast<T *>(a->dx), static_cast<const T *>(a->dy), static_cast<const T *>(a->y), n, whole);
-}
-
 template <typename To, typename From>
 __global__ void __launch_bounds__(THREADS) cast_kernel(To *to, const From *from, int64_t n, int64_t whole)
 {
@@ -278,24 +200,6 @@ __global__ void __launch_bounds__(THREADS) cast_kernel(To *to, const From *from,
         load(from + i, x);
         store(to + i, x);
     });
-}
-
-template <typename To, typename From> void cast_launch(struct stream *stream, const struct cast_args *a)
-{
-    constexpr int V = VECTOR_OF_BOTH<To, From>;
-    const int64_t n = a->n, whole = aligned16(a->dst, a->src) ? n / V * V : 0;
-    LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of_elements<V>(stream, n), THREADS, static_cast<To *>(a->dst),
-           static_cast<const From *>(a->src), n, whole);
-}
-
-template <typename To> void cast_to(struct stream *stream, const struct cast_args *a)
-{
-    switch (a->src_dtype) {
-    case DTYPE_F32: cast_launch<To, float>(stream, a); break;
-    case DTYPE_BF16: cast_launch<To, __nv_bfloat16>(stream, a); break;
-    case DTYPE_F16: cast_launch<To, __half>(stream, a); break;
-    default: BUG("no kernel for the dtype %d", static_cast<int>(a->src_dtype));
-    }
 }
 
 template <typename To, typename From>
@@ -313,24 +217,6 @@ __global__ void __launch_bounds__(THREADS)
             x[v] = accumulate ? sum[v] + x[v] : x[v] * scale;
         store(to + i, x);
     });
-}
-
-template <typename To, typename From> void accumulate_launch(struct stream *stream, const struct accumulate_args *a)
-{
-    constexpr int V = VECTOR_OF_BOTH<To, From>;
-    const int64_t n = a->n, whole = aligned16(a->dst, a->src) ? n / V * V : 0;
-    LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>), grid_of_elements<V>(stream, n), THREADS,
-           static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->scale, a->accumulate, n, whole);
-}
-
-template <typename To> void accumulate_to(struct stream *stream, const struct accumulate_args *a)
-{
-    switch (a->src_dtype) {
-    case DTYPE_F32: accumulate_launch<To, float>(stream, a); break;
-    case DTYPE_BF16: accumulate_launch<To, __nv_bfloat16>(stream, a); break;
-    case DTYPE_F16: accumulate_launch<To, __half>(stream, a); break;
-    default: BUG("no kernel for the dtype %d", static_cast<int>(a->src_dtype));
-    }
 }
 
 /* ---- dropout ------------------------------------------------------------- */
@@ -361,66 +247,123 @@ template <typename T, bool WHOLE> __global__ void __launch_bounds__(THREADS) dro
     }
 }
 
-template <typename T> void drop_rows(struct stream *stream, const struct dropout_args *a)
-{
-    const int64_t blocks = a->M * ceil_div(a->C, DROPOUT_BLOCK);
-    const dim3 grid = grid_of(stream, ceil_div(blocks, THREADS), BLOCKS_PER_SM);
-    if (a->C % DROPOUT_BLOCK == 0 && aligned16(a->x, a->y))
-        LAUNCH(stream, "dropout", (dropout_kernel<T, true>), grid, THREADS, *a);
-    else
-        LAUNCH(stream, "dropout", (dropout_kernel<T, false>), grid, THREADS, *a);
-}
-
 } // namespace
 
 void cuda_rope(struct stream *stream, const struct rope_args *a)
 {
     ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
-    DISPATCH(a->dtype, rope, stream, a);
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const int64_t size = sizeof(T);
+        const bool aligned = aligned16(a->x, a->ld * size, a->D * size, a->R / 2 * size, a->cos_table, a->sin_table);
+        unsigned x = threads_for(a->R / 2 / (aligned ? VECTOR<T> : 1));
+        x = x < THREADS ? x : static_cast<unsigned>(THREADS);
+        unsigned y = static_cast<unsigned>(heads_of_a_pass(a->heads));
+        y = y < THREADS / x ? y : THREADS / x;
+        const dim3 block(x, y, THREADS / (x * y) < 64 ? THREADS / (x * y) : 64);
+        LAUNCH(stream, "rope", (aligned ? rope_kernel<T, VECTOR<T>> : rope_kernel<T, 1>),
+               grid_of(stream, ceil_div(a->M, block.z), ROPE_PER_SM), block, *a);
+    });
 }
 
 void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
-    DISPATCH(a->dtype, swiglu_fwd, stream, a);
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "swiglu_fwd", (aligned ? swiglu_fwd_kernel<T, VECTOR<T>> : swiglu_fwd_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->F, aligned ? VECTOR<T> : 1), THREADS, *a);
+    });
 }
 
 void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
-    DISPATCH(a->dtype, swiglu_bwd, stream, a);
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "swiglu_bwd", (aligned ? swiglu_bwd_kernel<T, VECTOR<T>> : swiglu_bwd_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->F, aligned ? VECTOR<T> : 1), THREADS, *a);
+    });
 }
 
 void cuda_tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
 {
-    if (a->n > 0)
-        DISPATCH(a->dtype, tanh_fwd, stream, a);
+    if (a->n == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "tanh_fwd", tanh_fwd_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS,
+               static_cast<T *>(a->y), static_cast<const T *>(a->x), a->n,
+               whole_vectors<VECTOR<T>>(a->n, aligned16(a->y, a->x)));
+    });
 }
 
 void cuda_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
 {
-    if (a->n > 0)
-        DISPATCH(a->dtype, tanh_bwd, stream, a);
+    if (a->n == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "tanh_bwd", tanh_bwd_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS,
+               static_cast<T *>(a->dx), static_cast<const T *>(a->dy), static_cast<const T *>(a->y), a->n,
+               whole_vectors<VECTOR<T>>(a->n, aligned16(a->dx, a->dy, a->y)));
+    });
 }
 
 void cuda_add(struct stream *stream, const struct add_args *a)
 {
-    if (a->n > 0)
-        DISPATCH(a->dtype, add, stream, a);
+    if (a->n == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "add", add_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS, static_cast<T *>(a->y),
+               static_cast<const T *>(a->a), static_cast<const T *>(a->b), a->n,
+               whole_vectors<VECTOR<T>>(a->n, aligned16(a->y, a->a, a->b)));
+    });
 }
 
 void cuda_dropout(struct stream *stream, const struct dropout_args *a)
 {
-    if (a->M > 0)
-        DISPATCH(a->dtype, drop_rows, stream, a);
+    if (a->M == 0)
+        return;
+    const bool whole = a->C % DROPOUT_BLOCK == 0 && aligned16(a->x, a->y);
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "dropout", (whole ? dropout_kernel<T, true> : dropout_kernel<T, false>),
+               grid_of_elements(stream, a->M * ceil_div(a->C, DROPOUT_BLOCK), 1), THREADS, *a);
+    });
 }
 
 void cuda_cast(struct stream *stream, const struct cast_args *a)
 {
-    if (a->n > 0)
-        DISPATCH(a->dst_dtype, cast_to, stream, a);
+    if (a->n == 0)
+        return;
+    dispatch_pair(a->dst_dtype, a->src_dtype, [&](auto to, auto from) {
+        using To = decltype(to);
+        using From = decltype(from);
+        constexpr int V = VECTOR_OF_BOTH<To, From>;
+        LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of_elements(stream, a->n, V), THREADS,
+               static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->n,
+               whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
+    });
 }
 
 void cuda_accumulate(struct stream *stream, const struct accumulate_args *a)
 {
-    if (a->n > 0)
-        DISPATCH(a->dst_dtype, accumulate_to, stream, a);
+    if (a->n == 0)
+        return;
+    dispatch_pair(a->dst_dtype, a->src_dtype, [&](auto to, auto from) {
+        using To = decltype(to);
+        using From = decltype(from);
+        constexpr int V = VECTOR_OF_BOTH<To, From>;
+        LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>), grid_of_elements(stream, a->n, V), THREADS,
+               static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->scale, a->accumulate, a->n,
+               whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
+    });
 }
