@@ -1,12 +1,8 @@
 /* cuda_libraries.h: NVIDIA's libraries, opened when they are needed, so that the binary runs without any of them.
  *
- * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header: a list
- * below names them once. A library is opened once per process and stays open; its major version must be that of the
- * header (its file's name contains it). gpu/library_places.h has the places that are searched: a Python's
- * packages are among them.
- *
- * A toolkit without cuDNN's or NCCL's header builds as well; code that needs the library then fails with the message
- * that this build has none. */
+ * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header, whose
+ * major version it must have. It is opened once (gpu/library_places.h has the places) and stays open. A build without
+ * cuDNN's or NCCL's header fails where it needs the library, with the message that it has none. */
 #pragma once
 
 #include "core/status.h"
@@ -25,10 +21,6 @@
 #define ZTRAIN_HAVE_NCCL 1
 #else
 #define ZTRAIN_HAVE_NCCL 0
-#endif
-
-#ifdef __cplusplus
-extern "C" {
 #endif
 
 #define CUBLASLT_FUNCTIONS(X)               \
@@ -77,11 +69,7 @@ extern "C" {
     X(ncclReduceScatter)      \
     X(ncclAllReduce)
 
-#ifdef __cplusplus
-#define CUDA_LIBRARY_MEMBER(name) decltype(&::name) name;
-#else
 #define CUDA_LIBRARY_MEMBER(name) __typeof__(&name) name;
-#endif
 struct cublaslt_functions {
     CUBLASLT_FUNCTIONS(CUDA_LIBRARY_MEMBER)
 };
@@ -105,8 +93,4 @@ enum status cudnn_open(const struct cudnn_functions **functions, struct error *e
 #endif
 #if ZTRAIN_HAVE_NCCL
 enum status nccl_open(const struct nccl_functions **functions, struct error *err);
-#endif
-
-#ifdef __cplusplus
-}
 #endif

@@ -4,10 +4,6 @@
 
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum cuda_library { CUDA_LIBRARY_CUBLASLT, CUDA_LIBRARY_CUDNN, CUDA_LIBRARY_NCCL, CUDA_LIBRARY_COUNT };
 
 struct cuda_library_info {
@@ -24,7 +20,3 @@ bool cuda_library_is_open(enum cuda_library library);
 
 /* Opens the library if it is not open yet. */
 void cuda_library_describe(enum cuda_library library, struct cuda_library_info *info);
-
-#ifdef __cplusplus
-}
-#endif

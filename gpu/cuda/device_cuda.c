@@ -5,6 +5,7 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 #include "gpu/cuda/attention/attention_cudnn.h"
+#include "gpu/cuda/cuda_libraries.h"
 #include "gpu/cuda/device_cuda_open.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/ops_cuda.h"
@@ -204,6 +205,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
 
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)
 {
+    bool tf32 = false;
     enum status status;
     struct cuda_device *cuda = memory_zeroed(1, sizeof *cuda);
     pthread_mutex_init(&cuda->mutex, NULL);
@@ -223,6 +225,8 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     heartbeat_slow_begin(&slow, "opening the GPU", NULL, -1);
     status = open_gpu(cuda, index, err);
     if (status == STATUS_OK)
+        status = device_cuda_wants_tf32(&tf32, err);
+    if (status == STATUS_OK)
         status = gemm_cuda_new(cuda, &cuda->gemm, err);
     if (status == STATUS_OK)
         status = attention_cudnn_new(cuda, &cuda->attention, err);
@@ -231,8 +235,7 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
         goto fail;
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        cuda->device.peak_flops[dtype] =
-            peaks_flops(cuda->device.name, (enum dtype)dtype, gemm_cuda_uses_tf32(cuda->gemm));
+        cuda->device.peak_flops[dtype] = peaks_flops(cuda->device.name, (enum dtype)dtype, tf32);
     *device = &cuda->device;
     return STATUS_OK;
 fail:

@@ -20,7 +20,6 @@
  * device. Above this floor, only transport_nccl.c includes this header. */
 #pragma once
 
-#include "gpu/cuda/cuda_libraries.h"
 #include "gpu/device_backend.h"
 #include "gpu/ops.h"
 
@@ -31,6 +30,7 @@
 extern "C" {
 #endif
 
+struct cublaslt_functions;
 struct cuda_graph;
 struct gemm_cuda;
 struct attention_cudnn;

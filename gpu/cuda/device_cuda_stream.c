@@ -58,33 +58,26 @@ bool cuda_is_waiting(struct cuda_device *cuda)
     return since && milliseconds_now() - since < patience;
 }
 
-static void begin_wait(struct cuda_device *cuda)
+/* The host waits for the event, or without one for the stream. */
+static void wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t stream, const char *work)
 {
     __atomic_store_n(&cuda->waiting_since, milliseconds_now(), __ATOMIC_RELAXED);
-}
-
-static void end_wait(struct cuda_device *cuda)
-{
+    const cudaError_t code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
     __atomic_store_n(&cuda->waiting_since, 0, __ATOMIC_RELAXED);
+    cuda_check(cuda, code, work);
 }
 
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work)
 {
-    begin_wait(cuda);
-    cudaError_t code = cudaEventSynchronize(event);
-    end_wait(cuda);
-    cuda_check(cuda, code, work);
-}
-
-static void wait_for_stream(struct cuda_device *cuda, cudaStream_t stream, const char *work)
-{
-    begin_wait(cuda);
-    cudaError_t code = cudaStreamSynchronize(stream);
-    end_wait(cuda);
-    cuda_check(cuda, code, work);
+    wait_for(cuda, event, NULL, work);
 }
 
 /* ---- streams ------------------------------------------------------------- */
+
+static cudaEvent_t *event_of(struct cuda_staging *s, int i)
+{
+    return i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
+}
 
 static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
 {
@@ -93,8 +86,7 @@ static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **s
     condition_init(&s->room);
     TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
     for (int i = 0; i < SLOTS + MARKERS; i++) {
-        cudaEvent_t *event = i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
-        cudaError_t code = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+        cudaError_t code = cudaEventCreateWithFlags(event_of(s, i), cudaEventDisableTiming);
         if (code != cudaSuccess)
             return error_set(err, cuda_status_of(code), "cannot create a stream's events on GPU %d: %s", cuda->index,
                              cudaGetErrorString(code));
@@ -106,12 +98,9 @@ static void staging_free(struct cuda_device *cuda, struct cuda_staging *s)
 {
     if (!s)
         return;
-    for (int i = 0; i < SLOTS; i++)
-        if (s->slot_free[i])
-            cudaEventDestroy(s->slot_free[i]);
-    for (int i = 0; i < MARKERS; i++)
-        if (s->markers[i])
-            cudaEventDestroy(s->markers[i]);
+    for (int i = 0; i < SLOTS + MARKERS; i++)
+        if (*event_of(s, i))
+            cudaEventDestroy(*event_of(s, i));
     if (s->slots)
         cuda_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
     pthread_cond_destroy(&s->room);
@@ -124,7 +113,7 @@ void cuda_stream_free(struct stream *stream)
     struct cuda_stream *s = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     if (s->handle) {
-        wait_for_stream(cuda, s->handle, "the last work of a stream");
+        wait_for(cuda, NULL, s->handle, "the last work of a stream");
         cudaStreamDestroy(s->handle);
     }
     staging_free(cuda, s->staging);
@@ -222,7 +211,7 @@ void cuda_sync(struct stream *stream)
     ASSERT(!cuda_is_capturing(stream->device));
     for (; s->marker_seen < s->marker_next; s->marker_seen++)
         cuda_wait_event(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
-    wait_for_stream(cuda_device_of(stream), c->handle, "work of a stream");
+    wait_for(cuda_device_of(stream), NULL, c->handle, "work of a stream");
 }
 
 void cuda_stream_mark(struct cuda_stream *stream)
@@ -249,56 +238,53 @@ static void run_host_copy(void *argument)
     heartbeat_beat();
 }
 
-void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+/* Through pinned slots. in_order: the host's part of a copy to the GPU is a host function as well. */
+static void staged_copy(struct stream *stream, void *dst, const void *src, size_t bytes, bool in_order)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     struct cuda_staging *s = c->staging;
-    bool to_gpu = cuda_is_reachable(cuda, dst), from_gpu = cuda_is_reachable(cuda, src);
-    if (to_gpu && from_gpu) {
-        cuda_check(cuda, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, c->handle), "a copy");
-        return;
-    }
-    if (cuda_is_capturing(stream->device)) {
-        cuda_fail(cuda, "a copy of memory that the GPU does not reach cannot be captured");
-        return;
-    }
+    const bool to_gpu = cuda_is_reachable(cuda, dst), from_gpu = cuda_is_reachable(cuda, src);
     for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
-        size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
+        const size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
         char *slot = s->slots + i * SLOT_BYTES;
-        cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
+        const struct host_copy filled = {slot, (const char *)src + at, n}, emptied = {(char *)dst + at, slot, n};
+        if (!in_order)
+            cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
         if (from_gpu)
-            cuda_check(cuda, cudaMemcpyAsync(slot, (const char *)src + at, n, cudaMemcpyDefault, c->handle), "a copy");
+            cuda_check(cuda, cudaMemcpyAsync(slot, filled.src, n, cudaMemcpyDefault, c->handle), "a copy");
+        else if (in_order)
+            cuda_submit(stream, run_host_copy, &filled, sizeof filled);
         else
-            memcpy(slot, (const char *)src + at, n);
-        if (to_gpu) {
-            cuda_check(cuda, cudaMemcpyAsync((char *)dst + at, slot, n, cudaMemcpyDefault, c->handle), "a copy");
-        } else {
-            struct host_copy copy = {(char *)dst + at, slot, n};
-            cuda_submit(stream, run_host_copy, &copy, sizeof copy);
-        }
+            memcpy(slot, filled.src, n);
+        if (to_gpu)
+            cuda_check(cuda, cudaMemcpyAsync(emptied.dst, slot, n, cudaMemcpyDefault, c->handle), "a copy");
+        else
+            cuda_submit(stream, run_host_copy, &emptied, sizeof emptied);
         cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
     }
 }
 
+void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    struct cuda_device *cuda = cuda_device_of(stream);
+    if (cuda_is_reachable(cuda, dst) && cuda_is_reachable(cuda, src))
+        cuda_check(cuda, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda_stream_of(stream)->handle), "a copy");
+    else if (cuda_is_capturing(stream->device))
+        cuda_fail(cuda, "a copy of memory that the GPU does not reach cannot be captured");
+    else
+        staged_copy(stream, dst, src, bytes, false);
+}
+
 void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-    struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
-    struct cuda_staging *s = c->staging;
     if (cuda_is_reachable(cuda, src)) {
         cuda_copy(stream, dst, src, bytes);
         return;
     }
     ASSERT(cuda_is_reachable(cuda, dst) && !cuda_is_capturing(stream->device));
-    for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
-        size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
-        char *slot = s->slots + i * SLOT_BYTES;
-        struct host_copy copy = {slot, (const char *)src + at, n};
-        cuda_submit(stream, run_host_copy, &copy, sizeof copy);
-        cuda_check(cuda, cudaMemcpyAsync((char *)dst + at, slot, n, cudaMemcpyDefault, c->handle), "a copy");
-        cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
-    }
+    staged_copy(stream, dst, src, bytes, true);
 }
 
 struct fill {

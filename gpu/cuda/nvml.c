@@ -21,48 +21,48 @@ struct nvml_process_info {
 };
 enum { NVML_OK = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_TEMPERATURE_GPU = 0 };
 
-/* member of struct nvml, symbol, parameters; all functions return an error code */
-#define NVML_FUNCTIONS(X)                                                        \
-    X(init, "nvmlInit_v2", (void))                                               \
-    X(shutdown, "nvmlShutdown", (void))                                          \
-    X(driver_version, "nvmlSystemGetDriverVersion", (char *, unsigned))          \
-    X(count, "nvmlDeviceGetCount_v2", (unsigned *))                              \
-    X(handle, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvml_device *))        \
-    X(name, "nvmlDeviceGetName", (nvml_device, char *, unsigned))                \
-    X(memory, "nvmlDeviceGetMemoryInfo", (nvml_device, struct nvml_memory *))    \
-    X(clock, "nvmlDeviceGetClockInfo", (nvml_device, int, unsigned *))           \
-    X(max_clock, "nvmlDeviceGetMaxClockInfo", (nvml_device, int, unsigned *))    \
-    X(temperature, "nvmlDeviceGetTemperature", (nvml_device, int, unsigned *))   \
-    X(power, "nvmlDeviceGetPowerUsage", (nvml_device, unsigned *))               \
-    X(power_limit, "nvmlDeviceGetEnforcedPowerLimit", (nvml_device, unsigned *)) \
-    X(throttle, "nvmlDeviceGetCurrentClocksThrottleReasons", (nvml_device, unsigned long long *))
-
-/* The same; older drivers lack them, and the member is NULL then. */
-#define NVML_LATER_FUNCTIONS(X)                                                                                    \
-    X(find, "nvmlDeviceGetHandleByUUID", (const char *, nvml_device *))                                            \
-    X(processes, "nvmlDeviceGetComputeRunningProcesses_v3", (nvml_device, unsigned *, struct nvml_process_info *)) \
-    X(process_name, "nvmlSystemGetProcessName", (unsigned, char *, unsigned))
+/* member of struct nvml, whether every driver has it (else it may be NULL), symbol, parameters; all functions return an
+ * error code */
+#define NVML_FUNCTIONS(X)                                                                               \
+    X(init, true, "nvmlInit_v2", (void))                                                                \
+    X(shutdown, true, "nvmlShutdown", (void))                                                           \
+    X(driver_version, true, "nvmlSystemGetDriverVersion", (char *, unsigned))                           \
+    X(count, true, "nvmlDeviceGetCount_v2", (unsigned *))                                               \
+    X(handle, true, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvml_device *))                         \
+    X(name, true, "nvmlDeviceGetName", (nvml_device, char *, unsigned))                                 \
+    X(memory, true, "nvmlDeviceGetMemoryInfo", (nvml_device, struct nvml_memory *))                     \
+    X(clock, true, "nvmlDeviceGetClockInfo", (nvml_device, int, unsigned *))                            \
+    X(max_clock, true, "nvmlDeviceGetMaxClockInfo", (nvml_device, int, unsigned *))                     \
+    X(temperature, true, "nvmlDeviceGetTemperature", (nvml_device, int, unsigned *))                    \
+    X(power, true, "nvmlDeviceGetPowerUsage", (nvml_device, unsigned *))                                \
+    X(power_limit, true, "nvmlDeviceGetEnforcedPowerLimit", (nvml_device, unsigned *))                  \
+    X(throttle, true, "nvmlDeviceGetCurrentClocksThrottleReasons", (nvml_device, unsigned long long *)) \
+    X(find, false, "nvmlDeviceGetHandleByUUID", (const char *, nvml_device *))                          \
+    X(process_name, false, "nvmlSystemGetProcessName", (unsigned, char *, unsigned))                    \
+    X(processes, false, "nvmlDeviceGetComputeRunningProcesses_v3",                                      \
+      (nvml_device, unsigned *, struct nvml_process_info *))
 
 struct nvml {
-#define NVML_MEMBER(member, symbol, parameters) int(*member) parameters;
+#define NVML_MEMBER(member, needed, symbol, parameters) int(*member) parameters;
     NVML_FUNCTIONS(NVML_MEMBER)
-    NVML_LATER_FUNCTIONS(NVML_MEMBER)
 };
 
 static bool bind(void *library, struct nvml *nvml, char *why)
 {
-    void *found;
-#define NVML_BIND(member, symbol, parameters)                        \
-    if (!(found = dlsym(library, symbol))) {                         \
-        snprintf(why, 256, "the NVML of this driver lacks " symbol); \
-        return false;                                                \
-    }                                                                \
-    memcpy(&nvml->member, &found, sizeof found);
-    NVML_FUNCTIONS(NVML_BIND)
-#define NVML_BIND_LATER(member, symbol, parameters) \
-    found = dlsym(library, symbol);                 \
-    memcpy(&nvml->member, &found, sizeof found);
-    NVML_LATER_FUNCTIONS(NVML_BIND_LATER)
+#define NVML_ROW(member, needed, symbol, parameters) {offsetof(struct nvml, member), needed, symbol},
+    static const struct {
+        size_t place;
+        bool needed;
+        const char *symbol;
+    } functions[] = {NVML_FUNCTIONS(NVML_ROW)};
+    for (size_t i = 0; i < COUNT_OF(functions); i++) {
+        void *found = dlsym(library, functions[i].symbol);
+        memcpy((char *)nvml + functions[i].place, &found, sizeof found);
+        if (!found && functions[i].needed) {
+            snprintf(why, 256, "the NVML of this driver lacks %s", functions[i].symbol);
+            return false;
+        }
+    }
     return true;
 }
 

@@ -54,11 +54,6 @@ fail:
     return status;
 }
 
-bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
-{
-    return g->rules.tf32;
-}
-
 static struct gemm_cuda *gemm_of(const struct device *device)
 {
     return ((const struct cuda_device *)device->private_)->gemm;
@@ -84,11 +79,6 @@ char *gemm_cuda_choices(struct device *device)
 void gemm_cuda_take_choices(struct device *device, const char *text, bool complete)
 {
     autotune_cache_import(gemm_of(device)->cache, text, complete);
-}
-
-void gemm_cuda_use_cudnn(struct gemm_cuda *g, const struct cudnn_target *cudnn)
-{
-    g->cudnn = cudnn;
 }
 
 void gemm_cuda_free(struct gemm_cuda *g)
@@ -127,10 +117,11 @@ static bool run_product(struct stream *stream, const struct gemm_product *p, con
     return true;
 }
 
-/* Enqueues a product without an epilogue, for which the library must have an algorithm. */
+/* Enqueues a product without its epilogue, for which the library must have an algorithm. */
 static void run_plain(struct stream *stream, const struct gemm_product *p, const char *op)
 {
-    if (!run_product(stream, p, op))
+    const struct gemm_product plain = gemm_product_without_epilogue(p);
+    if (!run_product(stream, &plain, op))
         cuda_fail(cuda_device_of(stream),
                   "%s: cublasLt has no deterministic algorithm for m %lld, n %lld, k %lld in %s", op,
                   (long long)p->key.m, (long long)p->key.n, (long long)p->key.k, dtype_name((enum dtype)p->key.input));
@@ -149,8 +140,7 @@ static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
             return;
         bias = NULL;
     } else {
-        struct gemm_product plain = gemm_product_without_epilogue(&p);
-        run_plain(stream, &plain, "linear_fwd");
+        run_plain(stream, &p, "linear_fwd");
     }
     if (bias || aux)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
@@ -181,8 +171,7 @@ static void product_bwd_input(struct stream *stream, const struct linear_bwd_inp
     if (run_product(stream, &p, "linear_bwd_input")) {
         aux = a->gelu_erf ? aux : NULL;
     } else {
-        struct gemm_product plain = gemm_product_without_epilogue(&p);
-        run_plain(stream, &plain, "linear_bwd_input");
+        run_plain(stream, &p, "linear_bwd_input");
     }
     if (a->dbias)
         input_sums(stream, a, aux);
@@ -210,29 +199,31 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
             cuda_add_f32(stream, a->N, a->dbias, sums);
         return;
     }
-    struct gemm_product plain = gemm_product_without_epilogue(&p);
-    run_plain(stream, &plain, "linear_bwd_weight");
+    run_plain(stream, &p, "linear_bwd_weight");
     if (a->dbias)
         cuda_bias_sums(stream, a, scratch);
 }
 
 const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
 {
+    struct gated_product inside;
+    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     const struct linear_fwd_args *fwd = op->fwd && op->fwd->gated ? op->fwd : NULL;
     const struct linear_bwd_input_args *bwd = op->bwd_input && op->bwd_input->gate_up ? op->bwd_input : NULL;
-    const bool inside = (fwd || bwd) && gemm_gated_takes(cuda_device_of(stream)->gemm, op);
-    if (fwd && inside) {
+    const struct gemm_plan *plan = fwd || bwd ? gemm_gated_plan(g, op, &inside) : NULL;
+    if (fwd && plan) {
         const struct linear_fwd_args gate = gemm_gated_half(fwd);
         product_fwd(stream, &gate);
     } else if (op->fwd) {
         product_fwd(stream, op->fwd);
-    } else if (op->bwd_input && !inside) {
+    } else if (op->bwd_input && !plan) {
         product_bwd_input(stream, op->bwd_input);
     } else if (op->bwd_weight) {
         cuda_linear_bwd_weight(stream, op->bwd_weight);
     }
-    if (inside)
-        return gemm_gated_execute(stream, op);
+    if (plan)
+        return cudnn_plan_execute(plan->cudnn, cuda_stream_of(stream)->handle, inside.pointers, GATED_POINTERS,
+                                  gemm_workspace_of(stream, g->rules.workspace));
     if (fwd) {
         const struct swiglu_fwd_args gate = linear_gate_fwd(fwd);
         cuda_swiglu_fwd(stream, &gate);

@@ -17,13 +17,6 @@ void gemm_cuda_leave_multiprocessors(struct device *device, int count);
 char *gemm_cuda_choices(struct device *device);
 void gemm_cuda_take_choices(struct device *device, const char *text, bool complete);
 
-/* From now on announced products with SwiGLU may be computed by cuDNN, which outlives `gemm`. NULL: it cannot be used.
- */
-void gemm_cuda_use_cudnn(struct gemm_cuda *gemm, const struct cudnn_target *cudnn);
-
-/* Whether fp32 products use TF32: device_cuda_wants_tf32() when it was made. */
-bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
-
 /* Takes the configs of those products with SwiGLU that rank 0 has tuned. cuDNN compiles their kernels, about a second
  * for each: therefore before the cache is locked, so that the ranks of a machine do it at the same time. */
 void gemm_cuda_take_imported(struct gemm_cuda *gemm, const struct linear_products *products);

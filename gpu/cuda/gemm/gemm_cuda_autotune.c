@@ -477,15 +477,6 @@ static enum status tune_whole_op(struct tuning *t, const struct gemm_op *op, str
     return may_fuse && (g->cache || g->forced == GEMM_FUSED) ? tune_gate(t, op, err) : STATUS_OK;
 }
 
-static enum status tune_all_of(struct tuning *t, const struct gemm_op *op, struct error *err)
-{
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "measuring matrix products", NULL, -1); /* other ranks may wait for rank 0's configs */
-    const enum status status = tune_whole_op(t, op, err);
-    heartbeat_slow_end(&slow);
-    return status;
-}
-
 /* Times a large square product, which multiplies as fast as this GPU can: the console compares steps with it. */
 static enum status time_ceiling(struct tuning *t, enum dtype dtype, struct error *err)
 {
@@ -513,8 +504,15 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
 {
     struct tuning t = {.gemm = g, .tuner = tuner};
     struct gemm_op op;
-    for (int i = 0; gemm_op_at(products, i, &op); i++)
-        TRY(tune_all_of(&t, &op, err));
+    enum status status = STATUS_OK;
+    for (int i = 0; status == STATUS_OK && gemm_op_at(products, i, &op); i++) {
+        struct slow_call slow; /* other ranks may wait for rank 0's configs */
+        heartbeat_slow_begin(&slow, "measuring matrix products", NULL, -1);
+        status = tune_whole_op(&t, &op, err);
+        heartbeat_slow_end(&slow);
+    }
+    if (status != STATUS_OK)
+        return status;
     if (g->cache && products->num_fwd > 0)
         TRY(time_ceiling(&t, products->fwd[0].dtype, err));
     if (t.lacks_memory_for_gates)

@@ -97,29 +97,10 @@ bool gemm_gated_wants_cudnn(const struct gemm_cuda *g, const struct linear_produ
     return false;
 }
 
-/* ---- execution ----------------------------------------------------------- */
-
-/* The plan of the product, if it is to be computed by it. */
-static struct gemm_plan *taken_plan(struct gemm_cuda *g, const struct gated_product *p)
+const struct gemm_plan *gemm_gated_plan(struct gemm_cuda *g, const struct gemm_op *op, struct gated_product *p)
 {
-    struct gemm_plan *plan = gemm_plan_find(g, &p->key);
+    const struct gemm_plan *plan = gemm_gated_product(g, op, p) ? gemm_plan_find(g, &p->key) : NULL;
     return plan && plan->cudnn && gemm_plan_is_taken(g, plan) ? plan : NULL;
-}
-
-bool gemm_gated_takes(struct gemm_cuda *g, const struct gemm_op *op)
-{
-    struct gated_product p;
-    return gemm_gated_product(g, op, &p) && taken_plan(g, &p);
-}
-
-const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op)
-{
-    struct gated_product p;
-    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
-    const struct gemm_plan *plan = gemm_gated_product(g, op, &p) ? taken_plan(g, &p) : NULL;
-    ASSERT(plan);
-    return cudnn_plan_execute(plan->cudnn, cuda_stream_of(stream)->handle, p.pointers, GATED_POINTERS,
-                              gemm_workspace_of(stream, g->rules.workspace));
 }
 
 /* ---- the log ------------------------------------------------------------- */
@@ -134,7 +115,7 @@ void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
         const struct linear_bwd_input_args *bwd = op.bwd_input && op.bwd_input->gate_up ? op.bwd_input : NULL;
         if (!fwd && !bwd)
             continue;
-        const struct gemm_plan *plan = gemm_gated_product(g, &op, &p) ? taken_plan(g, &p) : NULL;
+        const struct gemm_plan *plan = gemm_gated_plan(g, &op, &p);
         const int version = plan ? g->cudnn->version : 0;
         if (plan)
             snprintf(how, sizeof how, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,

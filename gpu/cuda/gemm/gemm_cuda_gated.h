@@ -53,11 +53,9 @@ bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_pr
 /* The product that computes the gate. */
 struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *args);
 
-/* Whether the op is to be computed with SwiGLU inside. */
-bool gemm_gated_takes(struct gemm_cuda *gemm, const struct gemm_op *op);
-
-/* Enqueues such an op, whose gate has been computed. NULL, or the reason of a failure in cuDNN's words. */
-const char *gemm_gated_execute(struct stream *stream, const struct gemm_op *op);
+/* The plan by which cuDNN computes the op with SwiGLU inside, once its gate has been computed; NULL: it does not. */
+const struct gemm_plan *gemm_gated_plan(struct gemm_cuda *gemm, const struct gemm_op *op,
+                                        struct gated_product *product);
 
 /* Logs for each op with SwiGLU or GeGLU whether it is computed inside, and by which engine. */
 void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products);

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 _Static_assert(sizeof(((struct autotune_config *)NULL)->kernel) == sizeof(cublasLtMatmulAlgo_t),
                "the cache holds whole algorithms");
@@ -195,18 +196,9 @@ bool gemm_plan_take_known(struct gemm_cuda *g, struct gemm_plan *plan)
 
 /* ---- the table of plans -------------------------------------------------- */
 
-static uint64_t hash_of(const struct gemm_key *key)
-{
-    uint64_t fields[GEMM_KEY_FIELDS], hash = 0xcbf29ce484222325u; /* FNV-1a over the fields */
-    memcpy(fields, key, sizeof fields);
-    for (int i = 0; i < GEMM_KEY_FIELDS; i++)
-        hash = (hash ^ fields[i]) * 0x100000001b3u;
-    return hash ^ hash >> 32;
-}
-
 static struct gemm_plan **bucket_of(struct gemm_cuda *g, const struct gemm_key *key)
 {
-    return &g->plans[hash_of(key) % GEMM_PLAN_BUCKETS];
+    return &g->plans[XXH64(key, sizeof *key, 0) % GEMM_PLAN_BUCKETS];
 }
 
 struct gemm_plan *gemm_plan_find(struct gemm_cuda *g, const struct gemm_key *key)

@@ -36,7 +36,7 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
     struct cuda_device *cuda = device->private_;
     struct autotuner tuner;
     if (gemm_gated_wants_cudnn(cuda->gemm, products))
-        gemm_cuda_use_cudnn(cuda->gemm, attention_cudnn_target(cuda->attention));
+        cuda->gemm->cudnn = attention_cudnn_target(cuda->attention);
     gemm_cuda_take_imported(cuda->gemm, products);
     enum status status = autotuner_open(&tuner, device, cuda->gemm->cache, err);
     if (status == STATUS_OK)
