@@ -131,70 +131,53 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
 static size_t announce(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                        enum attention_direction direction)
 {
-    const struct attention_plan *plan = find_shape(a, shape, direction);
-    if (!plan)
+    const struct attention_plan *plan = M > 0 ? find_shape(a, shape, direction) : NULL;
+    if (M > 0 && !plan)
         plan = new_plan_of(a, shape, M, direction);
-    return plan->cudnn_plan ? plan->planned : 0;
+    return plan && plan->cudnn_plan ? plan->planned : 0;
 }
 
-static size_t announce_fwd(struct attention_cudnn *a, const struct attention_fwd_args *args)
+static size_t larger(size_t x, size_t y)
 {
-    struct attention_shape shape = attention_shape_fwd(args);
-    return args->M > 0 ? announce(a, &shape, args->M, ATTENTION_FORWARD) : 0;
-}
-
-static size_t announce_bwd(struct attention_cudnn *a, const struct attention_bwd_args *args)
-{
-    struct attention_shape shape = attention_shape_bwd(args);
-    return args->M > 0 ? announce(a, &shape, args->M, ATTENTION_BACKWARD) : 0;
+    return x > y ? x : y;
 }
 
 /* With dropout, forward has two shapes: that of training, and without dropout that of evaluation. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct op_limits *limits)
 {
+    const struct attention_fwd_args *forward = &limits->attention_fwd;
     const struct attention_fwd_args trained = attention_forward_of(&limits->attention_bwd);
+    const struct attention_shape fwd = attention_shape_fwd(forward), train = attention_shape_fwd(&trained);
+    const struct attention_shape bwd = attention_shape_bwd(&limits->attention_bwd);
     if (a->off)
         return 0;
-    size_t sizes[] = {announce_fwd(a, &limits->attention_fwd), announce_bwd(a, &limits->attention_bwd),
-                      trained.dropout.threshold ? announce_fwd(a, &trained) : 0};
-    size_t most = 0;
-    for (size_t i = 0; i < COUNT_OF(sizes); i++)
-        most = sizes[i] > most ? sizes[i] : most;
-    return most;
+    const size_t evaluated = announce(a, &fwd, forward->M, ATTENTION_FORWARD);
+    const size_t most = larger(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
+    return trained.dropout.threshold ? larger(most, announce(a, &train, trained.M, ATTENTION_FORWARD)) : most;
 }
 
 /* ---- the ops ------------------------------------------------------------- */
 
-/* A plan for ragged sequences that are at least as long; NULL: there is none. */
-static struct attention_plan *find_ragged(const struct attention_cudnn *a, const struct attention_shape *shape,
-                                          enum attention_direction direction)
-{
-    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
-        struct attention_shape alike = *shape;
-        alike.B = plan->shape.B;
-        alike.T = plan->shape.T;
-        if (plan->direction == direction && shape->T <= alike.T && !memcmp(&plan->shape, &alike, sizeof alike))
-            return plan;
-    }
-    return NULL;
-}
-
-/* The plan for an op; NULL: there is none. */
+/* The plan for an op; NULL: there is none. That of ragged sequences may be for longer ones. */
 static struct attention_plan *plan_for(const struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                                        enum attention_direction direction)
 {
-    struct attention_plan *plan = NULL;
-    if (M > 0 && shape->ragged)
-        plan = find_ragged(a, shape, direction);
-    else if (M > 0 && M == shape->B * shape->T)
-        plan = find_shape(a, shape, direction);
-    return plan && plan->cudnn_plan ? plan : NULL;
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
+        struct attention_shape alike = *shape;
+        if (shape->ragged && shape->T <= plan->shape.T) {
+            alike.B = plan->shape.B;
+            alike.T = plan->shape.T;
+        }
+        if (plan->direction == direction && !memcmp(&plan->shape, &alike, sizeof alike))
+            return plan->cudnn_plan && M > 0 && (shape->ragged || M == shape->B * shape->T) ? plan : NULL;
+    }
+    return NULL;
 }
 
 static bool are_aligned(const void *const *pointers, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (!attention_pointer_is_aligned(pointers[i]))
+        if ((uintptr_t)pointers[i] % ATTENTION_ALIGN)
             return false;
     return true;
 }

@@ -20,24 +20,23 @@ static int64_t sequences_of_piece(const struct attention_fwd_args *args)
 
 struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args)
 {
-    struct attention_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dtype = args->dtype;
-    shape.B = args->ragged ? sequences_of_piece(args) : args->num_seqs;
-    shape.T = args->max_seq;
-    shape.H = args->H;
-    shape.KV = args->KV;
-    shape.D = args->D;
-    shape.window = args->window > 0 && (args->ragged || args->window < args->max_seq) ? args->window : 0;
-    shape.ld_q = args->ld_q;
-    shape.ld_k = args->ld_k;
-    shape.ld_v = args->ld_v;
-    shape.ld_o = args->ld_o;
-    shape.scale = (double)args->scale;
-    shape.bidirectional = args->bidirectional;
-    shape.ragged = args->ragged;
-    shape.dropout = args->dropout.threshold;
-    return shape;
+    return (struct attention_shape){
+        .dtype = args->dtype,
+        .B = args->ragged ? sequences_of_piece(args) : args->num_seqs,
+        .T = args->max_seq,
+        .H = args->H,
+        .KV = args->KV,
+        .D = args->D,
+        .window = args->window > 0 && (args->ragged || args->window < args->max_seq) ? args->window : 0,
+        .ld_q = args->ld_q,
+        .ld_k = args->ld_k,
+        .ld_v = args->ld_v,
+        .ld_o = args->ld_o,
+        .scale = (double)args->scale,
+        .bidirectional = args->bidirectional,
+        .ragged = args->ragged,
+        .dropout = args->dropout.threshold,
+    };
 }
 
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args)
@@ -53,9 +52,8 @@ struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args
 
 bool attention_shape_is_aligned(const struct attention_shape *shape)
 {
-    const int64_t strides[] = {shape->ld_q,  shape->ld_k,  shape->ld_v, shape->ld_o,
-                               shape->ld_dq, shape->ld_dk, shape->ld_dv};
-    for (size_t i = 0; i < COUNT_OF(strides); i++)
+    int64_t strides[ATTENTION_STRIDES];
+    for (int i = attention_strides(shape, strides) - 1; i >= 0; i--)
         if (strides[i] * 2 % ATTENTION_ALIGN != 0)
             return false;
     return true;
@@ -112,17 +110,18 @@ static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
            (s->B % sequences == 0 && sequences * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
 }
 
-/* Where the parts of the workspace begin, in bytes from its aligned begin; cuDNN's part is the last one. */
-struct workspace_parts {
+/* The parts of the workspace, in bytes from its aligned begin; cuDNN's is the last one. */
+struct attention_workspace {
+    char *base; /* aligned; NULL: only the distances are known */
     size_t delta, lengths, offsets, sums, kept, cudnn;
     int64_t pitch; /* elements between two arrays of offsets */
 };
 
-static struct workspace_parts workspace_of_piece(const struct attention_shape *s, int64_t piece)
+static struct attention_workspace workspace_of_piece(const struct attention_shape *s, int64_t piece)
 {
     const int64_t sequences = s->ragged ? piece : s->B, pitch = (piece + 2) / 2 * 2;
     const size_t rows = workspace_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
-    struct workspace_parts w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
+    struct attention_workspace w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
     w.offsets = w.lengths + (s->ragged ? workspace_aligned((size_t)piece * sizeof(int32_t)) : 0);
     w.sums = w.offsets + (s->ragged ? workspace_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
     w.kept = w.sums + sums_bytes(s, piece);
@@ -196,45 +195,24 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 
 /* ---- execution ----------------------------------------------------------- */
 
-struct attention_workspace {
-    float *lse, *delta, *sums;
-    int32_t *lengths;
-    int64_t *offsets, pitch;
-    void *kept;
-    char *cudnn;
-};
-
 static struct attention_workspace attention_workspace_of(const struct stream *stream, const struct attention_plan *plan)
 {
     size_t bytes;
-    const struct workspace_parts w = workspace_of_piece(&plan->shape, plan->piece);
-    char *base = stream_workspace(stream, &bytes);
+    struct attention_workspace w = workspace_of_piece(&plan->shape, plan->piece);
+    w.base = stream_workspace(stream, &bytes);
     ASSERT(plan->planned <= bytes);
-    base += -(uintptr_t)base % WORKSPACE_ALIGN;
-    return (struct attention_workspace){
-        .lse = (float *)(void *)base,
-        .delta = (float *)(void *)(base + w.delta),
-        .sums = (float *)(void *)(base + w.sums),
-        .lengths = (int32_t *)(void *)(base + w.lengths),
-        .offsets = (int64_t *)(void *)(base + w.offsets),
-        .pitch = w.pitch,
-        .kept = base + w.kept,
-        .cudnn = base + w.cudnn,
-    };
+    w.base += -(uintptr_t)w.base % WORKSPACE_ALIGN;
+    return w;
 }
 
 void attention_plan_spoil(const struct attention_plan *plan, struct stream *stream)
 {
+    const struct attention_workspace w = attention_workspace_of(stream, plan);
     if (plan->shape.dropout)
         cuda_check(cuda_device_of(stream),
-                   cudaMemsetAsync(attention_workspace_of(stream, plan).kept, 0xff,
-                                   kept_bytes(&plan->shape, plan->piece), cuda_stream_of(stream)->handle),
+                   cudaMemsetAsync(w.base + w.kept, 0xff, kept_bytes(&plan->shape, plan->piece),
+                                   cuda_stream_of(stream)->handle),
                    "attention, dropout on trial");
-}
-
-bool attention_pointer_is_aligned(const void *pointer)
-{
-    return (uintptr_t)pointer % ATTENTION_ALIGN == 0;
 }
 
 /* The address `tokens` rows of ld 16-bit elements after `base`. */
@@ -259,31 +237,16 @@ static void point_at(void *pointers[ATTENTION_POINTERS], const struct attention_
     pointers[ATTENTION_DV] = rows_from(bwd->dv, first, bwd->ld_dv);
 }
 
-/* The lengths and offsets of a piece, computed on the stream. */
+/* The lengths and offsets of a ragged piece, computed on the stream. */
 static void describe_part(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
-                          const struct attention_workspace *workspace, void *pointers[ATTENTION_POINTERS])
+                          const struct attention_workspace *w, void *pointers[ATTENTION_POINTERS])
 {
-    int64_t strides[ATTENTION_STRIDES];
-    if (!plan->shape.ragged)
-        return;
+    int64_t strides[ATTENTION_STRIDES], *offsets = (int64_t *)(void *)(w->base + w->offsets);
     const int count = attention_strides(&plan->shape, strides);
-    attention_part_describe(stream, part, workspace->lengths, workspace->offsets, workspace->pitch, strides, count);
-    pointers[ATTENTION_LENGTHS] = workspace->lengths;
+    pointers[ATTENTION_LENGTHS] = w->base + w->lengths;
+    attention_part_describe(stream, part, pointers[ATTENTION_LENGTHS], offsets, w->pitch, strides, count);
     for (int i = 0; i < count; i++)
-        pointers[ATTENTION_OFFSETS + i] = workspace->offsets + i * workspace->pitch;
-}
-
-/* With dropout: which weights of the piece are kept, computed on the stream. */
-static void keep_weights(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
-                         const struct dropout *dropout, const struct attention_workspace *workspace,
-                         void *pointers[ATTENTION_POINTERS])
-{
-    const struct attention_shape *s = &plan->shape;
-    if (!s->dropout)
-        return;
-    pointers[ATTENTION_KEPT] = workspace->kept;
-    attention_part_keep(stream, part, dropout, (enum dtype)s->dtype, !s->bidirectional, workspace->kept,
-                        attention_kept_ld(s));
+        pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
 }
 
 /* lse of ops is (H, M), and for cuDNN (B, H, T): where these differ, a piece has its own in the workspace. */
@@ -291,7 +254,7 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd)
 {
     const struct attention_shape *s = &plan->shape;
-    const struct attention_workspace workspace = attention_workspace_of(stream, plan);
+    const struct attention_workspace w = attention_workspace_of(stream, plan);
     struct attention_part part = {
         .seq_start = fwd->seq_start, .M = fwd->M, .num_seqs = fwd->num_seqs, .B = plan->piece, .H = fwd->H, .T = s->T};
     const bool reordered = s->ragged || (s->B > 1 && s->H > 1); /* (H, B * T) and (B, H, T) differ */
@@ -299,17 +262,23 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
     const char *failed = NULL;
     for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
         const int64_t first = s->ragged ? 0 : part.first * s->T;
-        float *lse = reordered ? workspace.lse : of_op + first * s->H;
-        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse,
-                                              [ATTENTION_DELTA] = workspace.delta + first * s->H,
-                                              [ATTENTION_SUMS] = workspace.sums};
+        float *lse = reordered ? (float *)(void *)w.base : of_op + first * s->H;
+        void *pointers[ATTENTION_POINTERS] = {
+            [ATTENTION_LSE] = lse,
+            [ATTENTION_DELTA] = w.base + w.delta + (size_t)(first * s->H) * sizeof(float),
+            [ATTENTION_SUMS] = w.base + w.sums,
+            [ATTENTION_KEPT] = w.base + w.kept,
+        };
         point_at(pointers, fwd, bwd, first);
-        describe_part(plan, stream, &part, &workspace, pointers);
+        if (s->ragged)
+            describe_part(plan, stream, &part, &w, pointers);
         if (reordered && bwd)
             attention_part_lse(stream, &part, of_op, lse, true);
-        keep_weights(plan, stream, &part, &fwd->dropout, &workspace, pointers);
+        if (s->dropout)
+            attention_part_keep(stream, &part, &fwd->dropout, (enum dtype)s->dtype, !s->bidirectional,
+                                pointers[ATTENTION_KEPT], attention_kept_ld(s));
         failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
-                                    workspace.cudnn);
+                                    w.base + w.cudnn);
         if (reordered && !bwd && !failed)
             attention_part_lse(stream, &part, of_op, lse, false);
     }

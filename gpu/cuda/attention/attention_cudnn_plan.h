@@ -63,9 +63,8 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 /* Frees cuDNN's plan and keeps the reason. */
 void attention_plan_refuse(struct attention_plan *plan, const char *why);
 
-/* cuDNN's kernels need pointers and rows that are aligned to this many bytes. */
+/* Bytes that cuDNN's kernels need pointers and rows to be aligned to. */
 enum { ATTENTION_ALIGN = 16 };
-bool attention_pointer_is_aligned(const void *pointer);
 bool attention_shape_is_aligned(const struct attention_shape *shape); /* rows are aligned if the first one is */
 
 /* For a trial: what dropout leaves of the stream's workspace is NaN now, until the next op. */
