@@ -1,12 +1,9 @@
 /* cuda_kernels.cuh: shared by the kernels of ops_cuda_*.cu: 16-byte accesses, conversions, grids, sums over threads.
  *
  * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16
- * bytes where every address allows it, else one element (rows of odd lengths). Arithmetic is fp32. A thread reads what
- * it overwrites before it writes it, so that outputs may lie over inputs where ops.h allows it; nothing here is
- * __restrict__. Orders of summation follow from shapes alone, never from the number of multiprocessors or from
- * timing. */
-#ifndef ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
-#define ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
+ * bytes where every address allows it, else one element. Arithmetic is fp32. A thread reads what it overwrites first,
+ * so outputs may lie over inputs where ops.h allows it. Orders of summation follow from shapes alone. */
+#pragma once
 
 #include "gpu/cuda/cuda_launch.h"
 #include "gpu/cuda/cuda_workspace.h"
@@ -103,8 +100,7 @@ __device__ __forceinline__ void store_pack(T *to, const struct pack<T, N> &from)
     *reinterpret_cast<pack<T, N> *>(to) = from;
 }
 
-/* A vector that is used again later is held in its 16 bytes from here on: without this the compiler may hold each
- * element in a register, or converted ones. */
+/* Holds a vector that is used again in its 16 bytes: the compiler might hold each element in a register. */
 template <int N, typename T> __device__ __forceinline__ void keep_packed(struct pack<T, N> *vector)
 {
 #ifdef __CUDA_ARCH__
@@ -164,8 +160,7 @@ template <typename... Addresses> static inline bool aligned16(Addresses... addre
     return ((bits_of_address(addresses) | ...) & 15u) == 0;
 }
 
-/* The number of blocks for the work of `wanted` blocks: at least 1, at most per_sm for each multiprocessor (blocks
- * loop). */
+/* Blocks for the work of `wanted` blocks: at least 1, at most per_sm for each multiprocessor (blocks loop). */
 static inline unsigned grid_of(const struct stream *stream, int64_t wanted, int per_sm)
 {
     int64_t most = static_cast<int64_t>(cuda_device_of(stream)->sm_count) * per_sm;
@@ -186,7 +181,7 @@ static inline unsigned threads_for(int64_t n)
     return threads < n ? static_cast<unsigned>(ceil_div(n, WARP_SIZE) * WARP_SIZE) : threads;
 }
 
-/* This thread's index in the grid (blocks and threads along x), and the number of threads. */
+/* Of grids and blocks along x. */
 __device__ __forceinline__ int64_t grid_thread()
 {
     return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -217,8 +212,7 @@ template <int V, typename Visit> __device__ __forceinline__ void each_element(in
         visit(width<1>(), i);
 }
 
-/* A walk of the grid's threads, side by side, over the elements of a table: two divisions at its start, none in its
- * steps. */
+/* The grid's threads walk side by side over the elements of a table: only the start divides. */
 struct table_walk {
     int64_t row, step_rows;
     int column, step_columns;
@@ -285,5 +279,3 @@ __device__ __forceinline__ float max_over_lanes(float x)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
     return x;
 }
-
-#endif

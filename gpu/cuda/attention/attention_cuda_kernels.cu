@@ -1,8 +1,7 @@
-/* attention_cuda_kernels.cu: attention without the score matrix, forward and backward, for every shape and
- * dtype.
+/* attention_cuda_kernels.cu: attention without the score matrix, forward and backward, for every shape and dtype.
  *
- * A block of threads owns a tile of rows (of queries, or of keys for the gradients of k and v) of one head of one
- * sequence and walks over tiles of the other side:
+ * A block of threads owns a tile of queries (for dk and dv: of keys) of one head of one sequence and walks over the
+ * visible tiles of the other side:
  *
  *     forward   S = Q · Kᵀ      P = exp(scale S - running maximum)          out += P · V
  *     dq        S, and dP = dO · Vᵀ         dS = P (dP - delta)             dQ += scale dS · K
@@ -11,13 +10,12 @@
  * With a soft cap, scale S becomes Z = cap · tanh(scale S / cap) in place, and dS has the factor 1 - (Z / cap)².
  *
  * In backward, P is exp(scale S - lse). The dq kernel leaves delta, the sum of out * dout of each row, in the workspace
- * for the dk, dv kernel: float (H, M). Tiles above the diagonal or outside of the window are not visited, unless
- * attention is bidirectional. Backward computes S and dP twice, which is two products of seven; in return no sums cross
- * blocks, so that bits repeat without atomics. A block of the dk, dv kernel goes through the query heads of its
- * key/value head in order.
+ * for the dk, dv kernel: float (H, M). Backward computes S and dP twice, two products of seven, so that no sums cross
+ * blocks: bits repeat without atomics. A block of the dk, dv kernel goes through the query heads of its key/value head
+ * in order.
  *
- * In all products, a warp owns 16 rows of the block's tile; the tiles of the other side are shared by the block. P and
- * dS go from registers to operands through shared memory, rounded to the tensors' dtype. */
+ * A warp owns 16 rows of the block's tile; the block shares the tiles of the other side. P and dS go from registers to
+ * operands through shared memory, rounded to the tensors' dtype. */
 #include "gpu/cuda/attention/attention_kernels.h"
 
 #include "gpu/cuda/attention/attention_cuda_tiles.cuh"
@@ -107,8 +105,7 @@ __device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, in
     return source;
 }
 
-/* tile (COUNT rows) = the rows of head `head` of a matrix (M, ld; D columns a head) from row `first` of the block's
- * sequence on. All threads of a block load it together. */
+/* tile (COUNT rows) = rows from `first` on of the sequence, of a head of a matrix (M, ld; D columns a head) */
 template <int COUNT, int DP, typename T>
 __device__ __forceinline__ void load_rows(T *tile, const void *matrix, int64_t ld, int64_t head, int64_t D, int first,
                                           const struct place &at, const struct walk &walk)
@@ -117,8 +114,7 @@ __device__ __forceinline__ void load_rows(T *tile, const void *matrix, int64_t l
                          source_of(ld, at.length - first, D, walk));
 }
 
-/* The rows of this warp of a matrix (M, ld; D columns a head) = sum · row_scale, through `tile`: 16 rows that no other
- * warp uses. */
+/* The same for storing the rows of this warp: sum · row_scale. `tile`: 16 rows that no other warp uses. */
 template <int DP, typename T>
 __device__ __forceinline__ void store_rows(void *matrix, int64_t ld, int64_t D, T *tile,
                                            const struct tile_sum<T, DP> &sum, const float (&row_scale)[ROWS<T>],
@@ -193,8 +189,8 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
 
 /* ---- dropout ------------------------------------------------------------- */
 
-/* Writes 1 for kept and 0 for dropped elements to the warp's 16 rows of `tile`. BY_KEY: its rows are keys and its
- * columns queries. row, column: of the warp's first row and of the tile's first column, multiples of DROPOUT_BLOCK. */
+/* Writes 1 for kept, 0 for dropped elements to the warp's 16 rows of `tile`. BY_KEY: its rows are keys. row, column: of
+ * the warp's first row and of the tile's first column, multiples of DROPOUT_BLOCK. */
 template <int N, bool BY_KEY, typename T>
 __device__ __forceinline__ void put_kept(T *tile, const struct dropout &dropout, const struct place &at, int64_t head,
                                          int row, int column)
@@ -234,9 +230,7 @@ __device__ __forceinline__ void drop_scores(struct tile_sum<T, N> *scores, T *ti
 
 /* ---- soft cap ------------------------------------------------------------ */
 
-/* Turns scores into capped ones, if there is a cap. Returns the factor that they still lack: 1, or without a cap
- * `scale`.
- */
+/* Caps the scores, if there is a cap. Returns the factor that they still lack. */
 template <int N, typename T>
 __device__ __forceinline__ float cap_scores(struct tile_sum<T, N> *scores, float scale, float cap)
 {
@@ -252,14 +246,13 @@ __device__ __forceinline__ float cap_scores(struct tile_sum<T, N> *scores, float
     return 1;
 }
 
-/* The derivative of the cap, from the capped score. */
 __device__ __forceinline__ float cap_slope(float score, float cap)
 {
     const float t = score / cap;
     return fmaf(-t, t, 1.0f);
 }
 
-/* The same from p = exp(score - lse), which saves the registers of a second tile; 0 where p is 0. */
+/* cap_slope() from p = exp(score - lse), which saves a second tile's registers; 0 where p is 0. */
 __device__ __forceinline__ float cap_slope_of_weight(float p, float lse, float cap)
 {
     return p > 0 ? cap_slope(logf(p) + lse, cap) : 0;
@@ -267,14 +260,13 @@ __device__ __forceinline__ float cap_slope_of_weight(float p, float lse, float c
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* The running softmax of the warp's rows: the maximum of the scaled scores so far, and this lane's part of the sum of
- * exp(score - maximum). */
+/* Of the warp's rows: the maximum of the scaled scores so far, this lane's part of the sum of exp(score - maximum). */
 template <typename T> struct softmax_rows {
     float top[ROWS<T>], sum[ROWS<T>];
 };
 
-/* Masks a tile of scores, raises the maxima, shrinks the sums and `out` to them, and turns the scores into
- * exponentials. query, key: of the warp's first row and of the tile's first column. */
+/* Masks scores, raises the maxima, rescales the sums and `out`, turns scores into exponentials. query, key: of the
+ * warp's first row and of the tile's first column. */
 template <int K, int DP, typename T>
 __device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, struct tile_sum<T, K> *scores,
                                              struct tile_sum<T, DP> *out, float scale, int query, int key, int length,
@@ -361,7 +353,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The sum of out · dout over a row; dout lies in shared memory. Each of LANES neighbouring lanes computes its share. */
+/* This lane's share of the sum of out · dout over a row; dout lies in shared memory. */
 template <typename T> __device__ __forceinline__ float row_product(const T *out, const T *dout, int D, bool vectors)
 {
     const int lane = lane_of_warp() % LANES<T>;
@@ -382,8 +374,7 @@ template <typename T> __device__ __forceinline__ float row_product(const T *out,
     return sum;
 }
 
-/* Turns a tile of scores, the warp's queries by K keys, into the gradient of the scaled ones: p · (dp - delta) · slope.
- */
+/* Scores of the warp's queries by K keys become the gradient of the scaled ones: p · (dp - delta) · slope. */
 template <int K, typename T>
 __device__ __forceinline__ void
 score_gradient(struct tile_sum<T, K> *p, const struct tile_sum<T, K> &dp, const float *row_lse, const float *row_delta,
@@ -457,7 +448,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     store_scaled<DP>(a.dq, a.ld_dq, a.D, my_q, dq, a.scale, at, walk);
 }
 
-/* Turns a tile of scores, the warp's keys by Q queries, into probabilities. `lse`: of the queries. */
+/* Scores of the warp's keys by Q queries become probabilities. `lse`: of the queries. */
 template <int Q, typename T>
 __device__ __forceinline__ void probabilities_by_key(struct tile_sum<T, Q> *scores, const float *lse, float scale,
                                                      int key, int query, int length, const struct walk &walk)
@@ -485,8 +476,7 @@ __device__ __forceinline__ void load_query_values(float *lse, float *delta, cons
     }
 }
 
-/* Turns probabilities, the warp's keys by Q queries, into the gradient of the scaled scores. dp: of the probabilities.
- */
+/* Probabilities of the warp's keys by Q queries become the gradient of the scaled scores. dp: of the probabilities. */
 template <int Q, typename T>
 __device__ __forceinline__ void gradient_by_key(struct tile_sum<T, Q> *scores, const struct tile_sum<T, Q> &dp,
                                                 const float *lse, const float *delta, float softcap)

@@ -1,20 +1,18 @@
 /* attention_cuda_tiles.cuh: tiles of matrices in shared memory and their products, for attention_cuda_kernels.cu.
  *
- * A tile has rows of DP elements (D rounded up to a size that kernels are compiled for). The rows are TILE_LD apart, 16
- * bytes more than their length, so that neighbouring rows lie in different banks. Columns from D up to `depth` (D
- * rounded up to TILE_STEP) are zero, later columns are neither written nor read; rows beyond the matrix are zero.
+ * A tile has rows of DP elements (D rounded up to a compiled size), TILE_LD apart: 16 bytes more than their length, so
+ * that neighbouring rows lie in different banks. Columns from D up to `depth` (D rounded up to TILE_STEP) are zero,
+ * later ones are neither written nor read; rows beyond the matrix are zero.
  *
- * A warp computes 16 rows of a product and holds its sums in registers (struct tile_sum). LANES neighbouring lanes
- * share a row; a lane holds `ROWS` rows, and N / LANES columns of each:
+ * A warp holds 16 rows of a product in registers (struct tile_sum). LANES neighbouring lanes share a row; a lane holds
+ * ROWS rows, and N / LANES columns of each:
  *
  *     row of sum i:      lane / LANES + 32 / LANES · i
  *     column of sum j:   score_column() after multiply_rows(), output_column() after multiply_columns()
  *
- * bf16 and fp16 are multiplied by the tensor cores, which prescribe this layout of the sums; fp32 by the ordinary
- * units, in full precision. The emulation cannot run PTX: it runs the loops of fp32 for all types, over the same
- * layouts. */
-#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDA_TILES_CUH
-#define ZTRAIN_GPU_CUDA_ATTENTION_CUDA_TILES_CUH
+ * Tensor cores multiply bf16 and fp16 and prescribe this layout; fp32 is multiplied in full precision. The emulation,
+ * which cannot run PTX, runs the loops of fp32 for all types over the same layouts. */
+#pragma once
 
 #include "gpu/cuda/cuda_kernels.cuh"
 
@@ -112,8 +110,7 @@ __device__ __forceinline__ void tile_load(T *tile, const T *from, struct tile_so
     }
 }
 
-/* The rows of this warp: to (16 rows of ld elements) = sum · row_scale. They go through `tile`: 16 rows that no other
- * warp uses. */
+/* The rows of this warp: to (16 rows of ld elements) = sum · row_scale, through 16 rows of `tile`. */
 template <int DP, typename T>
 __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum<T, DP> &sum,
                                            const float (&row_scale)[ROWS<T>], struct tile_source target)
@@ -158,9 +155,8 @@ template <typename T> constexpr bool TENSOR_CORES = false;
 template <typename T> constexpr bool TENSOR_CORES = HALF_WIDTH<T>;
 #endif
 
-/* Four 8 x 8 matrices from shared memory into the operands of mma: every lane gives the address of one of their rows,
- * lanes 0-7 of the first matrix, and so on, and gets two neighbours of row lane / 4 of each; with TRANSPOSED, of column
- * lane / 4. */
+/* Four 8 x 8 matrices from shared memory into the operands of mma: lanes 0-7 give the addresses of the first one's
+ * rows, and so on; a lane gets two neighbours of row lane / 4 of each, with TRANSPOSED of column lane / 4. */
 template <bool TRANSPOSED> __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void *row)
 {
 #ifdef __CUDA_ARCH__
@@ -290,5 +286,3 @@ __device__ __forceinline__ void multiply_columns(struct tile_sum<T, DP> *sum, co
         }
     }
 }
-
-#endif

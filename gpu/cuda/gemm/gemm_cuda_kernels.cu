@@ -1,7 +1,7 @@
 /* gemm_cuda_kernels.cu: bias, GELU and sums over rows: the parts of the linear ops that cublasLt cannot always fuse.
  *
- * Sums over rows go in two steps: each block adds up a range of rows for its columns and leaves one partial sum, then
- * the partial sums are added in the order of the ranges. The ranges depend on the shape only, so results repeat. */
+ * Each block adds up a range of rows for its columns, then the partial sums are added in the order of the ranges, which
+ * depend on the shape only. */
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 
 #include "gpu/cuda/cuda_kernels.cuh"
@@ -45,8 +45,7 @@ int blocks_for(int64_t n)
     return static_cast<int>(blocks < kMost ? blocks : kMost);
 }
 
-/* No GELU, or its two forms. Of sums of columns: no slopes of GELU at `aux`, whose product with the matrix replaces it,
- * or those of the two forms. */
+/* No GELU, or its two forms; in sums of columns, the slopes at `aux` that the matrix is first multiplied by. */
 enum { kPlain, kTanh, kErf };
 
 /* Blocks that a multiprocessor has room for, so that none waits for others to end: 32 registers a thread, erf 40. */
@@ -103,8 +102,7 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int6
         dx[i] = rounded<T>(to_float(dx[i]) * slope<ERF>(to_float(aux[i])));
 }
 
-/* Columns that are not summed, as their sums are 0: `count` from `first` on; count 0: none. The others are numbered
- * without them. */
+/* `count` columns from `first` on whose sums are 0; the others are numbered without them. */
 struct null_columns {
     int64_t first, count;
 };
@@ -127,8 +125,7 @@ __device__ inline void add_elements(float (&sum)[V], struct pack<T, V> &d, const
     }
 }
 
-/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V of the N summed columns. Every
- * thread has several loads under way at a time. */
+/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V summed columns. */
 template <typename T, int V, int FORM>
 __global__ void __launch_bounds__(kThreads)
     column_sums_kernel(int64_t M, int64_t N, T *dy, int64_t ld, struct null_columns null, const T *aux, int64_t rows,
@@ -240,8 +237,7 @@ template <typename Y, typename T> void bias_gelu(struct stream *stream, const st
     });
 }
 
-/* A matrix of M rows, ld apart, of which N columns are summed and the null ones not; `aux` and `erf_form` with GELU's
- * slopes, then ld is N. */
+/* A matrix of M rows, ld apart, of which N columns are summed. aux: slopes of GELU to multiply by first (ld is N). */
 struct columns {
     int64_t M, N, ld;
     struct null_columns null;

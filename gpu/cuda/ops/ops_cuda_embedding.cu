@@ -1,11 +1,9 @@
 /* ops_cuda_embedding.cu: gathers the embedding's rows, and adds up their gradients without float atomics.
  *
- * Backward: the rows of the batch are sorted by token (a stable radix sort, so that rows of one token stay in the order
- * of the batch), then the sorted rows are cut into tiles of TILE_ROWS. A warp adds up the runs of equal tokens in its
- * tile for WARP_SIZE vectors of columns. The sum of a run goes to its token's gradient at once if the run begins in the
- * tile; the sum of a run that continues from the tile before goes to the workspace, and a second kernel adds those
- * sums, in order, to the gradient of their run. So no two threads write to one element, frequent tokens are spread over
- * many tiles, and the order of additions depends on the tokens only.
+ * Backward sorts the rows of the batch by token (a stable radix sort) and cuts them into tiles of TILE_ROWS. A warp
+ * adds up the runs of equal tokens in its tile for WARP_SIZE vectors of columns. The sum of a run that begins in the
+ * tile goes to its token's gradient; that of a run from the tile before goes to the workspace, and a second kernel adds
+ * those sums in order. So no two threads write to one element, and the order of additions depends on the tokens only.
  *
  *     sorted rows    | a a b c c c c c | c c c c c c c c | c c d d e f g g |
  *     tile                   0                 1                 2
@@ -73,8 +71,8 @@ __global__ void __launch_bounds__(THREADS) count_digits_kernel(int *counts, cons
         counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit] = mine[digit];
 }
 
-/* counts[block][digit] becomes the number of such items in earlier blocks, starts[digit] the number of all items with
- * lower digits. One block, a thread for each digit. */
+/* counts[block][digit] becomes the number of such items in earlier blocks, starts[digit] that of all items with lower
+ * digits. One block, a thread for each digit. */
 __global__ void __launch_bounds__(DIGITS) scan_digits_kernel(int *counts, int *starts, int blocks)
 {
     SHARED(int, sums, [2][DIGITS]);
@@ -105,9 +103,8 @@ __device__ __forceinline__ unsigned lanes_with(int digit, bool active)
     return same;
 }
 
-/* Moves a block's items to their sorted places. Each warp owns consecutive items. An item comes after all items of
- * lower digits, and after the items of its digit in earlier blocks, earlier warps, earlier rounds and lower lanes. rows
- * NULL: the items are 0 … n-1 themselves. */
+/* Moves a block's items to their sorted places; each warp owns consecutive ones. An item comes after all of lower
+ * digits, and those of its digit in earlier blocks, warps, rounds and lanes. rows NULL: the items are 0 … n-1. */
 __global__ void __launch_bounds__(THREADS)
     place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
                         const int *starts, int n, int shift)
@@ -172,8 +169,8 @@ template <int V> __device__ __forceinline__ void add_to(float *to, const float (
     store(to, y);
 }
 
-/* dw += scale times the sums of the runs that begin in a tile; carried[tile] = the sum of the run that continues from
- * the tile before. threadIdx.y: the tile's warp; blockIdx.y: its WARP_SIZE vectors of columns. */
+/* dw += scale · the sums of the runs that begin in a tile; carried[tile] = the sum of the run from the tile before.
+ * threadIdx.y: the tile's warp; blockIdx.y: its WARP_SIZE vectors of columns. */
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
     sum_runs_kernel(float *dw, float *carried, const T *dout, struct sorted_rows sorted, int C, float scale)

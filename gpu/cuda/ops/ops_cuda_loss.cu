@@ -1,17 +1,15 @@
 /* ops_cuda_loss.cu: cross-entropy with its gradient in place.
  *
- * A block works on one row of logits at a time. It reads the row once, for the maximum and the sum of exponentials
- * together (each thread corrects its sum when its maximum grows), and keeps it in shared memory for the gradient, which
- * may overwrite it. Of a row that does not fit the first part is kept, and the rest is read again: the number of blocks
- * is limited so that it stays in the L2 cache meanwhile. A multiprocessor runs two blocks of 512 threads, so that one
- * reads while the other computes or writes; a row of which it cannot keep two has a block of 1024 threads. How many
- * threads share a row follows from the row's bytes alone, and what is kept changes no bit.
+ * A block reads a row of logits once, for the maximum and the sum of exponentials together (a thread corrects its sum
+ * when its maximum grows), and keeps it in shared memory for the gradient, which may overwrite it. Of a row that does
+ * not fit the rest is read again: few enough blocks run for it to stay in the L2 cache. A multiprocessor runs two
+ * blocks of 512 threads, so that one reads while the other computes; a row of which it cannot keep two has 1024
+ * threads. Threads per row follow from its bytes alone, and what is kept changes no bit.
  *
  * Losses of rows go to the workspace, double (M), and are added up by one block in an order that depends on M only.
  *
- * Where the gradient is narrower than the logits and lies over them, element j lands on the logits of element j / 2 or
- * j / 4, which another thread reads: in the part that is read again the block goes from left to right in tiles, and a
- * tile is written after the barrier at which all threads have read it. Tiles further to the right are not affected. */
+ * A gradient that is narrower than the logits and lies over them puts element j on the logits of element j / 2, which
+ * another thread reads: what is read again goes from left to right in tiles, each written after a barrier. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 #include <float.h>
@@ -90,8 +88,8 @@ __device__ __forceinline__ void times_slope(float (&gradient)[V], const float (&
     }
 }
 
-/* exp(x) of the difference x of two logits that were stored as L, x <= 0. The error of __expf, 2^-21 where the result
- * counts, is small next to the rounding of logits of 16 bits. */
+/* exp(x) of a difference x <= 0 of logits stored as L. The error of __expf, 2^-21, is small next to the rounding to 16
+ * bits. */
 template <typename L> __device__ __forceinline__ float exp_of(float x)
 {
     return sizeof(L) == 2 ? __expf(x) : expf(x);
@@ -119,8 +117,8 @@ struct row_share {
     float total; /* of the logits, for smoothed labels */
 };
 
-/* Reads this thread's share of a row's first `whole` elements; the first `held` of them stay in `kept`. Several loads
- * are under way at a time. */
+/* Reads this thread's share of a row's first `whole` elements, several loads at a time; the first `held` stay in
+ * `kept`. */
 template <typename L, int V, int THREADS>
 __device__ __forceinline__ void read_row(struct row_share *share, const L *logits, L *kept, int whole, int held,
                                          struct logit_map map, bool smooth)
@@ -176,8 +174,7 @@ template <typename L, int V> __device__ __forceinline__ void to_gradient(float (
     times_slope(x, z, row.map);
 }
 
-/* The gradient of a row's first `whole` elements; all threads of the block call it. What is not kept is read one vector
- * ahead. */
+/* The gradient of a row's first `whole` elements; the whole block calls it. Reads what is not kept one vector ahead. */
 template <typename T, typename L, int V, int THREADS>
 __device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, const L *kept, int whole, int held,
                                              const struct row_gradient &row)
@@ -242,8 +239,8 @@ __device__ __forceinline__ double row_loss(float sum, float highest, float logit
            (1 - smooth) * (static_cast<double>(highest) - static_cast<double>(logit));
 }
 
-/* V elements at a time: 16 bytes of the narrower type. losses: (M). The first `held` elements of a row, whole vectors,
- * are kept in the dynamic shared memory. */
+/* V elements at a time: 16 bytes of the narrower type. losses: (M). Of a row the first `held` elements, whole vectors,
+ * stay in the dynamic shared memory. */
 template <typename T, typename L, int V, int THREADS>
 __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     cross_entropy_kernel(struct cross_entropy_args a, double *losses, int held)

@@ -2,18 +2,16 @@
  *
  * A head norm is an RMSNorm whose rows are heads, several of them to a token. A block works on blockDim.y rows at a
  * time; the blockDim.x threads of a row are neighbours within a warp, or whole warps. Thread x owns the vectors x, x +
- * blockDim.x, … of its row and holds some of them in registers between the passes over the row; a row that is too long
- * for that (WHOLE false; then the block has one row) is read again in each pass.
+ * blockDim.x, … of its row and holds them in registers between the passes; a row that is too long for that (WHOLE
+ * false; then the block has one row) is read again in each pass.
  *
- * Backward also sums over rows, for dweight, and where they are wanted for dbias and dx_sums: every thread over its
- * block's rows in registers, then the rows side by side in a block through shared memory, then the blocks, whose sums
- * lie in the workspace:
+ * Backward also sums over rows, for dweight, dbias and dx_sums: a thread over its rows in registers, then a block's
+ * rows through shared memory, then the blocks, whose sums lie in the workspace:
  *
  *     float (parts, SUMS, C)    part p: block p's dweight, then its dbias, then its dx_sums
  *
- * The sums, not the rows, fill the registers: a thread holds one vector of a row, and a second one only in rows that
- * are longer than ROW_THREADS vectors. Kernels have all three sums, or with vectors only the first.
- * The number of parts depends on the shape only, so results do not depend on the size of the GPU. */
+ * The sums fill the registers: a thread holds one vector of a row, and two in rows of more than ROW_THREADS vectors.
+ * Kernels have all three sums, or with vectors only the first. The number of parts depends on the shape alone. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -43,8 +41,7 @@ __device__ __forceinline__ int64_t row_offset(struct row_layout layout, int row,
     return token * layout.ld + static_cast<int64_t>(row - token * layout.heads) * C;
 }
 
-/* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and restarts at 0 in rows that are not
- * whole. */
+/* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and restarts in rows that are not whole. */
 template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void each_vector(int vectors, Visit visit)
 {
     const int width = static_cast<int>(blockDim.x);
@@ -60,8 +57,8 @@ template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void 
 
 enum { MAX_WARPS = MAX_THREADS / WARP_SIZE };
 
-/* Replaces N values by their sums over a row's threads. `slots` has two halves, used in turn, so that one barrier
- * suffices. Every thread of the block makes the same number of calls. */
+/* Replaces N values by their sums over a row's threads. `slots` has two halves, used in turn: one barrier suffices.
+ * Every thread of the block makes the same number of calls. */
 template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], float (*slots)[N][MAX_WARPS], int *turn)
 {
     const int threads = static_cast<int>(blockDim.x), warps = threads / WARP_SIZE;
@@ -98,13 +95,13 @@ __device__ __forceinline__ void add_delta(pack<T, V> *x, const pack<T, V> &delta
         x->at[v] = rounded<T>(fmaf(to_float(delta.at[v]), scale, to_float(x->at[v])));
 }
 
-/* The vectors of a row that a thread holds, in T: with delta the norm sees the rounded sum, which T holds exactly. */
+/* What a thread holds of a row, in T: the norm sees the rounded sum with delta. */
 template <typename T, int V> struct fwd_row {
     pack<T, V> held[FWD_HELD];
 };
 
-/* Reads the row, adds delta to it and stores it, where there is one. Returns this thread's part of the row's sum, or
- * without `layer` of the sum of squares. All reads of a whole row are under way before the first sum is stored. */
+/* Reads the row, adds delta and stores the sum where there is one. Returns this thread's part of the row's sum, or
+ * without `layer` of the sum of squares. All reads of a whole row are under way before the first store. */
 template <typename T, int V, bool WHOLE>
 __device__ __forceinline__ float read_row(fwd_row<T, V> *row, const struct norm_fwd_args &a, int64_t at, int vectors,
                                           bool layer)
@@ -139,7 +136,7 @@ __device__ __forceinline__ float read_row(fwd_row<T, V> *row, const struct norm_
     return sum;
 }
 
-/* A row is read once if it is whole. Registers for FWD_RESIDENT threads of a multiprocessor. */
+/* Registers for FWD_RESIDENT threads of a multiprocessor. */
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
     norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y)
@@ -231,7 +228,7 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* Sums of this thread's columns over the blockDim.y rows of a block; threads of the first row put them into `part`. */
+/* part = sums of this thread's columns over the blockDim.y rows of a block. */
 template <int HELD, int V>
 __device__ __forceinline__ void put_part(float *part, const float (&sums)[HELD][V], int vectors,
                                          float (*shared)[MAX_THREADS])
@@ -257,7 +254,7 @@ __device__ __forceinline__ void put_part(float *part, const float (&sums)[HELD][
     }
 }
 
-/* part[column] (+)= sums for the V columns of vector j, and the sums begin again; `first`: the part is still empty. */
+/* part[column] (+)= sums for the V columns of vector j, and the sums restart; `first`: the part is empty. */
 template <int V> __device__ __forceinline__ void keep_in_part(float *part, float (&sums)[V], int j, bool first)
 {
 #pragma unroll
@@ -267,7 +264,7 @@ template <int V> __device__ __forceinline__ void keep_in_part(float *part, float
     }
 }
 
-/* Adds g and g · n of V elements of a row to sums; w: the weight, with its offset. */
+/* Adds g and g · n of V elements to sums; w: the weight, with its offset. */
 template <typename T, int V>
 __device__ __forceinline__ void add_sums(float (&sums)[2], const pack<T, V> &x, const pack<T, V> &dy,
                                          const float (&w)[V], float mean, float rstd)
@@ -298,7 +295,7 @@ struct bwd_row {
     float mean, rstd, mean_g, mean_gn;
 };
 
-/* w, the weights of a vector, becomes its dx; the vector's elements are added to the sums of their columns. */
+/* w, a vector's weights, becomes its dx; its elements are added to the sums of their columns. */
 template <typename T, int SUMS, int HELD, int V>
 __device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUMS][HELD][V], int k, const pack<T, V> &x,
                                                 const pack<T, V> &dy, const pack<T, V> &dres, bool with_dres,
@@ -321,8 +318,8 @@ __device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUM
 /* Threads at most that hold vectors of a row: as many as leave room for their registers. */
 template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
 
-/* With n = (x - mean) · rstd and g = dy · (weight_offset + weight): dx = rstd · (g - mean(g) - n · mean(g · n)), the
- * middle term for LayerNorm only. */
+/* n = (x - mean) · rstd, g = dy · (weight_offset + weight), dx = rstd · (g - mean(g) - n · mean(g · n)); mean(g) for
+ * LayerNorm only. */
 template <typename T, int V, int HELD, int SUMS, bool WHOLE>
 __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_THREADS}, HELD == 1 ? 2 : 1)
     norm_bwd_kernel(struct norm_bwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_dy,
@@ -389,8 +386,7 @@ struct sum_outputs {
     bool accumulate[MAX_SUMS];
 };
 
-/* Output blockIdx.y (+)= the sum over parts, each of gridDim.y sums: SUM_GROUPS sums of every SUM_GROUPS-th part side
- * by side, then those in order. */
+/* Output blockIdx.y (+)= the sum over parts: SUM_GROUPS sums of every SUM_GROUPS-th part, then those in order. */
 __global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
     sum_parts_kernel(struct sum_outputs outputs, const float *parts, int count, int C)
 {

@@ -31,8 +31,7 @@ __device__ __forceinline__ double block_sum(double x, double *slots)
     return x;
 }
 
-/* parts[block] = the sum of the squares that the block's threads read. The grid's size depends on n only, and so does
- * the order of summation; the alignment of x does not change it. */
+/* parts[block] = the sum of the squares that the block reads. Grid and order depend on n only, not on x's alignment. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const T *x, int64_t n, bool aligned)
 {

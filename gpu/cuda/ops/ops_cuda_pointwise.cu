@@ -1,8 +1,5 @@
-/* ops_cuda_pointwise.cu: RoPE, SwiGLU and tanh forward and backward, add, cast, accumulate: every element is computed
- * independently.
- *
- * The grid's threads walk side by side over vectors of 16 bytes; the first threads compute the elements after a
- * tensor's last whole vector one by one. */
+/* ops_cuda_pointwise.cu: RoPE, SwiGLU and tanh forward and backward, add, dropout, cast, accumulate: every element is
+ * computed independently. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -14,9 +11,8 @@ enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
 enum { ROPE_PER_SM = 4 }; /* blocks that a multiprocessor has room for: 64 registers a thread */
 
-/* A block works on blockDim.z tokens at a time: threads along x walk over the vectors of the half of what is turned,
- * along y over heads. V elements of the low half are rotated with those of the high half; a thread loads its sines and
- * cosines once for all its heads, and a head before it has stored the one before it. */
+/* A block works on blockDim.z tokens at a time: threads along x over the vectors of the half that is turned, along y
+ * over heads. A thread loads its sines and cosines once, and a head before it stores the one before it. */
 template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_PER_SM) rope_kernel(struct rope_args a)
 {
     const int D = static_cast<int>(a.D), half = static_cast<int>(a.R) / 2, heads = static_cast<int>(a.heads);
@@ -50,8 +46,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_PER
     }
 }
 
-/* Heads that threads of a token turn side by side: of three to five passes over the heads those whose last one is
- * fullest, the most of them where they are alike. */
+/* Heads that threads of a token turn side by side: of three to five passes those whose last one is fullest. */
 int64_t heads_of_a_pass(int64_t heads)
 {
     int64_t best = ceil_div(heads, 5), passes = 5;
