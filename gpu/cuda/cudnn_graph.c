@@ -1,8 +1,7 @@
 /* cudnn_graph.c: operation graphs of cuDNN's backend API.
  *
- * Every object of that API is a descriptor: it is created, gets attributes, and is finalized. A graph owns its
- * descriptors in the order of creation and destroys them last to first; plans keep their graph, because they may refer
- * to it. */
+ * Every object of that API is a descriptor: created, given attributes, finalized. A graph destroys its descriptors last
+ * to first; plans keep their graph, because they may refer to it. */
 #include "gpu/cuda/cudnn_graph.h"
 
 #include "core/heartbeat.h"
@@ -308,7 +307,6 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudn
 
 /* ---- plans --------------------------------------------------------------- */
 
-/* The hash of one setting of an engine. */
 static uint64_t hash_of_knob(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t knob)
 {
     cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
@@ -319,7 +317,7 @@ static uint64_t hash_of_knob(const struct cudnn_functions *cudnn, cudnnBackendDe
     return XXH64(setting, sizeof setting, 0);
 }
 
-/* The hash of the settings of an engine, in whatever order they come. What the library does not tell counts as none. */
+/* In whatever order they come. What the library does not tell counts as none. */
 static uint64_t hash_of_knobs(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t config)
 {
     cudnnBackendDescriptor_t knobs[MAX_KNOBS];
@@ -420,14 +418,12 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
     return NULL;
 }
 
-/* Plans in the making. */
 struct plan_list {
     const struct cudnn_filter *filter;
     struct cudnn_plan **plans;
     int count, most;
 };
 
-/* Whether a plan of this kernel is wanted. */
 static bool wants_kernel(const struct plan_list *list, uint64_t kernel)
 {
     for (int i = 0; i < list->count; i++)
@@ -436,7 +432,7 @@ static bool wants_kernel(const struct plan_list *list, uint64_t kernel)
     return !list->filter->kernel || list->filter->kernel == kernel;
 }
 
-/* Adds the plan of a proposal, if it passes; if not, `why` may have the reason. */
+/* Adds the plan of a proposal that passes; else `why` may have the reason. */
 static void add_plan(struct plan_list *list, struct cudnn_graph *graph, cudnnBackendDescriptor_t config,
                      int64_t proposal)
 {
@@ -465,7 +461,7 @@ static void add_plan(struct plan_list *list, struct cudnn_graph *graph, cudnnBac
     graph->num_plans++;
 }
 
-/* Adds plans of what one mode of the heuristics proposes; its proposals are counted from `first`. */
+/* Adds plans of one mode's proposals, which are counted from `first`. */
 static void add_plans(struct plan_list *list, struct cudnn_graph *graph, cudnnBackendDescriptor_t operations,
                       cudnnBackendHeurMode_t mode, int64_t first)
 {

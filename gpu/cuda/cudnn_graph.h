@@ -1,13 +1,13 @@
 /* cudnn_graph.h: operation graphs of cuDNN's backend API, and the plans that compute them.
  *
  * A graph is written down as its formula: tensors of the caller, and operations that return virtual tensors, which are
- * never stored. cuDNN recognises the graph as a whole and has a kernel for it, or refuses it:
+ * never stored. cuDNN has a kernel for the whole graph, or refuses it:
  *
  *     operations -> heuristics: engines, best first -> plans of the acceptable ones -> execution on a stream
  *
- * The first error stays in the graph and later calls do nothing, so formulas need no checks between their lines;
- * cudnn_plans_new() reports it. All tensors have four dimensions, or three in a graph of rank 3, whose first dimension
- * is 1 and is not told the library; strides count elements. Calls of one graph and its plan come from one thread. */
+ * The first error stays in the graph, later calls do nothing, and cudnn_plans_new() reports it. Tensors have four
+ * dimensions; in a graph of rank 3 the first one is 1 and is not told the library. Strides count elements. Calls of one
+ * graph and its plans come from one thread. */
 #pragma once
 
 #include "gpu/cuda/cuda_libraries.h"
@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The library and the GPU that plans are made for: the GPU of `handle`, or one that is only described, whose plans can
- * be looked at but not executed (tests/emulation/cudnn_plans.c). */
+/* The library and the GPU that plans are made for: that of `handle`, or one that is only described, whose plans are not
+ * executed (tests/emulation/cudnn_plans.c). */
 struct cudnn_target {
     const struct cudnn_functions *cudnn; /* borrowed */
     struct cudnnContext *handle;         /* NULL: a described GPU, or cuDNN cannot be used */
@@ -33,14 +33,13 @@ void cudnn_target_close(struct cudnn_target *target); /* also of one that was no
 
 struct cudnn_graph;
 
-/* Which kernel a plan has: a hash, never 0, over the engine and its settings (cuDNN's knobs), which together tell the
- * proposals of a version for a graph apart. Neither its place nor its engine do: the library leaves out what a chip
- * cannot run, and proposes engines several times with other settings. */
+/* `kernel`: a hash, never 0, over the engine and its settings (cuDNN's knobs). Neither the place among proposals nor
+ * the engine identify a kernel: the library leaves out what a chip cannot run, and proposes engines several times. */
 struct cudnn_plan {
     uint64_t kernel;
-    size_t workspace; /* bytes */
-    int64_t engine;   /* its number among the library's */
-    int64_t proposal; /* its number among the proposals for this graph: those of heuristic mode A, then the fallbacks */
+    size_t workspace;          /* bytes */
+    int64_t engine;            /* its number among the library's */
+    int64_t proposal;          /* its number among the proposals: of heuristic mode A, then the fallbacks */
     struct cudnn_graph *graph; /* private, like the others; shared with the plans that were made with this one */
     void *descriptor;
     char why[512]; /* of the last execution that failed */
@@ -59,8 +58,8 @@ int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter
                     struct error *err);
 void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
 
-/* Enqueues the plan. pointers (id): device memory; the workspace is 256-byte aligned scratch memory. Allocates no
- * device memory and waits for nothing. NULL, or the reason of a failure. */
+/* Enqueues the plan. pointers (id): device memory; workspace: 256-byte aligned. Allocates nothing, waits for nothing.
+ * NULL, or the reason of a failure. */
 const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
                                void *workspace);
 
@@ -80,8 +79,8 @@ struct cudnn_tensor {
 /* rank: CUDNN_RANK or 3. The target is copied. cudnn_plans_new() frees it. */
 struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank);
 
-/* cudnn_memory() adds a tensor in memory, whose pointer is `id` (from 0) in cudnn_plan_execute(); cudnn_virtual() a
- * virtual one that is dense, the last dimension innermost; cudnn_scalar() a value on the host. */
+/* cudnn_memory(): a tensor in memory, whose pointer is `id` (from 0) in cudnn_plan_execute(); cudnn_virtual(): a dense
+ * virtual one, the last dimension innermost; cudnn_scalar(): a value on the host. */
 enum { CUDNN_MAX_POINTERS = 20 };
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
                                  const int64_t *strides);
@@ -92,16 +91,16 @@ struct cudnn_tensor cudnn_ragged(struct cudnn_graph *graph, int id, cudnnDataTyp
 struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t type, const int64_t *dims);
 struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value);
 
-/* Operations write a given tensor, or return a virtual one. An operand that a pointwise operation lacks is NULL. The
- * arithmetic is in fp32; comparisons give booleans. */
+/* Operations write a given tensor, or return a virtual one. Operands that are lacking are NULL. Arithmetic is in fp32;
+ * comparisons give booleans. */
 void cudnn_pointwise_into(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
                           const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out);
 struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
                                     const struct cudnn_tensor *b, const struct cudnn_tensor *t);
 /* The index of each element of x along an axis, in int32. */
 struct cudnn_tensor cudnn_index(struct cudnn_graph *graph, const struct cudnn_tensor *x, int64_t axis);
-/* lengths: those of m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: the dimension's. May
- * be NULL itself. */
+/* lengths: those of m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: the dimension's, or
+ * all. */
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
                   const struct cudnn_tensor *const lengths[3], const struct cudnn_tensor *out);
 void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,

@@ -3,13 +3,9 @@
  *     ops_workspace_bytes()  announces a shape -> a plan is made, or refused with a reason       PLANNED or REFUSED
  *     ops_prepare()          an engine is chosen: from the cache, or by timing
  *                            each plan runs next to ztrain's kernels on test data                VERIFIED or REFUSED
- *     an op                  the plan of exactly its shape, or one for ragged sequences that holds it, else ztrain's
- *                            kernels
+ *     an op                  the plan of its shape, or of ragged sequences that hold it, else ztrain's kernels
  *
- * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan and the
- * size of its pieces are those of the cache on disk (gpu/autotune_cache.h): all ranks of a machine and a resumed
- * run compute with the same kernels. Without a cache they depend on the shape, the GPU and the library alone. One
- * thread: the device's. */
+ * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. One thread: the device's. */
 #include "gpu/cuda/attention/attention_cudnn.h"
 
 #include "core/env_switch.h"
@@ -97,7 +93,7 @@ static struct attention_plan *find_shape(const struct attention_cudnn *a, const 
     return NULL;
 }
 
-/* The plan of a shape that was not announced before, PLANNED or REFUSED. */
+/* PLANNED or REFUSED. */
 static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                                           enum attention_direction direction)
 {
@@ -182,7 +178,6 @@ static bool are_aligned(const void *const *pointers, size_t count)
     return true;
 }
 
-/* Enqueues the plan's op: backward, unless `bwd` is NULL. */
 static void run_plan(struct stream *stream, const struct attention_plan *plan, const struct attention_fwd_args *fwd,
                      const struct attention_bwd_args *bwd)
 {
@@ -235,7 +230,7 @@ static void describe_plan(const struct attention_cudnn *a, const struct attentio
                  (double)plan->cudnn_plan->workspace / (1 << 20), pieces);
 }
 
-/* Adds to the reason of a refused plan what to do about it, for warnings. */
+/* Adds what to do about a refused plan to its reason, for warnings. */
 static void add_hint(struct attention_plan *plan)
 {
     const struct attention_shape *s = &plan->shape;

@@ -6,27 +6,26 @@
 #include "gpu/cuda/cudnn_graph.h"
 #include "gpu/cuda/device_cuda.h"
 
-/* Reads ZTRAIN_CUDA_ATTENTION: "cudnn" or "own"; not set: cuDNN where there is one. The library is opened by the first
- * announcement, or here if the environment asks for it: then a machine without it is an error. */
+/* Reads ZTRAIN_CUDA_ATTENTION: "cudnn", "own" or not set: cuDNN where there is one. The first announcement opens the
+ * library; if "cudnn" is asked for, this does, and its lack is an error. */
 enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err);
 void attention_cudnn_free(struct attention_cudnn *attention); /* may be NULL */
 
-/* The library, which is opened if it is not yet; NULL: it cannot be used. It lives as long as `attention`. */
+/* The library, opened now if it is not yet; NULL: it cannot be used. It lives as long as `attention`. */
 const struct cudnn_target *attention_cudnn_target(struct attention_cudnn *attention);
 
-/* Makes plans for the attention that the limits announce, and returns the workspace that they need. */
+/* Makes plans for the announced attention; returns the workspace that they need. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const struct op_limits *limits);
 
-/* Finds an engine and the number of pieces for each plan: in the tuner's cache, or by autotuning. */
+/* Finds an engine and pieces for each plan: in the tuner's cache, or by autotuning. */
 enum status attention_cudnn_autotune(struct attention_cudnn *attention, struct autotuner *tuner, struct error *err);
 
-/* Runs each plan next to ztrain's kernels, which loads the kernels too: plans whose results differ, or do not repeat
- * bit for bit, are refused. Those that were tuned now are left out. Logs for each shape which of the two will be used,
- * and why. */
+/* Verifies the plans that were not tuned now against ztrain's kernels. Logs which of the two computes each shape, and
+ * why. */
 enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct autotuner *tuner, struct error *err);
 
-/* Why shapes that were announced are not computed by cuDNN, unless the environment asks for that: the library cannot be
- * opened, or refuses one. NULL: it computes them. Borrowed. */
+/* Why cuDNN does not compute announced shapes: the first reason. NULL: it does, or ZTRAIN_CUDA_ATTENTION=own.
+ * Borrowed. */
 const char *attention_cudnn_obstacle(struct device *device);
 
 /* One line for people: "attention: cuDNN for 4 of 6 shapes, ztrain's kernels for the others". */

@@ -1,10 +1,8 @@
-/* attention_cudnn_autotune.c: cuDNN's heuristics propose engines, and a plan is made of the first acceptable one when a
- * shape is announced. Before the first step the proposals are tuned, also in smaller pieces of the micro-batch where a
- * plan has much workspace. So a cuDNN that computes something else than the op is noticed before it trains a model.
+/* attention_cudnn_autotune.c: before the first step, cuDNN's proposals for each shape are verified and timed, also in
+ * smaller pieces of the micro-batch where a plan has much workspace.
  *
- * Ragged sequences on trial are one more than a piece has, and of several lengths, so that one is as long as it may be
- * and the second piece has empty places. With dropout, tiles of the tensor of kept weights that have no visible pair
- * are NaN. */
+ * Ragged sequences on trial are one more than a piece has, so that the second piece has empty places, and of several
+ * lengths up to the longest. With dropout, tiles of kept weights that have no visible pair are NaN. */
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
 #include "core/heartbeat.h"
@@ -117,7 +115,7 @@ static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dty
     p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
 }
 
-/* A result of `heads` heads, of which the first and the last sequence are compared, and one between. */
+/* A result of `heads` heads; samples are whole sequences. */
 static void add_result(struct autotune_problem *p, const struct attention_shape *s, void *pointer, int64_t M,
                        int64_t ld, int64_t heads, const char *name)
 {
@@ -211,7 +209,7 @@ static void refuse_for(struct trial *t, int candidate, const struct autotune_can
     snprintf(t->plan->why, sizeof t->plan->why, "%s", why);
 }
 
-/* Leaves the plan with the best of the candidates, or refused for the reason of the last one. Frees the candidates. */
+/* Leaves the plan with the best candidate, or refused for the last one's reason. Frees the other candidates. */
 static enum status tune(struct autotuner *tuner, struct trial *t, struct error *err)
 {
     struct attention_plan *plan = t->plan;
@@ -252,8 +250,7 @@ enum status attention_verify(struct autotuner *tuner, struct attention_plan *pla
     return tune(tuner, &t, err);
 }
 
-/* Takes the config of the cache, wherever among the proposals its kernel stands; false: there is none that can be
- * taken, and the plan stays. */
+/* Takes the config of the cache, wherever among the proposals its kernel stands; false: the plan stays. */
 static bool take_known(const struct autotuner *tuner, struct attention_plan *plan)
 {
     const struct autotune_key key = key_of(plan);

@@ -1,8 +1,7 @@
 /* attention_cudnn_graph.c: attention, forward and backward, as cuDNN's operation graphs.
  *
- * cuDNN has fused kernels for these graphs and recognises them by their form: which tensors are virtual, k as its
- * transpose, lse subtracted before the mask in backward. Each key/value head serves H / KV query heads; products
- * broadcast it, and backward adds up the gradients of those query heads:
+ * cuDNN recognises the graphs for which it has fused kernels by their form: which tensors are virtual, k as its
+ * transpose, lse subtracted before the mask in backward. Each key/value head serves H / KV query heads:
  *
  *     forward    S = mask(scale Q·Kᵀ)   P = softmax(S)   out = P·V   lse = max + log(sum)
  *     backward   delta = rows of sum(dout · out)         P = exp(mask(scale Q·Kᵀ - lse))
@@ -12,13 +11,13 @@
  *                delta / factor)
  *
  * mask() hides the keys after a query (not bidirectional), those before its window, and of ragged sequences everything
- * after the end. Ragged tensors begin at offsets and products have lengths, all of which lie in device memory.
+ * after the end. Offsets and lengths of ragged sequences lie in device memory.
  *
- * `kept` is a tensor of ones and zeros in memory, of the type of the others; with one of 8 bits cuDNN 9.19 ends the
- * process. cuDNN's own generator gives other numbers than core/training/dropout.h.
+ * `kept` has ones and zeros, of the type of the others: with 8 bits cuDNN 9.19 ends the process. cuDNN's own generator
+ * gives other numbers than core/training/dropout.h.
  *
- * dQ is the direct result of its product, not a sum in the caller's fp32 memory: this form selects the kernels of cuDNN
- * that add in a fixed order. An unordered backward pass has the other form, with faster kernels. */
+ * dQ is the direct result of its product: this form selects kernels that add in a fixed order. An unordered backward
+ * pass adds it up in fp32 memory, with faster kernels. */
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
 
 #include <float.h>
@@ -47,7 +46,7 @@ int64_t attention_kept_ld(const struct attention_shape *s)
 #if ZTRAIN_HAVE_CUDNN
 
 /* Versions below VERSION_LEAST are refused. Up to ODD_LENGTHS_WRONG, backward is wrong for unmasked lengths that are
- * not a multiple of 128. Versions from INF_FROM on need -inf in masks, older ones the least float. */
+ * not a multiple of 128. Masks are -inf from INF_FROM on, else the least float. */
 enum { VERSION_LEAST = 90600, ODD_LENGTHS_WRONG = 91500, BROKEN_FIRST = 91000, BROKEN_LAST = 91001, INF_FROM = 91000 };
 
 /* A graph under construction. */
@@ -68,7 +67,6 @@ static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
 
 /* ---- sequences of unequal length ----------------------------------------- */
 
-/* The lengths and the offsets of ragged sequences, in memory. */
 static void describe_sequences(struct builder *b)
 {
     const int64_t count[CUDNN_RANK] = {b->s->B, 1, 1, 1}, ends[CUDNN_RANK] = {b->s->B + 1, 1, 1, 1};
@@ -122,13 +120,11 @@ static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer 
     return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides);
 }
 
-/* The factor of the weights that dropout keeps. */
 static float dropout_factor(const struct attention_shape *s)
 {
     return 65536 / (float)(65536 - s->dropout);
 }
 
-/* The tensors of dropout. */
 static void describe_dropout(struct builder *b)
 {
     const struct attention_shape *s = b->s;
@@ -191,7 +187,6 @@ static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tens
     return cudnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, scores, &nothing, mask);
 }
 
-/* Ragged: masks queries and keys after the end of the sequence. */
 static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tensor scores)
 {
     if (!b->s->ragged)
@@ -224,7 +219,7 @@ static struct cudnn_tensor masked_after_query(struct builder *b, struct cudnn_te
     return keep_where(b, &scores, &mask);
 }
 
-/* The gradient of k or v (B, KV, T, D): Pᵀ or dSᵀ (B, H, T, T) times `rows` (B, H, T, D), added up over the heads that
+/* The gradient of k or v (B, KV, T, D): Pᵀ or dSᵀ (B, H, T, T) times `of` (B, H, T, D), added up over the heads that
  * share one. */
 static void key_gradient(struct builder *b, const struct cudnn_tensor *transposed, const struct cudnn_tensor *of,
                          const struct cudnn_tensor *gradient)
@@ -344,7 +339,7 @@ static void build_bwd(struct builder *b)
 
 /* ---- plans --------------------------------------------------------------- */
 
-/* Refuses shapes that the library refuses with a less clear message, or computes wrongly. */
+/* Shapes that the library refuses with a less clear message, or computes wrongly. */
 static enum status check_shape(const struct cudnn_target *target, const struct attention_shape *s, struct error *err)
 {
     int version = target->version;

@@ -6,8 +6,8 @@
 
 enum attention_direction { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_DIRECTIONS };
 
-/* B sequences of T tokens each, one after the other; ragged: of up to T tokens. The other members are as in
- * attention_fwd_args and attention_bwd_args. The struct has no padding: shapes are compared byte by byte. */
+/* B sequences of T (ragged: up to T) tokens, one after the other; else as in attention_bwd_args. It has no padding:
+ * shapes are compared byte by byte. */
 struct attention_shape {
     int64_t dtype; /* DTYPE_BF16 or DTYPE_F16 */
     int64_t B, T, H, KV, D, window;
@@ -17,8 +17,8 @@ struct attention_shape {
     int64_t dropout;                          /* of the weights: the threshold of core/training/dropout.h; 0: none */
 };
 
-/* Ragged tensors have an array of offsets for each distance between rows that occurs in the shape; there are at most
- * ATTENTION_STRIDES. attention_strides() writes the distances, and returns their number. */
+/* The distances between rows that occur in the shape; ragged tensors have an array of offsets for each. Returns their
+ * number. */
 enum { ATTENTION_STRIDES = 7 };
 int attention_strides(const struct attention_shape *shape, int64_t strides[ATTENTION_STRIDES]);
 
@@ -35,20 +35,17 @@ enum attention_pointer {
     ATTENTION_DK,
     ATTENTION_DV,
     ATTENTION_LENGTHS, /* ragged: int32 (B): tokens of each sequence */
-    ATTENTION_OFFSETS, /* ragged: and the ids after it, int64 (B + 1): seq_start times a distance of attention_strides()
-                        */
+    ATTENTION_OFFSETS, /* ragged: and the ids after it, int64 (B + 1): seq_start times a distance */
     ATTENTION_SUMS = ATTENTION_OFFSETS + ATTENTION_STRIDES, /* unordered: float (B, H, T, D), the sums of dq */
-    ATTENTION_KEPT, /* dropout: (B, H, T, attention_kept_ld()) of dtype: 1 for a weight that is kept, 0 for the others
-                     */
+    ATTENTION_KEPT, /* dropout: (B, H, T, attention_kept_ld()) of dtype: 1 for a weight that is kept, else 0 */
     ATTENTION_POINTERS
 };
 
 /* Elements between the rows of ATTENTION_KEPT, which are aligned as those of the other tensors. */
 int64_t attention_kept_ld(const struct attention_shape *shape);
 
-/* Plans of cuDNN's, at most `most`; returns their number (cudnn_plans_new(); `unordered` is as the shape says). 0, with
- * the reason: this version of cuDNN cannot compute the shape, is known to compute it wrongly, or has no proposal that
- * passes. */
+/* At most `most` plans (cudnn_plans_new(); filter->unordered is the shape's). 0, with the reason: this cuDNN cannot
+ * compute the shape, is known to compute it wrongly, or has no proposal that passes. */
 int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
                           const struct attention_shape *shape, const struct cudnn_filter *filter,
                           struct cudnn_plan **plans, int most, struct error *err);

@@ -82,28 +82,26 @@ static size_t workspace_aligned(size_t bytes)
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
-/* Bytes of the fp32 sums of dq for this number of sequences; 0 if dq is computed in a fixed order. */
+/* 0 if dq is computed in a fixed order. */
 static size_t sums_bytes(const struct attention_shape *shape, int64_t sequences)
 {
     return shape->unordered ? workspace_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float))
                             : 0;
 }
 
-/* Bytes of the tensor that says which weights of this number of sequences are kept; 0 without dropout. */
+/* 0 without dropout. */
 static size_t kept_bytes(const struct attention_shape *shape, int64_t sequences)
 {
     const int64_t count = sequences * shape->H * shape->T * attention_kept_ld(shape);
     return shape->dropout ? workspace_aligned((size_t)count * sizeof(uint16_t)) : 0;
 }
 
-/* What cuDNN and the graph's own scratch tensors take for this number of sequences. */
 static size_t extra_bytes(const struct attention_shape *shape, int64_t sequences)
 {
     return sums_bytes(shape, sequences) + kept_bytes(shape, sequences);
 }
 
-/* Whether the micro-batch may go through cuDNN in pieces of this number of sequences: each piece of lse has to be
- * aligned as rows are. */
+/* Each piece of lse has to be aligned as rows are. */
 static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
 {
     return s->ragged ||
@@ -129,10 +127,8 @@ static struct attention_workspace workspace_of_piece(const struct attention_shap
     return w;
 }
 
-/* Backward needs a workspace of T x T for every head, or the sums of dq, and dropout a tensor of T x T: they go through
- * the micro-batch in the smallest number of pieces that makes all of that a small part of the memory, and are refused
- * where one sequence alone takes a large part. cuDNN's part of the workspace begins at a multiple of WORKSPACE_ALIGN,
- * wherever the stream's workspace begins. */
+/* Backward needs T x T for every head, or the sums of dq, and dropout T x T. The smallest number of pieces is taken
+ * that makes this a small part of the memory; a shape of which one sequence takes a large part is refused. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err)
 {
     const size_t small = memory / 256, large = memory / 16;
@@ -249,7 +245,6 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
         pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
 }
 
-/* lse of ops is (H, M), and for cuDNN (B, H, T): where these differ, a piece has its own in the workspace. */
 const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd)
 {

@@ -1,6 +1,4 @@
-/* attention_kernels.h: ztrain's kernels for attention, and what attention through cuDNN needs next to cuDNN's: the
- * order of lse, the places of ragged sequences, and the weights that dropout keeps. Launchers in the sense of
- * ops_cuda.h. */
+/* attention_kernels.h: ztrain's kernels for attention, and what attention through cuDNN needs next to cuDNN's. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -13,8 +11,7 @@ extern "C" {
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *args);
 void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *args);
 
-/* A part of the sequences of a micro-batch, for cuDNN: the B sequences from `first` on. Those after the last one
- * of the micro-batch are empty. */
+/* The B sequences from `first` on of a micro-batch, for cuDNN; those after its last one are empty. */
 struct attention_part {
     const int32_t *seq_start; /* (num_seqs + 1) */
     int64_t M, num_seqs, first, B, H, T;
@@ -26,14 +23,13 @@ enum { ATTENTION_PART_STRIDES = 7 };
 void attention_part_describe(struct stream *stream, const struct attention_part *part, int32_t *lengths,
                              int64_t *offsets, int64_t pitch, const int64_t *strides, int count);
 
-/* to_sequences: padded (B, H, T; float) = lse (H, M; float) of the part, with 0 after the end of a sequence; otherwise
- * lse = padded. */
+/* to_sequences: padded (B, H, T; float) = lse (H, M; float) of the part, 0 after a sequence's end; else lse =
+ * padded. */
 void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
                         bool to_sequences);
 
-/* kept (B, H, T, ld) in dtype, a 16-bit one: 1 for the weights of the part that dropout keeps, 0 for the others. ld: a
- * multiple of 8. Of each sequence it writes whole tiles of ATTENTION_KEPT_TILE queries and keys, those that have a
- * visible pair. */
+/* kept (B, H, T, ld) in a 16-bit dtype: 1 for weights that dropout keeps, else 0. ld: a multiple of 8. Of each sequence
+ * only the tiles of ATTENTION_KEPT_TILE queries and keys that have a visible pair are written. */
 enum { ATTENTION_KEPT_TILE = 256 };
 void attention_part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout,
                          enum dtype dtype, bool causal, void *kept, int64_t ld);
