@@ -234,9 +234,9 @@ static double root_mean_square(const struct autotune_tensor *tensor, const char 
     return sqrt(squares / (double)(rows * width));
 }
 
-/* The first element of a sample that is not close to the expected one; -1: all are. In the gaps between rows nothing
- * may be written. A value is measured against its part of the row as well, since those of some rows are much larger
- * than others: the few keys that the first queries see have large gradients. NaN is close to nothing. */
+/* The first element of a sample that is not close to the expected one, or -1. The gaps between rows must be equal. A
+ * value is measured against its part of the row as well: the few keys that the first queries see have large
+ * gradients. */
 static int64_t find_difference(const struct autotune_tensor *tensor, const char *values, const char *expected)
 {
     const int64_t rows = sample_rows(tensor), ld = tensor->ld;
@@ -330,7 +330,7 @@ static enum status try_candidate(const struct trial *t, int candidate, struct au
 
 /* ---- timing -------------------------------------------------------------- */
 
-/* Seconds of a run, the mean of `repeats`. Failures show in device_check(). */
+/* The mean of `repeats` runs. Failures show in device_check(). */
 static double time_runs(const struct trial *t, int candidate, int repeats)
 {
     struct autotuner *tuner = t->tuner;
@@ -389,7 +389,7 @@ static void time_candidates(const struct trial *t, struct autotune_candidate *ca
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* Keeps the config of the fastest; of equally fast ones the reference's, or the first. Returns which one it is. */
+/* Keeps the config of the fastest, among equals of the reference or the first. Returns which one it is. */
 static int keep_best(const struct trial *t, const struct autotune_candidate *candidates, int count, double reference)
 {
     const struct autotune_problem *p = t->problem;

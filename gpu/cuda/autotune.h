@@ -1,13 +1,12 @@
 /* autotune.h: which of several kernels computes an op the fastest: candidates are verified and timed on scratch memory
  * before the first step, and the best config is kept (gpu/autotune_cache.h).
  *
- *     verify   operands get random values; the candidate runs, and its results are compared with those of the reference
- *              within rounding, and, where bits have to repeat, with those of a second run
- *     time     after a tenth of a second of work, since a GPU that was idle has lower clocks: one run each where there
- *              are many candidates, then the fastest ones in turns; the least time counts
+ *     verify   on random values, results are compared with the reference's within rounding, and, where bits have to
+ *              repeat, with those of a second run
+ *     time     after a tenth of a second of work, since an idle GPU has lower clocks: one run each where there are many
+ *              candidates, then the fastest ones in turns; the least time counts
  *
- * Before a candidate runs for the first time it is noted on disk. Its users: products (gemm/gemm_cuda_autotune.c) and
- * attention (attention/attention_cudnn_autotune.c). One thread: the device's. */
+ * Users: gemm/gemm_cuda_autotune.c, attention/attention_cudnn_autotune.c. One thread: the device's. */
 #pragma once
 
 #include "core/dtype.h"
@@ -32,13 +31,12 @@ enum status autotuner_open(struct autotuner *tuner, struct device *device, struc
                            struct error *err);
 void autotuner_close(struct autotuner *tuner); /* also after autotuner_open() has failed */
 
-/* To be called when all of an op has been tuned: configs of a GPU that is throttled are not kept. Logs what was done.
- */
+/* Ends the tuning of an op: logs it; configs of a GPU that is throttled are not kept. */
 void autotuner_finish(struct autotuner *tuner, enum autotune_op op);
 
 /* An operand or a result of an op: rows of ld elements, of which the first `width` count. */
 struct autotune_tensor {
-    void *pointer; /* where the op's pointer is, which is set; the alignment that it has before, up to 16, is kept */
+    void *pointer; /* of the op, which is set; its alignment, up to 16, is kept */
     enum dtype dtype;
     int64_t rows, ld, width;
     const char *name; /* of a result; NULL: an operand, and what follows does not matter */
@@ -96,7 +94,6 @@ struct autotune_candidate {
 };
 
 /* Tunes the op. *best: a candidate, or AUTOTUNE_REFERENCE, whose config the cache has now; AUTOTUNE_NONE: all are left
- * out; AUTOTUNE_NO_MEMORY: the GPU or the host has too little to try. Fails where a candidate broke the GPU: it stays
- * noted. */
+ * out; AUTOTUNE_NO_MEMORY: too little to try. Fails where a candidate broke the GPU: it stays noted. */
 enum status autotune(struct autotuner *tuner, const struct autotune_problem *problem,
                      struct autotune_candidate *candidates, int count, int *best, struct error *err);

@@ -1,7 +1,7 @@
 /* cuda_launch.h: lets a .cu file compile with nvcc, and with a host compiler for the emulation.
  *
- * The emulation (tests/emulation, -DZTRAIN_EMULATION) runs kernels on the host to find missing barriers, missing events
- * and bad indices without a GPU. Host compilers know neither <<<>>> nor __shared__, so a .cu file
+ * The emulation (tests/emulation, -DZTRAIN_EMULATION) runs kernels on the host, whose compilers know neither <<<>>> nor
+ * __shared__, so a .cu file
  *
  *   - includes this header, and neither cuda_runtime.h nor other device headers;
  *   - launches with CUDA_LAUNCH and declares shared memory with SHARED and DYN_SHARED;
@@ -28,8 +28,7 @@ enum { WARP_SIZE = 32 };
 #else
 
 /* CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, arguments…): enqueues a kernel and returns a cudaError_t,
- * which must be checked. Arguments convert to the kernel's parameter types. A kernel with a comma in its template
- * arguments is put in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
+ * which must be checked. A kernel with a comma is put in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
 #define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
     cuda_launch(kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
 
@@ -46,8 +45,8 @@ template <typename... Parameters, typename... Arguments>
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
-/* In a kernel or a function it calls: SHARED(float, sums, [8][WARP_SIZE]); 16-byte aligned, not initialised. One
- * variable per place in the source (and template instance), as __shared__ is. */
+/* SHARED(float, sums, [8][WARP_SIZE]); 16-byte aligned, not initialised; one variable per place in the source and
+ * template instance, as __shared__ is. */
 #define SHARED(type, name, dimensions) __shared__ __align__(16) type name dimensions
 
 /* The launch's dynamic_bytes: DYN_SHARED(float, row) declares `float *row`; 16-byte aligned. Every DYN_SHARED of a

@@ -1,6 +1,5 @@
-/* cuda_reserve.h: memory of a GPU that a run takes outside of its arena: CUDA's context and what libraries allocate by
- * themselves. The figures are estimates; cuda_reserve.c has their sources. Plain C, for every build, like
- * cuda_workspace.h. */
+/* cuda_reserve.h: estimates of the memory of a GPU that CUDA and libraries take outside of a run's arena. Plain C, for
+ * every build. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -20,8 +19,8 @@ struct cuda_reserve {
     size_t parts[CUDA_RESERVE_PARTS], total; /* bytes of one rank */
 };
 
-/* The reserve of a rank among `world` on the GPU `device`, which may be assumed. workspace: the bytes that the plan has
- * for the ops. On a GPU that is there cuDNN's workspace is a part of these; on an assumed one (struct device without a
- * capability) the reserve has what cuDNN would need in addition. The CPU device has no reserve: all zeros. */
+/* The reserve of a rank among `world` on `device`. workspace: the bytes that the plan has for the ops, which contain
+ * cuDNN's on a GPU that is there; on an assumed one (no capability) the reserve has what cuDNN needs in addition. The
+ * CPU device: all zeros. */
 void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device, int world,
                        const struct op_limits *limits, size_t workspace);

@@ -1,7 +1,6 @@
 /* cuda_workspace.h: scratch memory that the ops of a GPU take from their stream's workspace.
  *
- * The formulas are plain C and belong to every build: a plan for a GPU needs them where there is no CUDA. The kernels
- * of gpu/cuda take their constants from here. */
+ * Plain C, for every build: a plan for a GPU needs no CUDA. The kernels take their constants from here. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -30,8 +29,8 @@ static inline size_t cuda_scratch_size(size_t bytes)
     return (bytes + CUDA_SCRATCH_ALIGN - 1) / CUDA_SCRATCH_ALIGN * CUDA_SCRATCH_ALIGN;
 }
 
-/* Bytes that cublasLt's kernels may ask for, to add up the parts of a split k: of products on a GPU with `memory`
- * bytes, on which alone they depend, so that all ranks and resumed runs choose among the same kernels. */
+/* Bytes that cublasLt's kernels may ask for to split k. They depend on the GPU's memory alone, so that all ranks and
+ * resumed runs choose among the same kernels. */
 size_t cuda_gemm_workspace(size_t memory);
 
 /* Parts at most that the rows of a norm of C columns are summed in. */
@@ -41,8 +40,8 @@ int64_t cuda_norm_parts(int64_t C);
 int64_t cuda_column_ranges(int64_t M, int64_t N);
 size_t cuda_column_sums_bytes(int64_t M, int64_t N);
 
-/* Bytes that a stream of a GPU with `memory` bytes needs for every op within the limits, with ztrain's own kernels for
- * attention. cuDNN's plans may need more, which is known only on the GPU itself. */
+/* Bytes that a stream needs for every op within the limits on a GPU with `memory` bytes. cuDNN's plans may need
+ * more. */
 size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory);
 
 #ifdef __cplusplus

@@ -14,10 +14,9 @@
  *
  * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread).
  *
- * Work on a GPU fails asynchronously: the call that reports an error is often not the one that caused it. The first
- * error of a device stays, device_check() reports it, and calls after it return without a useful result. During a
- * capture, the first error is kept apart and reported by graph_end(), because a failed capture does not harm the
- * device. Above this floor, only transport_nccl.c includes this header. */
+ * Work on a GPU fails asynchronously. The first error of a device stays, device_check() reports it, and calls after it
+ * return without a useful result. graph_end() reports the first error of a capture, which does not harm the device.
+ * Above this floor, only transport_nccl.c includes this header. */
 #pragma once
 
 #include "gpu/device_backend.h"
@@ -96,11 +95,11 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
 /* STATUS_BROKEN: the device or its driver has failed. STATUS_DEVICE: another call would have succeeded. */
 enum status cuda_status_of(cudaError_t code);
 
-/* Keeps the message as the device's error if it is the first one. The text names the call or the op. Any thread. */
+/* Keeps the message, which names the call or the op, as the device's error if it is the first one. Any thread. */
 void cuda_fail(struct cuda_device *cuda, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* cudaSuccess: advances the progress counter. Otherwise cuda_fail() with `call` and CUDA's text and name of the error.
- * After a launch: cuda_check(cuda, cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
+/* cudaSuccess: advances the progress counter. Else cuda_fail() with `call` and CUDA's text and name of the error.
+ * Returns whether there was no error. */
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call);
 
 /* ---- the backend's entries: see device.h --------------------------------- */
@@ -139,18 +138,17 @@ void cuda_graph_free(struct graph *graph);
 /* Whether the GPU can read and write the memory by itself: it lies in one of the ranges. Any thread. */
 bool cuda_is_reachable(struct cuda_device *cuda, const void *memory);
 
-/* The number of the capture that is in progress, counted from 1; 0: there is none. */
+/* The number of the capture in progress, from 1; 0: there is none. */
 uint64_t cuda_capture_number(const struct cuda_device *cuda);
 
-/* Marks a point of the stream, and waits for the GPU where too many of them are not reached yet: so far the host may
- * run ahead. */
+/* Marks a point of the stream, and waits where too many marks are not reached: so far the host may run ahead. */
 void cuda_stream_mark(struct cuda_stream *stream);
 
 /* The host waits for the event; `work` names the work that it waited for, in errors. */
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work);
 
-/* Whether the device's thread waits for the GPU, and has for less than ten minutes: it is alive, although it cannot
- * advance the progress counter. Any thread. */
+/* Whether the device's thread waits for the GPU, for less than ten minutes: it is alive, although it does not advance
+ * the progress counter. Any thread. */
 bool cuda_is_waiting(struct cuda_device *cuda);
 
 #ifdef __cplusplus

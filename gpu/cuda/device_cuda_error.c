@@ -6,9 +6,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* The codes listed here blame the call: too much memory, wrong arguments. Every other code of a device that was opened
- * (ECC errors, a failed launch, a GPU that fell off the bus, codes that newer drivers add) means that the device or its
- * driver has failed. */
+/* The listed codes blame the call. Every other code of an opened device (ECC errors, a failed launch, a GPU that fell
+ * off the bus, codes that newer drivers add) means that the device or its driver has failed. */
 enum status cuda_status_of(cudaError_t code)
 {
     static const cudaError_t ours[] = {cudaErrorMemoryAllocation,

@@ -1,7 +1,7 @@
 /* device_cuda_event.c: events of a CUDA device.
  *
- * Events inside and outside of captures follow device.h: during a capture, only events recorded in that capture are
- * waited for; outside, only events recorded outside. CUDA itself would refuse all others. */
+ * During a capture only events recorded in it are waited for, outside only those recorded outside: CUDA refuses the
+ * others. */
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/memory.h"

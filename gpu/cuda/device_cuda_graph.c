@@ -5,9 +5,8 @@
  *     launch    streams[0] waits for the others and launches, and the others wait for streams[0]: work enqueued on any
  *               of them before or after is ordered with the whole graph, and no event needs to cross its border
  *
- * The capture belongs to its thread (cudaStreamCaptureModeThreadLocal): CUDA calls of other threads do not disturb it.
- * The end of a capture leaves the streams ordered as a launch would, so that events recorded during the capture or
- * before it count as reached even if the capture failed and is never launched. */
+ * CUDA calls of other threads do not disturb a capture (cudaStreamCaptureModeThreadLocal). Its end leaves the streams
+ * ordered as a launch would: events recorded before or during it count as reached even if it failed. */
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/memory.h"

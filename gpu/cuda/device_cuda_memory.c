@@ -1,7 +1,5 @@
-/* device_cuda_memory.c: memory of a CUDA device: allocated on the GPU, allocated pinned on the host, or pinned later.
- *
- * The device remembers every piece (struct cuda_range), because copies between such memory are the GPU's work alone,
- * while all other host memory is staged (device_cuda_stream.c). */
+/* device_cuda_memory.c: memory on the GPU, and pinned memory of the host. The device remembers every piece (struct
+ * cuda_range): copies of other memory are staged (device_cuda_stream.c). */
 #include "gpu/cuda/device_cuda.h"
 
 #include <string.h>

@@ -1,20 +1,17 @@
 /* device_cuda_stream.c: streams of a CUDA device: their work, host functions, copies, and how far the host runs ahead.
  *
- * A stream is a CUDA stream. Work that the host does in stream order (stream_submit) is a host function of the stream;
- * its argument lives in a ring of closures, so nothing is allocated:
+ * Work that the host does in stream order (stream_submit) is a host function; its argument lives in a ring of closures:
  *
  *     stream_submit() -> | closure | closure | … | -> CUDA's thread      tail: submitted, head: done (both count up)
  *
- * Host memory that the GPU cannot reach by itself is copied through pinned slots, so that no copy makes the host wait
- * for the stream (as CUDA's own staging does):
+ * Host memory that the GPU cannot reach is copied through pinned slots, so that no copy makes the host wait for the
+ * stream (as CUDA's own staging does):
  *
  *     to the GPU      host: memcpy to a slot             GPU: slot -> device memory
  *     to the host     GPU: device memory -> slot         host function: memcpy from the slot
  *
- * A copy to the GPU in stream order fills its slots in host functions as well. A slot is free again when the event
- * after its copy is reached. The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies.
- * It advances the progress counter with every call; it cannot do so while it waits for the GPU, so cuda_is_waiting() is
- * true then: peers count a rank whose GPU is at work as alive. */
+ * A slot is free again when the event after its copy is reached. The host runs ahead of the GPU by at most MARKERS
+ * recorded events and SLOTS staged copies. Peers count a rank that waits for its GPU (cuda_is_waiting()) as alive. */
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/clock.h"

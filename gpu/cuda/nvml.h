@@ -15,14 +15,12 @@ struct nvml_gpu {
     uint64_t throttle; /* a bit for each reason: nvml_throttle_text() */
 };
 
-/* Fills at most `max` entries of gpus and returns the number of GPUs. -1: NVML cannot be opened or started, and `why`
- * (at least 256 bytes) gets the reason. driver gets the driver's version, or "". file: NULL for the driver's
- * library. */
+/* Fills at most `max` entries of gpus and returns the number of GPUs; -1: NVML does not start, for the reason `why` (at
+ * least 256 bytes). driver gets the driver's version, or "". file: NULL for the driver's library. */
 int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why);
 
-/* The reasons that are those of a machine in trouble: hardware slowdown, heat, power brake. The software's power cap is
- * none of them: large products hold a healthy GPU at its power limit, so choices would never be kept; and steps run
- * under the same cap, so that what is faster under it is faster in a step. */
+/* The reasons of a machine in trouble. The software's power cap is none: large products hold a healthy GPU at its power
+ * limit, in a step as well. */
 enum { NVML_THROTTLE_FAULTS = 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 };
 
 /* A process that computes on a GPU. */
@@ -32,15 +30,12 @@ struct nvml_process {
     char name[64];  /* of its program; "": not known */
 };
 
-/* Fills at most `max` entries with the processes that compute on a GPU, this one left out, and returns how many they
- * are in all; -1: NVML does not say. id: the GPU's UUID in hexadecimal digits (struct device); file: see nvml_read().
- */
+/* Fills at most `max` entries with the processes that compute on a GPU, without this one; returns how many there are,
+ * -1: NVML does not say. id: the GPU's UUID in hexadecimal digits (struct device); file: see nvml_read(). */
 int nvml_processes(const char *file, const char *id, struct nvml_process *processes, int max);
 
-/* The reasons for lower clocks that hold now for a GPU (nvml_throttle_text()), of NVML_THROTTLE_FAULTS; 0: none, or
- * NVML does not say. id and file as above. */
+/* The reasons of NVML_THROTTLE_FAULTS that hold now for a GPU; 0: none, or NVML does not say. id, file as above. */
 uint64_t nvml_throttle_faults(const char *file, const char *id);
 
-/* Writes the reasons for lower clocks ("power cap, driver's heat limit"), or "no" if no reason costs speed. Returns
- * text. */
+/* "power cap, driver's heat limit", or "no" if no reason costs speed. Returns text. */
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size);

@@ -1,9 +1,8 @@
 /* ops_cuda.h: the launchers in the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace that they need.
  *
- * A launcher enqueues its work on the stream and returns: it allocates nothing, copies nothing, waits for nothing, and
- * reports a failed launch through cuda_check(). Scratch memory is the stream's workspace; no op reads what another one
- * left there. Results repeat bit for bit: no float atomics, and orders of summation that depend on shapes
- * alone. */
+ * A launcher enqueues its work and returns: it allocates nothing, waits for nothing, and reports a failed launch
+ * through cuda_check(). Scratch memory is the stream's workspace. Results repeat bit for bit: no float atomics, and
+ * orders of summation that depend on shapes alone. */
 #pragma once
 
 #include "gpu/cuda/device_cuda.h"

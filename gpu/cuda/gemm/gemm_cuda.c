@@ -7,10 +7,9 @@
  *     gemm_cuda_gated.c       SwiGLU inside products, by cuDNN
  *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
  *
- * Where the library has no algorithm for a product with its epilogue, or the epilogue is slower, the
- * product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias
- * gradient that is accumulated goes to scratch memory first, because the epilogue overwrites. The stream's workspace: |
- * cublasLt | sums of columns |. */
+ * Where the library has no algorithm with the epilogue, or a slower one, the product is computed without it. A bias
+ * gradient that is accumulated goes to scratch memory first, because the epilogue overwrites. The stream's workspace:
+ * | cublasLt | sums of columns |. */
 #include "gpu/cuda/gemm/gemm_cuda.h"
 
 #include "core/env_switch.h"
@@ -100,8 +99,7 @@ static float *sums_scratch_of(struct stream *stream, size_t bytes)
     return (float *)((char *)gemm_workspace_of(stream, products + bytes) + products);
 }
 
-/* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it.
- * Other failures become the device's error. */
+/* False: it has to be computed without its epilogue, or the library has no algorithm for it. */
 static bool run_product(struct stream *stream, const struct gemm_product *p, const char *op)
 {
     struct cuda_device *cuda = cuda_device_of(stream);

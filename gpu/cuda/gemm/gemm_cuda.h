@@ -10,19 +10,18 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
-/* The backend's entries for device_avoid(), device_leave_multiprocessors() and the functions of gpu/device_choices.h.
- */
+/* The backend's entries. */
 void gemm_cuda_avoid(struct device *device, unsigned parts);
 void gemm_cuda_leave_multiprocessors(struct device *device, int count);
 char *gemm_cuda_choices(struct device *device);
 void gemm_cuda_take_choices(struct device *device, const char *text, bool complete);
 
-/* Takes the configs of those products with SwiGLU that rank 0 has tuned. cuDNN compiles their kernels, about a second
- * for each: therefore before the cache is locked, so that the ranks of a machine do it at the same time. */
+/* Takes the configs of products with SwiGLU that rank 0 has tuned: before the cache is locked, because cuDNN compiles
+ * for about a second each, and the ranks of a machine do it at the same time. */
 void gemm_cuda_take_imported(struct gemm_cuda *gemm, const struct linear_products *products);
 
-/* ops_prepare() for the linear ops: takes the configs of these products from the cache on disk, or tunes them and adds
- * them to the cache, which is locked. Without a cache, nothing is tuned. */
+/* ops_prepare() for the linear ops: takes the products' configs from the locked cache, or tunes and adds them. Without
+ * a cache, nothing is tuned. */
 enum status gemm_cuda_autotune(struct gemm_cuda *gemm, struct autotuner *tuner, const struct linear_products *products,
                                struct error *err);
 

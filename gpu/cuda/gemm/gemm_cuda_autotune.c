@@ -4,8 +4,7 @@
  *     an epilogue, or a kernel for it    as the whole linear op, by the best algorithms of both products
  *     SwiGLU inside a product, or not    the same, among cuDNN's proposals for the product with SwiGLU inside
  *
- * Configs are kept in the cache on disk, whose lock the caller holds: one process of a machine tunes, the others wait
- * and read. */
+ * The caller holds the lock of the cache on disk. */
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "gpu/cuda/cuda_workspace.h"
@@ -106,8 +105,7 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
 
 /* ---- the whole op -------------------------------------------------------- */
 
-/* A copy of the op with pointers into scratch memory, whatever the announced ones are: an op lacks an optional tensor
- * if its announced pointer is NULL. */
+/* A copy of the op with pointers into scratch memory; those that are NULL stay NULL. */
 struct op_trial {
     struct gemm_plan *plan; /* of the product with the epilogue */
     struct linear_fwd_args fwd;
@@ -144,8 +142,7 @@ static void describe_op(const void *op, int candidate, char *text, size_t size)
         snprintf(text + n, size - (size_t)n, " with %s as its epilogue", epilogues[t->plan->key.epilogue]);
 }
 
-/* One way rounds once where the other rounds up to three times, sums have other orders, and the library's tanh has
- * about 11 bits. */
+/* One way rounds once, the other up to three times; sums have other orders; the library's tanh has about 11 bits. */
 static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t width,
                        int64_t ld, const char *name)
 {
@@ -208,7 +205,7 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
     return a->dbias ? cuda_bias_sums_bytes(a) : 0;
 }
 
-/* Compares and times the op by its candidates and without the epilogue, and keeps the best in the cache. */
+/* Compares and times the op's candidates and the op without the epilogue, and keeps the best in the cache. */
 static enum status tune_op(struct tuning *t, struct op_trial *trial, const struct gemm_op *op,
                            struct autotune_problem *p, struct autotune_candidate *candidates, int count, int *best,
                            struct error *err)
@@ -247,8 +244,8 @@ static enum status tune_op(struct tuning *t, struct op_trial *trial, const struc
 
 /* ---- with the epilogue or without ---------------------------------------- */
 
-/* The fusion of the product that differs in whether it adds to D: stages of ZeRO differ in that as well, and have to
- * give the same bits. */
+/* The fusion of the product that differs in adding to D: stages of ZeRO differ in that, and have to give the same
+ * bits. */
 static enum gemm_fusion fusion_of_twin(struct gemm_cuda *g, const struct gemm_key *key)
 {
     struct gemm_key twin = *key;
@@ -258,7 +255,7 @@ static enum gemm_fusion fusion_of_twin(struct gemm_cuda *g, const struct gemm_ke
     return autotune_cache_find(g->cache, &whole, &known) ? (enum gemm_fusion)known.fusion : GEMM_UNTUNED;
 }
 
-/* Tunes the fusion of a product whose algorithm, and that of the product without the epilogue, are known. */
+/* The algorithms with and without the epilogue are known. */
 static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const struct gemm_op *op, struct error *err)
 {
     struct op_trial trial = {.plan = plan};
@@ -279,7 +276,7 @@ static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const
     return STATUS_OK;
 }
 
-/* Tunes the op's product; the product without its epilogue where it may be computed like that; then the fusion. */
+/* Tunes the op's product, without its epilogue too where it may be computed like that, then the fusion. */
 static enum status tune_products(struct tuning *t, const struct gemm_op *op, struct error *err)
 {
     struct gemm_cuda *g = t->gemm;
@@ -313,8 +310,8 @@ static bool is_faulty(const struct gemm_cuda *g, const struct gemm_key *product,
     return autotune_cache_is_faulty(g->cache, &key, &config);
 }
 
-/* Makes cuDNN's plans of a product that need no more workspace than other products, without kernels that have faulted;
- * returns their number. kernel: the only one that will do; 0: any. */
+/* cuDNN's plans that need no more workspace than other products, without kernels that have faulted; returns their
+ * number. kernel: the only one that will do; 0: any. */
 static int make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uint64_t kernel, struct cudnn_plan **plans,
                       int most)
 {
@@ -338,7 +335,7 @@ static void take_plan(struct gemm_plan *plan, struct cudnn_plan *made)
     plan->fusion = GEMM_FUSED;
 }
 
-/* The op's plan, which is made if there is none; NULL: it is not computed by cuDNN. */
+/* The op's plan, made if there is none; NULL: cuDNN does not compute it. */
 static struct gemm_plan *gated_plan_of(struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gated_product p;
@@ -348,8 +345,8 @@ static struct gemm_plan *gated_plan_of(struct gemm_cuda *g, const struct gemm_op
     return plan ? plan : gemm_plan_new(g, &p.key);
 }
 
-/* Takes the config of the cache; false: there is none, or cuDNN does not propose its kernel here. Where rank 0 has
- * tuned, only its config counts: this rank's file may be of another machine, and have what rank 0 could not try. */
+/* False: the cache has no config, or cuDNN does not propose its kernel here. Where rank 0 has tuned, only its config
+ * counts: this rank's file may be of another machine. */
 static bool take_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
 {
     const struct autotune_key key = gemm_autotune_key(&plan->key);
@@ -386,7 +383,7 @@ static void force_gate(struct gemm_cuda *g, struct gemm_plan *plan)
         cudnn_plan_free(plans[i]);
 }
 
-/* Tunes a product of cuDNN's, whose config is not known. The op's products by cublasLt have been tuned. */
+/* The config is not known. The op's products by cublasLt have been tuned. */
 static enum status time_gate(struct tuning *t, struct gemm_plan *plan, const struct gemm_op *op, int *best,
                              struct error *err)
 {

@@ -7,18 +7,14 @@
  *     linear_bwd_input    dh = dy · W    dup = dh · silu(gate)   dgate = dh · up · silu'(gate)
  *                                                                one kernel, which stores the gradients in place
  *
- * Without it SwiGLU is a kernel of its own, which reads what the product has written. Before the first step both are
- * timed and their results compared, as for the epilogues of cublasLt, and the config is kept in the same file
- * (gemm_cuda_autotune.c). Products that were not announced, fp32, GeGLU, and gate and up with biases are computed
- * without. Down's backward has no bias, and may be computed inside where mlp_bias gives the others one. Nothing but the
- * comparison shows that cuDNN's kernels may write where they have read: each tile is read and written by one block.
- * Kernels of cuDNN use all multiprocessors (train.sm_count_target does not reach them). */
+ * The other way is a kernel of its own. Before the first step both are timed and compared (gemm_cuda_autotune.c).
+ * Products that were not announced, fp32, GeGLU, and gate and up with biases are computed without. Only the comparison
+ * shows that cuDNN's kernels may write where they have read. train.sm_count_target does not reach cuDNN's kernels. */
 #pragma once
 
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 
-/* The pointers of cudnn_plan_execute(). GEMM_SWIGLU: x and the weights of up; gate, up and h. GEMM_DSWIGLU: dy and the
- * weights; gate and up, their gradients, which may be in the same place. */
+/* Of cudnn_plan_execute(): x and up's weights, or dy and the weights; gate, up and h; gradients of gate and up. */
 enum gemm_gated_pointer {
     GATED_ROWS,
     GATED_WEIGHTS,
@@ -43,11 +39,10 @@ struct gated_product {
 /* The product of an op; false: it has none that cuDNN may compute. */
 bool gemm_gated_product(const struct gemm_cuda *gemm, const struct gemm_op *op, struct gated_product *product);
 
-/* Whether the op has SwiGLU that may be computed inside. */
 bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op);
 
-/* Whether one of the products may be computed by cuDNN, which is to be opened for it: there is SwiGLU that may be
- * computed inside, and a cache for the config, or it is forced. */
+/* Whether cuDNN is to be opened: there is SwiGLU that may be computed inside, and a cache for the config, or it is
+ * forced. */
 bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_products *products);
 
 /* The product that computes the gate. */
@@ -57,5 +52,5 @@ struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *args);
 const struct gemm_plan *gemm_gated_plan(struct gemm_cuda *gemm, const struct gemm_op *op,
                                         struct gated_product *product);
 
-/* Logs for each op with SwiGLU or GeGLU whether it is computed inside, and by which engine. */
+/* Logs for each op with SwiGLU or GeGLU how it is computed. */
 void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products);

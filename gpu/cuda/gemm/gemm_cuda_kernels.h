@@ -1,5 +1,4 @@
-/* gemm_cuda_kernels.h: bias, GELU and sums of columns, where cublasLt has no epilogue for them. Launchers in the sense
- * of ops_cuda.h. */
+/* gemm_cuda_kernels.h: bias, GELU and sums of columns, where cublasLt has no epilogue for them. */
 #pragma once
 
 #include "core/dtype.h"
@@ -17,18 +16,17 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
 /* dx (n; dtype) *= gelu_tanh'(aux (n; dtype)), or gelu_erf'(aux) */
 void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype);
 
-/* sums (N) (+)= sums of dy (M, N; dtype; rows ld apart) over its rows, in an order that depends on M and N alone.
- * scratch: cuda_column_sums_bytes(M, N) (gpu/cuda/cuda_workspace.h). */
+/* sums (N) (+)= sums of dy (M, N; dtype; rows ld apart) over rows, in an order that depends on M and N alone. scratch:
+ * cuda_column_sums_bytes(M, N) (gpu/cuda/cuda_workspace.h). */
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch);
 
-/* dbias of linear_bwd_weight from dy, as cuda_column_sums() does, without the null columns. scratch:
- * cuda_bias_sums_bytes(args), where a product's epilogue can put the sums of all N columns as well. */
+/* dbias of linear_bwd_weight from dy, without the null columns. scratch: cuda_bias_sums_bytes(args), with room for a
+ * product's epilogue to put the sums of all N columns. */
 void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *args, void *scratch);
 size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *args);
 
-/* dx (M, N) *= gelu'(aux (M, N)) as cuda_gelu_backward() does, and sums (N) (+)= sums of the result over its rows as
- * cuda_column_sums() does: in one pass over dx. */
+/* cuda_gelu_backward(), and sums (N) (+)= sums of the result over its rows, in one pass over dx. */
 void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
                              enum dtype dtype, float *sums, bool accumulate, void *scratch);
 

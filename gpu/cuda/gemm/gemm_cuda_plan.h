@@ -1,9 +1,8 @@
 /* gemm_cuda_plan.h: plans of cublasLt: a product's descriptors and the algorithm chosen for it, made once per shape.
  *
- * The algorithm is the one that gemm_cuda_autotune() found fastest (in the cache on disk, or by timing), else the
- * library's first proposal. Only algorithms whose reduction has a fixed order are taken: no split of k, or a split
- * whose parts are reduced in a separate step. Whether their results really repeat bit for bit is not tried. One thread:
- * the device's. */
+ * The algorithm is the one that gemm_cuda_autotune() found fastest, else the library's first proposal. Only algorithms
+ * whose reduction has a fixed order are taken: no split of k, or one whose parts are reduced in a separate step. One
+ * thread: the device's. */
 #pragma once
 
 #include "gpu/cuda/cudnn_graph.h"
@@ -34,7 +33,7 @@ struct gemm_cuda {
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
 
-/* The part of the stream's workspace that products use, of at least `bytes`; it is aligned to 256 bytes. */
+/* The products' part of the stream's workspace, of at least `bytes`, aligned to 256 bytes. */
 void *gemm_workspace_of(struct stream *stream, size_t bytes);
 
 /* The plan of exactly this key; NULL: there is none. */
@@ -43,20 +42,17 @@ struct gemm_plan *gemm_plan_find(struct gemm_cuda *gemm, const struct gemm_key *
 /* Adds a plan that has no algorithm yet; `supported` is false if cublasLt refuses the product. */
 struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Finds the plan or makes it. A product that was not announced gets the cached algorithm or the library's first
- * proposal, so that nothing is timed in a step. */
+/* Finds the plan or makes it, by the cache or the library's first proposal: nothing is timed in a step. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Sets the plan's algorithm and fusion to those of the cache. False: it has none, the library no longer accepts the
- * algorithm, or it has faulted on this machine. */
+/* Takes algorithm and fusion from the cache. False: it has none, the library refuses the algorithm, or it has
+ * faulted. */
 bool gemm_plan_take_known(struct gemm_cuda *gemm, struct gemm_plan *plan);
 
-/* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was
- * faster, or where the two were not timed is usual. That is the epilogue for bias, GELU and its derivative, since
- * it saves a pass or two over the matrix for a part of their time. It is not for bias gradients: the kernel's pass is a
- * known part of the product's time, but products with BGRADA or BGRADB have been seen to take much longer than without
- * (github.com/NVIDIA/CUDALibrarySamples/issues/90). Nor is it for SwiGLU, since cuDNN's products may be slower than
- * cublasLt's. */
+/* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was faster, or if
+ * untimed is usual. Those for bias, GELU and its derivative are usual, since they save passes over the matrix. Those
+ * for bias gradients are not: products with BGRADA or BGRADB have been seen to take much longer than without
+ * (github.com/NVIDIA/CUDALibrarySamples/issues/90). Nor is SwiGLU: cuDNN's products may be slower than cublasLt's. */
 bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *plan);
 
 /* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */

@@ -34,8 +34,7 @@ enum gemm_fusion {
     GEMM_FUSION_COUNT
 };
 
-/* D (m, n) = op(A) · op(B), or D + op(A) · op(B); column-major, as in cublasLt. The best kernel depends on these
- * members only. */
+/* D (m, n) = op(A) · op(B), or D + op(A) · op(B); column-major. The best kernel depends on these members only. */
 struct gemm_key {
     int64_t m, n, k, lda, ldb, ldd, ld_aux;
     int64_t transpose_a, transpose_b;
@@ -73,8 +72,8 @@ struct gemm_op {
     const struct linear_bwd_weight_args *bwd_weight;
 };
 
-/* The announced op of this number, from 0; false: there are no more. Of its pointers only which are NULL, and their
- * alignments, count. */
+/* The announced op of this number, from 0; false: there are no more. Pointers only count as NULL or not, and
+ * aligned. */
 bool gemm_op_at(const struct linear_products *products, int number, struct gemm_op *op);
 
 /* `sums`: where the bias' gradient goes, or NULL. */
