@@ -49,66 +49,46 @@ const char *reader_show(const json_t *value, char out[64])
     return out;
 }
 
+/* Whether there is a value; one that is not `good` is a fault. */
+static bool expect(struct config_reader *reader, const char *key, const json_t *value, bool good, const char *expected)
+{
+    char text[64];
+    if (value && !good)
+        reader_fail(reader, STATUS_DATA, "%s%s must be %s, not %s", reader->scope, key, expected,
+                    reader_show(value, text));
+    return value && good;
+}
+
 int64_t reader_int(struct config_reader *reader, const char *key, int64_t absent, int64_t min, int64_t max)
 {
     const json_t *value = reader_get(reader, key);
-    char text[64];
-    if (!value)
+    if (!expect(reader, key, value, json_is_integer(value), "an integer"))
         return absent;
-    if (!json_is_integer(value)) {
-        reader_fail(reader, STATUS_DATA, "%s%s must be an integer, not %s", reader->scope, key,
-                    reader_show(value, text));
-        return absent;
-    }
-    int64_t n = json_integer_value(value);
-    if (n < min || n > max) {
-        reader_fail(reader, STATUS_DATA, "%s%s is %" PRId64 ", expected %" PRId64 " … %" PRId64, reader->scope, key, n,
-                    min, max);
-        return absent;
-    }
-    return n;
+    const int64_t n = json_integer_value(value);
+    if (n >= min && n <= max)
+        return n;
+    reader_fail(reader, STATUS_DATA, "%s%s is %" PRId64 ", expected %" PRId64 " … %" PRId64, reader->scope, key, n, min,
+                max);
+    return absent;
 }
 
 double reader_positive(struct config_reader *reader, const char *key, double absent)
 {
     const json_t *value = reader_get(reader, key);
-    char text[64];
-    if (!value)
-        return absent;
-    double number = json_number_value(value);
-    if (!json_is_number(value) || !(number > 0)) {
-        reader_fail(reader, STATUS_DATA, "%s%s must be a number above 0, not %s", reader->scope, key,
-                    reader_show(value, text));
-        return absent;
-    }
-    return number;
+    const double number = json_number_value(value);
+    return expect(reader, key, value, number > 0, "a number above 0") ? number : absent;
 }
 
 bool reader_bool(struct config_reader *reader, const char *key, bool absent)
 {
     const json_t *value = reader_get(reader, key);
-    char text[64];
-    if (!value)
-        return absent;
-    if (!json_is_boolean(value)) {
-        reader_fail(reader, STATUS_DATA, "%s%s must be true or false, not %s", reader->scope, key,
-                    reader_show(value, text));
-        return absent;
-    }
-    return json_is_true(value);
+    return expect(reader, key, value, json_is_boolean(value), "true or false") ? json_is_true(value) : absent;
 }
 
 const char *reader_string(struct config_reader *reader, const char *key, const char *absent)
 {
     const json_t *value = reader_get(reader, key);
-    char text[64];
-    if (!value)
-        return absent;
-    if (!json_is_string(value)) {
-        reader_fail(reader, STATUS_DATA, "%s%s must be a string, not %s", reader->scope, key, reader_show(value, text));
-        return absent;
-    }
-    return json_string_value(value);
+    return expect(reader, key, value, json_is_string(value), "a string") ? json_string_value(value) : absent;
 }
 
 void config_notice(struct model_desc *desc, const char *format, ...)
@@ -157,8 +137,8 @@ static const char *misspelt(const struct config_reader *reader, const char *want
     return best;
 }
 
-/* In a run spec the error replaces an earlier one, which the missing value of
- * the misspelt key may have caused; there the right key may be present as well, because --set adds the misspelt one. */
+/* In a run spec the error replaces an earlier one, which the misspelling may have caused, and the right key may be
+ * present as well, because --set adds the misspelt one. */
 void reader_check_spelling(struct config_reader *reader, struct model_desc *desc)
 {
     for (int i = 0; i < reader->asked->count; i++) {

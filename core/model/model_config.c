@@ -1,17 +1,13 @@
 /* model_config.c: config.json -> model_desc.
  *
- * An absent key has the default that it has in transformers (the family table). Every key that would change the
- * mathematics and is not implemented stands in the table of refusals; a key that changes nothing, but whose neglect may
- * surprise, in the table of notices. Other keys are harmless (token ids of generation, cache settings, versions) and
- * are left alone, unless they look like a misspelt key that is read: the reader notes what it asks for, and afterwards
- * these names are compared with the keys that it did not ask for.
- */
+ * An absent key has its default in transformers (FAMILIES). A key that would change the mathematics and is not
+ * implemented is in REFUSALS; one that changes nothing, but whose neglect may surprise, in REMARKS. Other keys are left
+ * alone, unless they look like a misspelt key that is read: the reader notes the keys it is asked for. */
 #include "core/model/model_config.h"
 
 #include "core/fsutil.h"
 #include "core/kept_files.h"
 #include "core/memory.h"
-#include "core/model/model_encoder.h"
 #include "core/model/model_folder.h"
 #include "core/model/model_layers.h"
 #include "core/model/model_rope.h"
@@ -27,6 +23,7 @@
 struct family_facts {
     const char *name;         /* model_type */
     const char *architecture; /* the class with the language-model head */
+    const char *stem;         /* of its other classes, "Llama" of LlamaModel. (Gemma 3's without Text take images.) */
     /* the defaults of transformers' configuration classes for absent keys */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads;
     int64_t num_kv_heads; /* 0: num_heads */
@@ -42,18 +39,18 @@ struct family_facts {
 /* clang-format off */
 #define NO_WINDOW {WINDOW_NONE, 0, false}
 static const struct family_facts FAMILIES[] = {
-    [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel",          50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
-    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM",        32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
-    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_ALL, 4096, false}},
-    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM",       151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM",       151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM",          32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0}, {WINDOW_ALL, 0, false}},
-    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
-    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0}, {WINDOW_NOPE, 0, true}},
-    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM",        50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0}, NO_WINDOW},
-    [FAMILY_BERT]    = {"bert", "BertForMaskedLM",          30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
-    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM",     256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0}, {WINDOW_EVERY_OTHER, 4096, false}},
-    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", 262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4}, {WINDOW_PATTERN, 4096, false}},
+    [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel", "GPT2",             50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
+    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM", "Llama",          32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_ALL, 4096, false}},
+    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0}, {WINDOW_ALL, 0, false}},
+    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM", "Granite",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0}, {WINDOW_NOPE, 0, true}},
+    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM", "Olmo2",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_BERT]    = {"bert", "BertForMaskedLM", "Bert",             30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
+    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0}, {WINDOW_EVERY_OTHER, 4096, false}},
+    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4}, {WINDOW_PATTERN, 4096, false}},
 };
 #undef NO_WINDOW
 /* clang-format on */
@@ -69,16 +66,14 @@ const char *model_family_name(enum model_family family)
     return FAMILIES[family].name;
 }
 
-const char *model_family_list(char *text, size_t size)
+/* The names of all families, for messages: "gpt2, llama, … and gemma3_text". */
+static const char *family_list(char *text, size_t size)
 {
     size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < FAMILY_COUNT && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s",
-                                 i == 0                  ? ""
-                                 : i == FAMILY_COUNT - 1 ? " and "
-                                                         : ", ",
-                                 FAMILIES[i].name);
+    for (int i = 0; i < FAMILY_COUNT && used < size; i++) {
+        const char *glue = i == 0 ? "" : i == FAMILY_COUNT - 1 ? " and " : ", ";
+        used += (size_t)snprintf(text + used, size - used, "%s%s", glue, FAMILIES[i].name);
+    }
     return text;
 }
 
@@ -90,100 +85,86 @@ enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, OLMO2 = 1 << FAMILY_OLMO2, BERT = 1 << FAM
 enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
 enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 
-/* Keys whose only supported value is `wanted` (JSON), or null, or absence. */
-static const struct refusal {
-    const char *key;
+/* Keys of these families that have one supported value. */
+struct limited_key {
+    const char *keys[6];
     int families;
-    const char *wanted;
-    const char *hint;
-} REFUSALS[] = {
-    {"quantization_config", ALL, "null", "use the model's unquantized weights"},
-    {"is_encoder_decoder", ALL, "false", "ztrain trains decoders only"},
-    {"is_causal", CAUSAL, "true", "ztrain trains causal models only"},
-    {"is_causal", BERT, "false", "BERT looks both ways"},
-    {"is_decoder", BERT, "false", "BERT is trained as an encoder"},
-    {"position_embedding_type", BERT, "\"absolute\"", "positions are absolute in BERT"},
-    {"per_layer_config", ALL, "null", "all blocks must be alike"},
-    {"pruned_heads", ALL, "{}", "use the unpruned model"},
-    {"add_cross_attention", GPT2 | BERT, "false", "ztrain trains decoders without cross-attention only"},
-    {"scale_attn_weights", GPT2, "true", "attention scores are always scaled by 1/sqrt(head size)"},
-    {"scale_attn_by_inverse_layer_idx", GPT2, "false", "attention scores are not scaled by the layer's number"},
-    {"use_mrope", ROTARY, "false", "multimodal RoPE is not supported"},
-    {"use_bidirectional_attention", GEMMA, "false", "ztrain trains causal models only"},
+    const char *value; /* JSON; null and absence are accepted as well */
+    const char *why;
+};
+
+/* Another value is an error, with a hint. */
+static const struct limited_key REFUSALS[] = {
+    {{"quantization_config"}, ALL, "null", "use the model's unquantized weights"},
+    {{"is_encoder_decoder"}, ALL, "false", "ztrain trains decoders only"},
+    {{"is_causal"}, CAUSAL, "true", "ztrain trains causal models only"},
+    {{"is_causal"}, BERT, "false", "BERT looks both ways"},
+    {{"is_decoder"}, BERT, "false", "BERT is trained as an encoder"},
+    {{"position_embedding_type"}, BERT, "\"absolute\"", "positions are absolute in BERT"},
+    {{"per_layer_config"}, ALL, "null", "all blocks must be alike"},
+    {{"pruned_heads"}, ALL, "{}", "use the unpruned model"},
+    {{"add_cross_attention"}, GPT2 | BERT, "false", "ztrain trains decoders without cross-attention only"},
+    {{"scale_attn_weights"}, GPT2, "true", "attention scores are always scaled by 1/sqrt(head size)"},
+    {{"scale_attn_by_inverse_layer_idx"}, GPT2, "false", "attention scores are not scaled by the layer's number"},
+    {{"use_mrope"}, ROTARY, "false", "multimodal RoPE is not supported"},
+    {{"use_bidirectional_attention"}, GEMMA, "false", "ztrain trains causal models only"},
 };
 
 #define NO_EFFECT "has no effect in this family, as in transformers"
 
-/* Keys that transformers ignores in these families, or that change nothing in ztrain: a notice if not `usual`. */
-static const struct remark {
-    const char *key;
-    int families;
-    const char *usual;
-    const char *text;
-} REMARKS[] = {
-    {"pretraining_tp", ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
+/* Another value is a notice: transformers ignores the key in these families, or it changes nothing in ztrain. */
+static const struct limited_key REMARKS[] = {
+    {{"pretraining_tp"}, ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
     /* keys that another of the families reads */
-    {"attention_bias", MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
-    {"mlp_bias", MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2 | GEMMA, "false", NO_EFFECT},
-    {"sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
-    {"use_sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
-    {"use_sliding_window", MISTRAL | PHI3 | GEMMA, "true", NO_EFFECT},
-    {"hidden_act", GPT2, "null", NO_EFFECT},
-    {"hidden_act", GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
-    {"hidden_activation", ALL & ~GEMMA, "null", NO_EFFECT},
-    {"intermediate_size", GPT2, "null", NO_EFFECT},
-    {"num_key_value_heads", GPT2 | BERT, "null", NO_EFFECT},
-    {"head_dim", GPT2 | BERT, "null", NO_EFFECT},
-    {"rope_theta", GPT2 | BERT, "null", NO_EFFECT},
-    {"rope_scaling", GPT2 | BERT, "null", NO_EFFECT},
-    {"rope_parameters", GPT2 | BERT, "null", NO_EFFECT},
-    {"rms_norm_eps", GPT2 | BERT, "null", NO_EFFECT},
-    {"activation_function", ROTARY | BERT, "null", NO_EFFECT},
-    {"n_inner", ROTARY | BERT, "null", NO_EFFECT},
-    {"layer_norm_epsilon", ROTARY | BERT, "null", NO_EFFECT},
+    {{"attention_bias"}, MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
+    {{"mlp_bias"}, MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2 | GEMMA, "false", NO_EFFECT},
+    {{"sliding_window"}, BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
+    {{"use_sliding_window"}, BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
+    {{"use_sliding_window"}, MISTRAL | PHI3 | GEMMA, "true", NO_EFFECT},
+    {{"hidden_act"}, GPT2, "null", NO_EFFECT},
+    {{"hidden_act"}, GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
+    {{"hidden_activation"}, ALL & ~GEMMA, "null", NO_EFFECT},
+    {{"intermediate_size"}, GPT2, "null", NO_EFFECT},
+    {{"num_key_value_heads", "head_dim", "rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps"},
+     GPT2 | BERT,
+     "null",
+     NO_EFFECT},
+    {{"activation_function", "n_inner", "layer_norm_epsilon"}, ROTARY | BERT, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
-    {"layer_norm_eps", CAUSAL, "null", NO_EFFECT},
-    {"attn_logit_softcapping", ALL & ~GEMMA2, "null", NO_EFFECT},
-    {"final_logit_softcapping", ALL & ~GEMMA, "null", NO_EFFECT},
-    {"query_pre_attn_scalar", ALL & ~GEMMA, "null", NO_EFFECT},
-    {"logit_scale", ALL, "1", NO_EFFECT},
-    {"logits_scaling", ALL & ~GRANITE, "1", NO_EFFECT},
-    {"attention_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
-    {"embedding_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
-    {"residual_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
-    {"clip_qkv", ALL, "null", NO_EFFECT},
-    {"qk_layernorm", ALL, "false", NO_EFFECT},
-    {"use_qk_norm", ALL & ~QWEN3, "false", NO_EFFECT},
-    {"use_parallel_residual", ALL, "false", NO_EFFECT},
-    {"alibi", ALL, "false", NO_EFFECT},
-    {"rotary_pct", ALL, "1", NO_EFFECT},
-    {"no_rope_layers", ALL & ~SMOLLM3, "null", NO_EFFECT},
-    {"rope_local_base_freq", ALL & ~GEMMA3, "null", NO_EFFECT},
-    {"sliding_window_pattern", ALL & ~GEMMA3, "null", NO_EFFECT},
-    {"attention_chunk_size", ALL, "null", NO_EFFECT},
-    {"num_experts", ALL, "null", NO_EFFECT},
-    {"num_local_experts", ALL, "null", NO_EFFECT},
+    {{"layer_norm_eps"}, CAUSAL, "null", NO_EFFECT},
+    {{"attn_logit_softcapping"}, ALL & ~GEMMA2, "null", NO_EFFECT},
+    {{"final_logit_softcapping"}, ALL & ~GEMMA, "null", NO_EFFECT},
+    {{"query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
+    {{"logit_scale"}, ALL, "1", NO_EFFECT},
+    {{"logits_scaling", "attention_multiplier", "embedding_multiplier", "residual_multiplier"},
+     ALL & ~GRANITE,
+     "1",
+     NO_EFFECT},
+    {{"clip_qkv"}, ALL, "null", NO_EFFECT},
+    {{"qk_layernorm"}, ALL, "false", NO_EFFECT},
+    {{"use_qk_norm"}, ALL & ~QWEN3, "false", NO_EFFECT},
+    {{"use_parallel_residual", "alibi"}, ALL, "false", NO_EFFECT},
+    {{"rotary_pct"}, ALL, "1", NO_EFFECT},
+    {{"no_rope_layers"}, ALL & ~SMOLLM3, "null", NO_EFFECT},
+    {{"rope_local_base_freq", "sliding_window_pattern"}, ALL & ~GEMMA3, "null", NO_EFFECT},
+    {{"attention_chunk_size", "num_experts", "num_local_experts"}, ALL, "null", NO_EFFECT},
 };
 
 /* These keys do not count as asked for, so that a key similar to one of them is not its misspelling
  * (tie_encoder_decoder). */
-static void check_tables(struct config_reader *reader, struct model_desc *desc)
+static void check_limited(struct config_reader *reader, struct model_desc *desc, const struct limited_key *row,
+                          bool refuses)
 {
     char text[64];
-    for (size_t i = 0; i < COUNT_OF(REFUSALS); i++) {
-        const struct refusal *refusal = &REFUSALS[i];
-        const json_t *value = json_object_get(reader->object, refusal->key);
-        if (value && !json_is_null(value) && refusal->families & 1 << desc->family &&
-            !reader_value_is(value, refusal->wanted))
-            reader_fail(reader, STATUS_USAGE, "%s %s is not supported; hint: %s", refusal->key,
-                        reader_show(value, text), refusal->hint);
-    }
-    for (size_t i = 0; i < COUNT_OF(REMARKS); i++) {
-        const struct remark *remark = &REMARKS[i];
-        const json_t *value = json_object_get(reader->object, remark->key);
-        if (value && !json_is_null(value) && remark->families & 1 << desc->family &&
-            !reader_value_is(value, remark->usual))
-            config_notice(desc, "%s %s: %s", remark->key, reader_show(value, text), remark->text);
+    for (size_t i = 0; i < COUNT_OF(row->keys) && row->keys[i] && row->families & 1 << desc->family; i++) {
+        const json_t *value = json_object_get(reader->object, row->keys[i]);
+        if (!value || json_is_null(value) || reader_value_is(value, row->value))
+            continue;
+        if (refuses)
+            reader_fail(reader, STATUS_USAGE, "%s %s is not supported; hint: %s", row->keys[i],
+                        reader_show(value, text), row->why);
+        else
+            config_notice(desc, "%s %s: %s", row->keys[i], reader_show(value, text), row->why);
     }
 }
 
@@ -257,45 +238,31 @@ bool model_family_classifies(enum model_family family)
     return (1 << family & ~(GRANITE | OLMO2)) != 0;
 }
 
-/* Another class of a family: "LlamaForCausalLM" gives "LlamaForSequenceClassification", and "LlamaModel", which has no
- * head. (Gemma 3's without Text takes images.) */
-static void sibling_class(enum model_family family, const char *end, char name[MODEL_CLASS_MAX])
-{
-    static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM"};
-    const char *causal = family == FAMILY_GEMMA3 ? "Gemma3TextForCausalLM" : FAMILIES[family].architecture;
-    size_t length = strlen(causal);
-    for (size_t i = 0; i < COUNT_OF(ends); i++)
-        if (length > strlen(ends[i]) && strcmp(causal + length - strlen(ends[i]), ends[i]) == 0)
-            length -= strlen(ends[i]);
-    snprintf(name, MODEL_CLASS_MAX, "%.*s%s", (int)length, causal, end);
-}
+#define CLASSIFIER "ForSequenceClassification"
 
-static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX])
+/* Whether the class is the family's with this end: "LlamaModel", "LlamaForSequenceClassification". */
+static bool is_class(const char *architecture, enum model_family family, const char *end)
 {
-    sibling_class(family, "ForSequenceClassification", name);
+    const size_t stem = strlen(FAMILIES[family].stem);
+    return strncmp(architecture, FAMILIES[family].stem, stem) == 0 && strcmp(architecture + stem, end) == 0;
 }
 
 /* Whether a folder was saved from the model without its head, or is of an encoder without a classifier's. */
 static bool is_base(enum model_family family, const char *architecture)
 {
-    char name[MODEL_CLASS_MAX];
-    sibling_class(family, "Model", name);
-    return family == FAMILY_BERT ? model_encoder_is_base(architecture) : strcmp(name, architecture) == 0;
+    static const char *const encoder[] = {"ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"};
+    for (size_t i = 0; family == FAMILY_BERT && i < COUNT_OF(encoder); i++)
+        if (is_class(architecture, family, encoder[i]))
+            return true;
+    return is_class(architecture, family, "Model");
 }
 
 void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
 {
     if (desc->num_labels > 0)
-        classifier_name(desc->family, name);
+        snprintf(name, MODEL_CLASS_MAX, "%s" CLASSIFIER, FAMILIES[desc->family].stem);
     else
         snprintf(name, MODEL_CLASS_MAX, "%s", FAMILIES[desc->family].architecture);
-}
-
-static bool is_classifier(enum model_family family, const char *architecture)
-{
-    char name[MODEL_CLASS_MAX];
-    classifier_name(family, name);
-    return model_family_classifies(family) && strcmp(name, architecture) == 0;
 }
 
 /* The labels of a …ForSequenceClassification folder, as transformers counts them: id2label, else num_labels, else 2. */
@@ -368,7 +335,7 @@ static void refuse_type(struct config_reader *reader, const char *type)
         return;
     }
     reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is not supported; hint: %s are", type,
-                model_family_list(list, sizeof list));
+                family_list(list, sizeof list));
 }
 
 static void read_family(struct config_reader *reader, struct model_desc *desc)
@@ -403,7 +370,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
     const json_t *first = json_array_get(list, 0);
     if (!json_is_string(first))
         reader_fail(reader, STATUS_DATA, "architectures must be a list of names, not %s", reader_show(list, text));
-    else if (is_classifier(desc->family, json_string_value(first)))
+    else if (model_family_classifies(desc->family) && is_class(json_string_value(first), desc->family, CLASSIFIER))
         read_num_labels(reader, desc);
     else if (is_base(desc->family, json_string_value(first)))
         return;
@@ -470,28 +437,59 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
                     H, desc->head_dim, MAX_INTERMEDIATE);
 }
 
-/* The activation function must have one of these names (NULL-terminated). */
-static void check_activation(struct config_reader *reader, const char *key, const char *const *names)
+/* The names that an activation has in config.json; the first one of a family is its default. */
+static const struct activation {
+    int families;
+    const char *key;
+    enum mlp_kind kind;
+    const char *names[5];
+} ACTIVATIONS[] = {
+    {GPT2,
+     "activation_function",
+     MLP_GELU,
+     {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}},
+    {BERT, "hidden_act", MLP_GELU_ERF, {"gelu", "gelu_python"}},
+    {BERT, "hidden_act", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}},
+    {GEMMA,
+     "hidden_activation",
+     MLP_GEGLU,
+     {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}},
+    {ROTARY & ~GEMMA, "hidden_act", MLP_SWIGLU, {"silu", "swish"}},
+};
+
+static void read_activation(struct config_reader *reader, struct model_desc *desc)
 {
-    const char *value = reader_string(reader, key, names[0]);
-    const char *const *name = names;
-    while (*name && strcmp(value, *name) != 0)
-        name++;
-    if (!*name)
-        reader_fail(reader, STATUS_USAGE, "%s '%.60s' is not supported; hint: %s or %s is", key, value, names[0],
-                    names[1]);
+    const struct activation *first = ACTIVATIONS;
+    while (!(first->families & 1 << desc->family))
+        first++;
+    const char *name = reader_string(reader, first->key, first->names[0]), *other = first->names[1];
+    for (const struct activation *row = first; row < ACTIVATIONS + COUNT_OF(ACTIVATIONS); row++) {
+        if (!(row->families & 1 << desc->family))
+            continue;
+        other = row == first ? other : row->names[0];
+        for (size_t i = 0; i < COUNT_OF(row->names) && row->names[i]; i++) {
+            if (strcmp(name, row->names[i]) == 0) {
+                desc->mlp = row->kind;
+                return;
+            }
+        }
+    }
+    reader_fail(reader, STATUS_USAGE, "%s '%.60s' is not supported; hint: %s or %s is", first->key, name,
+                first->names[0], other);
 }
+
+/* The names of dtypes in config.json. */
+static const char *const DTYPE_NAMES[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
 
 static void read_dtype(struct config_reader *reader, struct model_desc *desc)
 {
-    static const char *const NAMES[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
     const char *name = reader_string(reader, "dtype", reader_string(reader, "torch_dtype", NULL));
     if (!name)
         return;
     if (strncmp(name, "torch.", 6) == 0)
         name += 6;
     for (int i = 0; i < DTYPE_COUNT; i++) {
-        if (strcmp(name, NAMES[i]) == 0) {
+        if (strcmp(name, DTYPE_NAMES[i]) == 0) {
             desc->has_torch_dtype = true;
             desc->torch_dtype = (enum dtype)i;
         }
@@ -514,32 +512,7 @@ static void read_padding(struct config_reader *reader, struct model_desc *desc)
                       by_default ? " by default" : "");
 }
 
-static void read_gpt2(struct config_reader *reader, struct model_desc *desc)
-{
-    desc->norm = NORM_LAYER;
-    desc->norm_eps = reader_positive(reader, "layer_norm_epsilon", FAMILIES[FAMILY_GPT2].norm_eps);
-    desc->mlp = MLP_GELU;
-    desc->weights_in_out = desc->fused_qkv = true;
-    desc->qkv_bias = desc->o_bias = desc->mlp_bias = true;
-    desc->scale_residual_init = true;
-    desc->rope.kind = ROPE_NONE;
-    static const char *const activations[] = {"gelu_new",         "gelu_pytorch_tanh", "gelu_fast",
-                                              "gelu_python_tanh", "gelu_accurate",     NULL};
-    check_activation(reader, "activation_function", activations);
-}
-
-/* Which projections have biases. */
-static void read_biases(struct config_reader *reader, struct model_desc *desc)
-{
-    if (desc->family == FAMILY_QWEN2)
-        desc->qkv_bias = true;
-    if (1 << desc->family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO2 | GEMMA))
-        desc->qkv_bias = desc->o_bias = reader_bool(reader, "attention_bias", false);
-    if (1 << desc->family & (LLAMA | GRANITE | SMOLLM3))
-        desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
-}
-
-/* Granite's. Its attention_multiplier takes the place of 1/sqrt(head_dim). */
+/* Granite's. attention_multiplier takes the place of 1/sqrt(head_dim). */
 static void read_multipliers(struct config_reader *reader, struct model_desc *desc)
 {
     desc->embedding_multiplier = reader_positive(reader, "embedding_multiplier", 1);
@@ -557,68 +530,60 @@ static double read_softcap(struct config_reader *reader, const char *key, double
 /* Gemma's. Its query_pre_attn_scalar takes the place of head_dim in 1/sqrt(head_dim). */
 static void read_gemma(struct config_reader *reader, struct model_desc *desc)
 {
-    desc->norm_place = NORM_BOTH;
     desc->norm_offset = 1;
     desc->embedding_multiplier = sqrt((double)desc->hidden_size);
     desc->embedding_rounds = true;
     desc->attention_scale = 1 / sqrt(reader_positive(reader, "query_pre_attn_scalar", 256));
     if (desc->family == FAMILY_GEMMA2)
         desc->attention_softcap = read_softcap(reader, "attn_logit_softcapping", 50);
-    else
-        desc->qk_norm = QK_NORM_HEADS;
     double softcap = read_softcap(reader, "final_logit_softcapping", desc->family == FAMILY_GEMMA2 ? 30 : 0);
     desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
 }
 
-static void read_gated_mlp(struct config_reader *reader, struct model_desc *desc)
+/* What a block computes. */
+static void read_blocks(struct config_reader *reader, struct model_desc *desc)
 {
-    static const char *const silu[] = {"silu", "swish", NULL};
-    static const char *const gelu[] = {"gelu_pytorch_tanh", "gelu_new",      "gelu_fast",
-                                       "gelu_python_tanh",  "gelu_accurate", NULL};
-    bool gemma = 1 << desc->family & GEMMA;
-    desc->mlp = gemma ? MLP_GEGLU : MLP_SWIGLU;
-    check_activation(reader, gemma ? "hidden_activation" : "hidden_act", gemma ? gelu : silu);
-}
-
-static void read_llama_family(struct config_reader *reader, struct model_desc *desc)
-{
-    desc->norm = NORM_RMS;
-    desc->norm_eps = reader_positive(reader, "rms_norm_eps", FAMILIES[desc->family].norm_eps);
-    read_gated_mlp(reader, desc);
-    read_biases(reader, desc);
-    if (desc->family == FAMILY_QWEN3)
-        desc->qk_norm = QK_NORM_HEADS;
-    if (desc->family == FAMILY_OLMO2) {
-        desc->qk_norm = QK_NORM_PROJECTION;
-        desc->norm_place = NORM_AFTER;
-    }
-    desc->fused_qkv = desc->fused_gate_up = desc->family == FAMILY_PHI3;
-    if (desc->family == FAMILY_GRANITE)
+    const int family = 1 << desc->family;
+    const char *eps = family & GPT2 ? "layer_norm_epsilon" : family & BERT ? "layer_norm_eps" : "rms_norm_eps";
+    desc->norm = family & ROTARY ? NORM_RMS : NORM_LAYER;
+    desc->norm_eps = reader_positive(reader, eps, FAMILIES[desc->family].norm_eps);
+    desc->norm_place = family & OLMO2   ? NORM_AFTER
+                       : family & GEMMA ? NORM_BOTH
+                       : family & BERT  ? NORM_AFTER_RESIDUAL
+                                        : NORM_BEFORE;
+    desc->qk_norm = family & (QWEN3 | GEMMA3) ? QK_NORM_HEADS : family & OLMO2 ? QK_NORM_PROJECTION : QK_NORM_NONE;
+    desc->weights_in_out = desc->scale_residual_init = family & GPT2;
+    desc->fused_qkv = family & (GPT2 | PHI3);
+    desc->fused_gate_up = family & PHI3;
+    desc->qkv_bias = family & (GPT2 | BERT | QWEN2);
+    desc->o_bias = desc->mlp_bias = family & (GPT2 | BERT);
+    desc->bidirectional = desc->embedding_norm = desc->pooler = family & BERT;
+    read_activation(reader, desc);
+    if (family & BERT)
+        desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
+    if (family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO2 | GEMMA))
+        desc->qkv_bias = desc->o_bias = reader_bool(reader, "attention_bias", false);
+    if (family & (LLAMA | GRANITE | SMOLLM3))
+        desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
+    if (family & GRANITE)
         read_multipliers(reader, desc);
-    if (1 << desc->family & GEMMA)
+    if (family & GEMMA)
         read_gemma(reader, desc);
-    model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
-}
-
-/* What a family leaves as it is. head_dim is known. */
-static void set_usual(struct model_desc *desc)
-{
-    desc->embedding_multiplier = desc->residual_multiplier = desc->logit_multiplier = 1;
-    desc->attention_scale = 1 / sqrt((double)desc->head_dim);
-    desc->layers = memory_zeroed((size_t)desc->num_layers, sizeof *desc->layers);
+    if (family & ROTARY)
+        model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
 }
 
 /* The keys that depend on the family; the sizes are known. */
 static void read_parts(struct config_reader *reader, struct model_desc *desc)
 {
-    set_usual(desc);
-    check_tables(reader, desc);
-    if (desc->family == FAMILY_GPT2)
-        read_gpt2(reader, desc);
-    else if (desc->family == FAMILY_BERT)
-        model_encoder_read(reader, FAMILIES[FAMILY_BERT].norm_eps, desc);
-    else
-        read_llama_family(reader, desc);
+    desc->embedding_multiplier = desc->residual_multiplier = desc->logit_multiplier = 1;
+    desc->attention_scale = 1 / sqrt((double)desc->head_dim);
+    desc->layers = memory_zeroed((size_t)desc->num_layers, sizeof *desc->layers);
+    for (size_t i = 0; i < COUNT_OF(REFUSALS); i++)
+        check_limited(reader, desc, &REFUSALS[i], true);
+    for (size_t i = 0; i < COUNT_OF(REMARKS); i++)
+        check_limited(reader, desc, &REMARKS[i], false);
+    read_blocks(reader, desc);
     read_dropout(reader, desc);
     model_layers_read(reader, &FAMILIES[desc->family].layers, desc);
     read_padding(reader, desc);
@@ -644,9 +609,9 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
     desc->initializer_range = reader_positive(&reader, "initializer_range", 0.02);
     desc->tied = desc->tied && desc->num_labels == 0 && !desc->bidirectional; /* a classifier's head is its own */
     reader_check_spelling(&reader, desc);
-    if (reader.status == STATUS_OK && !(desc->source = json_deep_copy(config)))
-        reader_fail(&reader, STATUS_DEVICE, "out of memory for a copy of the configuration");
-    if (reader.status != STATUS_OK)
+    if (reader.status == STATUS_OK)
+        desc->source = json_deep_copy(config);
+    else
         model_desc_release(desc);
     return reader.status;
 }
@@ -726,13 +691,12 @@ void model_desc_release(struct model_desc *desc)
 
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype)
 {
-    static const char *const NAMES[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
     json_t *config = json_deep_copy(desc->source);
     bool old_name = json_object_get(config, "torch_dtype") != NULL;
     if (old_name)
-        json_object_set_new(config, "torch_dtype", json_string(NAMES[dtype]));
+        json_object_set_new(config, "torch_dtype", json_string(DTYPE_NAMES[dtype]));
     if (!old_name || json_object_get(config, "dtype"))
-        json_object_set_new(config, "dtype", json_string(NAMES[dtype]));
+        json_object_set_new(config, "dtype", json_string(DTYPE_NAMES[dtype]));
     char class[MODEL_CLASS_MAX];
     model_desc_class(desc, class);
     json_object_set_new(config, "architectures", json_pack("[s]", class));

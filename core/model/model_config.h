@@ -180,9 +180,6 @@ const char *model_family_name(enum model_family family);
  * of the written weights set ("torch_dtype" if the source used that name, else "dtype"). Caller decrefs. */
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype);
 
-/* The names of all families, for messages: "gpt2, llama, … and smollm3". */
-const char *model_family_list(char *text, size_t size);
-
 /* The inverse frequencies of a description's RoPE, rotary_dim / 2 values, scaling applied, with the roundings of
  * transformers, which computes them in float32. */
 void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, float *inv_freq);
