@@ -17,7 +17,6 @@
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
-/* A problem is part of the view. */
 static void look_for_gpus(int rank, struct gpu_view *view)
 {
     unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
@@ -158,7 +157,6 @@ static enum status settle(const struct engine *t, struct cpu_kernels *own,
     return status;
 }
 
-/* Leaves out kernels that the run did not begin with. */
 static void keep(const struct bootstrap *boot, const struct cpu_kernels *before, struct cpu_kernels *kernels)
 {
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
@@ -189,7 +187,6 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
  * (docs/performance.md). */
 enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
 
-/* A rank's GPU. */
 struct gpu_size {
     int rank, multiprocessors; /* of the CPU: 0 */
     char name[sizeof((struct device *)NULL)->name];

@@ -15,7 +15,6 @@
 /* packing false or first_fit: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
 enum { TOKEN_MULTIPLE = 16 };
 
-/* Makes the model that of model.task. */
 static enum status apply_task(const struct run_spec *spec, struct model_desc *desc, struct error *err)
 {
     int64_t num_labels = spec->model.num_labels;
@@ -32,7 +31,6 @@ static enum status apply_task(const struct run_spec *spec, struct model_desc *de
     return model_desc_classify(desc, num_labels, err);
 }
 
-/* Whether model.tokenizer leads to a tokenizer, of whatever kind. */
 static enum status check_tokenizer(const struct run_spec *spec, struct error *err)
 {
     const char *folder = spec->model.tokenizer_folder;
@@ -124,12 +122,11 @@ static enum status describe_shards(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-/* A classifier's few logits are read by the host, too. */
 static enum dtype logits_dtype(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     if (t->desc.num_labels)
-        return DTYPE_F32;
+        return DTYPE_F32; /* the host reads these few as well */
     return spec->train.logits_dtype == DTYPE_COUNT ? spec->dtype : (enum dtype)spec->train.logits_dtype;
 }
 

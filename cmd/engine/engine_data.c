@@ -31,7 +31,6 @@ static enum status open_source(const struct run_spec *spec, int index, int64_t v
     return STATUS_OK;
 }
 
-/* Compares a source with those before it. */
 static enum status check_source(const struct run_spec *spec, const struct train_sources *sources, int index,
                                 struct error *err)
 {
@@ -56,7 +55,6 @@ static enum status check_source(const struct run_spec *spec, const struct train_
     return STATUS_OK;
 }
 
-/* Continues the hash of a mixture with that of a source and its weight or epochs. */
 static uint64_t mix_hash(uint64_t hash, uint64_t source, double amount)
 {
     hash = XXH64(&source, sizeof source, hash);
@@ -148,7 +146,6 @@ static enum status count_epochs(const struct run_spec *spec, const struct mixtur
     return STATUS_OK;
 }
 
-/* config: how samples are packed. */
 static enum status mix_sources(const struct train_sources *sources, const struct run_spec *spec,
                                const struct token_stream_config *config, struct mixture *mixture, struct error *err)
 {
@@ -328,7 +325,6 @@ static enum status check_labels(const struct engine *t, const struct label_set *
     return STATUS_OK;
 }
 
-/* Gives the model the labels' names, if they have some. */
 static enum status take_labels(struct engine *t, const struct label_set *labels, struct error *err)
 {
     TRY(check_labels(t, labels, err));

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prompt number i as tokens. */
 static enum status read_prompt(const struct run_spec *spec, const struct model_desc *desc, int i,
                                struct engine_samples *s, struct error *err)
 {
@@ -36,7 +35,6 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
     return STATUS_OK;
 }
 
-/* Opens the model's tokenizer, if there is a text. */
 static enum status open_tokenizer(const struct run_spec *spec, struct engine_samples *s, struct error *err)
 {
     bool text = false;

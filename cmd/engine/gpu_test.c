@@ -120,7 +120,6 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 
 enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 
-/* false: there is no folder for records. */
 static bool record_path(const struct device *device, char *path, size_t size)
 {
     char folder[RECORD_PATH], name[sizeof device->name];
@@ -152,7 +151,6 @@ static void read_notes(const char *notes, size_t size, struct build_id *id)
     }
 }
 
-/* The first object is the program itself. */
 static int read_program(struct dl_phdr_info *info, size_t size, void *id)
 {
     (void)size;
@@ -194,7 +192,6 @@ static int print_record(char *line, size_t size, uint64_t hash, unsigned avoid)
     return n + snprintf(line + n, size - (size_t)n, " %016" PRIx64 "\n", (uint64_t)XXH64(line, (size_t)n, 0));
 }
 
-/* Whether this was tested; *avoid: with this outcome. */
 static bool find_record(const struct device *device, unsigned *avoid)
 {
     char path[RECORD_PATH], line[RECORD_LINE], right[RECORD_LINE];
@@ -219,7 +216,6 @@ static bool find_record(const struct device *device, unsigned *avoid)
     return found;
 }
 
-/* Whether the last line has been cut off. */
 static bool is_torn(int fd)
 {
     char last;
@@ -249,7 +245,6 @@ static void add_record(const struct device *device, unsigned avoid)
 
 enum { WISH_NEVER, WISH_ALWAYS, WISH_COUNT };
 
-/* What this rank's GPU must avoid: by an earlier test, or by one now. */
 static enum status find_own(const struct engine *t, unsigned *avoid, struct error *err)
 {
     static const char *const words[WISH_COUNT] = {[WISH_NEVER] = "never", [WISH_ALWAYS] = "always"};
@@ -265,7 +260,6 @@ static enum status find_own(const struct engine *t, unsigned *avoid, struct erro
     return STATUS_OK;
 }
 
-/* All ranks avoid what one of them must. */
 static enum status join(const struct engine *t, unsigned own, unsigned *all, struct error *err)
 {
     uint32_t mask = own, *masks = memory_zeroed((size_t)t->world, sizeof *masks);

@@ -27,7 +27,6 @@ static const struct {
     {"bf16_products", true}, {"gemm_fp32", true},   {"gemm_bf16", true},
 };
 
-/* The name that a driver or a CPU gives itself, as ASCII. */
 static void set_text(json_t *machine, const char *name, const char *text)
 {
     char clean[256];
@@ -146,7 +145,6 @@ const char *machine_record_differences(const struct checkpoint *checkpoint, cons
     return text;
 }
 
-/* Rank 0: warns of the first rank that differs. */
 static void log_difference(const struct bootstrap *boot, const json_t *own, char (*all)[MACHINE_TEXT], bool replicas)
 {
     char text[1024];

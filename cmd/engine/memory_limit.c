@@ -159,14 +159,10 @@ static enum status refuse_plan(const struct engine *t, struct error *err)
 
 enum status memory_limit_check(const struct engine *t, struct error *err)
 {
-    const bool exceeds = memory_plan_device_bytes(&t->plan) > (size_t)memory_plan_cap(t);
-    return t->spec->train.memory_limit && exceeds ? refuse_plan(t, err) : STATUS_OK;
-}
-
-enum status memory_size_check(const struct engine *t, struct error *err)
-{
-    const size_t arenas = memory_plan_device_bytes(&t->plan) - t->plan.reserve.total;
-    return t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes ? refuse_plan(t, err) : STATUS_OK;
+    const size_t bytes = memory_plan_device_bytes(&t->plan), arenas = bytes - t->plan.reserve.total;
+    const bool exceeds = t->spec->train.memory_limit && bytes > (size_t)memory_plan_cap(t);
+    const bool too_large = t->comm && t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes;
+    return exceeds || too_large ? refuse_plan(t, err) : STATUS_OK;
 }
 
 enum status memory_node_check(const struct engine *t, struct error *err)
@@ -257,7 +253,6 @@ static enum status refuse_arenas(const struct engine *t, size_t need, int ranks,
     return advise(t, available, ranks, err);
 }
 
-/* later: bytes of kernels that are loaded later. */
 static void warn_of_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
 {
     char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";

@@ -4,12 +4,9 @@
 
 #include "cmd/engine/engine.h"
 
-/* STATUS_DEVICE if a rank takes more than train.memory_limit; the hint names settings that fit, or the least that any
- * takes. Not collective; the same on all ranks. */
+/* STATUS_DEVICE if a rank takes more than train.memory_limit, or, in a run, if its arenas take more than its GPU has;
+ * the hint names settings that fit, or the least that any takes. Not collective; the same on all ranks. */
 enum status memory_limit_check(const struct engine *engine, struct error *err);
-
-/* The same if what a rank takes without the reserve is more than its GPU has. Not collective. */
-enum status memory_size_check(const struct engine *engine, struct error *err);
 
 /* STATUS_DEVICE if the planned host memory of this rank, or of all ranks of a supervisor, exceeds what the machine has
  * or its control group may use. Not collective, and machines may differ: the caller agrees. */

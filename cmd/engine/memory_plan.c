@@ -14,7 +14,6 @@
 
 /* ---- plan, allocation, the end ------------------------------------------- */
 
-/* Run dry for the plan, then for real. */
 static void lay_out(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
@@ -44,7 +43,6 @@ static void fill_plan(struct engine *t)
     cuda_reserve_fill(&t->plan.reserve, t->device, t->world, &limits, t->plan.workspace);
 }
 
-/* The ranks of this rank's node. */
 static size_t ranks_of_node(const struct engine *t)
 {
     return (size_t)(t->node_ranks ? t->node_ranks : t->world);

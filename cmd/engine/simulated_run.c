@@ -138,18 +138,6 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
     return engine_build(t, spec, 0, machine->world, NULL, 1, err);
 }
 
-/* Gives the run addresses, before its first step. */
-static enum status start_walk(struct simulated_run *w, struct error *err)
-{
-    if (w->started)
-        return STATUS_OK;
-    TRY(memory_plan_allocate(&w->engine, err));
-    zero_set_position(w->engine.zero, 0, &(struct loss_scaler){.scale = 1}, w->engine.compute);
-    transformer_replay(w->engine.transformer, w->engine.graphs == GRAPHS_BY_BLOCK);
-    w->started = true;
-    return STATUS_OK;
-}
-
 /* ---- walking through a step ---------------------------------------------- */
 
 static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)
@@ -224,7 +212,12 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     settings.assumptions |= assumptions;
     if (gpu_assumes(&settings, ASSUME_NO_COMMUNICATION))
         used.inside = INFINITY;
-    TRY(start_walk(w, err));
+    if (!w->started) { /* gives the run addresses */
+        TRY(memory_plan_allocate(&w->engine, err));
+        zero_set_position(w->engine.zero, 0, &(struct loss_scaler){.scale = 1}, w->engine.compute);
+        transformer_replay(w->engine.transformer, w->engine.graphs == GRAPHS_BY_BLOCK);
+        w->started = true;
+    }
     simulated_device_set(w->engine.device, &settings);
     transport_simulated_set_link(w->comm, &used);
     return walk_long_step(w, times, err);

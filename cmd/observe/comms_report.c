@@ -119,7 +119,6 @@ static void log_table(const struct comms *c, bool each_block)
     }
 }
 
-/* The rank that has cost the others most. */
 static int find_straggler(const struct comms *c)
 {
     int worst = 0;

@@ -84,7 +84,6 @@ static void stamp(struct flight_head *head)
     head->wall = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
 }
 
-/* Writes recorder.copy and recorder.image to this rank's file. */
 static void write_own(void)
 {
     char path[PATH_BYTES + 64];
@@ -149,7 +148,6 @@ static void write_neighbours(void)
     }
 }
 
-/* Deletes this rank's file, and the folders if they are empty then. */
 static void delete_own(void)
 {
     char path[PATH_BYTES + 64];
@@ -334,7 +332,6 @@ static void describe_rank(const struct run *run)
     snprintf(recorder.folder, sizeof recorder.folder, "%s/flight", run->folder.path);
 }
 
-/* Rank 0 names the start. */
 static enum status name_start(const struct run *run, struct error *err)
 {
     struct timespec now;
@@ -370,7 +367,6 @@ enum status flight_recorder_start(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* Waits until *done, under the mutex. */
 static void await(const bool *done, double seconds)
 {
     const double end = seconds_now() + seconds;

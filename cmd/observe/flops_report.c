@@ -73,7 +73,6 @@ static void print_ops(FILE *out, const struct engine *t, const struct op_profile
                 1e3 * tera_per_second(rows[i].bytes, rows[i].seconds), share_of_peak(t, &rows[i], peak));
 }
 
-/* Logs each line of `text`, which it cuts up. */
 static void log_text(struct run *run, char *text)
 {
     console_break(&run->console);
@@ -208,7 +207,6 @@ static void print_modules(const struct step_profile *p)
         print_module(p, &modules[i]);
 }
 
-/* What modules are ranked by. */
 static double rank_of(const struct module *m, int key)
 {
     const struct work *forward = &m->work[PHASE_FORWARD];
@@ -247,7 +245,6 @@ static void print_top(const struct step_profile *p)
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* The totals, with DeepSpeed's names. */
 static void print_totals(const struct step_profile *p)
 {
     const struct work *work = p->modules->work, *forward = &work[PHASE_FORWARD], *backward = &work[PHASE_BACKWARD];
@@ -273,7 +270,6 @@ static void print_totals(const struct step_profile *p)
     fprintf(p->out, "samples/second:         %.3f\n", p->seconds > 0 ? p->samples / p->seconds : 0);
 }
 
-/* Writes the tables to output_file, or logs them. */
 static void deliver(struct run *run, char *text, size_t bytes)
 {
     const char *path = run->spec->flops_profiler.output_file;

@@ -90,7 +90,6 @@ enum status integrity_begin(struct run *run, struct error *err)
     return zero_check_is_noted(run->engine.zero) ? STATUS_OK : zero_check_note(run->engine.zero, err);
 }
 
-/* What has happened, for the message. */
 static const char *explain(enum zero_finding finding)
 {
     switch (finding) {

@@ -34,7 +34,6 @@ static void print_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* Columns of stdout's terminal; INT_MAX if they are unknown. */
 static int terminal_columns(void)
 {
     struct winsize size;

@@ -82,7 +82,6 @@ static bool for_squeue(const char *variable)
     return true;
 }
 
-/* Caller frees the array. */
 static char **squeue_environment(void)
 {
     static char format[] = "SLURM_TIME_FORMAT=%s"; /* since 1970: local time is not unique when clocks are set back */
@@ -205,7 +204,6 @@ static struct squeue *squeue_new(const char *job)
     return squeue;
 }
 
-/* Waits for a period. False if squeue_free() was called meanwhile. */
 static bool await_period(struct squeue *squeue)
 {
     const struct timespec until = time_after(squeue->period);
@@ -289,7 +287,6 @@ static const double no_limit = 5 * 365 * 86400.0; /* seconds to the end of a job
 static const double same_end = 5; /* seconds; Slurm's answers differ by less while the limit stays the same */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
-/* "2026-11-21 17:30:00" */
 static void print_time(double end, char text[32])
 {
     time_t second = (time_t)end;
@@ -298,7 +295,6 @@ static void print_time(double end, char text[32])
     strftime(text, 32, "%Y-%m-%d %H:%M:%S", &parts);
 }
 
-/* *end: seconds since 1970. */
 static bool first_end(struct squeue *squeue, const char **source, double *end)
 {
     const char *given = getenv("SLURM_JOB_END_TIME");

@@ -35,7 +35,6 @@ void restart_read(struct restart *last)
         snprintf(last->run, sizeof last->run, "%s", run);
 }
 
-/* The step of the run's newest checkpoint; -1: it has none. */
 static int64_t newest_step(const struct run_home *home)
 {
     struct checkpoint *checkpoint;

@@ -24,7 +24,6 @@ struct real_paths {
     char target[PATH_MAX], entry[PATH_MAX];
 };
 
-/* False if `path` does not exist. */
 static bool find_real_paths(const char *path, struct real_paths *paths)
 {
     char parent[FS_PATH_MAX];
@@ -44,7 +43,6 @@ static bool belongs_to(const struct real_paths *resume, const char *folder)
            realpath(checkpoints, real) && (lies_in(resume->target, real) || lies_in(resume->entry, real));
 }
 
-/* Whether `folder` is the folder of a run of that name. */
 static bool is_run_of(const char *folder, const char *name)
 {
     char checkpoints[FS_PATH_MAX], yaml[FS_PATH_MAX];

@@ -1,48 +1,42 @@
-/* run_lock.c: one job at a time may write in a run folder.
+/* run_lock.c: two files in the folder decide who may write there.
  *
- * Two files in the folder decide. Rank 0 holds an fcntl lock on `lock` while the run lives (of the open file
- * description where the kernel supports it; the older kind serves too, as this process never closes another descriptor
- * of the file). The kernel drops it with the process. Some mounts have no locks (ENOLCK, EOPNOTSUPP, ENOSYS), some have
- * locks that other nodes do not see (local_lock, localflock), and the lock of a node that was cut off may stay. So the
- * lock only keeps two takers apart, and `owner` names the owner of the folder:
+ * Rank 0 holds an fcntl lock on `lock` while the run lives (of the open file description where the kernel supports it;
+ * the older kind serves too, as this process never closes another descriptor of the file). The kernel drops it with the
+ * process. Some mounts have no locks (ENOLCK, EOPNOTSUPP, ENOSYS), some have locks that other nodes do not see
+ * (local_lock, localflock), and the lock of a node that was cut off may stay. So the lock only keeps two takers apart,
+ * and `owner` names the owner:
  *
  *     {"nonce": …, "host": …, "boot": …, "pid_space": …, "pid": …, "began": …, "cluster": …, "job": …, "step": …,
  *      "restarts": …, "locked": …, "period": 10.0, "refreshed": "2026-11-22T11:30:12Z 00000012"}
  *
- * It is written as owner.tmp-NONCE, fsynced and renamed. Once a period a thread writes it again, in place, through the
- * descriptor of that file, and only the last member changes. A job that takes over renames its own file over this one,
- * so the refreshes of the former owner go into a file without a name.
+ * It is written as owner.tmp-NONCE, fsynced and renamed. Once a period a thread writes it again in place, with another
+ * last member. Another owner's file is renamed over it, so former owners refresh a file without a name.
  *
- * A taker looks at both repeatedly:
- *
- *   owner file                            what the taker does
+ *   owner file                            what a taker does, which looks at both repeatedly
  *   ------------------------------------  ---------------------------------------------------------------------------
  *   none                                  takes the folder once it has the lock; refused if that stays held
- *   same Slurm job, fewer restarts        takes it at once: Slurm requeues a job when its former start is over. If that
- *                                         one lives on, cut off, it finds a foreign nonce
+ *   same Slurm job, fewer restarts        takes it at once: Slurm requeues a job when its former start is over. One
+ *                                         that was cut off finds a foreign nonce
  *   same machine (boot id; else host      the process lives (pid and when it began): refused after `patience`; it is
  *   name) and same PID namespace          gone: takes it as soon as it has the lock
  *   anything else                         takes it if the file stays the same, byte for byte, for three of the owner's
- *                                         periods, by the taker's own clock, counting only time in which it could look;
- *                                         refused at the first change
+ *                                         periods, counting only time in which the taker could look; refused at the
+ *                                         first change
  *
- * To take the folder, a taker looks once more whether the old owner file is still the same, renames its own over it,
- * and reads it back. A lock that a dead owner's node holds is abandoned: the taker deletes `lock` and locks a new one.
- * After that, and where there are no locks, it pauses before it reads back, and of several takers that renamed their
- * files in that time the last one wins.
+ * To take the folder, a taker looks whether the old owner file is still the same, renames its own over it, and reads it
+ * back. A lock that a dead owner's node holds is abandoned: the taker deletes `lock` and locks a new one. After that,
+ * and where there are no locks, it pauses before it reads back: the last taker that renamed its file wins.
  *
- * Nothing here can stop a process that is cut off, or was stopped for a minute, and comes back. Hence the owner reads
- * the file again before each checkpoint is published, before `latest` moves, before anything is deleted, before
- * metrics.jsonl is opened and before lines that waited for a disk are written to it; a foreign nonce, or no file, ends
- * the run with 2. (Any other line asks only whether the refreshing thread has found a foreign nonce.) Where the folder
- * itself is not the one that was locked, or has no `lock`, it was moved or deleted, and the run ends with 4. What
- * remains is the moment between that look and the rename that follows.
+ * Nothing here can stop a process that was cut off or stopped and comes back. Hence the owner reads the file again
+ * before a checkpoint is published, `latest` moves, anything is deleted, metrics.jsonl is opened, or lines that waited
+ * for a disk are written to it; a foreign nonce, or no file, ends the run with 2. (Other lines ask only what the thread
+ * has found.) A folder that is not the one that was locked, or has no `lock`, was moved or deleted: the run ends
+ * with 4. What remains is the moment between that look and the rename that follows.
  *
  * A kill before the rename leaves the former owner, or none, and owner.tmp-NONCE, which the next owner deletes; after
- * it, an owner that is dead; after run_lock_release() there is none, and nothing to wait for.
+ * it, an owner that is dead; after run_lock_release() there is none.
  *
- * Threads: the refreshing thread uses the descriptors and `lost`, which is atomic; everything else is used by the
- * caller's thread only. */
+ * The thread uses the descriptors and `lost`; everything else is the caller's. */
 #include "cmd/run/run_lock.h"
 
 #include "cmd/run/stop_signal.h"
@@ -56,7 +50,6 @@
 #include "core/thread.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -70,12 +63,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Long enough for a slow file server, short enough for a job that starts on another node. */
-static const double USUAL_PERIOD = 10; /* seconds */
-/* Ranks of a run that was killed may take a moment longer to end than their supervisor. */
-static const double USUAL_PATIENCE = 5; /* seconds */
-/* Between writing and reading back where no lock keeps other takers away. */
-static const double SETTLE = 1; /* seconds */
+/* Seconds. The period is long enough for a slow file server; ranks of a run that was killed may end a moment later than
+ * their supervisor; the last is between writing and reading back where no lock keeps other takers away. */
+static const double USUAL_PERIOD = 10, USUAL_PATIENCE = 5, SETTLE = 1;
 enum { SILENT_PERIODS = 3, OWNER_MAX_BYTES = 1 << 14, ESTALE_TRIES = 10 };
 
 #define LOCK_NAME "lock"
@@ -98,13 +88,11 @@ struct run_lock {
 
 /* ---- the owner file ------------------------------------------------------ */
 
-/* The content of the owner file. text is "" if there is no file, owner.nonce is "" if it cannot be parsed. */
 struct reading {
-    char text[OWNER_MAX_BYTES];
-    struct run_owner owner;
+    char text[OWNER_MAX_BYTES]; /* "": there is no file */
+    struct run_owner owner;     /* nonce "": it cannot be parsed */
 };
 
-/* Leaves an owner without a nonce if the text cannot be parsed. */
 static void owner_parse(const char *text, struct run_owner *owner)
 {
     const char *nonce, *host, *boot, *pid_space, *cluster, *job, *step;
@@ -130,7 +118,6 @@ static void owner_parse(const char *text, struct run_owner *owner)
     json_decref(root);
 }
 
-/* One attempt. */
 static enum status owner_read_text(const struct run_lock *lock, char text[OWNER_MAX_BYTES], struct error *err)
 {
     int fd;
@@ -166,7 +153,7 @@ static bool same_owner(const struct reading *a, const struct reading *b)
     return !strcmp(a->owner.nonce, b->owner.nonce) && !a->text[0] == !b->text[0];
 }
 
-/* The text of an owner file; the caller frees it. Its length does not depend on the number of refreshes. */
+/* Owned by the caller. Its length does not depend on the number of refreshes. */
 static char *owner_text(const struct run_owner *self, int64_t refreshes)
 {
     char clock[32], refreshed[64];
@@ -191,7 +178,7 @@ static char *owner_text(const struct run_owner *self, int64_t refreshes)
 
 enum grip { GRIP_OURS, GRIP_HELD, GRIP_NONE /* no locks on this file system */ };
 
-/* One attempt. EBADF and the like are errors: a lock that was not taken protects nothing. */
+/* EBADF and the like are errors: a lock that was not taken protects nothing. */
 static enum status lock_descriptor(int fd, const char *path, enum grip *grip, struct error *err)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -208,7 +195,7 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     return STATUS_OK;
 }
 
-/* Tries for the lock of the file that is named `lock` now: it may have been replaced since the last try. */
+/* `lock` may have been replaced since the last try. */
 static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error *err)
 {
     struct stat named, ours;
@@ -230,8 +217,7 @@ static bool same_machine(const struct run_owner *a, const struct run_owner *b)
     return same_kernel && !strcmp(a->pid_space, b->pid_space) && a->pid > 0;
 }
 
-/* grip: if this process has the lock and the owner recorded that it had it, the owner is gone. That is the only
- * evidence where /proc shows nothing. */
+/* Where /proc shows nothing: an owner that had the lock is gone if this process has it. */
 static bool is_alive(const struct run_owner *owner, enum grip grip)
 {
     int64_t began;
@@ -275,14 +261,13 @@ static void describe_owner(const struct run_owner *owner, char out[512])
 
 /* ---- taking -------------------------------------------------------------- */
 
-/* A taker's view of the folder. */
 struct taking {
     struct reading now, first; /* at the last look, and at the first one at the same owner */
     enum grip grip;
     enum owner_state state;
     double looked;  /* the last look; 0: none yet */
     double waited;  /* seconds since `first` in which this process could look */
-    bool logged;    /* the user knows that this owner is watched */
+    bool logged;    /* that this owner is watched */
     bool abandoned; /* the lock of a former owner */
 };
 
@@ -304,8 +289,7 @@ static enum status look(struct run_lock *lock, struct taking *t, double poll, st
     return STATUS_OK;
 }
 
-/* Seconds for which a distant owner is watched before it counts as dead. A taker without the lock leaves a head start
- * to the taker that has it. */
+/* Seconds until a distant owner counts as dead. A taker that has the lock gets a head start. */
 static double silence_needed(const struct run_lock *lock, const struct taking *t)
 {
     const double period = t->now.owner.period > 0 ? t->now.owner.period : lock->config.period;
@@ -341,7 +325,6 @@ static enum status refuse_folder(const struct run_lock *lock, const struct takin
     return error_hint(err, "%s", words->hint);
 }
 
-/* Logged once for each owner that can only be watched. */
 static void log_watching(const struct run_lock *lock, struct taking *t)
 {
     char who[512];
@@ -368,7 +351,7 @@ static enum status owner_write(struct run_lock *lock, const char *path, struct e
     return status;
 }
 
-/* Replaces the owner of the last look by this run. *won: it has; otherwise another taker was faster. */
+/* Replaces the owner of the last look. *won: false if another taker was faster. */
 static enum status become_owner(struct run_lock *lock, const struct taking *t, bool *won, struct error *err)
 {
     struct reading now;
@@ -399,7 +382,6 @@ end:
     return status;
 }
 
-/* The owner is to be succeeded. */
 static enum status take_over(struct run_lock *lock, struct taking *t, bool *won, struct error *err)
 {
     *won = false;
@@ -442,7 +424,7 @@ static enum status take(struct run_lock *lock, struct error *err)
     return STATUS_OK;
 }
 
-/* Deletes the files of takers that were killed. The folder is this run's: no other process may write there. */
+/* Deletes the files of takers that were killed. */
 static void sweep(const struct run_lock *lock)
 {
     DIR *entries = io_opendir(lock->folder);
@@ -484,8 +466,6 @@ static void *refresh_until_the_end(void *argument)
     return NULL;
 }
 
-/* ---- this process -------------------------------------------------------- */
-
 static void pause_real(double seconds)
 {
     for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
@@ -495,13 +475,7 @@ static void pause_real(double seconds)
     }
 }
 
-static bool asked_to_stop(void)
-{
-    return stop_signal_pending() != 0;
-}
-
-/* Copies a text up to its first line end (NULL: ""). Names are printed, and written as JSON: bytes that are not
- * printable ASCII become '?'. */
+/* Copies a text up to its first line end (NULL: ""), with '?' for what is not printable ASCII. */
 static void copy_plain(char *out, size_t size, const char *text)
 {
     snprintf(out, size, "%.*s", text ? (int)strcspn(text, "\n") : 0, text ? text : "");
@@ -510,7 +484,6 @@ static void copy_plain(char *out, size_t size, const char *text)
             *out = '?';
 }
 
-/* Names this process. */
 static void describe_self(struct run_owner *self)
 {
     char text[256] = "";
@@ -539,12 +512,10 @@ void run_lock_config_init(struct run_lock_config *config)
         .patience = USUAL_PATIENCE,
         .now = seconds_now,
         .pause = pause_real,
-        .asked_to_stop = asked_to_stop,
+        .asked_to_stop = stop_signal_pending,
     };
     describe_self(&config->self);
 }
-
-/* ---- the interface ------------------------------------------------------- */
 
 static enum status make_nonce(char nonce[RUN_LOCK_NONCE], struct error *err)
 {
@@ -586,8 +557,7 @@ fail:
     return status;
 }
 
-/* Whether the folder of this name is not the one that was locked, or its files are being deleted: no run deletes its
- * `lock`. */
+/* No run deletes its `lock`. */
 static bool folder_is_gone(const struct run_lock *lock)
 {
     struct stat now;
@@ -634,26 +604,19 @@ enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)
     return lock->lost ? run_lock_check(lock, err) : STATUS_OK;
 }
 
-static void stop_refreshing(struct run_lock *lock)
-{
-    if (!lock->thread_runs)
-        return;
-    pthread_mutex_lock(&lock->mutex);
-    lock->end = true;
-    pthread_cond_signal(&lock->ended);
-    pthread_mutex_unlock(&lock->mutex);
-    pthread_join(lock->thread, NULL);
-    lock->thread_runs = false;
-}
-
-/* folder: deletes the lock's files and the folder as well. The owner goes first: until `lock` is gone, a taker finds it
+/* folder: deletes `lock` and the folder as well. The owner file goes first: until `lock` is gone, a taker finds it
  * locked. A file server keeps deleted files that are open under other names, hence the folder goes last. */
 static void end_lock(struct run_lock *lock, bool folder)
 {
     struct error err;
     if (!lock)
         return;
-    stop_refreshing(lock);
+    pthread_mutex_lock(&lock->mutex);
+    lock->end = true;
+    pthread_cond_signal(&lock->ended);
+    pthread_mutex_unlock(&lock->mutex);
+    if (lock->thread_runs)
+        pthread_join(lock->thread, NULL);
     if (lock->owner_fd >= 0) {
         const bool ours = run_lock_check(lock, &err) == STATUS_OK;
         if (ours && io_unlink(lock->owner_path) != 0)
@@ -686,7 +649,7 @@ const char *run_lock_nonce(const struct run_lock *lock)
     return lock->config.self.nonce;
 }
 
-/* Reads the owner file of a folder that is not locked here. lock: storage for its path. */
+/* lock: storage for the path. */
 static bool owner_of(const char *folder, struct run_lock *lock, struct run_owner *owner)
 {
     struct reading reading;

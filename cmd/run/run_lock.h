@@ -1,6 +1,5 @@
-/* run_lock.h: one job at a time writes in a folder, on any file system and from any node. run_lock.c describes the
- * protocol. Rank 0 of a run holds the lock of the run folder, and an export that of the folder that it works in;
- * commands that only read take none. */
+/* run_lock.h: one job at a time writes in a folder, on any file system and from any node: rank 0 of a run in the run
+ * folder, an export in the folder that it works in. run_lock.c describes the protocol. */
 #pragma once
 
 #include "core/status.h"
@@ -11,24 +10,23 @@
 
 enum { RUN_LOCK_NONCE = 33 }; /* bytes of a nonce with its end */
 
-/* The owner of a run folder, as its file `owner` records it. Texts that are unknown are empty, numbers 0. */
+/* The owner, as the file `owner` records it. Texts that are unknown are empty, numbers 0. */
 struct run_owner {
     char nonce[RUN_LOCK_NONCE]; /* hexadecimal digits; new for each start of a run */
     char host[256];
     char boot[64];      /* the kernel's boot id: the same machine, not rebooted since */
-    char pid_space[64]; /* the PID namespace; in another one, such as another container's, pids differ */
-    int64_t pid, began; /* the process, and its start (clock ticks since the boot), as pids are reused */
-    char cluster[64];   /* Slurm's cluster, job number, step number and count of restarts */
+    char pid_space[64]; /* the PID namespace: in another container pids differ */
+    int64_t pid, began; /* the process, and its start in clock ticks since the boot */
+    char cluster[64];   /* Slurm's, with job, step and restarts */
     char job[32], step[32];
     int64_t restarts;
     bool locked;   /* it held the fcntl lock, so the file system has such locks */
     double period; /* seconds between two refreshes */
 };
 
-/* What messages call the folder and its owner. */
 struct run_lock_words {
     const char *folder, *other; /* "run folder", "another run" */
-    const char *hint;           /* what the user of a folder that is in use can do */
+    const char *hint;           /* where it is in use */
 };
 
 struct run_lock_config {
@@ -38,16 +36,15 @@ struct run_lock_config {
     double patience;               /* seconds to wait for an owner that is alive or ending */
     double (*now)(void);           /* seconds of a monotonic clock */
     void (*pause)(double seconds); /* sleeps, with heartbeats */
-    bool (*asked_to_stop)(void);   /* ends the wait */
+    int (*asked_to_stop)(void);    /* not 0: ends the wait */
 };
 
-/* The configuration of a run: this process, the periods of run_lock.c, the real clock, the stop signals. */
+/* That of a run in this process. */
 void run_lock_config_init(struct run_lock_config *config);
 
 struct run_lock;
 
-/* Takes the lock of `folder`, which exists. Where waiting may help it waits, after a line that names the owner and the
- * time.
+/* Takes the lock of `folder`, which exists; waits where that may help.
  * STATUS_USAGE: another run uses the folder (named), or it cannot be locked; STATUS_CHECKPOINT: the disk is full or
  * fails; STATUS_REQUEUE: asked to stop while it waited. */
 enum status run_lock_take(struct run_lock **lock, const char *folder, const struct run_lock_config *config,
@@ -60,21 +57,20 @@ enum status run_lock_take(struct run_lock **lock, const char *folder, const stru
  * STATUS_CHECKPOINT: it cannot be read, or the folder is gone: moved, deleted or replaced (RUN_LOCK_GONE). */
 enum status run_lock_check(struct run_lock *lock, struct error *err);
 
-/* The same without reading the disk, by the last reading of the refreshing thread, which reads once a period. */
+/* The same by the last reading of the refreshing thread, once a period. */
 enum status run_lock_check_quickly(struct run_lock *lock, struct error *err);
 
-/* The nonce of a lock, and whether the owner file in `folder` has it, as another node sees it. */
+/* Whether the owner file in `folder` has a lock's nonce, as another node sees it. */
 const char *run_lock_nonce(const struct run_lock *lock);
 bool run_lock_is_owner(const char *folder, const char *nonce);
 
-/* Whether a run lives in `folder`, for a reader that takes no lock: on this machine its process lives; on another one
- * it refreshed the owner file not long ago, by the clocks of both. A run that was killed there seems to live for half a
- * minute. */
+/* Whether a run lives in `folder`, for a reader: on this machine its process lives; on another one it refreshed the
+ * owner file not long ago, by the clocks of both. A run that was killed there seems to live for half a minute. */
 bool run_lock_in_use(const char *folder);
 
 /* Deletes the owner file if it is this run's, and unlocks. NULL is allowed. */
 void run_lock_release(struct run_lock *lock);
 
-/* The same for a folder that was made for the lock: deletes the lock's files as well, and the folder, unless another
- * process has come or something else is in it. */
+/* The same for a folder that was made for the lock: deletes it too, unless another process has come or something else
+ * is in it. */
 void run_lock_release_folder(struct run_lock *lock);

@@ -115,7 +115,6 @@ void stepper_keep_up(struct stepper *s)
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
-/* The gradients accumulated so far are dropped. */
 static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
@@ -180,7 +179,6 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, st
     return finish(s, err);
 }
 
-/* zero_check.h */
 static enum status run_twice(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
                              struct error *err)
 {
@@ -281,7 +279,6 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* Of optimizer step k. */
 static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
 {
     const bool correct = spec->optimizer.bias_correction;

@@ -19,7 +19,6 @@
 enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3, FIRST_GROWTH = 1024 };
 enum { SPANS_AHEAD = 2048 /* that are not over yet */ };
 
-/* A piece of work, as ranks send it. */
 struct trace_record {
     int64_t start, end; /* ns since the trace began */
     int64_t bytes, step;
@@ -28,7 +27,6 @@ struct trace_record {
     char name[36]; /* the struct has no padding */
 };
 
-/* Before a rank's records. */
 struct trace_head {
     int64_t count, dropped;
     char host[64];
@@ -297,7 +295,6 @@ static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64
     return status;
 }
 
-/* Closes the file. One that is not whole is deleted. */
 static void close_file(const struct trace_file *t, FILE *out, int64_t dropped)
 {
     fprintf(out, "\n]}\n");

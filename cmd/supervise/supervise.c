@@ -271,7 +271,6 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
     control_mark_dead(job->control, rank, err);
 }
 
-/* Host memory of all ranks' plans, as far as they are known. */
 static uint64_t planned_bytes(const struct job *job)
 {
     uint64_t bytes = 0;
@@ -372,7 +371,6 @@ static double check_time(struct job *job)
 
 /* ---- the loop ------------------------------------------------------------ */
 
-/* The first SIGINT prints the effect of a second one. */
 static void take_interrupt(struct job *job)
 {
     double now = seconds_now();
@@ -385,24 +383,18 @@ static void take_interrupt(struct job *job)
     job->interrupted_at = now;
 }
 
-/* A request that comes when the job has failed is not its cause. */
-static void note_request(struct job *job, int signal_number)
-{
-    if (signal_number == SIGQUIT) /* only asks for the flight records */
-        return;
-    if (isfinite(job->failed_at))
-        stop_signal_note(signal_number);
-    else
-        job->asked = true;
-}
-
 static void forward(struct job *job, int signal_number)
 {
-    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        if (signal_number == forwarded[i].from) {
-            note_request(job, forwarded[i].to);
-            signal_ranks(job, forwarded[i].to, false);
-        }
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++) {
+        const int to = forwarded[i].to;
+        if (signal_number != forwarded[i].from)
+            continue;
+        if (isfinite(job->failed_at) && to != SIGQUIT) /* it is not the failure's cause */
+            stop_signal_note(to);
+        else if (to != SIGQUIT) /* which only asks for the flight records */
+            job->asked = true;
+        signal_ranks(job, to, false);
+    }
 }
 
 static void take_signals(struct job *job)
@@ -532,24 +524,6 @@ static enum status job_open(struct job *job, const sigset_t *mask, struct error 
     return control_attach(job->fd, -1, job->ranks, job->host, job->timeout, &job->control, err);
 }
 
-static void job_close(struct job *job)
-{
-    control_detach(job->control);
-    if (job->fd >= 0)
-        close(job->fd);
-    if (job->signals >= 0)
-        close(job->signals);
-}
-
-/* The text of the failure that ended the job; "": it has not failed. */
-static void copy_cause(const struct job *job, char cause[SUPERVISE_CAUSE_BYTES])
-{
-    const struct control_block *block = job->control->block;
-    *cause = '\0';
-    if (atomic_load(&block->failed) == 2)
-        snprintf(cause, SUPERVISE_CAUSE_BYTES, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
-}
-
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
                       bool *asked, struct error *err)
 {
@@ -567,13 +541,19 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
         status = run_ranks(job, err);
     if (status == STATUS_OK) {
         *exit_code = job_exit_code(job, &unsaid);
-        copy_cause(job, cause);
+        const struct control_block *block = job->control->block;
+        if (atomic_load(&block->failed) == 2)
+            snprintf(cause, SUPERVISE_CAUSE_BYTES, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
         if (unsaid.code != STATUS_OK && err)
             *err = unsaid;
         status = unsaid.code;
     }
     *asked = job->asked;
-    job_close(job);
+    control_detach(job->control);
+    if (job->fd >= 0)
+        close(job->fd);
+    if (job->signals >= 0)
+        close(job->signals);
     signal(SIGPIPE, old_pipe);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     free(job);

@@ -13,16 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The device's *loss_sum, once all work enqueued before is done. */
-static double read_loss_sum(struct engine *t)
-{
-    double sum;
-    stream_copy(t->compute, &sum, t->loss_sum, sizeof sum);
-    stream_sync(t->compute);
-    return sum;
-}
-
-/* What an evaluation adds up, over the batches of a rank and then over all ranks: doubles in one piece of memory. */
+/* What an evaluation adds up, over the batches of a rank and then over all ranks. */
 struct evaluation {
     double *sums;   /* owned (num_sums): loss, targets, then the counts */
     int num_sums;   /* 2 of a language model, 2 + CLASS_COUNT_ROWS · classes of a classifier */
@@ -47,13 +38,6 @@ static void evaluation_init(struct evaluation *e, const struct engine *t)
     e->counts = e->sums + 2;
 }
 
-static void evaluation_release(struct evaluation *e)
-{
-    free(e->sums);
-    free(e->logits);
-}
-
-/* Counts the predictions for the samples of a batch, whose logits are on their way to the host. */
 static void count_predictions(struct evaluation *e, const struct batch *batch, struct stream *stream)
 {
     int64_t sample = 0;
@@ -63,8 +47,8 @@ static void count_predictions(struct evaluation *e, const struct batch *batch, s
             class_counts_add(e->counts, e->classes, e->logits + e->classes * sample++, batch->targets[i]);
 }
 
-/* Adds up the losses of a stream on the device, and its targets and predictions in e. A stop breaks it off and leaves
- * the rest of the evaluation to the resumed run (position.evaluation_due). */
+/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest of the evaluation to the resumed
+ * run (position.evaluation_due). */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
 {
@@ -103,7 +87,6 @@ static void note_scores(struct run *run, double targets, double loss, const stru
         position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
 }
 
-/* Notes the result, and writes it on the rank that has the metrics. */
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
     const struct train_position *position = &run->position;
@@ -138,7 +121,6 @@ static enum status sum_over_ranks(struct comm *comm, struct evaluation *e, struc
 
 /* ---- an evaluation in parts ---------------------------------------------- */
 
-/* The samples of the whole evaluation. */
 static int64_t samples_in_all(const struct engine *t)
 {
     const struct token_stream_config *config = &t->validation_config;
@@ -146,8 +128,7 @@ static int64_t samples_in_all(const struct engine *t)
     return config->max_samples > 0 && config->max_samples < samples ? config->max_samples : samples;
 }
 
-/* Starts from the sums of a part, if it belongs to this evaluation. With as many ranks as before each continues its own
- * sum of losses; otherwise rank 0 continues them all. */
+/* With as many ranks as before each continues its own sum of losses; otherwise rank 0 continues them all. */
 static void start_from(struct run *run, const struct eval_part *part, struct evaluation *e)
 {
     const struct engine *t = &run->engine;
@@ -186,8 +167,7 @@ static enum status continue_part(struct run *run, struct evaluation *e, struct e
     return status;
 }
 
-/* Keeps what is done of an evaluation that was broken off, for its checkpoint. Without it (a loss is not finite) all of
- * the evaluation is done again. */
+/* Keeps what is done of an evaluation, for its checkpoint. Without it (a loss is not finite) all is done again. */
 static enum status keep_part(struct run *run, struct evaluation *e, struct error *err)
 {
     const struct token_stream_config *config = &run->engine.validation_config;
@@ -213,7 +193,6 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
     return status;
 }
 
-/* Runs the stream and adds up the ranks' results. */
 static enum status evaluate(struct run *run, struct evaluation *e, struct error *err)
 {
     struct engine *t = &run->engine;
@@ -227,7 +206,8 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     enum status status = evaluate_stream(run, stream, e, err);
     token_stream_close(stream);
     TRY(status);
-    e->sums[0] = read_loss_sum(t);
+    stream_copy(t->compute, &e->sums[0], t->loss_sum, sizeof e->sums[0]);
+    stream_sync(t->compute);
     if (run->position.evaluation_due)
         return keep_part(run, e, err);
     TRY(sum_over_ranks(run->comm, e, err));
@@ -236,11 +216,11 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 
 enum status run_evaluate(struct run *run, struct error *err)
 {
-    struct engine *t = &run->engine;
     struct evaluation e;
     flight_phase(FLIGHT_EVALUATION);
-    evaluation_init(&e, t);
+    evaluation_init(&e, &run->engine);
     enum status status = evaluate(run, &e, err);
-    evaluation_release(&e);
+    free(e.sums);
+    free(e.logits);
     return status;
 }

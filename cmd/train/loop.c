@@ -40,7 +40,6 @@
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* Notes what a step took from each source of a mixture. */
 static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)
 {
     const struct mixture *mixture = run->engine.train_config.mixture;
@@ -56,7 +55,6 @@ static void note_sources(const struct run *run, const struct batch *last, struct
                                     .targets = last->source_targets[i]};
 }
 
-/* Notes the facts of a step that are known as soon as it is enqueued. */
 static void note_step(struct run *run, const struct step_enqueued *step, struct pending_step *pending)
 {
     struct engine *t = &run->engine;
@@ -69,12 +67,11 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
     m->seconds.data = step->data_seconds;
     double phases[PHASE_COUNT];
     phase_times_read(t->phase_times, phases);
-    m->seconds.forward = phases[PHASE_FORWARD];
-    m->seconds.backward = phases[PHASE_BACKWARD];
-    m->seconds.reduce = phases[PHASE_REDUCE];
-    m->seconds.optimizer = phases[PHASE_OPTIMIZER];
-    if (step->launched) /* these are the last parts of earlier steps: a graph's parts are not timed */
-        m->seconds.forward = m->seconds.backward = m->seconds.reduce = m->seconds.optimizer = NAN;
+    const double known = step->launched ? NAN : 0; /* a graph's parts are not timed: these are of earlier steps */
+    m->seconds.forward = known + phases[PHASE_FORWARD];
+    m->seconds.backward = known + phases[PHASE_BACKWARD];
+    m->seconds.reduce = known + phases[PHASE_REDUCE];
+    m->seconds.optimizer = known + phases[PHASE_OPTIMIZER];
     m->seconds.checkpoint = run->checkpoint_seconds;
     run->checkpoint_seconds = 0;
 }
@@ -92,8 +89,7 @@ static enum status look_within_step(void *context, bool *stop, struct error *err
     return background_save_advance(run, run->vote.background, err);
 }
 
-/* Enqueues the next optimizer step: the gradients of the global batch, then the update. collect_step() reads its
- * results later. *broken_off: the ranks have agreed to stop in the middle of the step, and it counts as not begun. */
+/* Enqueues the next optimizer step. *broken_off: the ranks have agreed to stop in it, and it counts as not begun. */
 static enum status train_step(struct run *run, bool *broken_off, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
@@ -139,7 +135,6 @@ static void report_skipped_step(const struct run *run, const struct zero_result 
     log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%s)", run->position.step, where, who, scale);
 }
 
-/* STATUS_DIVERGED if too many steps in a row were skipped. */
 static enum status check_divergence(const struct run *run, const struct zero_result *result, struct error *err)
 {
     const struct train_position *position = &run->position;
@@ -158,7 +153,6 @@ static enum status check_divergence(const struct run *run, const struct zero_res
     return STATUS_OK;
 }
 
-/* Moves the position past a step that is done. */
 static void advance_position(struct train_position *position, const struct pending_step *pending,
                              const struct zero_result *result)
 {
@@ -175,8 +169,7 @@ static void advance_position(struct train_position *position, const struct pendi
     position->skipped_in_row = result->skipped ? position->skipped_in_row + 1 : 0;
 }
 
-/* Completes a step's metrics with its results. Its time counts from its own start or from the collection of the step
- * before it, whichever is later. */
+/* A step's time counts from its own start or from the collection of the step before it, whichever is later. */
 static void complete_metrics(struct run *run, struct pending_step *pending, const struct zero_result *result)
 {
     const struct engine *t = &run->engine;
@@ -238,7 +231,7 @@ static enum status report_spike(struct run *run, const struct step_metrics *m, s
     return status;
 }
 
-/* Collects the oldest step that is under way: advances the position, writes the step's metrics. */
+/* The oldest step that is under way. */
 static enum status collect_step(struct run *run, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
@@ -265,7 +258,6 @@ static enum status collect_step(struct run *run, struct error *err)
     return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */
 }
 
-/* Collects steps until at most `ahead` are under way. */
 static enum status collect_steps(struct run *run, int64_t ahead, struct error *err)
 {
     while (run->enqueued - run->position.step > ahead)
@@ -275,7 +267,6 @@ static enum status collect_steps(struct run *run, int64_t ahead, struct error *e
 
 /* ---- between steps ------------------------------------------------------- */
 
-/* What is to be done after the step that was enqueued last. */
 struct due {
     bool evaluation, epoch_end, checkpoint, run_end;
 };
@@ -338,8 +329,8 @@ static enum status report_early_stop(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* An evaluation may end the run, and makes a checkpoint due if it is one of the best. While steps are skipped, it is
- * check_divergence() that ends the run. */
+/* An evaluation may end the run, but not while steps are skipped, and makes a checkpoint due if it is one of the best.
+ */
 static enum status judge_evaluation(struct run *run, struct due *due, struct error *err)
 {
     struct train_position *position = &run->position;
@@ -417,7 +408,6 @@ static enum status stop_within_step(struct run *run, struct error *err)
 
 /* ---- the loop ------------------------------------------------------------ */
 
-/* A step, and the measurements that are made of it alone. */
 static enum status train_measured_step(struct run *run, bool *broken_off, struct error *err)
 {
     const bool profiled = flops_report_is_due(run), begins = trace_file_begins(run->trace, run->enqueued + 1);
@@ -440,32 +430,16 @@ static enum status train_measured_step(struct run *run, bool *broken_off, struct
     return STATUS_OK;
 }
 
-/* After the last step of a trace, and what followed it. */
-static enum status end_trace(struct run *run, struct error *err)
-{
-    if (!trace_file_ends(run->trace, run->enqueued))
-        return STATUS_OK;
-    TRY(collect_steps(run, 0, err));
-    return trace_file_end(run->trace, err);
-}
-
-/* Makes up for the evaluation that a stop broke off in the run before this one. */
-static enum status evaluate_first(struct run *run, struct error *err)
-{
-    struct due due = due_now(run);
-    due.evaluation = run->engine.validation_set;
-    return between_steps(run, &due, err);
-}
-
-/* A device that works asynchronously is given the next step before the results of the last one are read; before
- * anything else is done between two steps, all steps are collected. */
 enum status run_steps(struct run *run, struct error *err)
 {
     int64_t total_steps = run->engine.total_steps, ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;
     run->enqueued = run->position.step;
     TRY(comms_report_start(run, err));
-    if (run->position.evaluation_due)
-        TRY(evaluate_first(run, err));
+    if (run->position.evaluation_due) { /* a stop broke it off in the run before this one */
+        struct due due = due_now(run);
+        due.evaluation = run->engine.validation_set;
+        TRY(between_steps(run, &due, err));
+    }
     flops_report_announce(run);
     if (run->options->trace)
         run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, total_steps);
@@ -484,7 +458,10 @@ enum status run_steps(struct run *run, struct error *err)
             TRY(zero_check_note(run->engine.zero, err));
         if (pause)
             TRY(between_steps(run, &due, err));
-        TRY(end_trace(run, err));
+        if (trace_file_ends(run->trace, run->enqueued)) {
+            TRY(collect_steps(run, 0, err));
+            TRY(trace_file_end(run->trace, err));
+        }
     }
     TRY(background_save_wait(run, true, err));
     return stop_status(run);

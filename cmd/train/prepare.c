@@ -54,7 +54,6 @@ static enum status find_folder(struct run *run, bool *there, struct error *err)
     return STATUS_OK;
 }
 
-/* With several nodes: checks that all of them see one run folder. */
 static enum status check_shared(struct run *run, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
@@ -141,7 +140,6 @@ static void log_autos(const struct run_spec *spec)
     string_list_release(&lines);
 }
 
-/* Threads that share cores wait for each other in every op. */
 static void warn_of_threads(const struct run *run)
 {
     const int threads = run->engine.device->threads, cores = machine_cores();
@@ -225,9 +223,11 @@ static enum status commit_rewind(struct run *run, const struct checkpoint *check
     return status;
 }
 
-/* Opens the run folder's files for writing: run.yaml, metrics.jsonl. */
-static enum status open_files(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
+    TRY(token_stream_open(&run->engine.train_config, run->position.step + 1, &run->stream, err));
+    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, run->engine.total_steps,
+                 run->spec->wall_clock_breakdown);
     if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_still_ours(&run->folder, err));
@@ -246,30 +246,18 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
     return STATUS_OK;
 }
 
-static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
-{
-    struct engine *t = &run->engine;
-    TRY(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
-    TRY(open_files(run, checkpoint, err));
-    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
-                 run->spec->wall_clock_breakdown);
-    return STATUS_OK;
-}
-
 /* ---- kernels ------------------------------------------------------------- */
 
-/* Gives rank 0's choices of kernels, if it has made any, to the other ranks. */
 static enum status share_choices(struct run *run, struct error *err)
 {
     const bool is_first = run->boot->rank == 0;
-    char *choices = run->kernel_choices;
-    uint64_t bytes = choices ? strlen(choices) + 1 : 0;
-    enum status shared = comm_broadcast(run->comm, &bytes, sizeof bytes, 0, err);
-    if (!is_first && shared == STATUS_OK && bytes)
-        choices = memory_alloc(bytes);
-    if (shared == STATUS_OK && bytes)
-        shared = comm_broadcast(run->comm, choices, bytes, 0, err);
-    if (!is_first && shared == STATUS_OK && bytes)
+    uint64_t bytes = run->kernel_choices ? strlen(run->kernel_choices) + 1 : 0;
+    TRY(comm_broadcast(run->comm, &bytes, sizeof bytes, 0, err));
+    if (!bytes)
+        return STATUS_OK;
+    char *choices = is_first ? run->kernel_choices : memory_alloc(bytes);
+    const enum status shared = comm_broadcast(run->comm, choices, bytes, 0, err);
+    if (!is_first && shared == STATUS_OK)
         device_take_choices(run->engine.device, choices, true);
     if (!is_first)
         free(choices);
@@ -382,8 +370,6 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(run_agree(run, build(run, checkpoint, err), err));
     log_start(run);
     enum status fits = memory_limit_check(t, err);
-    if (fits == STATUS_OK)
-        fits = memory_size_check(t, err);
     if (fits == STATUS_OK)
         fits = memory_node_check(t, err);
     TRY(run_agree(run, fits, err));

@@ -141,16 +141,6 @@ static bool is_failure(enum status status)
     return status != STATUS_OK && status != STATUS_REQUEUE;
 }
 
-/* The ranks have agreed to fail: the checkpoint that is under way is still completed. */
-static enum status end_saves(struct run *run, enum status status)
-{
-    struct error ignored;
-    if (run->agreed && comm_status(run->comm, NULL) == STATUS_OK)
-        background_save_wait(run, true, &ignored);
-    return status;
-}
-
-/* Whether the run that has come to its end is of use. */
 static enum status check_history(const struct run *run, struct error *err)
 {
     enum status status = run_check_history(&run->position, err);
@@ -162,7 +152,6 @@ static enum status check_history(const struct run *run, struct error *err)
     return status;
 }
 
-/* From the meeting of the ranks to the last step of all of them. */
 static enum status train_together(struct run *run, struct error *err)
 {
     TRY(run_prepare(run, err));
@@ -173,8 +162,12 @@ static enum status train_together(struct run *run, struct error *err)
     else if (run->position.step >= run->engine.total_steps && !run->position.evaluation_due)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run->engine.total_steps);
     enum status status = run_steps(run, err);
-    if (is_failure(status))
-        return end_saves(run, status);
+    if (is_failure(status)) {
+        struct error ignored;
+        if (run->agreed && comm_status(run->comm, NULL) == STATUS_OK) /* the checkpoint under way is still completed */
+            background_save_wait(run, true, &ignored);
+        return status;
+    }
     flight_phase(FLIGHT_FINISH);
     TRY(trace_file_end(run->trace, err));
     if (run->boot->rank == 0)

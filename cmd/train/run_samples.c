@@ -13,22 +13,6 @@
 
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
 
-/* The prompt and its continuation, as the metrics have them. */
-static void describe_sample(const struct engine_samples *s, const struct spec_prompt *prompt, int number,
-                            const struct token_list *tokens, const char *text, struct sample_metrics *line)
-{
-    *line = (struct sample_metrics){
-        .number = number + 1,
-        .prompt = prompt->text,
-        .text = text,
-        .prompt_tokens = s->prompts[number].ids,
-        .num_prompt = (int64_t)s->prompts[number].count,
-        .tokens = tokens->ids,
-        .num_tokens = (int64_t)tokens->count,
-    };
-}
-
-/* On the console: the beginning of the continuation. */
 static void log_sample(const struct run *run, const struct sample_metrics *line)
 {
     enum { SHOWN = 60, SHOWN_IDS = 10 };
@@ -53,7 +37,6 @@ static enum status report_sample(struct run *run, int number, const struct token
     const struct engine_samples *s = run->engine.samples;
     const struct spec_prompt *prompt = &run->spec->train.samples[number];
     struct text text = {0};
-    struct sample_metrics line;
     if (!run->metrics)
         return STATUS_OK;
     text_add(&text, "", 0);
@@ -61,7 +44,15 @@ static enum status report_sample(struct run *run, int number, const struct token
         tokenizer_decode(s->tokenizer, tokens->ids, tokens->count, true, &text);
     for (size_t i = 0; i < text.count; i++) /* a line of metrics.jsonl has no NUL */
         text.bytes[i] = text.bytes[i] ? text.bytes[i] : ' ';
-    describe_sample(s, prompt, number, tokens, prompt->text ? text.bytes ? text.bytes : "" : NULL, &line);
+    const struct sample_metrics line = {.number = number + 1,
+                                        .prompt = prompt->text,
+                                        .text = !prompt->text ? NULL
+                                                : text.bytes  ? text.bytes
+                                                              : "",
+                                        .prompt_tokens = s->prompts[number].ids,
+                                        .num_prompt = (int64_t)s->prompts[number].count,
+                                        .tokens = tokens->ids,
+                                        .num_tokens = (int64_t)tokens->count};
     const enum status status = metrics_sample(run->metrics, run->position.step, run->position.epoch, &line, err);
     console_break(&run->console);
     log_sample(run, &line);
@@ -107,15 +98,6 @@ static enum status continue_prompt(struct run *run, int number, struct sampler *
     return STATUS_OK;
 }
 
-/* Samples that a stop leaves out are not made up for by the run that continues, because the next evaluation has newer
- * ones. */
-static void log_left_out(const struct run *run, int first)
-{
-    if (run->stop && run->boot->rank == 0 && first < run->engine.samples->count)
-        log_info("step %" PRId64 ": the stop leaves out the samples %d to %d", run->position.step, first + 1,
-                 run->engine.samples->count);
-}
-
 enum status run_samples(struct run *run, struct error *err)
 {
     const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};
@@ -134,7 +116,10 @@ enum status run_samples(struct run *run, struct error *err)
         }
         token_list_release(&tokens);
     }
-    log_left_out(run, reported);
+    if (run->stop && run->boot->rank == 0 &&
+        reported < run->engine.samples->count) /* the next evaluation has newer ones */
+        log_info("step %" PRId64 ": the stop leaves out the samples %d to %d", run->position.step, reported + 1,
+                 run->engine.samples->count);
     sampler_free(sampler);
     return status;
 }

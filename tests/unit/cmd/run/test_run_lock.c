@@ -50,7 +50,7 @@ static void fake_pause(double seconds)
         meanwhile();
 }
 
-static bool fake_stop(void)
+static int fake_stop(void)
 {
     return stop;
 }
