@@ -248,20 +248,14 @@ static enum status pack_documents(const struct engine *t, const char *key, const
     return STATUS_OK;
 }
 
-/* A classifier refuses documents that are longer than a sample. */
-static bool cuts_documents(const struct engine *t)
-{
-    return t->spec->data.packing != SPEC_PACKING_CUT && t->desc.num_labels == 0;
-}
-
 /* Rank 0 says what is lost where documents are cut; `training`: STATUS_DATA if no target is left. */
 static enum status report_cuts(const struct engine *t, const char *key, const struct token_set *set, bool training,
                                struct error *err)
 {
     const int64_t length = t->spec->data.seq_length;
     struct cut_count cut;
-    if (t->rank != 0 || t->quiet || !cuts_documents(t))
-        return STATUS_OK;
+    if (t->rank != 0 || t->quiet || t->spec->data.packing == SPEC_PACKING_CUT || t->desc.num_labels > 0)
+        return STATUS_OK; /* a classifier refuses documents that are longer than a sample */
     TRY(cut_count(set, length, &cut, err));
     if (cut.documents == 0)
         return STATUS_OK;

@@ -43,27 +43,11 @@ static void tell(struct gpu_test *test, const char *check, const char *differs)
         test->report(test->context, check, differs);
 }
 
-static void fail_check(struct gpu_test *test, const char *check, const char *differs)
-{
-    if (test->failed.code != STATUS_OK)
-        return;
-    error_set(&test->failed, STATUS_DEVICE, "the self-test of %s failed: %s: %s", test->device->name, check, differs);
-    error_hint(&test->failed,
-               "the GPU, its driver or a library is faulty: `ztrain doctor --gpu-test` shows every check");
-}
-
-/* The parts of the device that an op can do without. */
-static unsigned alternatives(int op)
-{
-    const char *name = op_name(op);
-    return strncmp(name, "linear_", 7) == 0 ? DEVICE_EPILOGUES : 0;
-}
-
 /* An op whose result differs is checked once more without the parts that it can do without. */
 static enum status test_op(struct gpu_test *test, int op, struct error *err)
 {
     char differs[TEXT], again[TEXT], name[64];
-    const unsigned parts = alternatives(op) & ~test->avoid;
+    const unsigned parts = (strncmp(op_name(op), "linear_", 7) == 0 ? DEVICE_EPILOGUES : 0) & ~test->avoid;
     snprintf(name, sizeof name, "op %s", op_name(op));
     TRY(op_check_run(test->checker, op, differs, sizeof differs, err));
     tell(test, name, differs);
@@ -79,7 +63,12 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
             return STATUS_OK;
         }
     }
-    fail_check(test, name, parts ? again : differs);
+    if (test->failed.code != STATUS_OK)
+        return STATUS_OK;
+    error_set(&test->failed, STATUS_DEVICE, "the self-test of %s failed: %s: %s", test->device->name, name,
+              parts ? again : differs);
+    error_hint(&test->failed,
+               "the GPU, its driver or a library is faulty: `ztrain doctor --gpu-test` shows every check");
     return STATUS_OK;
 }
 

@@ -15,17 +15,10 @@
 
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 
-/* The members of machine_record_to_json(), in the order of messages. */
-static const struct {
-    const char *name;
-    bool decides; /* the bits of results depend on it */
-} members[] = {
-    {"device", true},        {"gpu", true},         {"compute_capability", true},
-    {"driver", true},        {"cuda", true},        {"cublasLt", true},
-    {"cuDNN", true},         {"NCCL", true},        {"cpu", false},
-    {"isa", true},           {"avx512_bf16", true}, {"amx_bf16", true},
-    {"bf16_products", true}, {"gemm_fp32", true},   {"gemm_bf16", true},
-};
+/* The members of machine_record_to_json() that decide the bits of results, in the order of messages. */
+static const char *const members[] = {
+    "device", "gpu", "compute_capability", "driver",   "cuda",          "cublasLt",  "cuDNN",
+    "NCCL",   "isa", "avx512_bf16",        "amx_bf16", "bf16_products", "gemm_fp32", "gemm_bf16"};
 
 static void set_text(json_t *machine, const char *name, const char *text)
 {
@@ -122,10 +115,9 @@ static const char *differences(const json_t *a, const json_t *b, const char *bet
     text[0] = 0;
     for (size_t i = 0; i < COUNT_OF(members) && used + 1 < size; i++) {
         char one[256], other[256];
-        if (!members[i].decides || !strcmp(value_text(a, members[i].name, one, sizeof one),
-                                           value_text(b, members[i].name, other, sizeof other)))
+        if (!strcmp(value_text(a, members[i], one, sizeof one), value_text(b, members[i], other, sizeof other)))
             continue;
-        snprintf(text + used, size - used, "%s%s: %s%s%s", used ? "; " : "", members[i].name, one, between, other);
+        snprintf(text + used, size - used, "%s%s: %s%s%s", used ? "; " : "", members[i], one, between, other);
         used += strlen(text + used);
     }
     return text;

@@ -67,31 +67,21 @@ static void keep_better(struct found *best, const struct found *other)
     *best = *other;
 }
 
-/* Bytes that the plan takes beyond that for an assumed GPU, which estimates cuDNN's workspace. A smaller micro-batch
- * has no larger surplus. */
-static enum status find_surplus(const struct engine *t, size_t *surplus, struct error *err)
-{
-    const size_t here = memory_plan_device_bytes(&t->plan);
-    size_t assumed, node;
-    struct run_spec copy = *t->spec;
-    TRY(measure(t, &copy, &assumed, &node, err));
-    *surplus = here > assumed ? here - assumed : 0;
-    return STATUS_OK;
-}
-
 static enum status search(struct search *s, struct error *err)
 {
     const struct engine *t = s->engine;
     const uint64_t most = memory_plan_node_limit(t);
     const int64_t samples = t->spec->train_batch_size / t->world;
+    const size_t here = memory_plan_device_bytes(&t->plan);
     struct found found;
-    size_t surplus;
+    struct run_spec copy = *t->spec;
+    size_t assumed, node;
     memory_setting_of(t->spec, &s->given);
-    TRY(find_surplus(t, &surplus, err));
+    TRY(measure(t, &copy, &assumed, &node, err));
+    /* an assumed GPU only estimates cuDNN's workspace; a smaller micro-batch has no larger surplus */
+    const size_t surplus = here > assumed ? here - assumed : 0;
     for (bool more = memory_setting_first(t->spec, t->world, &found.setting); more;
          more = memory_setting_next(t->spec, t->world, &found.setting)) {
-        struct run_spec copy;
-        size_t node;
         if (memory_setting_uses_disk(&found.setting) != memory_setting_uses_disk(&s->given))
             continue; /* NVMe takes as much of the device as host memory */
         memory_setting_apply(&found.setting, t->spec, t->world, &copy);
@@ -186,16 +176,6 @@ enum status memory_node_check(const struct engine *t, struct error *err)
 
 /* ---- what is free on a GPU ----------------------------------------------- */
 
-/* Adds the hint which settings fit, where `ranks` share a GPU with `available` bytes of free memory. Its bytes are
- * those of these ranks' arenas. */
-static enum status advise(const struct engine *t, size_t available, int ranks, struct error *err)
-{
-    const size_t reserve = t->plan.reserve.total;
-    struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
-    struct error ignored;
-    return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
-}
-
 /* What a rank will take of its GPU. */
 struct share {
     char id[sizeof((struct device *)NULL)->id];
@@ -244,13 +224,16 @@ static const char *describe_others(const char *id, char *text, size_t size)
 static enum status refuse_arenas(const struct engine *t, size_t need, int ranks, size_t available, struct error *err)
 {
     char wanted[SIZE_TEXT_MAX], free_text[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], others[512], who[64] = "the plan takes";
+    const size_t reserve = t->plan.reserve.total; /* it is taken already, or not asked for */
+    struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
+    struct error ignored;
     if (ranks > 1)
         snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
     error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
               size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
               size_round((int64_t)t->device->memory_bytes, total), t->device->name,
               describe_others(t->device->id, others, sizeof others));
-    return advise(t, available, ranks, err);
+    return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
 }
 
 static void warn_of_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)

@@ -48,14 +48,6 @@ static size_t ranks_of_node(const struct engine *t)
     return (size_t)(t->node_ranks ? t->node_ranks : t->world);
 }
 
-/* On the CPU device train.memory_limit counts the snapshot as well. */
-static bool snapshot_exceeds_limit(const struct engine *t)
-{
-    const int64_t limit = t->spec->train.memory_limit;
-    return t->device->kind == DEVICE_CPU && limit &&
-           memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit;
-}
-
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
 static bool wants_snapshot(const struct run_spec *spec)
 {
@@ -81,11 +73,13 @@ static size_t rank_host_bytes(const struct engine *t)
 static const char *snapshot_obstacle(const struct engine *t)
 {
     const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? auto_share : 1;
+    const int64_t limit = t->spec->train.memory_limit;
     struct machine_memory machine = {.available = UINT64_MAX};
     const double node = (double)memory_plan_node_bytes(t);
     if (t->comm)
         machine_memory("", &machine);
-    if (snapshot_exceeds_limit(t))
+    if (t->device->kind == DEVICE_CPU && limit &&
+        memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit)
         return "train.memory_limit";
     if (t->comm && (double)rank_host_bytes(t) + process_reserve > share * (double)machine_process_room())
         return "the memory limit of its process (ulimit -v, ulimit -d)";

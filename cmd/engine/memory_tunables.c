@@ -205,12 +205,6 @@ static int doublings(const struct memory_setting *setting, int64_t samples)
     return count;
 }
 
-/* At stage 1 the gradients of offload_optimizer move once in a step. */
-static bool moves_each_micro(const struct memory_setting *setting, int k)
-{
-    return k != TUNABLE_OPTIMIZER || setting->values[TUNABLE_STAGE] >= 2;
-}
-
 int memory_setting_price(const struct memory_setting *setting, const struct memory_setting *from, int64_t samples)
 {
     const int now = doublings(setting, samples), before = doublings(from, samples);
@@ -220,7 +214,7 @@ int memory_setting_price(const struct memory_setting *setting, const struct memo
         const bool turned = value && setting->values[k] != from->values[k];
         if (turned)
             price += 1 + value->price;
-        if (value && moves_each_micro(setting, k))
+        if (value && (k != TUNABLE_OPTIMIZER || setting->values[TUNABLE_STAGE] >= 2)) /* else once in a step */
             price += value->moves * (turned ? now : now > before ? now - before : 0);
     }
     return price;

@@ -6,7 +6,6 @@
 #include "comm/comm_log.h"
 #include "core/fsutil.h"
 #include "core/log.h"
-#include "core/memory.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -172,17 +171,6 @@ static void write_json(const struct run *run, const struct comms *c)
     json_decref(root);
 }
 
-static void log_straggler(const struct run *run, const struct comms *c)
-{
-    int worst = find_straggler(c);
-    const struct comm_log_rank *rank = &c->ranks[worst];
-    log_info("the others waited longest for rank %d on %s: %.3f s each, in %" PRId64
-             " collectives for which it was ready last; it waited %.3f s itself",
-             worst, run->boot->places[worst].host, rank->caused, rank->last, rank->waited);
-    if (c->skipped)
-        log_info("%" PRId64 " further collectives were too many for a step and are not in the table", c->skipped);
-}
-
 enum status comms_report_finish(struct run *run, struct error *err)
 {
     struct comms c = {.world = run->boot->world,
@@ -195,7 +183,13 @@ enum status comms_report_finish(struct run *run, struct error *err)
         return STATUS_OK;
     console_break(&run->console);
     log_table(&c, run->spec->comms_logger.debug);
-    log_straggler(run, &c);
+    const int worst = find_straggler(&c);
+    const struct comm_log_rank *rank = &c.ranks[worst];
+    log_info("the others waited longest for rank %d on %s: %.3f s each, in %" PRId64
+             " collectives for which it was ready last; it waited %.3f s itself",
+             worst, run->boot->places[worst].host, rank->caused, rank->last, rank->waited);
+    if (c.skipped)
+        log_info("%" PRId64 " further collectives were too many for a step and are not in the table", c.skipped);
     write_json(run, &c);
     return STATUS_OK;
 }

@@ -67,15 +67,6 @@ static void record_path(int rank, char path[PATH_BYTES + 64])
     snprintf(path, PATH_BYTES + 64, "%s/%s/rank-%05d.ring", recorder.folder, recorder.start, rank);
 }
 
-static int make_folders(void)
-{
-    char path[PATH_BYTES + 64];
-    snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
-    if ((mkdir(recorder.folder, 0777) != 0 && errno != EEXIST) || (mkdir(path, 0777) != 0 && errno != EEXIST))
-        return errno;
-    return 0;
-}
-
 static void stamp(struct flight_head *head)
 {
     struct timespec wall;
@@ -87,16 +78,16 @@ static void stamp(struct flight_head *head)
 static void write_own(void)
 {
     char path[PATH_BYTES + 64];
-    record_path(recorder.copy.rank, path);
+    const bool there = recorder.file.fd >= 0;
+    int reason = 0;
     stamp(&recorder.copy);
-    int reason;
-    if (recorder.file.fd >= 0) {
-        reason = flight_file_renew(&recorder.file, &recorder.copy, &recorder.image);
-    } else {
-        reason = make_folders();
-        if (!reason)
-            reason = flight_file_create(&recorder.file, path, &recorder.copy, &recorder.image);
-    }
+    snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
+    if (!there && ((mkdir(recorder.folder, 0777) && errno != EEXIST) || (mkdir(path, 0777) && errno != EEXIST)))
+        reason = errno;
+    record_path(recorder.copy.rank, path);
+    if (!reason)
+        reason = there ? flight_file_renew(&recorder.file, &recorder.copy, &recorder.image)
+                       : flight_file_create(&recorder.file, path, &recorder.copy, &recorder.image);
     recorder.renewed_at = seconds_now();
     if (reason && !recorder.warned)
         log_warn("the flight record '%s' cannot be written, training continues without it: %s", path, strerror(reason));
@@ -332,16 +323,6 @@ static void describe_rank(const struct run *run)
     snprintf(recorder.folder, sizeof recorder.folder, "%s/flight", run->folder.path);
 }
 
-static enum status name_start(const struct run *run, struct error *err)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    memset(recorder.start, 0, sizeof recorder.start);
-    if (run->boot->rank == 0)
-        flight_start_name(flight_start_next(recorder.folder), now, recorder.start);
-    return comm_broadcast(run->comm, recorder.start, sizeof recorder.start, 0, err);
-}
-
 void flight_recorder_take_quits(void)
 {
     const struct sigaction action = {.sa_handler = take_quit, .sa_flags = SA_RESTART};
@@ -354,9 +335,13 @@ void flight_recorder_take_quits(void)
 
 enum status flight_recorder_start(struct run *run, struct error *err)
 {
+    struct timespec now;
     ASSERT(!recorder.runs);
     describe_rank(run);
-    TRY(name_start(run, err));
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (run->boot->rank == 0) /* it names the start */
+        flight_start_name(flight_start_next(recorder.folder), now, recorder.start);
+    TRY(comm_broadcast(run->comm, recorder.start, sizeof recorder.start, 0, err));
     flight_use(recorder.ring);
     flight_phase(FLIGHT_PREPARE);
     condition_init(&recorder.changed);

@@ -34,17 +34,12 @@ static void print_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-static int terminal_columns(void)
-{
-    struct winsize size;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
-}
-
 /* The terminal must not wrap the line, or it could not be renewed: it loses first the norm and the rate, then its end.
  */
 static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
 {
-    int columns = terminal_columns() - 1;
+    struct winsize size;
+    const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
     if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns)
         rates = "";
     char line[300];

@@ -194,16 +194,6 @@ static bool ask(struct squeue *squeue, bool *absent, double *end)
 
 /* ---- the thread ---------------------------------------------------------- */
 
-static struct squeue *squeue_new(const char *job)
-{
-    struct squeue *squeue = memory_zeroed(1, sizeof *squeue);
-    snprintf(squeue->job, sizeof squeue->job, "%s", job);
-    squeue->environment = squeue_environment();
-    pthread_mutex_init(&squeue->mutex, NULL);
-    condition_init(&squeue->changed);
-    return squeue;
-}
-
 static bool await_period(struct squeue *squeue)
 {
     const struct timespec until = time_after(squeue->period);
@@ -212,6 +202,7 @@ static bool await_period(struct squeue *squeue)
     return !squeue->closing;
 }
 
+/* Asks once a period, the first time after one, until PATH has no squeue. */
 static void *ask_until_end(void *argument)
 {
     struct squeue *squeue = argument;
@@ -232,26 +223,6 @@ static void *ask_until_end(void *argument)
     pthread_cond_broadcast(&squeue->changed);
     pthread_mutex_unlock(&squeue->mutex);
     return NULL;
-}
-
-/* Starts the thread, which asks every `period` seconds, the first time after one period, until PATH has no squeue. */
-static void squeue_watch(struct squeue *squeue, double period)
-{
-    squeue->period = period;
-    squeue->runs = true; /* the thread reads it */
-    if (thread_start(&squeue->thread, 0, ask_until_end, squeue) != 0)
-        squeue->runs = false;
-}
-
-/* Takes the thread's newest answer; false if there is none since the last call. */
-static bool squeue_heard(struct squeue *squeue, double *end)
-{
-    pthread_mutex_lock(&squeue->mutex); /* the thread holds it only for moments */
-    bool news = squeue->news;
-    *end = squeue->end;
-    squeue->news = false;
-    pthread_mutex_unlock(&squeue->mutex);
-    return news;
 }
 
 /* Ends the thread, and a squeue that it waits for, within a second. NULL is allowed. */
@@ -295,54 +266,58 @@ static void print_time(double end, char text[32])
     strftime(text, 32, "%Y-%m-%d %H:%M:%S", &parts);
 }
 
-static bool first_end(struct squeue *squeue, const char **source, double *end)
-{
-    const char *given = getenv("SLURM_JOB_END_TIME");
-    *source = "SLURM_JOB_END_TIME";
-    if (given && squeue_parse_end(given, end))
-        return true;
-    *source = "squeue";
-    bool absent;
-    return ask(squeue, &absent, end);
-}
-
 void deadline_init(struct deadline *deadline, double expected_checkpoint, double period)
 {
     *deadline = (struct deadline){.end = INFINITY, .checkpoint = expected_checkpoint};
-    const char *job = getenv("SLURM_JOB_ID"), *source;
+    const char *job = getenv("SLURM_JOB_ID"), *given = getenv("SLURM_JOB_END_TIME"), *source = "SLURM_JOB_END_TIME";
     double end;
     char when[32];
+    bool absent;
     if (!job)
         return;
-    deadline->squeue = squeue_new(job);
-    if (first_end(deadline->squeue, &source, &end)) {
-        double left = end - squeue_clock();
-        if (left < no_limit) {
-            print_time(end, when);
-            log_info("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source,
-                     left);
-            deadline->end = seconds_now() + left;
-        }
-    } else {
+    struct squeue *squeue = deadline->squeue = memory_zeroed(1, sizeof *squeue);
+    snprintf(squeue->job, sizeof squeue->job, "%s", job);
+    squeue->environment = squeue_environment();
+    squeue->period = period;
+    pthread_mutex_init(&squeue->mutex, NULL);
+    condition_init(&squeue->changed);
+    bool limited = given && squeue_parse_end(given, &end);
+    if (!limited) {
+        source = "squeue";
+        limited = ask(squeue, &absent, &end);
+    }
+    const double left = limited ? end - squeue_clock() : no_limit;
+    if (left < no_limit) {
+        print_time(end, when);
+        log_info("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source, left);
+        deadline->end = seconds_now() + left;
+    } else if (!limited) {
         log_info("job %s has no time limit", job);
     }
-    squeue_watch(deadline->squeue, period);
+    squeue->runs = true; /* the thread reads it */
+    if (thread_start(&squeue->thread, 0, ask_until_end, squeue) != 0)
+        squeue->runs = false;
 }
 
 void deadline_look_again(struct deadline *deadline)
 {
-    double end;
+    struct squeue *squeue = deadline->squeue;
     char when[32];
-    if (!deadline->squeue || !squeue_heard(deadline->squeue, &end))
+    if (!squeue)
         return;
-    double left = end - squeue_clock(), found = left < no_limit ? seconds_now() + left : INFINITY;
-    if (found == deadline->end || fabs(found - deadline->end) < same_end)
+    pthread_mutex_lock(&squeue->mutex); /* the thread holds it only for moments */
+    const bool news = squeue->news;
+    const double end = squeue->end, left = end - squeue_clock();
+    squeue->news = false;
+    pthread_mutex_unlock(&squeue->mutex);
+    const double found = left < no_limit ? seconds_now() + left : INFINITY;
+    if (!news || found == deadline->end || fabs(found - deadline->end) < same_end)
         return;
     print_time(end, when);
     if (isinf(found))
-        log_info("job %s no longer has a time limit (squeue)", deadline->squeue->job);
+        log_info("job %s no longer has a time limit (squeue)", squeue->job);
     else
-        log_info("job %s ends at %s now (squeue), in %.0f s%s", deadline->squeue->job, when, left,
+        log_info("job %s ends at %s now (squeue), in %.0f s%s", squeue->job, when, left,
                  found < deadline->end ? ", earlier than before" : ", later than before");
     deadline->end = found;
 }

@@ -83,18 +83,6 @@ const char *run_home_resume(const struct run_home *home, const char *resume)
     return is_auto(resume) ? home->path : resume;
 }
 
-/* --resume auto: by the checkpoints that the folder holds now. One that cannot be read counts, and is reported when it
- * is opened. */
-static enum status choose_start(struct run_home *home, struct error *err)
-{
-    char checkpoints[FS_PATH_MAX];
-    bool any;
-    TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
-    TRY(checkpoint_any_of_history(checkpoints, &any, err));
-    home->start = any ? RUN_RESUMED : RUN_NEW;
-    return STATUS_OK;
-}
-
 static const char run_dir_hint[] = "run.dir names the folder in which run folders are made";
 
 /* run.dir: what exists and is no folder is an error of the spec, a disk that does not answer is not. */
@@ -131,15 +119,20 @@ static enum status check_folders(const struct run_home *home, struct error *err)
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
     struct real_paths real;
-    char moved[FS_PATH_MAX];
+    char moved[FS_PATH_MAX], checkpoints[FS_PATH_MAX];
+    bool any;
     memset(home, 0, sizeof *home);
     int n = snprintf(home->path, sizeof home->path, "%s/%s", spec->run.dir, spec->run.name);
     if (n < 0 || (size_t)n >= sizeof home->path)
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof home->path - 1);
     TRY(check_above(home, err));
-    if (is_auto(resume))
-        return choose_start(home, err);
+    if (is_auto(resume)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
+        TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
+        TRY(checkpoint_any_of_history(checkpoints, &any, err));
+        home->start = any ? RUN_RESUMED : RUN_NEW;
+        return STATUS_OK;
+    }
     home->start = resume ? RUN_RESUMED : RUN_NEW;
     if (!resume || !find_real_paths(resume, &real) || belongs_to(&real, home->path))
         return STATUS_OK; /* opening it will report that it does not exist */

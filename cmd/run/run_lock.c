@@ -337,20 +337,6 @@ static void log_watching(const struct run_lock *lock, struct taking *t)
              lock->config.words.folder, lock->folder, lock->config.words.other, who, silence_needed(lock, t));
 }
 
-/* Writes this run's owner file under its temporary name, and keeps it open. */
-static enum status owner_write(struct run_lock *lock, const char *path, struct error *err)
-{
-    lock->owner_fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (lock->owner_fd < 0)
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
-    char *text = owner_text(&lock->config.self, 0);
-    enum status status = fs_write(lock->owner_fd, path, text, strlen(text), STATUS_CHECKPOINT, err);
-    free(text);
-    if (status == STATUS_OK && io_fsync(lock->owner_fd))
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write '%s'", path);
-    return status;
-}
-
 /* Replaces the owner of the last look. *won: false if another taker was faster. */
 static enum status become_owner(struct run_lock *lock, const struct taking *t, bool *won, struct error *err)
 {
@@ -361,7 +347,15 @@ static enum status become_owner(struct run_lock *lock, const struct taking *t, b
     lock->config.self.locked = t->grip == GRIP_OURS;
     snprintf(name, sizeof name, OWNER_TMP "%s", lock->config.self.nonce);
     TRY(fs_join(path, lock->folder, name, STATUS_USAGE, err));
-    TRY_END(owner_write(lock, path, err));
+    lock->owner_fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (lock->owner_fd < 0)
+        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path));
+    char *text = owner_text(&lock->config.self, 0);
+    status = fs_write(lock->owner_fd, path, text, strlen(text), STATUS_CHECKPOINT, err);
+    free(text);
+    TRY_END(status);
+    if (io_fsync(lock->owner_fd))
+        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot write '%s'", path));
     TRY_END(owner_read(lock, &now, err));
     if (same_owner(&now, &t->now)) {
         if (io_rename(path, lock->owner_path) && errno != ENOENT) /* ENOENT: another owner has swept it away */
@@ -517,20 +511,11 @@ void run_lock_config_init(struct run_lock_config *config)
     describe_self(&config->self);
 }
 
-static enum status make_nonce(char nonce[RUN_LOCK_NONCE], struct error *err)
-{
-    unsigned char random[16];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return error_set(err, STATUS_DEVICE, "cannot get random numbers: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(nonce + 2 * i, 3, "%02x", random[i]);
-    return STATUS_OK;
-}
-
 enum status run_lock_take(struct run_lock **out, const char *folder, const struct run_lock_config *config,
                           struct error *err)
 {
     enum status status = STATUS_OK;
+    unsigned char random[16];
     *out = NULL;
     struct run_lock *lock = memory_zeroed(1, sizeof *lock);
     lock->config = *config;
@@ -543,7 +528,10 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
     TRY_GOTO(fs_join(lock->owner_path, folder, OWNER_NAME, STATUS_USAGE, err));
     if (io_stat(folder, &lock->identity) != 0)
         TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", folder));
-    TRY_GOTO(make_nonce(lock->config.self.nonce, err));
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot get random numbers: %s", strerror(errno)));
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(lock->config.self.nonce + 2 * i, 3, "%02x", random[i]);
     TRY_GOTO(take(lock, err));
     sweep(lock);
     int code = thread_start(&lock->thread, 0, refresh_until_the_end, lock);

@@ -102,12 +102,6 @@ static enum status train_micro(struct engine *t, const struct batch *batch, bool
     return transformer_train(t->transformer, batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err);
 }
 
-static enum status finish(struct stepper *s, struct error *err)
-{
-    struct engine *t = s->engine;
-    return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
-}
-
 void stepper_keep_up(struct stepper *s)
 {
     if (s->num_looks > 0)
@@ -126,7 +120,7 @@ static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, 
 }
 
 /* Enqueues each micro-batch as soon as its tokens are loaded: from the stream, which `kept` keeps unless it is NULL,
- * or, with stream NULL, from `kept`. */
+ * or, with stream NULL, from `kept`. Without `kept` the step is finished as well. */
 static enum status run_micros(struct stepper *s, struct token_stream *stream, struct batch **kept,
                               struct step_enqueued *enqueued, struct error *err)
 {
@@ -148,14 +142,7 @@ static enum status run_micros(struct stepper *s, struct token_stream *stream, st
         if (stop)
             return break_off(s, enqueued, err);
     }
-    return STATUS_OK;
-}
-
-static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
-                                    struct error *err)
-{
-    TRY(run_micros(s, stream, NULL, enqueued, err));
-    return enqueued->broken_off ? STATUS_OK : finish(s, err);
+    return kept ? STATUS_OK : zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
 
 /* ---- twice --------------------------------------------------------------- */
@@ -176,7 +163,7 @@ static enum status run_passes(struct stepper *s, struct token_stream *stream, st
         return STATUS_OK;
     }
     TRY(s->calls.compare(s->calls.context, losses, err));
-    return finish(s, err);
+    return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
 
 static enum status run_twice(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
@@ -224,7 +211,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
         flight_micro(i + 1);
         TRY(train_micro(t, &s->batches[i], true, err));
     }
-    return finish(s, err);
+    return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
 
 /* Captures the loaded step. If that fails, returns to the state before and leaves s->graph NULL; from the next step on
@@ -307,7 +294,7 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     else if (s->graphs && s->warm && !s->eager)
         TRY(run_as_graph(s, stream, enqueued, err));
     else
-        TRY(run_as_data_come(s, stream, enqueued, err));
+        TRY(run_micros(s, stream, NULL, enqueued, err));
     s->warm = true;
     if (enqueued->broken_off)
         return STATUS_OK;

@@ -90,12 +90,6 @@ struct job {
 
 /* ---- lines --------------------------------------------------------------- */
 
-static void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank)
-{
-    *pump = (struct line_pump){.from = from, .to = to};
-    snprintf(pump->front, sizeof pump->front, "[%d] ", rank);
-}
-
 static void pump_line(struct line_pump *pump, const char *line, size_t length)
 {
     char text[PUMP_FRONT + PUMP_BYTES + 1];
@@ -221,7 +215,9 @@ static enum status start_rank(struct job *job, int rank, struct error *err)
     child->running = true;
     control_expect(job->control, rank, (int)child->pid, job->host);
     for (int i = 0; i < 2; i++) {
-        line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? OUTLET_STDOUT : OUTLET_STDERR, rank);
+        struct line_pump *pump = &child->pumps[i];
+        *pump = (struct line_pump){.from = pipes[i][0], .to = i == 0 ? OUTLET_STDOUT : OUTLET_STDERR};
+        snprintf(pump->front, sizeof pump->front, "[%d] ", rank);
         if (pipes[i][0] >= 0) {
             fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
             close(pipes[i][1]);
@@ -271,20 +267,13 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
     control_mark_dead(job->control, rank, err);
 }
 
-static uint64_t planned_bytes(const struct job *job)
-{
-    uint64_t bytes = 0;
-    for (int r = 0; r < job->ranks; r++)
-        bytes += atomic_load(&job->control->block->ranks[r].planned);
-    return bytes;
-}
-
 /* Names the reason why a rank was killed by a signal. Returns the code: where a control group's limit is too small,
  * another start would end alike. */
 static enum status explain_kill(const struct job *job, int signal_number, char text[256])
 {
     struct machine_memory machine;
     char limit[SIZE_TEXT_MAX], plan[SIZE_TEXT_MAX];
+    uint64_t planned = 0; /* as far as it is known */
     *text = '\0';
     if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills)
         return STATUS_PEER;
@@ -293,11 +282,13 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
         snprintf(text, 256, ", as the machine's memory was exhausted");
         return STATUS_PEER;
     }
+    for (int r = 0; r < job->ranks; r++)
+        planned += atomic_load(&job->control->block->ranks[r].planned);
     snprintf(text, 256,
              ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
              "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
              size_round((int64_t)machine.limit, limit), job->ranks == 1 ? "" : "s", job->ranks,
-             job->ranks == 1 ? "" : "s", job->ranks == 1 ? "s" : "", size_round((int64_t)planned_bytes(job), plan));
+             job->ranks == 1 ? "" : "s", job->ranks == 1 ? "s" : "", size_round((int64_t)planned, plan));
     return STATUS_DEVICE;
 }
 

@@ -15,15 +15,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* A name that distinguishes this start of the job from others; "" if there is none. */
-static void name_start(const struct bootstrap *boot, char name[256])
-{
-    const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
-    snprintf(name, 256, "%s", boot->job_id);
-    if (!*name && address && port)
-        snprintf(name, 256, "%.200s:%.20s", address, port);
-}
-
 /* Whether a process of this user listens there. */
 static bool is_taken(const struct sockaddr_un *name, socklen_t size)
 {
@@ -40,8 +31,11 @@ static bool is_taken(const struct sockaddr_un *name, socklen_t size)
 /* Whether another rank of this node has printed the same. If not, this rank has the name from now until its end. */
 static bool is_said(const struct bootstrap *boot, const struct error *err)
 {
+    const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     char job[256];
-    name_start(boot, job);
+    snprintf(job, sizeof job, "%s", boot->job_id); /* distinguishes this start of the job from others */
+    if (!*job && address && port)
+        snprintf(job, sizeof job, "%.200s:%.20s", address, port);
     if (boot->world == 1 || !*job)
         return false;
     uint64_t seed = XXH3_64bits(job, strlen(job)), likeness = agree_likeness(err, boot->rank);

@@ -131,15 +131,6 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
 }
 
-static void log_autos(const struct run_spec *spec)
-{
-    struct string_list lines = {0};
-    spec_auto_print(spec, &lines);
-    for (int i = 0; i < lines.count; i++)
-        log_info("%s", lines.items[i]);
-    string_list_release(&lines);
-}
-
 static void warn_of_threads(const struct run *run)
 {
     const int threads = run->engine.device->threads, cores = machine_cores();
@@ -153,6 +144,7 @@ static void log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
     const struct run_spec *spec = run->spec;
+    struct string_list autos = {0};
     log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
              model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
     log_info("ranks: %d (%s); device: %s, %d thread%s; %s", run->boot->world, run->boot->source, t->device->name,
@@ -161,7 +153,10 @@ static void log_start(const struct run *run)
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
-    log_autos(spec);
+    spec_auto_print(spec, &autos);
+    for (int i = 0; i < autos.count; i++)
+        log_info("%s", autos.items[i]);
+    string_list_release(&autos);
     warn_of_threads(run);
     memory_plan_print(t);
 }
@@ -264,26 +259,21 @@ static enum status share_choices(struct run *run, struct error *err)
     return shared;
 }
 
-/* Rank 0's part: on a resume the kernels that the run has computed with stay. */
-static enum status choose_first(struct run *run, const struct checkpoint *checkpoint, struct error *err)
-{
-    struct device *device = run->engine.device;
-    char *taken = run_kernels_take(device, &run->home, checkpoint);
-    enum status status = engine_prepare_ops(&run->engine, err);
-    if (status == STATUS_OK)
-        run->kernel_choices = run_kernels_join(device, taken);
-    else
-        free(taken);
-    return status;
-}
-
-/* Rank 0 chooses kernels first, then the others take what it has chosen: a step's bits do not depend on the machine
- * that a sample was given to. checkpoint: to resume from, or NULL. */
+/* Rank 0 chooses kernels first, on a resume those that the run has computed with, then the others take its choices: a
+ * step's bits do not depend on the machine that a sample was given to. */
 static enum status choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct error failure;
     const bool is_first = run->boot->rank == 0;
-    enum status status = is_first ? choose_first(run, checkpoint, &failure) : STATUS_OK;
+    enum status status = STATUS_OK;
+    if (is_first) {
+        char *taken = run_kernels_take(run->engine.device, &run->home, checkpoint);
+        status = engine_prepare_ops(&run->engine, &failure);
+        if (status == STATUS_OK)
+            run->kernel_choices = run_kernels_join(run->engine.device, taken);
+        else
+            free(taken);
+    }
     if (run->boot->world > 1)
         TRY(share_choices(run, err));
     if (status != STATUS_OK)

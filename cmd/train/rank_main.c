@@ -55,15 +55,6 @@ static void report_volume(struct run *run)
                  moved->network_sent, moved->theory_sent, moved->network_received, moved->theory_received);
 }
 
-static void report_finish(struct run *run)
-{
-    report_volume(run);
-    if (run->boot->rank == 0)
-        console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
-    log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
-             run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
-}
-
 /* Rank 0: gives lines that still wait for the disk a last chance, and repeats how many checkpoints were lost. */
 static void close_metrics(struct run *run)
 {
@@ -177,7 +168,11 @@ static enum status train_together(struct run *run, struct error *err)
     TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
     if (status != STATUS_OK)
         return status;
-    report_finish(run);
+    report_volume(run);
+    if (run->boot->rank == 0)
+        console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
+    log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
+             run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
     return run_agree(run, check_history(run, err), err);
 }
 
