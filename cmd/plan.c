@@ -3,7 +3,6 @@
 #include "ckpt/checkpoint.h"
 #include "cmd/commands.h"
 #include "cmd/engine/engine.h"
-#include "cmd/engine/memory_limit.h"
 #include "cmd/options.h"
 #include "core/log.h"
 #include "core/printable.h"

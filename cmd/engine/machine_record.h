@@ -8,15 +8,14 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
-/* A flat object of strings, numbers and booleans, owned by the caller (json_decref). To be called after the device's
- * memory is laid out: the device may open its libraries until then. */
+/* A flat object of strings, numbers and booleans, owned by the caller (json_decref). After the device's memory is laid
+ * out: it may open libraries until then. */
 json_t *machine_record_to_json(const struct device *device);
 
 /* The CPU kernels that a checkpoint was computed with. False: it does not record them, or was not computed on a CPU. */
 bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels);
 
-/* Lists the differences that change bits between the checkpoint's machine and `now`: "isa: avx512, now avx2; …"; "" if
- * it records none. Returns text. */
+/* The differences that change bits: "isa: avx512, now avx2; …"; "": none is recorded. Returns text. */
 const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size);
 
 /* Collective: compares the ranks' machines; rank 0 warns if one differs. replicas: each rank updates all

@@ -1,5 +1,5 @@
-#include "cmd/engine/memory_limit.h"
-
+/* memory_limit.c: whether a plan fits into the memory that the run spec and the machine give it, and what would. */
+#include "cmd/engine/engine.h"
 #include "cmd/engine/memory_tunables.h"
 #include "core/log.h"
 #include "core/machine.h"

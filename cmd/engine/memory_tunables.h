@@ -1,5 +1,5 @@
 /* memory_tunables.h: the settings of a run spec that decide how much memory a rank takes, as a table: values, what they
- * cost, their lines of the run spec. `plan --fit` and the advice of memory_limit.h search it.
+ * cost, their lines of the run spec. `plan --fit` and the advice of memory_limit.c search it.
  *
  * To add one: a constant in enum memory_tunable_name, its values, a row, and the field of the run spec in
  * memory_setting_of() and memory_setting_apply(). */
@@ -22,9 +22,8 @@ struct memory_tunable_value {
     const char *name;                 /* "block", for tables */
     const char *lines[TUNABLE_LINES]; /* "activation_checkpointing.policy=block", as --set takes it; NULL: none; a line
                                       that ends with "=" takes the spec's nvme_path */
-    int price; /* how late advice turns the tunable that far: the values of one tunable cost less than one of a dearer
-                */
-    int moves; /* the same for each doubling of a step's micro-batches, as something moves in each of them */
+    int price;                        /* how late advice turns the tunable that far */
+    int moves;    /* the same for each doubling of a step's micro-batches, as something moves in each of them */
     double doubt; /* part of the step's time by which an estimate may be too short */
     bool rounds;  /* results are rounded differently from the first value's */
 };
@@ -50,8 +49,8 @@ void memory_setting_of(const struct run_spec *spec, struct memory_setting *setti
 void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
                           struct run_spec *copy);
 
-/* The settings that ztrain can run at the spec's train_batch_size, in no particular order: the first one, and the one
- * after *setting; false: there are no more. */
+/* The settings that ztrain can run at the spec's train_batch_size: the first one, and the one after *setting; false:
+ * there are no more. */
 bool memory_setting_first(const struct run_spec *spec, int world, struct memory_setting *setting);
 bool memory_setting_next(const struct run_spec *spec, int world, struct memory_setting *setting);
 
@@ -63,7 +62,7 @@ double memory_setting_doubt(const struct memory_setting *setting);
 
 bool memory_setting_uses_disk(const struct memory_setting *setting);
 
-/* Whether results are rounded differently from those of the spec's setting. */
+/* Whether results are rounded differently from those of `from`. */
 bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from);
 
 /* Calls print(context, line) with each line of a value of tunable k, "key=value". copy: the spec with the setting. */

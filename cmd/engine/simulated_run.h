@@ -14,7 +14,6 @@ struct machine_question {
     const char *assume; /* "bf16-logits,fused-bias"; NULL: nothing */
 };
 
-/* The GPUs, their links, and the assumptions about them. */
 struct simulated_machine {
     int world;
     struct gpu_model gpu;
@@ -35,7 +34,6 @@ double *simulated_machine_limit(const struct simulated_machine *machine, struct 
 /* The line about the disk that is assumed for a run that offloads to NVMe. */
 void simulated_machine_print_disk(const struct simulated_machine *machine);
 
-/* A run on such a machine. */
 struct simulated_run {
     const struct simulated_machine *machine; /* borrowed */
     struct engine engine;
@@ -45,7 +43,7 @@ struct simulated_run {
 };
 
 /* Builds the run of a spec whose batch sizes are resolved, with its memory plan; the spec is borrowed. quiet: without
- * notices. A walk that is all zeros, or whose building failed, can be released as well. */
+ * notices. A walk that is all zeros, or whose building failed, can be released. */
 enum status simulated_run_build(struct simulated_run *walk, const struct simulated_machine *machine,
                                 struct run_spec *spec, bool quiet, struct error *err);
 void simulated_run_release(struct simulated_run *walk);

@@ -1,17 +1,15 @@
 /* flight_recorder.h: keeps this rank's flight record (core/flight/flight.h) in the run folder:
  * flight/START/rank-00003.ring, where START is a start of the run (core/flight/flight_file.h).
  *
- * Recording itself only writes to memory. A thread of its own copies that memory into the file: once a second (in large
- * jobs less often: at most 64 files a second in all), at SIGQUIT and the signals that ask the run to stop, when the job
- * fails, and when a step takes five times as long as usual. So a file server that is slow or hangs delays no step, a
- * full disk is a warning, and a rank whose machine is gone leaves a record that is about a second old. The memory is
- * not a mapped file of the run folder, because a page of that could wait for the server, or end the process with SIGBUS
- * when the disk is full; it is the node's shared memory, so that when a rank is killed or stopped, its neighbours write
- * its record up to the last moment.
+ * Recording itself only writes to memory. A thread copies that memory into the file: once a second (in large jobs less
+ * often: at most 64 files a second in all), at SIGQUIT and the signals that ask the run to stop, when the job fails,
+ * and when a step takes five times as long as usual. So a file server that hangs delays no step, and a full disk is a
+ * warning. The memory is not a mapped file, whose pages could wait for the server or end the process with SIGBUS; it is
+ * the node's shared memory: when a rank is killed or stopped, its neighbours write its record up to the last moment.
  *
  * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
- * there are records of earlier starts (core/flight/flight_file.h). The next start deletes files that a kill
- * has left half made, empty folders, and the records of all but the newest starts. */
+ * there are records of earlier starts. The next start deletes what a kill has left half made, and the records of all
+ * but the newest starts. */
 #pragma once
 
 #include "cmd/run/run_state.h"
@@ -22,12 +20,12 @@ void flight_recorder_take_quits(void);
 /* Collective, once the run folder is open. Only a peer's failure is an error. */
 enum status flight_recorder_start(struct run *run, struct error *err);
 
-/* The job has failed: writes this rank's record, and those of neighbours whose processes are gone or stopped. Waits two
- * seconds for it at most. Any thread. Nothing happens if no recorder runs, here and below. */
+/* The job has failed: writes this rank's record, and those of neighbours whose processes are gone or stopped; waits two
+ * seconds at most. Any thread. Nothing happens if no recorder runs, here and below. */
 void flight_recorder_fail(enum status status, const struct error *err);
 
-/* Step `step` had a non-finite loss or gradient. first: the step before it had none; rank: that contributed it, -1:
- * unknown. */
+/* The step had a non-finite loss or gradient. first: the one before had none; rank: that contributed it, -1: unknown.
+ */
 void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *tensor);
 
 /* Ends the thread; waits a second for it at most. After a failure the record stays. */

@@ -1,17 +1,15 @@
 /* integrity.h: looks for silent corruption: a processor that computes wrongly, memory that changes.
  *
- * Every train.check_interval_steps the gradients of a step are computed twice and compared, the rank's parameters and
- * optimizer state are hashed after one update and before the next (comm/zero/zero_check.h), and the ranks' copies of
- * them are compared, which save.c does before each checkpoint, too. What is found ends the run before the update: with
- * STATUS_BROKEN where the rank is certain, with STATUS_DIVERGED where copies differ, and the last checkpoint stays. */
+ * Every train.check_interval_steps the gradients of a step are computed twice and compared, parameters and optimizer
+ * state are hashed after one update and before the next (comm/zero/zero_check.h), and the ranks' copies are compared,
+ * as before each checkpoint. What is found ends the run before the update: with STATUS_BROKEN where the rank is
+ * certain, with STATUS_DIVERGED where copies differ. */
 #pragma once
 
 #include "cmd/run/run_state.h"
 
-/* Once, when the engine is built. */
 void integrity_start(struct run *run);
 
-/* Whether the step is one that is checked. */
 bool integrity_is_due(const struct run *run, int64_t step);
 
 /* Before a step that is checked, all steps collected, and after zero_check_note() of the step before. Collective. */

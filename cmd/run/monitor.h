@@ -1,8 +1,6 @@
-/* monitor.h: writes the metrics where TensorBoard and DeepSpeed's csv_monitor look for them, beside metrics.jsonl,
- * which has everything. A monitor that cannot write is given up with a warning; training continues.
- *
- * The tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own (Train/Samples/grad_norm, …,
- * Eval/Samples/eval_loss, …). As with DeepSpeed their axis counts the samples that were trained on. */
+/* monitor.h: writes the metrics for TensorBoard and as DeepSpeed's csv_monitor. A monitor that cannot write is given up
+ * with a warning. The tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own; as with
+ * DeepSpeed their axis counts the samples that were trained on. */
 #pragma once
 
 #include "core/metrics/eval_metric.h"
@@ -11,9 +9,9 @@
 
 struct monitor;
 
-/* Opens the monitors that the spec enables; NULL: it enables none. Without output_path they are in the run's folder
- * `run`. step: after which the run begins (0) or continues; evaluation_due: this
- * step's evaluation is still to come. What a resumed run repeats is dropped. */
+/* Opens the monitors that the spec enables; NULL: it enables none. run: the run's folder; step: after which the run
+ * begins (0) or continues; evaluation_due: this step's evaluation is still to come. What a resumed run repeats is
+ * dropped. */
 struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due);
 
 void monitor_step(struct monitor *monitor, const struct step_metrics *m); /* NULL is allowed, here and below */

@@ -1,10 +1,9 @@
 /* restart.h: `--local-gpus N --max-restarts K`: the supervisor starts the ranks again after a failure that another
  * start may not have: a rank was killed or lost (6), a device or its driver failed (8).
  *
- * A restart is the supervisor itself, executed anew with the same arguments. It and its ranks learn from their
- * environment (ZTRAIN_RESTART) which start it is and which run it resumes, and rank 0 writes the cause of the last
- * failure into metrics.jsonl. Its run spec is that of the first start, also if the files have changed
- * (core/kept_files.h). */
+ * A restart is the supervisor itself, executed anew with the same arguments. The environment (ZTRAIN_RESTART) says
+ * which start it is and which run it resumes; rank 0 writes the cause into metrics.jsonl. Its run spec is that of the
+ * first start, also if the files have changed (core/kept_files.h). */
 #pragma once
 
 #include "cmd/run/run_home.h"
@@ -23,12 +22,11 @@ struct restart {
 /* What the supervisor before this one has left in the environment. */
 void restart_read(struct restart *last);
 
-/* STATUS_USAGE where a restart could not tell from which checkpoint to continue: --resume names one of the run's. */
+/* STATUS_USAGE if --resume names one of the run's checkpoints. */
 enum status restart_check(const char *resume, const struct run_home *home, struct error *err);
 
-/* After a start that has failed with `code`, because of `cause`: executes this program again and does not return, or
- * returns the run's exit code: the failure is of another kind, `most` restarts are used up, the last one has gained no
- * checkpoint, or a signal asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). All but the first
- * are lines in the log; of the second and third the cause is one of metrics.jsonl. */
+/* After a start that has failed with `code`, because of `cause`: executes this program again, or returns the run's exit
+ * code: the failure is of another kind, `most` restarts are used up, the last one has gained no checkpoint, or a signal
+ * asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). */
 enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
                           const struct run_home *home, char **argv);

@@ -22,25 +22,22 @@ struct run_folder {
 /* Fills in the paths. Makes nothing. */
 void run_folder_init(struct run_folder *folder, const struct run_home *home);
 
-/* Rank 0 makes the folder and locks it (run_lock_take()): another run that lives in it, or what run_home_check()
- * refuses by then, is STATUS_USAGE; a disk that is full or fails is STATUS_CHECKPOINT, here and below; STATUS_REQUEUE:
- * asked to stop while it waited for another run. */
+/* Rank 0 makes the folder and locks it: run_lock_take(), run_home_check(). A disk that is full or fails is
+ * STATUS_CHECKPOINT, here and below. */
 enum status run_folder_open(struct run_folder *folder, const struct run_home *home, struct error *err);
 
-/* Whether rank 0 may still write there: run_lock_check(). Other ranks: STATUS_OK. folder: a struct run_folder (void, as
- * this is the owner check of checkpoint_writer and metrics_ask_owner()). */
+/* run_lock_check() on rank 0. folder: a struct run_folder, for checkpoint_writer and metrics_ask_owner(). */
 enum status run_folder_still_ours(void *folder, struct error *err);
 
-/* Opens this rank's log file, and makes its folder. Only after rank 0 has locked the run folder: until then the logs
- * may be another run's. */
+/* Opens this rank's log file, once rank 0 has locked the run folder. */
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
 
-/* Check that all nodes see the same folder: rank 0 broadcasts its run_lock_nonce(), and the others wait for an owner
- * file with it to appear. STATUS_USAGE: it does not. rank_0: the host of rank 0. */
+/* Waits for an owner file with rank 0's run_lock_nonce() to appear. STATUS_USAGE: this node sees another folder.
+ * rank_0: the host of rank 0. */
 enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
                                     struct error *err);
 
-/* Writes run.yaml, the effective spec (rank 0). */
+/* Writes run.yaml, the effective spec. */
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
 
 void run_folder_close(struct run_folder *folder);

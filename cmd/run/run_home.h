@@ -1,5 +1,5 @@
-/* run_home.h: the folder that a run lives in, and how the run relates to its contents. One process decides (rank 0,
- * or a dry run); the struct holds no pointers, so that a broadcast can carry it to the other ranks. */
+/* run_home.h: the folder that a run lives in, and how the run relates to its contents. Rank 0 or a dry run decides; the
+ * struct holds no pointers, so that it can be broadcast. */
 #pragma once
 
 #include "core/spec/spec.h"
@@ -22,20 +22,18 @@ struct run_home {
 /* --resume RUN_HOME_AUTO: from the newest checkpoint of the run's folder, or from the beginning if it holds none. */
 #define RUN_HOME_AUTO "auto"
 
-/* Decides on the folder. It is <run.dir>/<run.name>, with one exception: if that does not exist and `resume` (--resume
- * DIR; NULL: not given) lies in a run folder whose run.yaml has the same run.name, that folder has been moved, and the
- * run continues in it. Links are followed: `resume` belongs to the folder that it really lies in. STATUS_USAGE: the
- * path is too long, or run.dir is not a folder; STATUS_CHECKPOINT: its checkpoints cannot be listed. */
+/* The folder is <run.dir>/<run.name>. If that does not exist and `resume` (--resume DIR; NULL: not given) lies in a run
+ * folder whose run.yaml has the same run.name, that folder has been moved, and the run continues in it. Links are
+ * followed. STATUS_USAGE: the path is too long, or run.dir is not a folder; STATUS_CHECKPOINT: its checkpoints cannot
+ * be listed. */
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err);
 
 /* The folder or checkpoint to resume from, once the place is known; NULL: the run begins. */
 const char *run_home_resume(const struct run_home *home, const char *resume);
 
-/* STATUS_USAGE if the folder holds checkpoints that the run would overwrite: it does not continue from any of them.
- * STATUS_CHECKPOINT if it, its checkpoints/ or its log/ exists and is no folder, such as a link whose disk is not
- * mounted. */
+/* STATUS_USAGE if the folder holds checkpoints and the run does not continue from any of them; STATUS_CHECKPOINT if it,
+ * its checkpoints/ or its log/ exists and is no folder, such as a link whose disk is not mounted. */
 enum status run_home_check(const struct run_home *home, struct error *err);
 
-/* STATUS_USAGE if the folder cannot be made or written: this user may not write into the nearest folder above it that
- * exists. Makes nothing. */
+/* STATUS_USAGE if this user may not write there, or into the nearest folder above it that exists. Makes nothing. */
 enum status run_home_check_room(const struct run_home *home, struct error *err);

@@ -1,8 +1,5 @@
-/* run_state.h: the state of a run on one rank. prepare.c builds it, loop.c trains, save.c writes it into checkpoints,
- * rank_main.c releases it.
- *
- * Every decision is the same on all ranks: its grounds (a loss, a norm, a stop signal) are summed over the ranks first.
- * At points that all ranks reach they agree on the outcome (run_agree()). */
+/* run_state.h: the state of a run on one rank: prepare.c builds it, rank_main.c releases it. Every decision is the same
+ * on all ranks: its grounds (a loss, a norm, a stop signal) are summed over the ranks first. */
 #pragma once
 
 #include "ckpt/checkpoint.h"
@@ -38,8 +35,8 @@ enum { PATIENCE_INTERVAL = 30 };
 
 enum { BACKGROUND_VOTES = 3 };
 
-/* When the ranks vote on whether to stop: at the end of each step, and within a step after `interval` micro-batches.
- * The interval is the same on all ranks: at each vote rank 0 chooses the next one by its clock. */
+/* The ranks vote on whether to stop at the end of each step, and within a step after `interval` micro-batches, which
+ * rank 0 chooses at each vote by its clock. */
 struct vote {
     int64_t interval, left;              /* micro-batches */
     double at;                           /* rank 0: seconds; time of the last vote */
@@ -107,20 +104,19 @@ struct run {
     bool agreed; /* all ranks know that all of them end with an error */
 };
 
-/* Collective, at a point that all ranks reach: agree() (comm/agree.h) on the outcome so far. */
+/* agree() (comm/agree.h) on the outcome so far. */
 enum status run_agree(struct run *run, enum status status, struct error *err);
 
 /* STATUS_DIVERGED where a run that ends at this position, or a checkpoint of it, has no use: no step has changed the
  * model, or the evaluation that belongs to it has no finite loss. */
 enum status run_check_history(const struct train_position *position, struct error *err);
 
-/* The value, with every NaN as NAN, which prints as "nan": the one that a division leaves may print as "-nan". */
+/* The value; a NaN that would print as "-nan" as NAN. */
 double run_number(double value);
 
-/* The mean loss of `targets` targets. NaN (null in metrics.jsonl) if there are none: documents of one token, or only
- * losses that are not finite. */
+/* The mean loss of `targets` targets; NaN (null in metrics.jsonl) if there are none. */
 double run_mean_loss(double sum, double targets);
 
-/* Reads the bytes that this rank has moved since the last call. Those of one step are approximate, as operations may
- * still be under way when they are read; run->moved, their sum over the process, is exact. */
+/* The bytes that this rank has moved since the last call: of one step approximate, as operations may still be under
+ * way; run->moved, their sum, is exact. */
 void run_read_volume(struct run *run, struct comm_stats *volume);

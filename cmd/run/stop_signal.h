@@ -18,14 +18,12 @@ int stop_signal_pending(void);
 /* For a supervisor, whose signals come another way: this one asked it to stop. */
 void stop_signal_note(int signal_number);
 
-/* From now on a second SIGINT ends the process with exit code 130. Not for a supervisor's ranks: a terminal or a batch
- * system may send one SIGINT both to the supervisor, which passes it on, and to the ranks; their supervisor counts for
- * them. `speaks`: this process prints on stderr that a second SIGINT ends it at once, and at the second one that it
- * did. */
+/* From now on a second SIGINT ends the process with exit code 130. Not for a supervisor's ranks, which may get one
+ * SIGINT twice. speaks: this process prints on stderr that a second SIGINT ends it at once, and then that it did. */
 void stop_signal_count_interrupts(bool speaks);
 
-/* Whether a SIGINT that comes `seconds` after the last one is a second request. Some senders (timeout(1), a terminal
- * together with a wrapper) deliver one request to a process twice, at the same moment. */
+/* Whether a SIGINT that comes `seconds` after the last one is a second request: timeout(1), or a terminal together with
+ * a wrapper, delivers one twice. */
 bool stop_signal_is_another(double seconds);
 
 extern const char stop_signal_first_words[], stop_signal_final_error[];

@@ -1,9 +1,8 @@
 /* early_error.h: the errors of ranks that fail before they can agree on who prints them (agree.h).
  *
- * Ranks of one node often fail alike: a secret is missing, a peer does not come. The first rank to print the error
- * takes a name in the kernel, an abstract unix socket for the job and the message (agree_likeness()); the others find
- * the name taken and stay silent. A rank that cannot make sure that a living rank of this job and user has the name
- * prints the error itself. */
+ * Ranks of one node often fail alike. The first to print the error takes a name in the kernel, an abstract unix socket
+ * for the job and the message (agree_likeness()); the others find it taken and stay silent. A rank that cannot make
+ * sure that a living rank of this job and user has the name prints the error itself. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"

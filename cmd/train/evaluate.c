@@ -1,7 +1,6 @@
-/* evaluate.c: see evaluate.h. */
-#include "cmd/train/evaluate.h"
-
+/* evaluate.c: the loss of the model on the validation data. */
 #include "cmd/save/background_save.h"
+#include "cmd/train/rank_main.h"
 #include "cmd/train/stop_vote.h"
 #include "core/flight/flight.h"
 #include "core/log.h"

@@ -1,5 +1,5 @@
 /* clang-format off */
-/* loop.c: see loop.h. Time runs to the right; an evaluation and a checkpoint are due after step 8:
+/* loop.c: the training loop. Time runs to the right; an evaluation and a checkpoint are due after step 8:
  *
  *     host     enqueue 7, vote | collect 6 | enqueue 8, vote | collect 7, 8 | evaluate | save | enqueue 9, vote
  *     device   step 6     | step 7               | step 8               |     | losses   |      | step 9
@@ -10,8 +10,6 @@
  * anything is done between two steps, all steps are collected (between_steps()). A vote to stop makes a checkpoint due
  * after the step; a vote within a step breaks that step off, and the checkpoint is one of the step before it. */
 /* clang-format on */
-#include "cmd/train/loop.h"
-
 #include "cmd/observe/comms_report.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/flops_report.h"
@@ -19,8 +17,7 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/save/save.h"
-#include "cmd/train/evaluate.h"
-#include "cmd/train/run_samples.h"
+#include "cmd/train/rank_main.h"
 #include "cmd/train/stop_vote.h"
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"

@@ -1,8 +1,6 @@
-#include "cmd/train/prepare.h"
-
+/* prepare.c: a run before its first step: its folder, the checkpoint to resume from, memory, weights, outputs. */
 #include "cmd/engine/gpu_test.h"
 #include "cmd/engine/machine_record.h"
-#include "cmd/engine/memory_limit.h"
 #include "cmd/engine/simulated_run.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/integrity.h"
@@ -11,6 +9,7 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/save/resume_together.h"
+#include "cmd/train/rank_main.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/machine.h"

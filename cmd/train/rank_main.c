@@ -18,8 +18,6 @@
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/train/early_error.h"
-#include "cmd/train/loop.h"
-#include "cmd/train/prepare.h"
 #include "comm/comm_log.h"
 #include "core/clock.h"
 #include "core/flight/flight.h"

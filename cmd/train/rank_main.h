@@ -1,4 +1,5 @@
-/* rank_main.h: the life of a rank: it meets the others, prepares the run, trains, and ends together with them.
+/* rank_main.h: the life of a rank: it meets the others, prepares the run (prepare.c), trains (loop.c, evaluate.c,
+ * run_samples.c), and ends together with them.
  *
  * A rank that fails alone informs the others (comm_abort), so that all end with its exit code; at points that all ranks
  * reach they agree (comm/agree.h). A rank ends with 0 or 75 only when all ranks have come that far. */
@@ -14,3 +15,23 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
 /* Ends a rank that has no communicator, as the ranks did not all meet: prints the error (early_error_print()) and has
  * the launcher end the other ranks. */
 void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err);
+
+/* ---- its stations; all are collective ------------------------------------ */
+
+/* Takes a run with the fields under "Given" set and all others zero; builds the rest. A run folder that exists is
+ * locked before anything in it is read; a new one is made last, when nothing can refuse the run any more. The caller
+ * releases what was built, also after a failure. */
+enum status run_prepare(struct run *run, struct error *err);
+
+/* Trains from run->position to the last step, with evaluations and checkpoints. STATUS_REQUEUE: stopped on request or
+ * before the job's end, with a checkpoint written. */
+enum status run_steps(struct run *run, struct error *err);
+
+/* With no step under way: computes the mean loss over the validation set (or its train.eval_batches first batches);
+ * rank 0 logs it and writes it to the metrics. If the ranks vote to stop (stop_vote.h), run->position.evaluation_due is
+ * set, and run->evaluation_part has what is done: the resumed run does the rest. */
+enum status run_evaluate(struct run *run, struct error *err);
+
+/* Continues each prompt of train.samples, and writes a line in metrics.jsonl and one on the console for it. A request
+ * to stop leaves out the prompts that are not begun. */
+enum status run_samples(struct run *run, struct error *err);

@@ -1,7 +1,7 @@
-#include "cmd/train/run_samples.h"
-
+/* run_samples.c: the continuations of train.samples at an evaluation. */
 #include "cmd/engine/engine_samples.h"
 #include "cmd/save/background_save.h"
+#include "cmd/train/rank_main.h"
 #include "cmd/train/stop_vote.h"
 #include "core/log.h"
 #include "core/printable.h"
