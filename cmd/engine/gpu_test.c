@@ -72,20 +72,9 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
     return STATUS_OK;
 }
 
-static enum status test_graph(struct gpu_test *test, struct error *err)
-{
-    char differs[TEXT];
-    if (!device_has_graphs(test->device))
-        return STATUS_OK;
-    TRY(step_check(test->device, differs, sizeof differs, err));
-    tell(test, "a captured step", differs);
-    if (*differs)
-        test->avoid |= DEVICE_GRAPHS;
-    return STATUS_OK;
-}
-
 static enum status test_all(struct gpu_test *test, struct error *err)
 {
+    char differs[TEXT];
     TRY(device_open(DEVICE_CPU, 0, test->device->threads, &test->cpu, err));
     TRY(op_checker_new(test->device, test->cpu, &test->checker, err));
     for (int op = 0; op < OPS_COUNT; op++)
@@ -94,7 +83,13 @@ static enum status test_all(struct gpu_test *test, struct error *err)
         *err = test->failed;
         return err->code;
     }
-    return test_graph(test, err);
+    if (!device_has_graphs(test->device))
+        return STATUS_OK;
+    TRY(step_check(test->device, differs, sizeof differs, err));
+    tell(test, "a captured step", differs);
+    if (*differs)
+        test->avoid |= DEVICE_GRAPHS;
+    return STATUS_OK;
 }
 
 enum status gpu_test_run(struct device *device, gpu_test_line report, void *context, unsigned *avoid, struct error *err)
@@ -249,17 +244,6 @@ static enum status find_own(const struct engine *t, unsigned *avoid, struct erro
     return STATUS_OK;
 }
 
-static enum status join(const struct engine *t, unsigned own, unsigned *all, struct error *err)
-{
-    uint32_t mask = own, *masks = memory_zeroed((size_t)t->world, sizeof *masks);
-    enum status status = comm_exchange(t->comm, &mask, sizeof mask, masks, err);
-    *all = 0;
-    for (int r = 0; status == STATUS_OK && r < t->world; r++)
-        *all |= masks[r];
-    free(masks);
-    return status;
-}
-
 static enum status apply(struct engine *t, unsigned avoid, struct error *err)
 {
     if ((avoid & DEVICE_GRAPHS) && t->graphs && t->spec->train.cuda_graphs == SPEC_ON)
@@ -281,8 +265,12 @@ static enum status apply(struct engine *t, unsigned avoid, struct error *err)
 enum status gpu_test_before_run(struct engine *t, struct error *err)
 {
     unsigned own = 0, all = 0;
-    const enum status status = t->device->kind == DEVICE_CUDA ? find_own(t, &own, err) : STATUS_OK;
-    TRY(agree(t->comm, status, err));
-    TRY(join(t, own, &all, err));
+    TRY(agree(t->comm, t->device->kind == DEVICE_CUDA ? find_own(t, &own, err) : STATUS_OK, err));
+    unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
+    const enum status status = comm_exchange(t->comm, &own, sizeof own, masks, err);
+    for (int r = 0; status == STATUS_OK && r < t->world; r++)
+        all |= masks[r];
+    free(masks);
+    TRY(status);
     return agree(t->comm, apply(t, all, err), err);
 }

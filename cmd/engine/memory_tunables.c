@@ -151,20 +151,15 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
 }
 
-/* Sets the tunable to its next value, or back to its first one; returns whether there was a next one. */
-static bool turn(const struct memory_setting *given, int k, int *value)
-{
-    if (given->values[k] < 0)
-        return false;
-    *value = (*value + 1) % memory_tunables[k].count;
-    return *value != 0;
-}
-
 static bool next(const struct memory_setting *given, int64_t per_rank, struct memory_setting *s)
 {
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        if (turn(given, k, &s->values[k]))
+    for (int k = 0; k < TUNABLE_COUNT; k++) {
+        if (given->values[k] < 0)
+            continue;
+        s->values[k] = (s->values[k] + 1) % memory_tunables[k].count;
+        if (s->values[k] != 0)
             return true;
+    }
     do
         s->micro++;
     while (s->micro <= per_rank && per_rank % s->micro != 0);

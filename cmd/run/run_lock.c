@@ -554,14 +554,6 @@ static bool folder_is_gone(const struct run_lock *lock)
     return now.st_ino != lock->identity.st_ino || now.st_dev != lock->identity.st_dev || fs_is_absent(lock->lock_path);
 }
 
-static enum status report_gone(const struct run_lock *lock, struct error *err)
-{
-    error_set(err, STATUS_CHECKPOINT, "the %s '%s' is gone: it was moved or deleted, or its disk was unmounted",
-              lock->config.words.folder, lock->folder);
-    error_hint(err, "nothing more is written there; --resume takes it where it is now");
-    return error_cause(err, RUN_LOCK_GONE);
-}
-
 static enum status taken_over(const struct run_lock *lock, const struct run_owner *by, struct error *err)
 {
     char who[512];
@@ -584,7 +576,12 @@ enum status run_lock_check(struct run_lock *lock, struct error *err)
     lock->lost = strcmp(reading.owner.nonce, lock->config.self.nonce) != 0;
     if (!lock->lost)
         return STATUS_OK;
-    return folder_is_gone(lock) ? report_gone(lock, err) : taken_over(lock, &reading.owner, err);
+    if (!folder_is_gone(lock))
+        return taken_over(lock, &reading.owner, err);
+    error_set(err, STATUS_CHECKPOINT, "the %s '%s' is gone: it was moved or deleted, or its disk was unmounted",
+              lock->config.words.folder, lock->folder);
+    error_hint(err, "nothing more is written there; --resume takes it where it is now");
+    return error_cause(err, RUN_LOCK_GONE);
 }
 
 enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)

@@ -222,27 +222,19 @@ enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct
 
 /* ---- the file ------------------------------------------------------------ */
 
-static void write_name(FILE *out, const struct trace_record *r, const struct tensor_table *table)
-{
-    const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
-    if (r->kind == SPAN_PHASE && unit)
-        fprintf(out, "\"%s %s\"", r->name, unit);
-    else if (r->step > 0)
-        fprintf(out, "\"%s %" PRId64 "\"", r->name, r->step);
-    else
-        fprintf(out, "\"%s\"", r->name);
-}
-
 static void write_record(FILE *out, int rank, const struct trace_record *r, const struct tensor_table *table)
 {
     static const char *const kinds[] = {[SPAN_OP] = "op", [SPAN_PHASE] = "phase", [SPAN_COLLECTIVE] = "collective"};
     const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
     const int64_t length = r->end > r->start ? r->end - r->start : 0;
     fprintf(out,
-            ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":", rank,
-            r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000));
-    write_name(out, r, table);
-    fprintf(out, ",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
+            ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":\"%s",
+            rank, r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000), r->name);
+    if (r->kind == SPAN_PHASE && unit)
+        fprintf(out, " %s", unit);
+    else if (r->step > 0)
+        fprintf(out, " %" PRId64, r->step);
+    fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
     const char *comma = "";
     if (unit) {
         fprintf(out, "\"unit\":\"%s\"", unit);

@@ -37,15 +37,6 @@ static void evaluation_init(struct evaluation *e, const struct engine *t)
     e->counts = e->sums + 2;
 }
 
-static void count_predictions(struct evaluation *e, const struct batch *batch, struct stream *stream)
-{
-    int64_t sample = 0;
-    stream_sync(stream);
-    for (int64_t i = 0; i < batch->num_tokens; i++)
-        if (batch->targets[i] >= 0)
-            class_counts_add(e->counts, e->classes, e->logits + e->classes * sample++, batch->targets[i]);
-}
-
 /* Adds up losses on the device, targets and predictions in e. A stop leaves the rest of the evaluation to the resumed
  * run (position.evaluation_due). */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
@@ -55,6 +46,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
     for (;;) {
         struct batch batch;
         bool end = false;
+        int64_t sample = 0;
         TRY(token_stream_next(stream, &batch, &end, err));
         if (end)
             return STATUS_OK;
@@ -65,7 +57,10 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
         TRY(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute, t->loss_sum, e->logits, err));
         e->sums[1] += (double)batch.num_targets;
         if (e->counts)
-            count_predictions(e, &batch, t->compute);
+            stream_sync(t->compute); /* the logits are on their way to the host */
+        for (int64_t i = 0; e->counts && i < batch.num_tokens; i++)
+            if (batch.targets[i] >= 0)
+                class_counts_add(e->counts, e->classes, e->logits + e->classes * sample++, batch.targets[i]);
         e->batches++;
         TRY(stop_vote(run, err));
         TRY(background_save_advance(run, run->vote.background, err));

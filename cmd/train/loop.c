@@ -189,17 +189,6 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[t->spec->dtype]);
 }
 
-static void warn_of_spike(struct run *run, const struct spike_metrics *spike)
-{
-    console_break(&run->console);
-    if (isfinite(spike->of->loss))
-        log_warn("step %" PRId64 ": the loss %.4f is more than %g times the running mean %.4f; metrics.jsonl names the "
-                 "step's samples",
-                 spike->of->step, spike->of->loss, spike->factor, spike->mean);
-    else
-        log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", spike->of->step);
-}
-
 /* train.spike_factor: a loss that stands out is a line of metrics.jsonl with the step's samples, and one in the log. */
 static enum status report_spike(struct run *run, const struct step_metrics *m, struct error *err)
 {
@@ -221,7 +210,13 @@ static enum status report_spike(struct run *run, const struct step_metrics *m, s
                                         .sources = sources,
                                         .num_sources = t->mixture.order.count,
                                         .paths = (const char *const *)run->spec->data.train.items};
-    warn_of_spike(run, &spike);
+    console_break(&run->console);
+    if (isfinite(m->loss))
+        log_warn("step %" PRId64 ": the loss %.4f is more than %g times the running mean %.4f; metrics.jsonl names the "
+                 "step's samples",
+                 m->step, m->loss, spike.factor, spike.mean);
+    else
+        log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", m->step);
     const enum status status = metrics_spike(run->metrics, &spike, err);
     free(samples);
     free(sources);
