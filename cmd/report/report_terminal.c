@@ -15,7 +15,7 @@ static enum ink state_ink(enum run_state state)
     return state == RUN_STOPPED ? INK_BAD : state == RUN_UNKNOWN ? INK_PLAIN : INK_GOOD;
 }
 
-/* Prints a text (owned) as a part of the line. */
+/* text: owned. */
 static void put_part(struct terminal_line *line, enum ink ink, char *text)
 {
     terminal_line_put(line, ink, text);
@@ -54,7 +54,7 @@ static struct terminal_line put_label(FILE *out, const struct terminal_style *st
     return (struct terminal_line){.out = out, .style = style, .indent = LABEL, .column = LABEL};
 }
 
-/* A line of a label and a text (owned). */
+/* text: owned. */
 static void put_fact(FILE *out, const struct terminal_style *style, const char *label, char *text)
 {
     struct terminal_line line = put_label(out, style, label);
@@ -62,25 +62,18 @@ static void put_fact(FILE *out, const struct terminal_style *style, const char *
     fputs("\n", out);
 }
 
-static void put_model(FILE *out, const struct terminal_style *style, const struct watched_run *run)
+static void put_facts(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
+    const struct run_metrics *h = &run->metrics;
     if (run->model.known)
         put_fact(out, style, "model",
                  memory_printf("%s, %s parameters, %s on %d rank%s", PRINTABLE(run->model.model_type),
                                FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
                                run->model.world == 1 ? "" : "s"));
-}
-
-static void put_trained(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
-{
     if (h->step_lines)
         put_fact(out, style, "trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
                                FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
-}
-
-static void put_best(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
-{
     if (!h->best_step)
         return;
     const bool loss = h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]);
@@ -93,19 +86,23 @@ static void put_best(FILE *out, const struct terminal_style *style, const struct
 
 static void put_events(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
-    static const char *const plurals[] = {"checkpoints",  "resumes", "restarts", "skipped steps",
-                                          "epochs ended", NULL,      NULL};
-    STATIC_ASSERT(COUNT_OF(plurals) == REPORT_EVENT_COUNT, "each kind has its plural");
-    char *text = memory_text("");
-    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
+    static const char *const words[REPORT_EVENT_COUNT][2] = {[EVENT_CHECKPOINT] = {"checkpoint", "checkpoints"},
+                                                             [EVENT_RESUME] = {"resume", "resumes"},
+                                                             [EVENT_RESTART] = {"restart", "restarts"},
+                                                             [EVENT_SKIPPED] = {"skipped step", "skipped steps"},
+                                                             [EVENT_EPOCH] = {"epoch ended", "epochs ended"}};
+    const char *before = "";
+    char *text;
+    size_t bytes;
+    FILE *all = memory_stream(&text, &bytes);
+    for (int k = 0; k <= EVENT_EPOCH; k++) {
         const int64_t n = run->metrics.events[k].total;
-        if (!n || !plurals[k])
+        if (!n)
             continue;
-        const char *word = n > 1 ? plurals[k] : k == EVENT_EPOCH ? "epoch ended" : event_words[k];
-        char *more = memory_printf("%s%s%s %s", text, *text ? ", " : "", FIGURE(count, n), word);
-        free(text);
-        text = more;
+        fprintf(all, "%s%s %s", before, FIGURE(count, n), words[k][n > 1]);
+        before = ", ";
     }
+    fclose(all);
     if (*text)
         put_fact(out, style, "events", text);
     else
@@ -122,8 +119,7 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
     }
 }
 
-/* A row of the table of metrics. */
-static const struct row {
+static const struct {
     const char *label;
     bool eval;
     int series;
@@ -173,7 +169,6 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
     }
 }
 
-/* Where a step's time goes, on average. */
 static void put_time(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
 {
     const struct thin_cell step = thin_total(&h->steps, STEP_SECONDS), saves = thin_total(&h->steps, STEP_CHECKPOINT);
@@ -195,7 +190,7 @@ static void put_time(FILE *out, const struct terminal_style *style, const struct
     fputs("\n", out);
 }
 
-/* A printable copy of a text (owned), with blanks for its line ends and tabs. */
+/* A printable copy of a text, with blanks for its line ends and tabs. */
 static char *one_line(const char *text)
 {
     const size_t room = 4 * strlen(text) + 8; /* of \xNN for each byte */
@@ -208,8 +203,8 @@ static char *one_line(const char *text)
     return line;
 }
 
-/* A prompt and its continuation on one line. Where the line has no room for both, the prompt loses its beginning, of
- * which at most a half of the line is left, and then the continuation its end. */
+/* A prompt and its continuation on one line. Where it has no room for both, the prompt loses its beginning, down to
+ * half of the line, and then the continuation its end. */
 static void put_sample(FILE *out, const struct terminal_style *style, int columns, const struct report_sample *sample)
 {
     char *prompt = one_line(sample->prompt), *text = one_line(sample->text + (sample->text[0] == ' '));
@@ -245,9 +240,7 @@ static void put_samples(FILE *out, const struct terminal_style *style, const str
 static void put_run(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
     put_title(out, style, run);
-    put_model(out, style, run);
-    put_trained(out, style, &run->metrics);
-    put_best(out, style, &run->metrics);
+    put_facts(out, style, run);
     put_events(out, style, run);
     put_metrics(out, style, &run->metrics);
     put_time(out, style, &run->metrics);
@@ -256,16 +249,16 @@ static void put_run(FILE *out, const struct terminal_style *style, const struct 
 
 /* ---- several runs -------------------------------------------------------- */
 
-enum { MOST_FIELDS = 12, FIELD_TEXT = 64 };
-
 /* The fields of a run's row in the table. */
 static const char *const heads[] = {"run",     "state",  "step",     "loss", "best eval",
                                     "at step", "tokens", "tokens/s", "mfu",  "time"};
+enum { FIELDS = COUNT_OF(heads), FIELD_TEXT = 64 };
+static const int spare[] = {8, 9, 6, 5, 7, 4}; /* where there is no room, mfu is left out first, then time, … */
 
-static void fill_fields(const struct watched_run *run, char fields[][FIELD_TEXT])
+static void fill_fields(const struct watched_run *run, char fields[FIELDS][FIELD_TEXT])
 {
     const struct run_metrics *h = &run->metrics;
-    const char *const texts[] = {
+    const char *const texts[FIELDS] = {
         PRINTABLE(run->name),
         run_state_word(run->state),
         FIGURE(count, h->last_step),
@@ -277,47 +270,41 @@ static void fill_fields(const struct watched_run *run, char fields[][FIELD_TEXT]
         FIGURE(percent, timed_mean(&h->mfu)),
         FIGURE(time, h->seconds),
     };
-    STATIC_ASSERT(COUNT_OF(texts) == COUNT_OF(heads) && COUNT_OF(heads) <= MOST_FIELDS, "a field for each head");
-    for (size_t f = 0; f < COUNT_OF(texts); f++)
+    for (int f = 0; f < FIELDS; f++)
         snprintf(fields[f], FIELD_TEXT, "%s", texts[f]);
 }
 
-/* A row of a table whose first `left` fields are set to the left; those of width 0 are left out. */
-static void put_row(FILE *out, const struct terminal_style *style, enum ink ink, const int *widths, int count, int left,
-                    char fields[][FIELD_TEXT])
+/* A row of the table: name and state set to the left, the others to the right; those of width 0 are left out. */
+static void put_row(FILE *out, const struct terminal_style *style, enum ink ink, const int widths[FIELDS],
+                    char fields[FIELDS][FIELD_TEXT])
 {
-    for (int f = 0; f < count; f++) {
+    for (int f = 0; f < FIELDS; f++) {
         if (!widths[f])
             continue;
         fputs(f ? "  " : "", out);
-        terminal_put(out, style, ink, f < left ? widths[f] : -widths[f], fields[f]);
+        terminal_put(out, style, ink, f < 2 ? widths[f] : -widths[f], fields[f]);
     }
 }
 
 /* The widths of the table's fields, with 0 for those that the terminal has no room for. Returns their sum, with two
  * blanks for each. */
-static int choose_widths(int columns, const struct watched_run *runs, int count, int widths[])
+static int choose_widths(int columns, const struct watched_run *runs, int count, int widths[FIELDS])
 {
-    static const char *const spare[] = {"mfu",     "time",     "tokens",
-                                        "at step", "tokens/s", "best eval"}; /* left out first */
-    char fields[MOST_FIELDS][FIELD_TEXT];
-    const int n = COUNT_OF(heads);
+    char fields[FIELDS][FIELD_TEXT];
     int all = 0;
-    for (int f = 0; f < n; f++)
+    for (int f = 0; f < FIELDS; f++)
         widths[f] = terminal_width(heads[f]);
     for (int r = 0; r < count; r++) {
         fill_fields(&runs[r], fields);
-        for (int f = 0; f < n; f++)
+        for (int f = 0; f < FIELDS; f++)
             widths[f] = terminal_width(fields[f]) > widths[f] ? terminal_width(fields[f]) : widths[f];
     }
-    for (int f = 0; f < n; f++)
+    for (int f = 0; f < FIELDS; f++)
         all += widths[f] + 2;
-    for (size_t i = 0; i < COUNT_OF(spare); i++)
-        for (int f = 0; f < n && all - 2 > columns; f++)
-            if (!strcmp(heads[f], spare[i])) {
-                all -= widths[f] + 2;
-                widths[f] = 0;
-            }
+    for (size_t i = 0; i < COUNT_OF(spare) && all - 2 > columns; i++) {
+        all -= widths[spare[i]] + 2;
+        widths[spare[i]] = 0;
+    }
     const int over = all - 2 - columns, most = widths[0] > 8 ? widths[0] - 8 : 0; /* the name keeps 8 characters */
     const int cut = over < 0 ? 0 : over < most ? over : most;
     widths[0] -= cut;
@@ -326,16 +313,16 @@ static int choose_widths(int columns, const struct watched_run *runs, int count,
 
 static void put_table(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
 {
-    char fields[MOST_FIELDS][FIELD_TEXT];
-    int widths[MOST_FIELDS];
-    const int n = COUNT_OF(heads), all = choose_widths(style->columns, runs, count, widths);
-    for (int f = 0; f < n; f++)
+    char fields[FIELDS][FIELD_TEXT];
+    int widths[FIELDS];
+    const int all = choose_widths(style->columns, runs, count, widths);
+    for (int f = 0; f < FIELDS; f++)
         snprintf(fields[f], FIELD_TEXT, "%s", heads[f]);
-    put_row(out, style, INK_DIM, widths, n, 2, fields);
+    put_row(out, style, INK_DIM, widths, fields);
     fputs("\n", out);
     for (int r = 0; r < count; r++) {
         fill_fields(&runs[r], fields);
-        put_row(out, style, INK_PLAIN, widths, n, 2, fields);
+        put_row(out, style, INK_PLAIN, widths, fields);
         if (style->columns - all >= 8) {
             char *line = sparkline(&runs[r].metrics.steps, STEP_LOSS, style->columns - all, true, style->utf8);
             fputs("  ", out);

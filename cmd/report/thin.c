@@ -41,27 +41,21 @@ void thin_join(struct thin_cell *into, const struct thin_cell *from)
     into->bad += from->bad;
 }
 
-/* Moves a bucket into another one: in front of its own place, into an empty one, or to the end of its neighbour. */
-static void move_bucket(struct thin *thin, int from, int into, bool empty)
-{
-    struct thin_bucket *target = &thin->buckets[into], source = thin->buckets[from];
-    if (empty) {
-        *target = source;
-        memmove(cells_of(thin, into), cells_of(thin, from), (size_t)thin->num_series * sizeof *thin->cells);
-        return;
-    }
-    target->last = source.last;
-    target->rows += source.rows;
-    for (int s = 0; s < thin->num_series; s++)
-        thin_join(&cells_of(thin, into)[s], &cells_of(thin, from)[s]);
-}
-
 /* Merges each two neighbours; an odd last bucket stays as it is, half full. */
 static void halve(struct thin *thin)
 {
-    for (int i = 0; i < thin->count; i++)
-        if (i)
-            move_bucket(thin, i, i / 2, i % 2 == 0);
+    for (int i = 1; i < thin->count; i++) {
+        struct thin_bucket *into = &thin->buckets[i / 2], *from = &thin->buckets[i];
+        if (i % 2 == 0) {
+            *into = *from;
+            memcpy(cells_of(thin, i / 2), cells_of(thin, i), (size_t)thin->num_series * sizeof *thin->cells);
+            continue;
+        }
+        into->last = from->last;
+        into->rows += from->rows;
+        for (int s = 0; s < thin->num_series; s++)
+            thin_join(&cells_of(thin, i / 2)[s], &cells_of(thin, i)[s]);
+    }
     thin->count = (thin->count + 1) / 2;
     thin->per *= 2;
 }

@@ -1,12 +1,11 @@
-/* thin.h: a course of any length in bounded memory: rows of values by step, thinned as they come.
+/* thin.h: rows of values by step, thinned as they come: any number of rows in bounded memory.
  *
  * Rows are collected in buckets of `per` rows. When all buckets are full, neighbours are merged and `per` doubles:
  *
  *     per 1   | 1 | 2 | 3 | 4 |      capacity 4
  *     per 2   | 1 2 | 3 4 | 5 6 | …
  *
- * A bucket keeps the lowest, the highest (with their steps) and the mean finite value of each series and counts those
- * that were not finite, so that no spike and no NaN is lost, however many rows a bucket holds. */
+ * No spike and no NaN is lost: a bucket keeps the extremes of each series, and counts values that are not finite. */
 #pragma once
 
 #include <stdint.h>
@@ -37,7 +36,7 @@ void thin_release(struct thin *thin);
 /* Adds a row. values: (num_series); those whose bit of `present` is not set are absent. */
 void thin_add(struct thin *thin, int64_t step, const double *values, uint64_t present);
 
-/* Merges neighbours until at most `count` (at least 1) buckets are in use. */
+/* Merges neighbours until at most `count` buckets are in use; count: at least 1. */
 void thin_reduce(struct thin *thin, int count);
 
 const struct thin_cell *thin_at(const struct thin *thin, int bucket, int series);

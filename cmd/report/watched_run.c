@@ -37,7 +37,7 @@ static int64_t count_parameters(const json_t *tensors)
     return all;
 }
 
-/* Reads the manifest, again after each new checkpoint. A run without a checkpoint has none. */
+/* Reads the manifest, again after each new checkpoint. */
 static void read_model(struct watched_run *run)
 {
     struct checkpoint *checkpoint;
@@ -114,7 +114,7 @@ static void read_formers(struct watched_run *run)
 
 /* ---- the state ----------------------------------------------------------- */
 
-/* A number of the spec; 0: it has none. */
+/* 0: the spec has none. */
 static double spec_number(const struct watched_run *run, const char *key)
 {
     const char *text = spec_pairs_find(&run->spec, key);
@@ -229,7 +229,6 @@ bool watched_run_is(const struct watched_run *run, const struct watched_run *oth
 
 /* ---- several runs -------------------------------------------------------- */
 
-/* Whether a run has another value of the key than the first run. */
 static bool differs(const struct watched_run *runs, int count, const char *key)
 {
     const char *first = spec_pairs_find(&runs[0].spec, key);

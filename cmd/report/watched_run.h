@@ -21,15 +21,13 @@ enum run_state {
 struct former_file {
     int number;
     int64_t last_step; /* 0: it has no step */
-    bool same_history; /* it begins with the first step of metrics.jsonl: a resume left it; else it is an earlier run's
-                        */
+    bool same_history; /* it begins as metrics.jsonl does: a resume left it; else it is an earlier run's */
 };
 
 enum { WATCHED_FORMERS = 64 };
 
 struct watched_run {
-    char *folder, *name; /* name: the last part of the path; in a report of several runs as much of it as tells them
-                            apart; owned */
+    char *folder, *name; /* owned; name: the last part of the path, or all of it where several runs have the same */
     struct run_metrics metrics;
     struct spec_pairs spec;
     enum run_state state;
@@ -53,14 +51,14 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
 enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err);
 void watched_run_close(struct watched_run *run);
 
-/* Whether two that were opened are one run, by its metrics.jsonl. */
+/* Whether two are one run, by its metrics.jsonl. */
 bool watched_run_is(const struct watched_run *run, const struct watched_run *other);
 
 /* Gives several runs names that tell them apart. */
 void watched_runs_name(struct watched_run *runs, int count);
 
-/* The keys in which the specs of runs differ, in the order of their files, without run.name and run.dir. The keys are
- * the runs', the array is the caller's to free. spec_pairs_find() has each run's value. */
+/* The keys in which the specs of runs differ, in the order of their files, without run.name and run.dir. The caller
+ * frees the array, whose keys are the runs'. */
 struct spec_differences {
     const char **keys;
     int count;
