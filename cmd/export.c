@@ -1,12 +1,29 @@
 /* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]` writes a checkpoint as a Hugging
- * Face folder. */
+ * Face folder. It has its name only when it is whole, and an earlier export stays until then; one process at a time
+ * writes it.
+ *
+ *     PARENT/NAME                         the export: absent, the earlier one, or the new one
+ *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/run/run_lock.h)
+ *                                new/     the new export while it is written; the earlier one after an exchange
+ *                                former/  the earlier one, on a file system that cannot exchange two folders
+ *
+ * A kill leaves the folder beside NAME, which the next export of this name cleans; after a kill between the two renames
+ * it first gives the earlier export its name back. Files of an earlier export's folder that no export writes, such as a
+ * README.md, are linked into the new one before the exchange. */
+#include "ckpt/checkpoint_folders.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/export_folder.h"
+#include "cmd/run/run_lock.h"
 #include "cmd/run/run_state.h"
+#include "core/faults.h"
+#include "core/io.h"
 #include "core/log.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -40,6 +57,316 @@ static const struct option_row options[] = {
 static const struct command_line command_line = {
     "export", USAGE, "checkpoint or run folder", 1, "ztrain export DIR --out HFDIR", options, COUNT_OF(options)};
 
+enum { LOCK_TRIES = 10 };
+
+static const char config_name[] = "config.json", old_temporary[] = ".tmp-";
+
+struct export_folder {
+    char out[FS_PATH_MAX];                        /* without links */
+    char work[FS_PATH_MAX];                       /* .NAME.ztrain-export beside it, while an export lasts */
+    char fresh[FS_PATH_MAX], former[FS_PATH_MAX]; /* in it: the new export; the earlier one, once it has given way */
+    struct run_lock *lock;                        /* of `work`; owned; NULL: not open */
+};
+
+/* ---- the entries of a folder --------------------------------------------- */
+
+typedef enum status visitor(void *context, const char *dir, const char *name, struct error *err);
+
+/* Stops at the first failure. */
+static enum status for_each_entry(const char *dir, visitor *visit, void *context, struct error *err)
+{
+    DIR *listing = io_opendir(dir);
+    if (!listing)
+        return error_system(err, STATUS_DATA, errno, "cannot list the folder '%s'", dir);
+    enum status status = STATUS_OK;
+    for (struct dirent *item; status == STATUS_OK && (item = io_readdir(listing));)
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            status = visit(context, dir, item->d_name, err);
+    io_closedir(listing);
+    return status;
+}
+
+/* Whether an export writes a file of this name, with which an earlier one's does not stay; tokenizer files do. */
+static bool is_of_export(const char *name)
+{
+    return !strcmp(name, config_name) || fs_has_suffix(name, ".safetensors") ||
+           fs_has_suffix(name, ".safetensors.index.json") || !strncmp(name, old_temporary, strlen(old_temporary));
+}
+
+struct content {
+    bool any, ours, foreign, config, run;
+};
+
+static enum status look_at_entry(void *context, const char *dir, const char *name, struct error *err)
+{
+    struct content *content = context;
+    char path[FS_PATH_MAX];
+    struct safetensors_header header;
+    struct error damage;
+    if (!strncmp(name, old_temporary, strlen(old_temporary)))
+        return STATUS_OK;
+    content->any = true;
+    content->config |= !strcmp(name, config_name);
+    content->run |= !strcmp(name, "metrics.jsonl") || !strcmp(name, "run.yaml");
+    content->foreign |= !strncmp(name, "pytorch_model", strlen("pytorch_model"));
+    if (!fs_has_suffix(name, ".safetensors"))
+        return STATUS_OK;
+    TRY(fs_join(path, dir, name, STATUS_DATA, err));
+    enum status status = safetensors_read_header(path, &header, &damage);
+    bool ours = status == STATUS_OK && header.by_ztrain;
+    safetensors_header_release(&header);
+    if (status == STATUS_DEVICE) /* out of memory: the file may be fine */
+        return error_set(err, status, "%s", damage.text);
+    *(ours ? &content->ours : &content->foreign) = true;
+    return STATUS_OK;
+}
+
+/* ---- the target ---------------------------------------------------------- */
+
+/* The real path of `out`, whose last part may be absent. */
+static enum status find_out(const char *out, char real[FS_PATH_MAX], struct error *err)
+{
+    char above[FS_PATH_MAX], place[PATH_MAX], name[NAME_MAX + 1];
+    struct stat facts;
+    bool there;
+    if (io_stat(out, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
+        error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
+        return error_hint(err, "name the folder for the model");
+    }
+    TRY(fs_find_dir(out, &there, STATUS_USAGE, err));
+    fs_parent(out, above);
+    TRY(fs_mkdirs(there ? out : above, STATUS_DATA, err));
+    if (fs_is_dir(out)) { /* also X/.., whose X was absent */
+        if (!realpath(out, place))
+            return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", out);
+        snprintf(real, FS_PATH_MAX, "%s", place);
+        return STATUS_OK;
+    }
+    const char *begin = out + strlen(out);
+    while (begin > out && begin[-1] == '/')
+        begin--;
+    const char *end = begin;
+    while (begin > out && begin[-1] != '/')
+        begin--;
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), begin);
+    if (!realpath(above, place))
+        return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", above);
+    return fs_join(real, place, name, STATUS_DATA, err);
+}
+
+/* Whether `out` can be renamed: it is neither a mount point nor the current folder of this process. */
+static enum status check_place(const char *out, const char *above, struct error *err)
+{
+    struct stat own, parent, here;
+    if (io_stat(out, &own) != 0)
+        return STATUS_OK;
+    if (io_stat(above, &parent) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", above);
+    if (own.st_dev != parent.st_dev || own.st_ino == parent.st_ino) {
+        error_set(err, STATUS_USAGE, "'%s' is a mount point, and an export replaces its folder as a whole", out);
+        return error_hint(err, "name a folder in it: --out %s/model", out);
+    }
+    if (io_stat(".", &here) == 0 && here.st_dev == own.st_dev && here.st_ino == own.st_ino) {
+        error_set(err, STATUS_USAGE, "'%s' is the current folder, and an export replaces its folder as a whole", out);
+        return error_hint(err, "cd .. and name it, or name another one");
+    }
+    return STATUS_OK;
+}
+
+/* Whether the folder is absent, empty, or an earlier export. */
+static enum status check_content(const char *out, struct error *err)
+{
+    struct content content = {.any = false};
+    if (!fs_exists(out))
+        return STATUS_OK;
+    TRY(for_each_entry(out, look_at_entry, &content, err));
+    if (content.foreign || (content.config && !content.ours)) {
+        error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
+        return error_hint(err, "choose another folder, or remove its files");
+    }
+    if (content.run || (content.any && !content.ours)) {
+        error_set(err, STATUS_USAGE, content.run ? "folder '%s' is that of a run" : "folder '%s' is not empty", out);
+        return error_hint(err, "an export has a folder to itself, such as --out %s/model", out);
+    }
+    if (content.ours)
+        log_info("an earlier export in %s is replaced", out);
+    return STATUS_OK;
+}
+
+/* ---- the folder beside it ------------------------------------------------ */
+
+/* Makes the folder and locks it. An export that ends meanwhile deletes it: then again. */
+static enum status lock_work(struct export_folder *folder, struct error *err)
+{
+    struct run_lock_config config;
+    struct error why = {.code = STATUS_OK};
+    run_lock_config_init(&config);
+    config.words =
+        (struct run_lock_words){"export folder", "another export", "wait for it to end, or export into another folder"};
+    config.patience = 0;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (io_mkdir(folder->work, 0777) && errno != EEXIST) {
+            error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->work);
+            return error_hint(err, "an export is written beside its folder and then renamed: name one in a folder that "
+                                   "may be written");
+        }
+        status = run_lock_take(&folder->lock, folder->work, &config, &why);
+        if (status != STATUS_CHECKPOINT || why.cause != ENOENT)
+            break;
+    }
+    if (status != STATUS_OK)
+        *err = why;
+    return status == STATUS_CHECKPOINT ? err->code = STATUS_DATA : status;
+}
+
+/* Cleans up after an export that was killed. */
+static enum status recover(const struct export_folder *folder, struct error *err)
+{
+    if (fs_exists(folder->former)) {
+        const int reason = fault_rename(folder->former, folder->out, 0) ? errno : 0;
+        if (!reason)
+            log_info("an export into %s was killed; the one before it has its name again", folder->out);
+        else if (reason != ENOTEMPTY && reason != EEXIST) /* else the new one has the name */
+            return error_system(err, STATUS_DATA, reason, "cannot rename '%s' to '%s'", folder->former, folder->out);
+    }
+    TRY(checkpoint_remove_tree(folder->fresh, err));
+    return checkpoint_remove_tree(folder->former, err);
+}
+
+/* Chooses `fresh`, and keeps other exports out. STATUS_USAGE: `out` is neither absent nor empty nor an earlier export,
+ * cannot be replaced as a whole, or another process exports into it. The caller closes the folder also after an
+ * error. */
+static enum status export_folder_open(struct export_folder *folder, const char *out, struct error *err)
+{
+    char above[FS_PATH_MAX], hidden[NAME_MAX + 32];
+    *folder = (struct export_folder){.lock = NULL};
+    TRY(find_out(out, folder->out, err));
+    fs_parent(folder->out, above);
+    TRY(check_place(folder->out, above, err));
+    snprintf(hidden, sizeof hidden, ".%s.ztrain-export", fs_base_name(folder->out));
+    TRY(fs_join(folder->work, above, hidden, STATUS_DATA, err));
+    TRY(fs_join(folder->fresh, folder->work, "new", STATUS_DATA, err));
+    TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));
+    TRY(lock_work(folder, err));
+    TRY(recover(folder, err));
+    return check_content(folder->out, err);
+}
+
+/* ---- publication --------------------------------------------------------- */
+
+/* Gives a new folder the rights of the one whose place it takes. */
+static enum status take_rights(const char *path, const struct stat *from, struct error *err)
+{
+    if (chmod(path, from->st_mode & 07777) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot set the mode of '%s'", path);
+    int refused = chown(path, from->st_uid, from->st_gid); /* where it is another user's, or another group's */
+    (void)refused;
+    return STATUS_OK;
+}
+
+/* Links dir/NAME, with all that is in it, into the folder `context`. */
+static enum status link_entry(void *context, const char *dir, const char *name, struct error *err)
+{
+    char from[FS_PATH_MAX], to[FS_PATH_MAX];
+    struct stat facts;
+    TRY(fs_join(from, dir, name, STATUS_DATA, err));
+    TRY(fs_join(to, context, name, STATUS_DATA, err));
+    if (io_lstat(from, &facts) != 0)
+        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", from);
+    if (S_ISDIR(facts.st_mode)) {
+        if (io_mkdir(to, 0777))
+            return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", to);
+        TRY(for_each_entry(from, link_entry, to, err));
+        TRY(take_rights(to, &facts, err));
+        return fs_sync_dir(to, STATUS_DATA, err);
+    }
+    if (io_link(from, to) == 0)
+        return STATUS_OK;
+    if (!S_ISREG(facts.st_mode))
+        return error_system(err, STATUS_DATA, errno, "cannot link '%s' to '%s'", to, from);
+    return fs_copy_file(from, to, STATUS_DATA, NULL, err); /* a file system without hard links */
+}
+
+/* The same at the top, for what the new export neither has nor replaces. */
+static enum status keep_entry(void *context, const char *dir, const char *name, struct error *err)
+{
+    char to[FS_PATH_MAX];
+    TRY(fs_join(to, context, name, STATUS_DATA, err));
+    return is_of_export(name) || fs_exists(to) ? STATUS_OK : link_entry(context, dir, name, err);
+}
+
+static enum status cannot_publish(const struct export_folder *folder, struct error *err)
+{
+    const int reason = errno;
+    error_system(err, STATUS_DATA, reason, "cannot rename '%s' to '%s'", folder->fresh, folder->out);
+    return reason == EBUSY ? error_hint(err, "a mount point cannot be replaced: --out %s/model", folder->out)
+                           : STATUS_DATA;
+}
+
+/* Gives the new export what stays of the folder whose place it takes, if there is one. */
+static enum status inherit(const struct export_folder *folder, struct error *err)
+{
+    struct stat facts;
+    if (io_stat(folder->out, &facts) != 0)
+        return errno == ENOENT ? STATUS_OK : error_system(err, STATUS_DATA, errno, "cannot look at '%s'", folder->out);
+    TRY(for_each_entry(folder->out, keep_entry, (void *)folder->fresh, err));
+    TRY(take_rights(folder->fresh, &facts, err));
+    return fs_sync_dir(folder->fresh, STATUS_DATA, err);
+}
+
+/* Puts the new export in the place of an earlier one. */
+static enum status replace(struct export_folder *folder, struct error *err)
+{
+    if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0)
+        return STATUS_OK;
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+        return cannot_publish(folder, err);
+    if (fault_rename(folder->out, folder->former, 0))
+        return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->out, folder->former);
+    if (fault_rename(folder->fresh, folder->out, 0) == 0)
+        return STATUS_OK;
+    cannot_publish(folder, err);
+    if (io_rename(folder->former, folder->out))
+        log_warn("cannot rename '%s' back to '%s': %s", folder->former, folder->out, strerror(errno));
+    return STATUS_DATA;
+}
+
+/* Renames `fresh` to `out`, in one call if the file system can exchange two folders. STATUS_DATA: it cannot, and `out`
+ * is as it was; STATUS_USAGE: another process has taken over. */
+static enum status export_folder_publish(struct export_folder *folder, struct error *err)
+{
+    char above[FS_PATH_MAX];
+    TRY(inherit(folder, err));
+    TRY(run_lock_check(folder->lock, err));
+    if (fault_rename(folder->fresh, folder->out, 0)) { /* works where `out` is absent or empty */
+        if (errno != ENOTEMPTY && errno != EEXIST)
+            return cannot_publish(folder, err);
+        TRY(replace(folder, err));
+    }
+    fs_parent(folder->out, above);
+    return fs_sync_dir(above, STATUS_DATA, err);
+}
+
+/* Deletes what is left beside `out`. */
+static void export_folder_close(struct export_folder *folder)
+{
+    struct error err;
+    if (!folder->lock)
+        return;
+    if (run_lock_check(folder->lock, &err) == STATUS_OK) {
+        if (checkpoint_remove_tree(folder->fresh, &err) != STATUS_OK)
+            log_warn("%s", err.text);
+        /* where `out` is gone, the next export gives the former one its name back */
+        if (fs_exists(folder->out) && checkpoint_remove_tree(folder->former, &err) != STATUS_OK)
+            log_warn("%s", err.text);
+    }
+    run_lock_release_folder(folder->lock);
+    folder->lock = NULL;
+}
+
+/* ---- the command --------------------------------------------------------- */
+
 /* --out names a folder; a name with the ending of a file was meant for another program's format. */
 static enum status check_out(const char *out, struct error *err)
 {
@@ -52,13 +379,11 @@ static enum status check_out(const char *out, struct error *err)
         if (length < n || strncasecmp(out + length - n, endings[i], n) != 0)
             continue;
         error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", out);
-        if (i == 0)
-            return error_hint(err,
-                              "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's "
-                              "convert_hf_to_gguf.py",
-                              (int)(length - n), out);
-        return error_hint(err, "--out %.*s: the safetensors files and config.json will be in it", (int)(length - n),
-                          out);
+        return error_hint(err,
+                          i == 0 ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's "
+                                   "convert_hf_to_gguf.py"
+                                 : "--out %.*s: the safetensors files and config.json will be in it",
+                          (int)(length - n), out);
     }
     return STATUS_OK;
 }
@@ -87,9 +412,9 @@ static enum status write_folder(const struct checkpoint *checkpoint, const struc
     return status;
 }
 
-/* chosen: NULL for the dtype of the run. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
-static enum status export_once(const struct arguments *arguments, const enum dtype *chosen, bool *again,
-                               struct error *err)
+/* chosen: DTYPE_COUNT for the dtype of the run. *again: a run that trains meanwhile has deleted or replaced the
+ * checkpoint. */
+static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
 {
     struct checkpoint *checkpoint;
     *again = false;
@@ -98,7 +423,7 @@ static enum status export_once(const struct arguments *arguments, const enum dty
         TRY(checkpoint_open_best(arguments->dir, true, &checkpoint, err));
     else
         TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
-    enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
+    enum dtype dtype = chosen == DTYPE_COUNT ? checkpoint->dtype : chosen;
     enum status status = arguments->force ? STATUS_OK : check_history(checkpoint, err);
     if (status == STATUS_OK)
         status = write_folder(checkpoint, arguments, dtype, err);
@@ -120,12 +445,12 @@ enum status cmd_export(int argc, char **argv, struct error *err)
     if (!arguments.out)
         return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
     TRY(check_out(arguments.out, err));
-    const enum dtype choices[] = {DTYPE_F32, DTYPE_BF16};
-    const enum dtype *chosen = NULL;
-    for (size_t i = 0; arguments.dtype && i < COUNT_OF(choices); i++)
-        if (strcmp(arguments.dtype, dtype_name(choices[i])) == 0)
-            chosen = &choices[i];
-    if (arguments.dtype && !chosen)
+    enum dtype chosen = DTYPE_COUNT;
+    if (arguments.dtype)
+        chosen = !strcmp(arguments.dtype, "fp32")   ? DTYPE_F32
+                 : !strcmp(arguments.dtype, "bf16") ? DTYPE_BF16
+                                                    : DTYPE_COUNT;
+    if (arguments.dtype && chosen == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32 and bf16 are", arguments.dtype);
 
     bool again = true;

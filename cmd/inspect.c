@@ -1,6 +1,5 @@
 /* inspect.c: `ztrain inspect DIR [--tensors]` prints what a checkpoint holds, from its manifest; of a run folder also
- * the checkpoints that were moved aside or cannot be read. --tensors reads and verifies the weights, CHUNK elements at
- * a time. */
+ * the checkpoints that were moved aside or cannot be read. --tensors reads and verifies the weights. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
@@ -15,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CHUNK = 1 << 20 };
+enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 
 static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "\n"
@@ -24,7 +23,7 @@ static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
                             "  --tensors    print each tensor with mean, standard deviation, minimum and maximum\n";
 
-static int64_t tensor_integer(const json_t *object, const char *member)
+static int64_t integer_of(const json_t *object, const char *member)
 {
     return json_integer_value(json_object_get(object, member));
 }
@@ -69,7 +68,6 @@ static void print_members(const char *title, const json_t *object)
     }
 }
 
-/* Lists the checkpoints of a run that cannot be read. */
 static void print_unread(const char *folder)
 {
     struct checkpoint_list list;
@@ -85,7 +83,6 @@ static void print_unread(const char *folder)
     checkpoint_list_release(&list);
 }
 
-/* Lists the other checkpoints of a run folder. */
 static void print_others(const char *dir)
 {
     struct checkpoint_list aside;
@@ -111,7 +108,6 @@ static void print_others(const char *dir)
     checkpoint_list_release(&aside);
 }
 
-/* The results of the evaluation at this checkpoint, and the run's early end. */
 static void print_evaluation(const struct train_position *position, const json_t *spec)
 {
     const struct early_stop *stopping = &position->stopping;
@@ -143,10 +139,10 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     int64_t params = 0, state_bytes = 0, stored = 0, world = checkpoint->world;
     json_array_foreach(tensors, i, element) params += numel_of(element);
     json_array_foreach(json_object_get(manifest, "units"), i, element) state_bytes +=
-        tensor_integer(element, "slice") * world * 4;
+        integer_of(element, "slice") * world * 4;
     state_bytes *= (int64_t)json_array_size(json_object_get(manifest, "states"));
     json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
-        i < (size_t)world ? tensor_integer(element, "bytes") : 0;
+        i < (size_t)world ? integer_of(element, "bytes") : 0;
 
     printf("checkpoint   %s\n", PRINTABLE(checkpoint->path));
     printf("written      %s by ztrain %s\n", PRINTABLE(string_of(manifest, "time")),
@@ -160,10 +156,10 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
     printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", size_round(state_bytes, raw));
     printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", size_round(stored, size),
-           (double)state_bytes / (double)stored, tensor_integer(manifest, "compression_level"));
+           (double)state_bytes / (double)stored, integer_of(manifest, "compression_level"));
     printf("files        %s\n", size_round(checkpoint->bytes, size));
-    json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
-        "  %-28s %s\n", PRINTABLE(string_of(element, "name")), size_round(tensor_integer(element, "bytes"), size));
+    json_array_foreach(json_object_get(manifest, "files"), i, element)
+        printf("  %-28s %s\n", PRINTABLE(string_of(element, "name")), size_round(integer_of(element, "bytes"), size));
     print_others(dir);
     if (checkpoint->machine)
         print_members("machine", checkpoint->machine);
@@ -171,7 +167,7 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     print_members("spec", checkpoint->spec);
 }
 
-/* Two passes would compute the deviation exactly; Welford's update in double is close enough and reads once. */
+/* By Welford's update, in one pass. */
 struct statistics {
     int64_t count, not_finite;
     double mean, squares, min, max;
@@ -202,11 +198,11 @@ static enum status read_statistics(const struct checkpoint *checkpoint, struct s
     json_t *tensor;
     json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
     {
-        int64_t offset = tensor_integer(tensor, "offset"), numel = numel_of(tensor);
+        int64_t offset = integer_of(tensor, "offset"), numel = numel_of(tensor);
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
-            TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)tensor_integer(tensor, "unit"), offset + done, n,
-                                    chunk, err));
+            TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
+                                    err));
             statistics_add(&all[i], chunk, n);
         }
     }
@@ -238,9 +234,9 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
 {
     struct checkpoint *checkpoint;
     struct statistics *all = NULL;
-    enum status status = STATUS_OK;
     *again = false;
-    if ((status = checkpoint_open(dir, false, &checkpoint, err)) != STATUS_OK) {
+    enum status status = checkpoint_open(dir, false, &checkpoint, err);
+    if (status != STATUS_OK) {
         print_others(dir);
         return status;
     }

@@ -1,5 +1,4 @@
-/* verify.c: `ztrain verify DIR` compares every byte of a checkpoint, or of all checkpoints of a run, with the
- * checksums. */
+/* verify.c: `ztrain verify DIR` compares every byte of the checkpoints with their checksums. */
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
 #include "cmd/command_line.h"
@@ -22,9 +21,8 @@ static const char USAGE[] =
 
 enum verify_outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
-/* Verifies one folder and prints its line, except for damage, which is left in err. A folder that is deleted or
- * replaced meanwhile is not damaged, nor is a disk that cannot be read. listed: among the checkpoints of a run, where a
- * folder with others in it is damage. */
+/* Prints the line of a folder that is intact; err has what is wrong with others. listed: among the checkpoints of a
+ * run, where a folder with others in it is damage. */
 static enum verify_outcome verify_one(const char *folder, bool listed, struct error *err)
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
@@ -53,8 +51,8 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
 
 /* The number of checkpoints with each outcome. */
 struct tally {
-    int ok, damaged, unread, gone;
-    struct error first; /* the first fault: of a damaged checkpoint if there is one, else of one that cannot be read */
+    int ok, damaged, unread;
+    struct error first; /* fault: of a damaged checkpoint if there is one, else of one that cannot be read */
 };
 
 static enum status verify_list(const struct checkpoint_list *list, const char *dir, struct tally *tally,
@@ -66,10 +64,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
         TRY(fs_join(folder, dir, list->entries[i].name, STATUS_CHECKPOINT, err));
         switch (verify_one(folder, true, &fault)) {
         case OUTCOME_OK: tally->ok++; break;
-        case OUTCOME_GONE:
-            printf("gone     %s: deleted or replaced while it was read\n", PRINTABLE(folder));
-            tally->gone++;
-            break;
+        case OUTCOME_GONE: printf("gone     %s: deleted or replaced while it was read\n", PRINTABLE(folder)); break;
         case OUTCOME_UNREAD:
             printf("unread   %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
             if (!tally->unread++ && !tally->damaged)
@@ -121,11 +116,8 @@ static enum status verify_all(const char *dir, struct error *err)
         return error_set(err, STATUS_CHECKPOINT, "each checkpoint in '%s' was deleted or replaced while it was read",
                          dir);
     *err = tally.first;
-    if (tally.damaged)
-        error_prefix(err, "%d of %d checkpoints damaged", tally.damaged, faults + tally.ok);
-    else
-        error_prefix(err, "%d of %d checkpoints cannot be read", tally.unread, faults + tally.ok);
-    return err->code;
+    return tally.damaged ? error_prefix(err, "%d of %d checkpoints damaged", tally.damaged, faults + tally.ok)
+                         : error_prefix(err, "%d of %d checkpoints cannot be read", tally.unread, faults + tally.ok);
 }
 
 enum status cmd_verify(int argc, char **argv, struct error *err)

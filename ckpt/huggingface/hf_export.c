@@ -7,7 +7,7 @@
  *     unit       | tensor A ............ | tensor B ............ | …
  *     windows    [   WINDOW   ][   WINDOW   ][   WINDOW   ] …        aligned in the unit
  *
- * Every file is synced, and the folder at the end; whoever exports gives it its name then (cmd/export_folder.h). */
+ * Every file is synced, and the folder at the end; whoever exports gives it its name then (cmd/export.c). */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "ckpt/manifest.h"

@@ -75,7 +75,6 @@ enum status run_check_history(const struct train_position *position, struct erro
 #define huggingface_export read_again
 #include "cmd/command_line.c"
 #include "cmd/export.c"
-#include "cmd/export_folder.c"
 #include "cmd/run/run_lock.c"
 #include "cmd/run/stop_signal.c"
 #undef huggingface_export

@@ -16,8 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cmd/export_folder.c"
+#include "cmd/command_line.c"
+#include "cmd/export.c"
 #include "cmd/run/run_lock.c"
+#include "cmd/run/run_state.c"
 #include "cmd/run/stop_signal.c"
 #include "tests/unit/fixtures/save_whole.h"
 
