@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The run's length and first learning rates; needs the data only where the schedule depends on the run's length. */
+/* The run's length and first learning rates. */
 static void print_schedule(const struct engine *t, bool data_known)
 {
     const struct run_spec *spec = t->spec;
@@ -37,7 +37,6 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
-/* The sources of a mixture, as far as the run spec has them. */
 static void print_mixture(const struct run_spec *spec)
 {
     const bool weighs = spec->data.amount == SPEC_AMOUNT_WEIGHT;
@@ -54,7 +53,6 @@ static void print_mixture(const struct run_spec *spec)
     }
 }
 
-/* Prints the bytes that each policy of recomputation would save. */
 static enum status print_policies(const struct engine *t, struct error *err)
 {
     size_t none = 0;
@@ -71,7 +69,6 @@ static enum status print_policies(const struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-/* A plan that could not be printed is an error. */
 static enum status check_printed(struct error *err)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -106,7 +103,7 @@ static void check_weights(const struct engine *t, struct error *refused)
         *refused = err;
 }
 
-/* Whether the files can be read that a run takes into its checkpoints. */
+/* The files that a run takes into its checkpoints. */
 static void check_saved_files(const struct run_spec *spec, struct error *refused)
 {
     struct checkpoint_save_cache *cache;

@@ -4,19 +4,17 @@
 
 #include "cmd/engine/simulated_run.h"
 
-/* --dry-run: prints the effective spec, batch sizes, the first five learning rates and the memory plan for `world`
- * ranks that share `cores`. Reads the headers of the data and, unless the run resumes, of the model's files, with a
- * run's errors; missing data are no error. */
+/* --dry-run, for `world` ranks that share `cores`. Reads the headers of the data and, unless the run resumes, of the
+ * model's files, with a run's errors; missing data are no error. */
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err);
 
 /* --speed: how fast the run would be. STATUS_USAGE: see simulated_machine_find(). */
 enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err);
 
-/* --fit: searches the settings of memory_tunables.h and the micro-batch at the spec's train_batch_size, and prints the
- * fastest that fits, its lines of the run spec, and the runners-up. memory: "80GiB" of each GPU; NULL:
- * train.memory_limit, else what the GPU has. node_memory: of each node's host memory; NULL: enough. STATUS_USAGE: see
- * simulated_machine_find(); a size that is none. STATUS_DEVICE: nothing fits; the message has the smallest need. */
+/* --fit. memory: "80GiB" of each GPU; NULL: train.memory_limit, else what the GPU has. node_memory: of each node's host
+ * memory; NULL: enough. STATUS_USAGE: see simulated_machine_find(); a size that is none. STATUS_DEVICE: nothing fits;
+ * the message has the smallest need. */
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
                      const struct run_spec *spec, struct error *err);
 

@@ -3,15 +3,16 @@
  *   every setting (memory_tunables.h): its bytes  ->  of those that fit, the two largest micro-batches with the same
  *   tunables: a simulated step (simulated_run.h)  ->  by time
  *
- * The time of a setting with offload counts as a little longer: its estimate is less certain (doubt). Among about equal
- * times the fewest changes to the run spec win. A setting that rounds results differently than the spec asks for is
- * listed, but is the best only if nothing else fits. NVMe is searched where the host memory of a node is limited, or
- * where the run spec asks for it: it is slower, and takes as much of the device. */
+ * The time of a setting with offload counts as a little longer: its estimate is less certain (doubt). A setting that
+ * rounds results differently than the spec asks for is listed, but is the best only if nothing else fits. NVMe is
+ * slower and takes as much of the device, so it is searched only where a node's host memory is limited or the spec
+ * asks. */
 #include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/size_text.h"
+#include "core/string_list.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -69,15 +70,6 @@ end:
     return status;
 }
 
-static void keep_fitting(struct fit_plan *p, const struct fit_candidate *c)
-{
-    enum { STEP = 64 };
-    if (p->fits % STEP == 0)
-        p->fitting = memory_resize(p->fitting, (size_t)(p->fits + STEP) * sizeof *p->fitting);
-    p->fitting[p->fits++] = *c;
-}
-
-/* Finds all settings that fit, and the least needs. */
 static enum status find_fitting(struct fit_plan *p, struct error *err)
 {
     struct fit_candidate c = {.seconds = 0};
@@ -98,8 +90,10 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
             continue;
         if (!p->least_host.device || c.node < p->least_host.node)
             p->least_host = c;
-        if (!p->node_limit || c.node <= (size_t)p->node_limit)
-            keep_fitting(p, &c);
+        if (p->node_limit && c.node > (size_t)p->node_limit)
+            continue;
+        p->fitting = memory_resize(p->fitting, (size_t)(p->fits + 1) * sizeof *p->fitting);
+        p->fitting[p->fits++] = c;
     }
     return STATUS_OK;
 }
@@ -144,7 +138,7 @@ static int by_seconds(const void *a, const void *b)
     return x->price - y->price;
 }
 
-/* Walks through the candidates that may be fast, drops the others, and sorts the rest by time. */
+/* Times the candidates that may be fast, drops the others, and sorts. */
 static enum status walk_fitting(struct fit_plan *p, struct error *err)
 {
     int kept = 0;
@@ -159,14 +153,12 @@ static enum status walk_fitting(struct fit_plan *p, struct error *err)
     return STATUS_OK;
 }
 
-/* The seconds of a step by which the best is chosen. */
 static double judged_seconds(const struct fit_candidate *c)
 {
     return c->seconds * (1 + memory_setting_doubt(&c->setting));
 }
 
-/* The fastest candidate that rounds as the spec asks for, or the cheapest that takes about the same time. Where all of
- * them round differently, of these. */
+/* The cheapest of about the fastest candidates that round as the spec asks for; of all, where none does. */
 static const struct fit_candidate *best_candidate(const struct fit_plan *p)
 {
     const struct fit_candidate *best = NULL;
@@ -254,7 +246,7 @@ static void print_table(const struct fit_plan *p, const struct fit_candidate *be
     }
 }
 
-/* Prints a value as YAML: in quotes if it has characters that may mean something else there, as a path may. */
+/* Prints a value as YAML, in quotes if it needs them, as a path may. */
 static void print_value(const char *value)
 {
     const bool plain =
@@ -269,10 +261,9 @@ static void print_value(const char *value)
     puts(plain ? "" : "\"");
 }
 
-/* Prints "a.b.c=v" as YAML below the sections that `open` has printed already. */
-static void print_yaml(void *context, const char *line)
+/* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. */
+static void print_yaml(char *open, const char *line)
 {
-    char *open = context; /* the path of the line before */
     const char *equals = strchr(line, '='), *dot, *start = line;
     int level = 0;
     bool same = true;
@@ -289,17 +280,9 @@ static void print_yaml(void *context, const char *line)
     open[equals - line] = 0;
 }
 
-/* Lines of the run spec, "a.b.c=v". */
-struct spec_lines {
-    char *text[TUNABLE_COUNT * TUNABLE_LINES]; /* owned */
-    int count;
-};
-
 static void add_spec_line(void *context, const char *line)
 {
-    struct spec_lines *lines = context;
-    ASSERT(lines->count < (int)COUNT_OF(lines->text));
-    lines->text[lines->count++] = memory_text(line);
+    string_list_add(context, line);
 }
 
 static int by_path(const void *a, const void *b)
@@ -307,11 +290,11 @@ static int by_path(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The lines of a setting, whether the spec has them already or not; those of a section one after the other. */
+/* The lines of a setting, sorted for the sections. */
 static void print_lines(const struct fit_plan *p, const struct fit_candidate *best)
 {
     char open[128] = "";
-    struct spec_lines lines = {.count = 0};
+    struct string_list lines = {.count = 0};
     struct run_spec copy;
     memory_setting_apply(&best->setting, p->spec, p->machine.world, &copy);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
@@ -319,33 +302,31 @@ static void print_lines(const struct fit_plan *p, const struct fit_candidate *be
         if (value > 0 || (value == 0 && p->given.values[k] != 0))
             memory_tunable_lines(k, value, &copy, add_spec_line, &lines);
     }
-    qsort(lines.text, (size_t)lines.count, sizeof *lines.text, by_path);
+    qsort(lines.items, (size_t)lines.count, sizeof *lines.items, by_path);
     printf("\nthe first one's lines of the run spec, in place of its keys of these names:\n\n");
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
            p->spec->train_batch_size, best->setting.micro, p->samples / best->setting.micro);
-    for (int i = 0; i < lines.count; i++) {
-        print_yaml(open, lines.text[i]);
-        free(lines.text[i]);
-    }
+    for (int i = 0; i < lines.count; i++)
+        print_yaml(open, lines.items[i]);
+    string_list_release(&lines);
 }
 
 /* ---- nothing fits -------------------------------------------------------- */
 
 static enum status refuse(const struct fit_plan *p, struct error *err)
 {
-    const struct fit_candidate *c = p->least_host.device ? &p->least_host : &p->least;
+    const bool host = p->least_host.device != 0;
+    const struct fit_candidate *c = host ? &p->least_host : &p->least;
     char lines[MEMORY_SETTING_TEXT], need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
     struct run_spec copy;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     memory_setting_text(&c->setting, &p->given, &copy, lines);
-    const char *with = *lines ? lines : "this spec";
-    if (p->least_host.device)
-        error_set(err, STATUS_DEVICE, "no setting fits: a node needs at least %s of host memory, with %s, and has %s",
-                  size_round((int64_t)c->node, need), with, size_round(p->node_limit, limit));
-    else
-        error_set(err, STATUS_DEVICE, "no setting fits: a rank needs at least %s of device memory, with %s, and has %s",
-                  size_round((int64_t)c->device, need), with, size_round(p->device_limit, limit));
+    error_set(err, STATUS_DEVICE,
+              host ? "no setting fits: a node needs at least %s of host memory, with %s, and has %s"
+                   : "no setting fits: a rank needs at least %s of device memory, with %s, and has %s",
+              size_round((int64_t)(host ? c->node : c->device), need), *lines ? lines : "this spec",
+              size_round(host ? p->node_limit : p->device_limit, limit));
     return error_hint(err, "more ranks, a shorter data.seq_length or a smaller model take less");
 }
 

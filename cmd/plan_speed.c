@@ -54,7 +54,7 @@ static void print_kinds(const struct simulated_run *p, const struct simulated_ti
            simulated_run_tokens(p) / times->seconds);
 }
 
-/* Prints the time of the same step over other links of the kind that limits it. */
+/* The time of the same step over other links of the kind that limits it. */
 static enum status print_links(struct simulated_run *p, struct error *err)
 {
     enum { OTHERS = 4 };
@@ -124,7 +124,7 @@ static void print_policies(const struct simulated_run *p, const struct policy_co
 /* ---- overheads ----------------------------------------------------------- */
 
 struct overhead {
-    const char *what, *option, *value; /* the overhead, and the option that removes it */
+    const char *what, *option, *value; /* option, value: that remove it */
     double points;
 };
 
