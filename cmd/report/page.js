@@ -1,6 +1,6 @@
 (() => {
 'use strict';
-/* The report's page. All text of the runs reaches the page through textContent or setAttribute, never as HTML.
+/* The report's page. Text of the runs reaches it through textContent or setAttribute, never as HTML.
  *
  *   data    what ztrain wrote: runs with their curves, events, samples
  *   view    what the reader chose: axis, smoothing, zoom, …; it is kept in the address behind the #
@@ -87,14 +87,13 @@ function axisTicks(low, high, wanted, base, whole) {
   return made;
 }
 
-/* The decimals that a step of the ticks needs. */
 function decimals(step) {
   let digits = 0;
   while (digits < 9 && Math.abs(step * Math.pow(10, digits) - Math.round(step * Math.pow(10, digits))) > 1e-4) digits++;
   return digits;
 }
 
-/* Labels for ticks, all with the same unit and as many digits as tell them apart. */
+/* All with the same unit and as many digits as tell them apart. */
 function tickLabels(found, step, format) {
   const largest = Math.max(...found.map(Math.abs), 0);
   if (format === 'percent') return found.map(v => (100 * v).toFixed(decimals(100 * step)) + ' %');
@@ -139,7 +138,7 @@ function keepView() {
 
 /* ---- curves -------------------------------------------------------------- */
 
-/* Where a step of the i-th bucket lies on an axis: between the bucket's end and that of the one before it. */
+/* Where a step of the i-th bucket lies on an axis. */
 function along(curves, axis, i, step) {
   const ends = curves.ends[axis], {first, last} = curves;
   if (axis === 'step') return step;
@@ -223,7 +222,7 @@ function linesOf(definition) {
   return found;
 }
 
-/* The seconds of each part of a step: the parts that were measured, and the rest of the step. */
+/* The seconds of each part of a step, and of the rest. */
 function partsOf(run) {
   const series = run.steps.series, step = series.step;
   if (!step || !step.mean.some(known)) return null;
@@ -298,7 +297,6 @@ class Panel {
     return Boolean(this.drag);
   }
 
-  /* Where the pointer is: in pixels, and on the axis. */
   place(event) {
     const box = this.svg.getBoundingClientRect(), {left, right} = this.frame;
     const x = Math.min(right, Math.max(left, event.clientX - box.left));
@@ -344,6 +342,7 @@ class Panel {
     this.svg.setAttribute('height', height);
     this.svg.replaceChildren();
     this.domain = domainOfAxis();
+    this.logarithmic = view.log && this.log;
     this.values = this.prepare();
     this.range = this.rangeOfValues();
     this.scale(width, height);
@@ -372,10 +371,6 @@ class Panel {
       const [from, to] = this.window(xs);
       return {...line, xs, from, to, end: line.curves.ends[view.axis][xs.length - 1], ys: smooth(line.series.mean, weight), raw: weight > 0 ? line.series.mean : null};
     });
-  }
-
-  get logarithmic() {
-    return view.log && this.log;
   }
 
   /* Whether a place is on the axis, and whether a value can be drawn. */
@@ -478,7 +473,7 @@ class Panel {
     });
   }
 
-  /* An SVG path through the values, with gaps where there are none. */
+  /* A path through the values, with gaps where there are none. */
   path(xs, ys, from, to) {
     let text = '', open = false;
     for (let i = from; i < to; i++) {
@@ -489,7 +484,7 @@ class Panel {
     return text;
   }
 
-  /* Where an extreme of the i-th bucket stands: at its own step. side: 'low' or 'high'. */
+  /* The place of an extreme of the i-th bucket. side: 'low' or 'high'. */
   placeOf(line, side, i) {
     return this.x(along(line.curves, view.axis, i, line.curves.first[i] + line.series[side + '_at'][i]));
   }
@@ -505,8 +500,8 @@ class Panel {
     return area(over, under);
   }
 
-  /* Vertical lines from the curve to extremes that stand out from those of the buckets around. Where buckets are about
-   * a pixel wide, such a spike hardly shows in the area. */
+  /* Vertical lines to extremes that stand out from those around: where buckets are about a pixel wide, such a spike
+   * hardly shows in the area. */
   spikes(line) {
     const {from, to} = line;
     if (!line.series.low || to - from < 3 || this.x(line.xs[to - 1]) - this.x(line.xs[from]) > 3 * (to - from)) return '';
@@ -561,7 +556,7 @@ class Panel {
   }
 
   drawLegend() {
-    this.legend.replaceChildren();
+    this.legend.replaceChildren(...(this.cut ? [element('span', {}, '▲ beyond the scale')] : []));
     this.entries = this.stacked ? [...this.values].reverse() : this.values;
     for (const line of this.entries) {
       line.value = element('b', {});
@@ -630,10 +625,6 @@ class Panel {
 
 /* Where a step's time goes, for one run. */
 class StackPanel extends Panel {
-  get stacked() {
-    return true;
-  }
-
   prepare() {
     const run = runs[this.runs[0]], xs = run.steps[view.axis], [from, to] = this.window(xs);
     const used = PARTS.map((_, p) => p).filter(p => this.seconds[p].some(v => v > 0));
@@ -681,11 +672,6 @@ class StackPanel extends Panel {
       const largest = this.values.reduce((most, part) => (part.ys[i] || 0) > (most.ys[i] || 0) ? part : most);
       this.signs.append(shape('path', {class: 'cut', d: `M${x.toFixed(1)} ${this.frame.top - 8}l3.5 6h-7Z`, fill: largest.colour}));
     }
-  }
-
-  drawLegend() {
-    super.drawLegend();
-    if (this.cut) this.legend.prepend(element('span', {}, '▲ beyond the scale'));
   }
 
   drawCurves() {
@@ -751,7 +737,7 @@ function domainOfAxis() {
   return zoom[0] < zoom[1] && !alike(...zoom) ? zoom : [low, high];
 }
 
-/* The pointer's place on all axes, by the first run that is shown. */
+/* By the first run that is shown. */
 function whereText(at) {
   const texts = [];
   const r = runs.findIndex((run, i) => !view.off.has(i) && run.steps.step.length && run.steps.ends[view.axis][run.steps.step.length - 1] >= at);
@@ -921,7 +907,7 @@ function makePanels() {
   const odd = panels.filter(panel => !panel.wide).length % 2 === 1; /* then there is a gap for one more */
   runs.forEach((run, r) => {
     const parts = partsOf(run);
-    if (parts) panels.push(new StackPanel({id: 'time-' + r, title: 'Time of a step', unit: several ? run.name : 'and of its checkpoint', wide: !several && !odd, format: 'seconds', runs: [r], all: [{run: r}], seconds: parts}));
+    if (parts) panels.push(new StackPanel({id: 'time-' + r, title: 'Time of a step', unit: several ? run.name : 'and of its checkpoint', wide: !several && !odd, format: 'seconds', runs: [r], all: [{run: r}], seconds: parts, stacked: true}));
   });
   byId('panels').append(...panels.map(panel => panel.root));
   if (panels.length) return;
