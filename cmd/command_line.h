@@ -40,7 +40,7 @@ enum status command_line_parse(const struct command_line *line, int argc, char *
 /* The option that `word` names as --NAME or --NAME=VALUE (*value, else NULL); NULL: none. */
 const struct option_row *option_find(const struct option_row *rows, size_t count, const char *word, const char **value);
 
-/* Takes an option's value from the next word, argv[++*i], unless *value has it; of a flag it stays NULL. */
+/* Takes an option's value from argv[++*i], unless *value has it; of a flag it stays NULL. */
 enum status option_take_value(const struct option_row *row, int argc, char **argv, int *i, const char **value,
                               struct error *err);
 

@@ -175,7 +175,7 @@ enum {
 };
 static const size_t matrix_bytes = (size_t)SIDE * SIDE * sizeof(float), least_memory = (size_t)8 << 30;
 
-/* What is measured, and the memory it works on; all owned. */
+/* What is measured; all owned. */
 struct bench {
     struct device *device;
     struct stream *stream;
@@ -224,21 +224,13 @@ struct attention_work {
 static void describe_attention(struct attention_work *work)
 {
     const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
-    work->bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16,
-                                            .M = M,
-                                            .H = ATTENTION_HEADS,
-                                            .KV = ATTENTION_HEADS,
-                                            .D = ATTENTION_WIDTH,
-                                            .ld_q = 3 * row,
-                                            .ld_k = 3 * row,
-                                            .ld_v = 3 * row,
-                                            .ld_o = row,
-                                            .ld_dq = 3 * row,
-                                            .ld_dk = 3 * row,
-                                            .ld_dv = 3 * row,
-                                            .scale = 0.0884f,
-                                            .num_seqs = ATTENTION_SEQUENCES,
-                                            .max_seq = ATTENTION_LENGTH};
+    struct attention_bwd_args *bwd = &work->bwd;
+    *bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16, .M = M, .ld_o = row, .scale = 0.0884f};
+    bwd->H = bwd->KV = ATTENTION_HEADS;
+    bwd->D = ATTENTION_WIDTH;
+    bwd->ld_q = bwd->ld_k = bwd->ld_v = bwd->ld_dq = bwd->ld_dk = bwd->ld_dv = 3 * row;
+    bwd->num_seqs = ATTENTION_SEQUENCES;
+    bwd->max_seq = ATTENTION_LENGTH;
     work->fwd = attention_forward_of(&work->bwd);
 }
 
@@ -280,8 +272,8 @@ static void measure_attention(struct stream *stream, struct attention_work *work
     print_line("", "%s", how);
 }
 
-/* Fills memory with numbers from -1 to 1 as `dtype`, a million of them repeated. Zeros would not do: a GPU multiplies
- * them faster than anything else, as they need less power. bytes: a multiple of 4 MiB. */
+/* Fills memory with numbers from -1 to 1 as `dtype`, a million of them repeated: a GPU multiplies zeros faster, as they
+ * need less power. bytes: a multiple of 4 MiB. */
 static void fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
 {
     const size_t once = (size_t)1 << 20, size = dtype_size(dtype);

@@ -45,9 +45,9 @@ static bool is_self(void)
            executed.st_dev == named.st_dev && executed.st_ino == named.st_ino;
 }
 
-/* OpenMP's threads spin for milliseconds while they wait for each other, which costs most of a step beside another busy
- * process. Here they spin for a moment, then sleep (docs/performance.md). The run time reads its settings when it is
- * loaded, so the program starts itself again with them. A user's own setting stays. */
+/* OpenMP's threads spin for milliseconds while they wait, which costs most of a step beside another busy process. Here
+ * they soon sleep (docs/performance.md). The run time reads its settings when it is loaded, so the program starts
+ * itself again with them. A user's own setting stays. */
 static void let_threads_sleep(char **argv)
 {
     static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
@@ -59,8 +59,8 @@ static void let_threads_sleep(char **argv)
         execv(self, argv);
 }
 
-/* srun -K ends a step as soon as one task has ended with an error, and drops output that it has not received by then:
- * waits a moment, so that the errors of all ranks arrive. */
+/* srun -K ends a step with the first task that fails, and drops output that it has not received by then: waits a
+ * moment, so that the errors of all ranks arrive. */
 static void let_srun_listen(void)
 {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
@@ -80,16 +80,11 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     struct error err = {.code = STATUS_OK, .text = ""};
-    enum status status = STATUS_OK;
-    bool found = false;
-    for (size_t i = 0; argc > 1 && i < COUNT_OF(commands) && !found; i++) {
-        if (!strcmp(argv[1], commands[i].name)) {
-            found = true;
-            status = commands[i].run(argc - 1, argv + 1, &err);
-        }
-    }
-    if (!found)
-        status = cmd_train(argc, argv, &err);
+    enum status (*run)(int, char **, struct error *) = NULL;
+    for (size_t i = 0; argc > 1 && i < COUNT_OF(commands); i++)
+        if (!strcmp(argv[1], commands[i].name))
+            run = commands[i].run;
+    enum status status = run ? run(argc - 1, argv + 1, &err) : cmd_train(argc, argv, &err);
     const bool lost = ferror(stdout); /* an earlier write of a long text; its errno is gone */
     if (fflush(stdout) && status == STATUS_OK)
         status = error_set(&err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));

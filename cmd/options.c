@@ -100,7 +100,7 @@ static enum status set_value(const struct option_row *row, const char *value, st
     return STATUS_OK;
 }
 
-/* Refuses the word at argv[i], which is not an option. */
+/* word: argv[i], which is not an option. */
 static enum status refuse_word(const char *word, int i, struct error *err)
 {
 #define COMMAND(name) #name,
@@ -133,8 +133,8 @@ static enum status check_together(const struct options *options, struct error *e
     }
     if (options->speed && options->fit)
         return error_set(err, STATUS_USAGE, "--speed and --fit are two plans; hint: one of the two");
-    if ((options->memory && (!options->plan || options->speed)) || (options->node_memory && !options->fit)) {
-        const bool memory = options->memory && (!options->plan || options->speed);
+    const bool memory = options->memory && (!options->plan || options->speed);
+    if (memory || (options->node_memory && !options->fit)) {
         error_set(err, STATUS_USAGE, "--%s is an option of plan %s--fit", memory ? "memory" : "node-memory",
                   memory ? "and plan " : "");
         return error_hint(err,
@@ -177,7 +177,6 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
     return check_together(options, err);
 }
 
-/* Prints an option's help as `ztrain plan --help` has it. */
 static void print_help_in_plan(FILE *out, const struct option_row *row)
 {
     static const char in_plan[] = "with plan: ", in_mode[] = "with plan --";

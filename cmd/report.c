@@ -1,5 +1,5 @@
-/* report.c: `ztrain report RUN…` shows the curves of runs: as a summary in the terminal, or as a page for a browser. It
- * reads run folders and changes nothing in them. */
+/* report.c: `ztrain report RUN…` shows the curves of runs in the terminal or as a page for a browser. It changes
+ * nothing in their folders. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/report/report_page.h"
@@ -89,7 +89,7 @@ static void ask_to_end(int number)
     asked_to_end = 1;
 }
 
-/* From here on a signal ends the watching, after the page is whole. */
+/* A signal ends the watching, after the page is whole. */
 static void catch_signals(void)
 {
     const struct sigaction action = {.sa_handler = ask_to_end};
@@ -100,13 +100,11 @@ static void catch_signals(void)
         sigaction(SIGHUP, &action, NULL);
 }
 
-/* In pieces, for a signal that comes right before a sleep does not shorten it. */
+/* In parts: a signal that comes right before a sleep does not shorten it. */
 static void pause_for(double seconds)
 {
-    for (double end = seconds_now() + seconds, left; !asked_to_end && (left = end - seconds_now()) > 0;) {
-        const double piece = fmin(left, 0.25);
-        nanosleep(&(struct timespec){.tv_nsec = (long)(piece * 1e9)}, NULL);
-    }
+    for (double end = seconds_now() + seconds, left; !asked_to_end && (left = end - seconds_now()) > 0;)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(fmin(left, 0.25) * 1e9)}, NULL);
 }
 
 static bool any_runs(const struct watched_run *runs, int count)
@@ -147,7 +145,7 @@ static enum status write_patiently(const struct report_options *options, struct 
     }
 }
 
-/* Writes the page again and again. The last page does not load itself again. */
+/* The last page does not load itself again. */
 static enum status watch_runs(const struct report_options *options, struct watched_run *runs, int count,
                               struct error *err)
 {

@@ -1,11 +1,9 @@
 /* train.c: `ztrain --config run.yaml`, the command: its options, its run spec, and who trains.
  *
- *   ztrain --config run.yaml                  this process is the only rank (train/rank_main.h)
+ *   ztrain --config run.yaml                  this process is the only rank (cmd/train/rank_main.c)
  *   srun … ztrain --config run.yaml           this process is one of a launcher's ranks (bootstrap.h)
  *   ztrain --config run.yaml --local-gpus N   this process supervises N ranks, each the same command with its rank in
- *                                             the environment (train/supervise.h)
- *
- * A rank's life is train/rank_main.c, the training loop train/loop.c. */
+ *                                             the environment (cmd/supervise/supervise.h) */
 #include "cmd/commands.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/options.h"
@@ -31,7 +29,7 @@
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
 
-/* This process supervises the ranks, which print their errors themselves. */
+/* The ranks print their errors themselves. */
 static enum status start_ranks(const struct options *options, char **argv, const struct run_spec *spec,
                                struct error *err)
 {
@@ -84,13 +82,12 @@ static uint64_t fingerprint(const struct options *options, const struct run_spec
     return hash;
 }
 
-/* Connects the ranks of a launcher after each has read its run spec (`status`, err): all continue, or none. */
+/* Connects the ranks after each has read its run spec (`status`, err): all continue, or none. */
 static enum status start_together(const struct options *options, struct bootstrap *boot, const struct run_spec *spec,
                                   enum status status, struct error *err)
 {
     struct error connecting = {.code = STATUS_OK};
-    if (boot->world >
-        1) /* there is nothing to save yet, and waiting for peers that were ended as well would take long */
+    if (boot->world > 1) /* nothing to save yet, and waiting for peers that were ended, too, would take long */
         stop_signal_default();
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
@@ -145,7 +142,6 @@ static enum status print_home(const struct run_spec *spec, const char *resume, s
     return status == STATUS_OK ? run_home_check_room(home, err) : status;
 }
 
-/* Runs the mode that the command line selects. */
 static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                struct run_spec *spec, struct error *err)
 {
@@ -198,13 +194,6 @@ static enum status check_options(const struct options *options, const struct boo
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }
 
-/* From now on no thread waits for a reader of the output. */
-static enum status start_output(struct error *err)
-{
-    int error = output_start();
-    return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
-}
-
 enum status cmd_train(int argc, char **argv, struct error *err)
 {
     struct options options;
@@ -251,10 +240,12 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         status = machine_check_proc(err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
-    if (status == STATUS_OK && !options.dry_run && !supervises) /* a rank; a supervisor forks first */
-        TRY_END(start_output(err));
     if (status == STATUS_OK && !options.dry_run && supervises)
         TRY_END(keep_spec(&options, err));
+    /* from here on no thread of a rank waits for a reader of the output; a supervisor forks first */
+    const int error = status == STATUS_OK && !options.dry_run && !supervises ? output_start() : 0;
+    if (error)
+        TRY_END(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)));
     TRY_END(read_spec(&options, &boot, status, &spec, err));
     if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);

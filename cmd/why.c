@@ -2,7 +2,6 @@
  * diverged, with what it did last. It changes nothing, and works while the run lasts. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-
 #include "core/flight/flight_verdict.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -88,8 +87,7 @@ static int by_start(const struct dirent **a, const struct dirent **b)
     return flight_start_compare((*a)->d_name, (*b)->d_name);
 }
 
-/* Lists a folder's entries that `wanted` takes, in the order of starts; 0: there are none, also if there is no folder.
- */
+/* Lists a folder's entries that `wanted` takes, in the order of starts. *count 0: also if there is no folder. */
 static enum status list_folder(const char *folder, int (*wanted)(const struct dirent *), struct dirent ***names,
                                int *count, struct error *err)
 {
@@ -109,15 +107,13 @@ struct starts {
     struct flight_end end;     /* the last that ended in order; "": it is not known, or earlier than the chosen one */
 };
 
-static enum status has_records(const char *flight, const char *start, bool *found, struct error *err)
+static enum status count_records(const char *flight, const char *start, int *count, struct error *err)
 {
     char folder[FS_PATH_MAX];
     struct dirent **records;
-    int count;
     TRY(fs_join(folder, flight, start, STATUS_CHECKPOINT, err));
-    TRY(list_folder(folder, is_record, &records, &count, err));
-    free_names(records, count);
-    *found = count > 0;
+    TRY(list_folder(folder, is_record, &records, count, err));
+    free_names(records, *count);
     return STATUS_OK;
 }
 
@@ -131,9 +127,9 @@ static enum status find_starts(const char *flight, struct starts *starts, struct
     if (count)
         snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
     for (int i = count - 1; i >= 0 && status == STATUS_OK && !*starts->before; i--) {
-        bool found = false;
-        status = has_records(flight, names[i]->d_name, &found, err);
-        if (found)
+        int records = 0;
+        status = count_records(flight, names[i]->d_name, &records, err);
+        if (records)
             snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
     }
     free_names(names, count);
@@ -142,7 +138,6 @@ static enum status find_starts(const char *flight, struct starts *starts, struct
     return status;
 }
 
-/* Reads all records that can be read. */
 static enum status read_records(struct flight_records *all, struct error *err)
 {
     struct dirent **names;
@@ -219,7 +214,6 @@ static const char *age_text(double seconds, char out[32])
     return out;
 }
 
-/* Who wrote a record last, and why. */
 static const char *source_text(const struct flight_view *view, double now, char out[96])
 {
     static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
@@ -256,7 +250,6 @@ static void say_where(const struct flight_view *view, char where[WHERE_MAX], cha
     }
 }
 
-/* width: of the column that says where. */
 static void print_row(const struct flight_view *view, int rank, double now, bool marked, int width)
 {
     char where[WHERE_MAX] = "", since[32] = "", age[32], source[96];
@@ -270,7 +263,7 @@ static void print_row(const struct flight_view *view, int rank, double now, bool
            since, age_text(now - view->moved, age), source_text(view, now, source));
 }
 
-/* The width of the column that says where: that of the longest one. */
+/* The width of the column that says where. */
 static int where_width(const struct flight_records *all)
 {
     int width = 20;
@@ -304,7 +297,6 @@ static void print_table(const struct flight_records *all, const struct flight_ve
            PRINTABLE(all->folder), age_text(now - written, age));
 }
 
-/* The last entries of a rank, the newest last. */
 static enum status print_rank(const struct flight_records *all, long rank, struct error *err)
 {
     if (rank >= all->world || !all->views[rank].record)
@@ -326,7 +318,6 @@ static enum status print_rank(const struct flight_records *all, long rank, struc
     return STATUS_OK;
 }
 
-/* Breaks a paragraph into lines. */
 static void print_paragraph(const char *text)
 {
     int column = 0;
@@ -352,7 +343,6 @@ static const char *date_text(int64_t wall, char out[32])
     return out;
 }
 
-/* The run has ended in order since the newest records. */
 static void tell_end(const struct starts *starts)
 {
     char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
@@ -366,7 +356,6 @@ static void tell_end(const struct starts *starts)
     print_paragraph(PRINTABLE(text));
 }
 
-/* Of which start the records are, where there is more than one. */
 static void print_starts(const struct starts *starts)
 {
     const bool newer = strcmp(starts->newest, starts->chosen) != 0;
@@ -380,7 +369,7 @@ static void print_starts(const struct starts *starts)
     printf("\n\n");
 }
 
-/* Prints that the run ended in order, if that is what all of its records say. */
+/* The run ended in order if all of its records say so. */
 static void print_end(const struct flight_records *all)
 {
     int64_t wall = 0;
@@ -396,7 +385,6 @@ static void print_end(const struct flight_records *all)
 
 /* ---- the command --------------------------------------------------------- */
 
-/* Reads and judges the records in all->folder. */
 static enum status tell_records(struct flight_records *all, long rank, struct error *err)
 {
     struct flight_verdict verdict;
@@ -438,11 +426,10 @@ static enum status answer(const struct question *question, struct flight_records
     TRY(find_starts(flight, &starts, err));
     if (*starts.end.start) {
         tell_end(&starts);
-        return question->rank < 0 ? STATUS_OK
-                                  : error_set(err, STATUS_USAGE,
-                                              "--rank %ld: the newest start has no record of this rank; add --start "
-                                              "NAME",
-                                              question->rank);
+        if (question->rank < 0)
+            return STATUS_OK;
+        return error_set(err, STATUS_USAGE, "--rank %ld: the newest start has no record of this rank; add --start NAME",
+                         question->rank);
     }
     if (!*starts.chosen)
         return no_records(flight, err);
