@@ -58,12 +58,16 @@ static enum status start_ranks(const struct options *options, char **argv, const
     return status;
 }
 
-/* The supervisor's: ranks of all its starts read the run spec as it is now. */
-static enum status keep_spec(const struct options *options, struct error *err)
+/* A supervisor, which forks later, keeps the run spec as it is now for the ranks of all its starts. Of a rank, no
+ * thread waits for a reader of the output from here on. */
+static enum status before_reading(const struct options *options, bool supervises, struct error *err)
 {
-    if (options->config)
+    const int error = supervises ? 0 : output_start();
+    if (error)
+        return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
+    if (supervises && options->config)
         TRY(kept_files_add(options->config, err));
-    return options->deepspeed ? kept_files_add(options->deepspeed, err) : STATUS_OK;
+    return supervises && options->deepspeed ? kept_files_add(options->deepspeed, err) : STATUS_OK;
 }
 
 /* A hash of the input that has to be the same on all ranks. */
@@ -240,12 +244,8 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         status = machine_check_proc(err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
-    if (status == STATUS_OK && !options.dry_run && supervises)
-        TRY_END(keep_spec(&options, err));
-    /* from here on no thread of a rank waits for a reader of the output; a supervisor forks first */
-    const int error = status == STATUS_OK && !options.dry_run && !supervises ? output_start() : 0;
-    if (error)
-        TRY_END(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)));
+    if (status == STATUS_OK && !options.dry_run)
+        TRY_END(before_reading(&options, supervises, err));
     TRY_END(read_spec(&options, &boot, status, &spec, err));
     if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);
