@@ -4,6 +4,8 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
+
 /* The words that ztrain takes as its first; each is run by cmd_WORD(). */
 #define COMMANDS(X) X(plan) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(doctor) X(version)
 
@@ -17,3 +19,7 @@ enum status cmd_sample(int argc, char **argv, struct error *err);  /* ztrain sam
 enum status cmd_why(int argc, char **argv, struct error *err);     /* ztrain why RUN */
 enum status cmd_doctor(int argc, char **argv, struct error *err);  /* ztrain doctor */
 enum status cmd_version(int argc, char **argv, struct error *err); /* ztrain version */
+
+/* For version and doctor: a line per library, after `indent`: name, version in use, version it was built with if that
+ * differs, and with `paths` the file it was loaded from. */
+void version_print_libraries(const char *indent, bool paths);

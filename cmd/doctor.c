@@ -4,7 +4,6 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/engine/gpu_test.h"
-#include "cmd/libraries.h"
 #include "comm/launch/bootstrap.h"
 #include "core/clock.h"
 #include "core/machine.h"
@@ -522,7 +521,7 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
     report_cpu();
     report_memory();
     puts("libraries");
-    libraries_print("  ", true);
+    version_print_libraries("  ", true);
     report_slurm();
     report_gpu();
     return STATUS_OK;
