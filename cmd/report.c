@@ -2,8 +2,7 @@
  * nothing in their folders. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/report/report_page.h"
-#include "cmd/report/report_terminal.h"
+#include "cmd/report/report_views.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/io.h"

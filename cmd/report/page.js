@@ -197,7 +197,6 @@ const PANELS = [
   {id: 'memory', title: 'Memory', unit: 'rank 0', format: 'bytes', exact: true, zero: true, lines: [['steps', 'device', 'device'], ['steps', 'host', 'host']]},
 ];
 const PARTS = ['data', 'forward', 'backward', 'reduce', 'optimizer', 'checkpoint', 'rest'];
-const PART_COLOURS = [5, 1, 2, 3, 4, 0, 6];
 /* room: the least pixels between two marks of a kind. The box at the pointer names them all. */
 const EVENTS = {
   'checkpoint': {room: 8, colour: '--soft', plural: 'checkpoints'}, 'resume': {room: 3, colour: '--accent', plural: 'resumes', dash: '5 3'},
@@ -632,7 +631,7 @@ class StackPanel extends Panel {
     return used.map(p => {
       const single = PARTS[p] === 'checkpoint' ? this.seconds[p] : smooth(this.seconds[p], view.smoothing), under = below;
       below = below.map((v, i) => v + (single[i] || 0));
-      return {run: this.runs[0], part: p, xs, from, to, end: run.steps.ends[view.axis][xs.length - 1], ys: single, under, over: below, series: {bad: []}, block: true, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
+      return {run: this.runs[0], part: p, xs, from, to, end: run.steps.ends[view.axis][xs.length - 1], ys: single, under, over: below, series: {bad: []}, block: true, label: PARTS[p], colour: `var(--p${p})`};
     });
   }
 
@@ -643,7 +642,7 @@ class StackPanel extends Panel {
     return [0, this.cut ? 1.25 * usual : most < SMALLEST ? 1 : Math.min(most, 1e300) * 1.05];
   }
 
-  /* The time that all but a few steps take, without their checkpoints: those would set the scale for everything else. */
+  /* The time of all but a few steps, without their checkpoints: those would set the scale for everything else. */
   usual(from, to) {
     const steps = [];
     for (let i = from; i < to; i++)
@@ -661,7 +660,7 @@ class StackPanel extends Panel {
     if (text) this.plot.append(shape('path', {class: 'spike', d: text, stroke: part.colour, 'stroke-width': 1.4}));
   }
 
-  /* A mark at the top, in the colour of the largest part, for bars that the scale cuts. */
+  /* Marks at the top for bars that the scale cuts, in the colour of the largest part. */
   drawCut() {
     let last = -9;
     const top = this.values[this.values.length - 1];
@@ -782,9 +781,7 @@ function later(work) {
 
 const panels = [], drawLater = later(draw);
 let hovered = null;
-const hoverLater = later(() => {
-  for (const panel of panels) if (panel.frame) panel.hover(hovered && hovered.value, hovered && hovered.panel === panel);
-});
+const hoverLater = later(() => panels.filter(panel => panel.frame).forEach(panel => panel.hover(hovered && hovered.value, hovered && hovered.panel === panel)));
 
 function hover(at) {
   hovered = at;
@@ -850,18 +847,15 @@ function makeControls() {
 }
 
 function makeKey() {
-  const kinds = Object.keys(EVENTS).filter(kind => runs.some(run => run.totals[kind]));
-  for (const kind of kinds) {
-    const svg = shape('svg', {width: 12, height: 14, 'aria-hidden': 'true'});
-    svg.append(mark(kind, 6, kind === 'skipped step' ? 4 : 0, kind === 'checkpoint' ? 10 : 14, `var(${several ? '--soft' : EVENTS[kind].colour})`));
-    byId('key').append(element('span', {}, svg, kind));
-  }
+  const add = (width, sign, text) => byId('key').append(element('span', {}, shape('svg', {width, height: 14, 'aria-hidden': 'true'}, sign), text));
+  for (const kind of Object.keys(EVENTS).filter(kind => runs.some(run => run.totals[kind])))
+    add(12, mark(kind, 6, kind === 'skipped step' ? 4 : 0, kind === 'checkpoint' ? 10 : 14, `var(${several ? '--soft' : EVENTS[kind].colour})`), kind);
   const names = PANELS.flatMap(panel => panel.lines);
-  if (runs.some(run => names.some(([source, name]) => run[source].series[name] && run[source].series[name].bad.length)))
-    byId('key').append(element('span', {}, shape('svg', {width: 12, height: 14}, shape('path', {d: cross(6, 7, 3.2), stroke: 'var(--bad)', 'stroke-width': 1.8, fill: 'none'})), 'not finite'));
+  if (runs.some(run => names.some(([source, name]) => run[source].series[name]?.bad.length)))
+    add(12, shape('path', {d: cross(6, 7, 3.2), stroke: 'var(--bad)', 'stroke-width': 1.8, fill: 'none'}), 'not finite');
   if (runs.some(run => run.steps.per > 1))
-    byId('key').append(element('span', {}, shape('svg', {width: 18, height: 14}, shape('rect', {x: 1, y: 2, width: 16, height: 10, fill: 'var(--c0)', 'fill-opacity': 0.22})),
-      `lowest to highest of ${[...new Set(runs.map(run => count(run.steps.per)))].join(' or ')} steps, around their mean`));
+    add(18, shape('rect', {x: 1, y: 2, width: 16, height: 10, fill: 'var(--c0)', 'fill-opacity': 0.22}),
+      `lowest to highest of ${[...new Set(runs.map(run => count(run.steps.per)))].join(' or ')} steps, around their mean`);
 }
 
 function fact(list, name, value, more) {

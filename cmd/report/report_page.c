@@ -1,4 +1,4 @@
-#include "cmd/report/report_page.h"
+#include "cmd/report/report_views.h"
 
 #include "core/fsutil.h"
 #include "core/memory.h"
@@ -59,7 +59,7 @@ static json_t *series_to_json(const struct thin *thin, int series, bool places)
     return object;
 }
 
-/* The buckets of a course, and its series, which are added by add_series(). */
+/* The buckets; add_series() adds the series. */
 static json_t *thin_to_json(const struct thin *thin, int tokens, int time)
 {
     json_t *first = json_array(), *last = json_array();
@@ -178,7 +178,7 @@ static json_t *differences_to_json(const struct watched_run *runs, int count)
     return list;
 }
 
-/* The text of the data, which may stand inside a script element. */
+/* As text that may stand inside a script element. */
 static void put_data(FILE *out, const struct watched_run *runs, int count, double reload)
 {
     char made[64];
@@ -203,24 +203,20 @@ static void put_data(FILE *out, const struct watched_run *runs, int count, doubl
 
 /* ---- the page ------------------------------------------------------------ */
 
-/* The assembler puts the files into the program as they are; their paths are relative to the source tree's root, where
- * make runs. The Makefile names them as what this file depends on. */
+/* The assembler puts the files into the program; their paths start at the source tree's root, where make runs. */
 /* clang-format off */
-#define EMBED(name, path)                                                           \
-    __asm__(".pushsection .rodata\n"                                                \
-            ".globl ztrain_page_" name "\n.globl ztrain_page_" name "_end\n"        \
-            ".hidden ztrain_page_" name "\n.hidden ztrain_page_" name "_end\n"      \
-            "ztrain_page_" name ":\n.incbin \"" path "\"\nztrain_page_" name "_end:\n" \
-            ".popsection\n")
+#define EMBED(name)                                                                     \
+    extern const char ztrain_page_##name[], ztrain_page_##name##_end[];                 \
+    __asm__(".pushsection .rodata\n"                                                    \
+            ".globl ztrain_page_" #name "\n.globl ztrain_page_" #name "_end\n"          \
+            ".hidden ztrain_page_" #name "\n.hidden ztrain_page_" #name "_end\n"        \
+            "ztrain_page_" #name ":\n.incbin \"cmd/report/page." #name "\"\n"           \
+            "ztrain_page_" #name "_end:\n.popsection\n")
 /* clang-format on */
 
-EMBED("html", "cmd/report/page.html");
-EMBED("css", "cmd/report/page.css");
-EMBED("js", "cmd/report/page.js");
-
-extern const char ztrain_page_html[], ztrain_page_html_end[];
-extern const char ztrain_page_css[], ztrain_page_css_end[];
-extern const char ztrain_page_js[], ztrain_page_js_end[];
+EMBED(html);
+EMBED(css);
+EMBED(js);
 
 static void put_text(FILE *out, const char *begin, const char *end)
 {

@@ -1,4 +1,4 @@
-#include "cmd/report/report_terminal.h"
+#include "cmd/report/report_views.h"
 
 #include "core/memory.h"
 #include "core/printable.h"

@@ -84,8 +84,8 @@ static double value_at(const struct thin *steps, int bucket, int series, int64_t
     return cell->min + fmax(0, fmin(part, 1)) * (cell->max - cell->min);
 }
 
-/* A checkpoint's line may follow those of later steps (checkpoint.writer.decoupled): the event is placed where its step
- * was, within a bucket as if the steps were alike. */
+/* A checkpoint's line may follow those of later steps (checkpoint.writer.decoupled): the event stands where its step
+ * was. */
 static void place_event(const struct run_metrics *metrics, struct report_event *event)
 {
     const struct thin *steps = &metrics->steps;
@@ -110,16 +110,14 @@ static void add_event(struct run_metrics *metrics, enum report_event_kind kind, 
         events->items = memory_zeroed(REPORT_EVENTS, sizeof *events->items);
         events->stride = 1;
     }
-    if (events->total++ % events->stride)
-        return;
-    if (events->count == REPORT_EVENTS) {
+    if (events->count == REPORT_EVENTS && events->total % events->stride == 0) {
         for (int i = 0; 2 * i < REPORT_EVENTS; i++)
             events->items[i] = events->items[2 * i];
         events->count = REPORT_EVENTS / 2;
         events->stride *= 2;
-        if ((events->total - 1) % events->stride)
-            return;
     }
+    if (events->total++ % events->stride)
+        return;
     struct report_event *event = &events->items[events->count++];
     *event = (struct report_event){.step = step};
     place_event(metrics, event);
@@ -140,8 +138,8 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-/* Reads the values of a step (STEP_SERIES). Returns the bits of those that the line has, as NAN where it has null for
- * "not finite". A loss without targets is absent, not infinite. */
+/* values: (STEP_SERIES); NAN also for null, "not finite". Returns the bits of those that the line has. A loss without
+ * targets is absent. */
 static uint64_t step_values(const json_t *object, double *values)
 {
     uint64_t present = 0;
@@ -262,10 +260,10 @@ const struct report_sample *report_sample_at(const struct run_metrics *metrics, 
 static void take_epoch_end(struct run_metrics *metrics, const json_t *number, int64_t step)
 {
     char text[64];
-    metrics->epochs_ended = json_integer_value(number);
-    if (metrics->epochs_ended > 0)
-        metrics->steps_per_epoch = step / metrics->epochs_ended;
-    snprintf(text, sizeof text, "epoch %" PRId64, metrics->epochs_ended);
+    const int64_t ended = json_integer_value(number);
+    if (ended > 0)
+        metrics->steps_per_epoch = step / ended;
+    snprintf(text, sizeof text, "epoch %" PRId64, ended);
     add_event(metrics, EVENT_EPOCH, step, text);
 }
 

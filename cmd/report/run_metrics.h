@@ -17,7 +17,7 @@ enum {
     REPORT_TEXT = 2000    /* bytes of a sample's prompt and text */
 };
 
-/* The series of steps are the numbers of metrics.h, and the time of the steps so far, which is in no field. */
+/* The numbers of metrics.h, and the time of the steps so far. */
 enum { STEP_TIME = STEP_FIELDS, STEP_SERIES };
 
 /* The values of an evaluation, and where it lies on the axes. */
@@ -55,7 +55,7 @@ struct report_sample {
     bool ids;
 };
 
-/* A mean over steps that counts each by its seconds: of rates it gives what all steps did in all of their time. */
+/* A mean that counts each step by its seconds: of rates, what all steps did in all of their time. */
 struct timed_mean {
     double sum, seconds;
 };
@@ -71,7 +71,7 @@ struct run_metrics {
     int64_t unordered;                     /* lines of steps that had come before; they are left out */
     bool torn;                             /* the last line has no end */
 
-    int64_t step_lines, last_step, epoch, tokens, epochs_ended, steps_per_epoch;
+    int64_t step_lines, last_step, epoch, tokens, steps_per_epoch;
     double seconds;              /* of the steps, without evaluations and checkpoints */
     struct timed_mean rate, mfu; /* tokens/s, the share of the peak */
     double last[STEP_SERIES];    /* of the last step; NAN: it has none */

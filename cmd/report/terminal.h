@@ -14,9 +14,8 @@ struct terminal_style {
 
 enum ink { INK_PLAIN, INK_BOLD, INK_DIM, INK_GOOD, INK_BAD, INK_LINE };
 
-/* The style for stdout: $COLUMNS or the terminal's width (100 where there is none), from 40 to 180; block characters
- * where the locale is UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of
- * characters. */
+/* $COLUMNS or the terminal's width (100 where there is none), from 40 to 180; block characters where the locale is
+ * UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of characters. */
 struct terminal_style terminal_style_of_stdout(void);
 
 /* Columns of a text in UTF-8 on the terminal. */
@@ -25,13 +24,13 @@ int terminal_width(const char *text);
 /* The longest end of a text that fits into that many columns, from the beginning of a character; a part of `text`. */
 const char *terminal_tail(const char *text, int columns);
 
-/* Prints a text in a field of |columns| columns (0: as long as it is): to its right end if `columns` is negative,
- * else to its left end; cut if it is longer. Without UTF-8, characters that are not ASCII become "?". */
+/* Prints a text in a field of |columns| columns (0: as long as it is), cut if it is longer: to its right end if
+ * `columns` is negative, else to its left end. Without UTF-8, characters that are not ASCII become "?". */
 void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text);
 
-/* A line of at most `columns` characters for a series: the mean of each part, from the lowest to the highest; "×" ("!"
- * without UTF-8) where a part has a value that is not finite, a blank where it has none. log_scale counts where all
- * values are positive. The caller frees the line. */
+/* A line of at most `columns` characters: the mean of each part of a series; "×" ("!" without UTF-8) where one has a
+ * value that is not finite, a blank where it has none. log_scale counts where all values are positive. The caller frees
+ * it. */
 char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8);
 
 enum { FIGURE_MAX = 40 };
@@ -55,6 +54,5 @@ struct terminal_line {
 };
 
 /* Prints a text of phrases, which end with a comma or colon. A phrase that the line has no room for begins the next
- * one; one that is longer than a line is broken at its blanks, but not between a number and the word after it, and a
- * word that is longer still is cut. A text that begins with blanks is apart from the one before it. */
+ * one; one longer than a line is broken at its blanks, but not after a number, and a word longer than a line is cut. */
 void terminal_line_put(struct terminal_line *line, enum ink ink, const char *text);

@@ -1,5 +1,5 @@
-/* watched_run.h: a run folder as the report sees it: its metrics.jsonl, its spec, its newest checkpoint, and whether
- * the run is still going on. Nothing in the folder is changed. */
+/* watched_run.h: a run folder as the report sees it: metrics.jsonl, spec, newest checkpoint, and whether the run goes
+ * on. Nothing in it is changed. */
 #pragma once
 
 #include "cmd/report/run_metrics.h"
@@ -43,8 +43,8 @@ struct watched_run {
     int num_formers;
 };
 
-/* Reads the folder. STATUS_CHECKPOINT: there is no such folder or no metrics.jsonl in it, or the file has lines and
- * none of them is sound. Damaged lines and a missing run.yaml are warnings. */
+/* STATUS_CHECKPOINT: there is no such folder or no metrics.jsonl in it, or none of its lines is sound. Damaged lines
+ * and a missing run.yaml are warnings. */
 enum status watched_run_open(struct watched_run *run, const char *folder, struct error *err);
 
 /* Reads what was added; *changed: something was. */
