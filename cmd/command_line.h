@@ -17,7 +17,7 @@ struct option_row {
     const char *help; /* options.c */
 };
 
-/* A usual one, stored in a field of the struct `type`. value_: NULL for a flag. */
+/* A usual one. value_: NULL for a flag. */
 #define OPTION(type, field, name_, value_)                              \
     {                                                                   \
         .name = name_, .value = value_, .offset = offsetof(type, field) \

@@ -86,7 +86,7 @@ static enum status for_each_entry(const char *dir, visitor *visit, void *context
     return status;
 }
 
-/* Whether an export writes a file of this name, with which an earlier one's does not stay; tokenizer files do. */
+/* Whether an earlier export's file of this name goes; tokenizer files stay. */
 static bool is_of_export(const char *name)
 {
     return !strcmp(name, config_name) || fs_has_suffix(name, ".safetensors") ||
@@ -173,7 +173,7 @@ static enum status check_place(const char *out, const char *above, struct error 
     return STATUS_OK;
 }
 
-/* Whether the folder is absent, empty, or an earlier export. */
+/* It is absent, empty, or an earlier export. */
 static enum status check_content(const char *out, struct error *err)
 {
     struct content content = {.any = false};
@@ -304,7 +304,7 @@ static enum status cannot_publish(const struct export_folder *folder, struct err
                            : STATUS_DATA;
 }
 
-/* Gives the new export what stays of the folder whose place it takes, if there is one. */
+/* Gives the new export what stays of the folder whose place it takes. */
 static enum status inherit(const struct export_folder *folder, struct error *err)
 {
     struct stat facts;
@@ -367,7 +367,7 @@ static void export_folder_close(struct export_folder *folder)
 
 /* ---- the command --------------------------------------------------------- */
 
-/* --out names a folder; a name with the ending of a file was meant for another program's format. */
+/* A name with the ending of a file was meant for another program's format. */
 static enum status check_out(const char *out, struct error *err)
 {
     static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
@@ -391,23 +391,21 @@ static enum status check_out(const char *out, struct error *err)
 /* STATUS_DIVERGED: nobody would want this model. */
 static enum status check_history(const struct checkpoint *checkpoint, struct error *err)
 {
-    enum status status = run_check_history(&checkpoint->position, err);
-    if (status != STATUS_OK) {
-        error_prefix(err, "'%s'", checkpoint->path);
-        error_hint(err, "an earlier checkpoint; --force exports this one as it is");
-    }
-    return status;
+    if (run_check_history(&checkpoint->position, err) == STATUS_OK)
+        return STATUS_OK;
+    error_prefix(err, "'%s'", checkpoint->path);
+    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
 static enum status write_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                 enum dtype dtype, struct error *err)
 {
     struct export_folder folder;
-    enum status status = export_folder_open(&folder, arguments->out, err);
-    if (status == STATUS_OK)
-        status = huggingface_export(checkpoint, folder.fresh, dtype, 0, arguments->force, err);
-    if (status == STATUS_OK)
-        status = export_folder_publish(&folder, err);
+    enum status status;
+    TRY_END(export_folder_open(&folder, arguments->out, err));
+    TRY_END(huggingface_export(checkpoint, folder.fresh, dtype, 0, arguments->force, err));
+    status = export_folder_publish(&folder, err);
+end:
     export_folder_close(&folder);
     return status;
 }

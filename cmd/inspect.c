@@ -48,10 +48,10 @@ static const char *shape_text(const json_t *shape, char out[64])
 
 static int64_t numel_of(const json_t *tensor)
 {
-    const json_t *shape = json_object_get(tensor, "shape");
+    size_t d;
+    json_t *size;
     int64_t numel = 1;
-    for (size_t d = 0; d < json_array_size(shape); d++)
-        numel *= json_integer_value(json_array_get(shape, d));
+    json_array_foreach(json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
     return numel;
 }
 
@@ -189,7 +189,6 @@ static void statistics_add(struct statistics *s, const float *data, int64_t coun
     }
 }
 
-/* The statistics of each tensor of the manifest, in its order. */
 static enum status read_statistics(const struct checkpoint *checkpoint, struct statistics *all, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -229,7 +228,7 @@ static void print_tensors(const struct checkpoint *checkpoint, const struct stat
     }
 }
 
-/* Prints nothing before all is read. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
+/* *again: nothing is printed, as a run that trains meanwhile has deleted or replaced the checkpoint. */
 static enum status inspect_once(const char *dir, bool tensors, bool *again, struct error *err)
 {
     struct checkpoint *checkpoint;

@@ -16,13 +16,12 @@ struct options {
     const char *resume;               /* --resume DIR or "auto", or NULL */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;
-    int local_gpus;   /* --local-gpus N; 0: not given */
-    int max_restarts; /* --max-restarts K; 0: not given */
-    int world;        /* plan --world N; 0: not given */
-    bool speed, fit;  /* plan --speed, --fit */
-    const char *device, *link,
-        *assume;                      /* plan --speed and --fit: --device NAME, --link RATE, --assume WORDS; or NULL */
-    const char *memory, *node_memory; /* plan --fit: --memory SIZE, --node-memory SIZE; or NULL */
+    int local_gpus;                     /* --local-gpus N; 0: not given */
+    int max_restarts;                   /* --max-restarts K; 0: not given */
+    int world;                          /* plan --world N; 0: not given */
+    bool speed, fit;                    /* plan --speed, --fit */
+    const char *device, *link, *assume; /* plan --speed and --fit, or NULL */
+    const char *memory, *node_memory;   /* plan --fit, or NULL */
     bool dry_run, help, help_spec, markdown, version;
     bool profile;                    /* print the time of each op at the end */
     const char *trace, *trace_steps; /* --trace FILE, --trace-steps A-B, or NULL */
@@ -35,6 +34,6 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
 void options_help(FILE *out);
 void options_help_plan(FILE *out);
 
-/* Loads the run spec that the options name; prints every error line to stderr and notices to stdout, unless
- * `quiet`. On failure err is the summary ("3 errors in the run spec 'x.yaml'"). */
+/* Prints every error line to stderr and notices to stdout, unless `quiet`. err is the summary ("3 errors in the run
+ * spec 'x.yaml'"). */
 enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err);

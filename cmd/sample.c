@@ -79,15 +79,6 @@ struct task {
 
 /* ---- the command line ---------------------------------------------------- */
 
-static enum status check_prompts(const struct arguments *a, struct error *err)
-{
-    if (!a->prompt && !a->prompt_tokens)
-        return error_set(err, STATUS_USAGE, "the prompt is missing; hint: %s", command_line.example);
-    if (a->prompt && a->prompt_tokens)
-        return error_set(err, STATUS_USAGE, "--prompt and --prompt-tokens are two prompts; hint: one of the two");
-    return STATUS_OK;
-}
-
 static enum status read_integer(const char *option, const char *text, int64_t least, int64_t most, int64_t *value,
                                 struct error *err)
 {
@@ -491,22 +482,15 @@ static enum status check_prompt(const struct sample_model *model, const struct t
 /* ---- the output ---------------------------------------------------------- */
 
 /* The continuation on standard output, as it comes: text, or token ids with commas. Half a character waits for its last
- * byte; a terminal gets control characters other than line ends and tabs as \xNN. */
+ * byte. */
 struct output {
     const struct tokenizer *tokenizer; /* borrowed; NULL: ids are printed */
     struct text_stream stream;
     struct text text; /* owned: of the last token */
-    int64_t count;    /* tokens so far */
+    int64_t count;    /* ids so far */
 };
 
-static enum status flush(struct error *err)
-{
-    if (!fflush(stdout) && !ferror(stdout))
-        return STATUS_OK;
-    return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
-}
-
-/* Control characters of one byte, and those of C1, which are two bytes: 0xc2 and 0x80 … 0x9f. */
+/* Control characters other than line ends and tabs as \xNN; those of C1 have two bytes: 0xc2 and 0x80 … 0x9f. */
 static void print_for_terminal(const unsigned char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -520,7 +504,7 @@ static void print_for_terminal(const unsigned char *bytes, size_t count)
     }
 }
 
-/* Prints output->text, and empties it. */
+/* Prints output->text, and empties it; what was printed before it becomes visible. */
 static enum status print_text(struct output *output, struct error *err)
 {
     struct text *text = &output->text;
@@ -529,28 +513,18 @@ static enum status print_text(struct output *output, struct error *err)
     else if (text->count)
         fwrite(text->bytes, 1, text->count, stdout);
     text->count = 0;
-    return flush(err);
+    if (!fflush(stdout) && !ferror(stdout))
+        return STATUS_OK;
+    return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
 }
 
 /* `ends`: the token is the one that ends the text, which ids show and text does not. */
 static enum status print_token(struct output *output, int64_t token, bool ends, struct error *err)
 {
-    if (!output->tokenizer) {
+    if (!output->tokenizer)
         printf("%s%lld", output->count++ ? "," : "", (long long)token);
-        return flush(err);
-    }
-    output->count++;
-    if (!ends)
+    else if (!ends)
         text_stream_push(&output->stream, output->tokenizer, (int32_t)token, true, &output->text);
-    return print_text(output, err);
-}
-
-/* Prints what is left, and the end of the line. */
-static enum status end_output(struct output *output, struct error *err)
-{
-    if (output->tokenizer)
-        text_stream_end(&output->stream, &output->text);
-    text_add(&output->text, "\n", 1);
     return print_text(output, err);
 }
 
@@ -576,7 +550,10 @@ static enum status continue_prompt(struct sample_model *model, const struct task
             break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
     }
-    return end_output(output, err);
+    if (output->tokenizer)
+        text_stream_end(&output->stream, &output->text);
+    text_add(&output->text, "\n", 1);
+    return print_text(output, err);
 }
 
 /* Reads the model, and checks the prompt against it. *most: the tokens that can follow. */
@@ -628,7 +605,10 @@ enum status cmd_sample(int argc, char **argv, struct error *err)
     TRY(command_line_parse(&command_line, argc, argv, &arguments, &helped, err));
     if (helped)
         return STATUS_OK;
-    TRY(check_prompts(&arguments, err));
+    if (!arguments.prompt && !arguments.prompt_tokens)
+        return error_set(err, STATUS_USAGE, "the prompt is missing; hint: %s", command_line.example);
+    if (arguments.prompt && arguments.prompt_tokens)
+        return error_set(err, STATUS_USAGE, "--prompt and --prompt-tokens are two prompts; hint: one of the two");
     const enum status status = sample(&model, &arguments, &task, err);
     token_list_release(&task.prompt);
     tokenizer_free(task.tokenizer);
