@@ -66,8 +66,9 @@ static const struct option_row options[] = {
     OPTION(struct arguments, dtype, "dtype", "TYPE"),
     OPTION(struct arguments, best, "best", NULL),
 };
-static const char EXAMPLE[] = "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3";
-static const struct command_line command_line = {"sample", USAGE, "folder", 1, EXAMPLE, options, COUNT_OF(options)};
+static const struct command_line command_line = {
+    "sample",         USAGE, "folder", 1, "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3", options,
+    COUNT_OF(options)};
 
 /* A prompt and how to continue it. */
 struct task {

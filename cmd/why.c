@@ -162,19 +162,11 @@ static enum status read_records(struct flight_records *all, struct error *err)
     return all->count ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "%s", damage.text);
 }
 
-static double wall_now(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* Seconds since 1970. */
-static double started_at(int64_t ticks)
-{
-    struct timespec up;
-    clock_gettime(CLOCK_BOOTTIME, &up);
-    return wall_now() - (double)up.tv_sec - 1e-9 * (double)up.tv_nsec + (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
 /* The state of the process of a record, if it can be seen from here and has not ended with a word. */
@@ -186,7 +178,8 @@ static char state_now(const struct flight_head *head)
     if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
         return '?';
     const char state = machine_process(head->pid, &began);
-    if (began && started_at(began) > 1e-9 * (double)head->wall + other_process)
+    const double boot = seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_BOOTTIME);
+    if (began && boot + (double)began / (double)sysconf(_SC_CLK_TCK) > 1e-9 * (double)head->wall + other_process)
         return 'X'; /* another process has the number */
     return state;
 }
@@ -279,7 +272,7 @@ static int where_width(const struct flight_records *all)
 
 static void print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
-    const double now = wall_now();
+    const double now = seconds_of(CLOCK_REALTIME);
     const int width = where_width(all);
     double written = 0;
     char age[32];
@@ -391,7 +384,7 @@ static enum status tell_records(struct flight_records *all, long rank, struct er
     TRY(read_records(all, err));
     make_views(all);
     flight_compare_clocks(all->views, all->world);
-    flight_judge(all->views, all->world, wall_now(), &verdict);
+    flight_judge(all->views, all->world, seconds_of(CLOCK_REALTIME), &verdict);
     print_end(all);
     print_paragraph(PRINTABLE(verdict.text));
     print_table(all, &verdict);

@@ -416,8 +416,8 @@ class Panel {
     const span = this.domain[1] - this.domain[0] || 1;
     const bounded = v => Math.max(-1e9, Math.min(1e9, v)); /* what SVG takes, for values far outside */
     this.x = v => bounded(left + (v - this.domain[0]) / span * (right - left));
-    this.y = this.logarithmic ? v => v > 0 ? bounded(bottom - (Math.log(v) - Math.log(low)) / (Math.log(high) - Math.log(low)) * (bottom - top)) : bottom + 99
-      : v => bounded(bottom - (v - low) / (high - low) * (bottom - top));
+    const scaled = this.logarithmic ? Math.log : v => v;
+    this.y = v => this.logarithmic && v <= 0 ? bottom + 99 : bounded(bottom - (scaled(v) - scaled(low)) / (scaled(high) - scaled(low)) * (bottom - top));
   }
 
   valueTicks(low, high, wanted) {
