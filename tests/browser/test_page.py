@@ -101,6 +101,7 @@ def test_a_run_is_drawn_and_answers(pages):
       seen.time = ticks('loss');
       document.getElementById('marks').click(); await frame();
       seen.unmarked = all('.mark', panel('loss')).length + document.getElementById('key').offsetHeight;
+      seen.auto = getComputedStyle(document.body).backgroundColor; seen.system = matchMedia('(prefers-color-scheme: dark)').matches;
       document.getElementById('theme').click();
       seen.dark = getComputedStyle(document.body).backgroundColor; seen.hash = location.hash;
       seen.samples = all('#samples tr').length;
@@ -115,6 +116,7 @@ def test_a_run_is_drawn_and_answers(pages):
     assert "zoom=" in seen["zoomed"] and seen["moved"] and "0" not in seen["zoomTicks"][-3:]
     assert seen["back"] and "zoom=" not in seen["reset"] and seen["smoother"]
     assert seen["unmarked"] == 0 and any(text.endswith("M") for text in seen["tokens"]) and any(":" in text for text in seen["time"])
+    assert seen["auto"] == ("rgb(16, 21, 27)" if seen["system"] else "rgb(246, 247, 249)")
     assert seen["dark"] == "rgb(16, 21, 27)" and all(word in seen["hash"] for word in ("axis=time", "log=1", "marks=0", "theme=dark"))
     assert seen["samples"] > 20 and seen["wide"] <= 1200
     assert "NaN" not in dom.split("<script")[0] and "undefined" not in dom.split("<script")[0]
