@@ -1,4 +1,3 @@
-/* clock.c: see clock.h. */
 #include "core/clock.h"
 
 #include <stdint.h>

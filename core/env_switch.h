@@ -3,8 +3,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-
 /* Sets *on if the variable is 1; it is off if the variable is 0, empty or unset. Any other value is STATUS_USAGE.
  * `meaning`: the meaning of 1, for the hint. */
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err);

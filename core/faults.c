@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const kind_names[] = {"write", "fsync",    "rename",    "mkdir",      "remove",
                                          "link",  "allocate", "blockread", "blockwrite", "any"};

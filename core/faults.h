@@ -101,7 +101,6 @@ static inline int fault_symlink(const char *target, const char *path)
     return fault(FAULT_LINK) ? -1 : io_symlink(target, path);
 }
 
-/* a hard link */
 static inline int fault_link(const char *path, const char *name)
 {
     return fault(FAULT_LINK) ? -1 : io_link(path, name);

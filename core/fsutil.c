@@ -7,10 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two heartbeats */ };
@@ -256,7 +254,6 @@ enum status fs_sync_dir(const char *path, enum status code, struct error *err)
     return STATUS_OK;
 }
 
-/* A file under a temporary name, published by temporary_finish(). */
 struct temporary {
     int fd;
     char name[FS_PATH_MAX + 32];

@@ -6,9 +6,7 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -23,7 +21,6 @@ void fs_parent(const char *path, char out[FS_PATH_MAX]);
 /* The last part of a path, from its text: "b" for "a/b". Points into `path`. */
 const char *fs_base_name(const char *path);
 
-/* Whether a name ends with `suffix` (".bin"). */
 bool fs_has_suffix(const char *name, const char *suffix);
 
 bool fs_exists(const char *path); /* any entry, including a dangling link */
@@ -61,10 +58,8 @@ enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t
 /* Writes exactly `count` bytes at the file's position. Beats. */
 enum status fs_write(int fd, const char *path, const void *data, size_t count, enum status code, struct error *err);
 
-/* Creates a folder and its parents. */
 enum status fs_mkdirs(const char *path, enum status code, struct error *err);
 
-/* fsync of a folder. */
 enum status fs_sync_dir(const char *path, enum status code, struct error *err);
 
 /* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. */

@@ -1,4 +1,4 @@
-/* heartbeat.c: see heartbeat.h. The calls in progress form a list of structs on their callers' stacks, under one mutex,
+/* heartbeat.c: the calls in progress form a list of structs on their callers' stacks, under one mutex,
  * which is never held longer than a walk along the list. */
 #include "core/heartbeat.h"
 

@@ -42,5 +42,4 @@ void heartbeat_slow_describe(char *text, size_t size);
  * For an older one it calls stuck(), once; text names the operation and the file. Returns 0 or an errno. */
 int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                            void *context);
-/* Stops the heartbeat thread, if one runs. */
 void heartbeat_thread_stop(void);

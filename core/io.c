@@ -1,4 +1,3 @@
-/* io.c: see io.h. */
 #include "core/io.h"
 
 #include "core/heartbeat.h"

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +90,6 @@ char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened)
     return NULL;
 }
 
-/* Makes the memory file, which exec keeps open. */
 static int make(void)
 {
     char number[16];

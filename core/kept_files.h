@@ -11,7 +11,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* Keeps a file, under the path as it stands; one that is kept already stays, and one that cannot be read is not kept.

@@ -1,4 +1,4 @@
-/* log.c: see log.h. Lines from before the log file is open are kept and begin the file, so that a refused start does
+/* log.c: lines from before the log file is open are kept and begin the file, so that a refused start does
  * not create a file, and the log of a run still has its first lines. */
 #include "core/log.h"
 
@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -67,7 +66,6 @@ void log_close(void)
 enum { TEXT_BYTES = 4096, LINE_BYTES = 2 * TEXT_BYTES + 512 /* escaped text, and the prefixes */ };
 _Static_assert(LINE_BYTES <= (int)OUTPUT_RECORD, "a line is one record");
 
-/* Writes a line with the time to the file, or keeps it until there is one. */
 static void keep_line(const char *prefix, const char *text, enum output_kind kind)
 {
     char stamp[32];

@@ -1,7 +1,5 @@
-/* machine.c: see machine.h.
- *
- * /proc/self/cgroup has one line for each hierarchy, "ID:CONTROLLERS:/PATH"; version 2 has no controllers in it. The
- * files of the group at PATH, and of each group above it, are looked for below the mount point:
+/* machine.c: /proc/self/cgroup has one line for each hierarchy, "ID:CONTROLLERS:/PATH"; version 2 has no controllers in
+ * it. The files of the group at PATH, and of each group above it, are looked for below the mount point:
  *
  *                  version 2           version 1
  *     mount        /sys/fs/cgroup      /sys/fs/cgroup/memory                     /sys/fs/cgroup/cpu
@@ -21,7 +19,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -89,7 +86,6 @@ static bool read_group_number(const char *folder, const char *file, const char *
 
 typedef void (*group_visitor)(const char *folder, bool v2, void *context);
 
-/* Whether "cpu,cpuacct" has the controller "cpu". */
 static bool has_controller(const char *controllers, const char *wanted)
 {
     size_t length = strlen(wanted);
@@ -129,7 +125,6 @@ static void visit_groups(const char *root, const char *controller, group_visitor
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Takes the limits of one group into a struct machine_memory. */
 static void visit_memory(const char *folder, bool v2, void *context)
 {
     struct machine_memory *memory = context;
@@ -145,7 +140,6 @@ static void visit_memory(const char *folder, bool v2, void *context)
     memory->available = left < memory->available ? left : memory->available;
 }
 
-/* A line of /proc/meminfo, in units of `unit` bytes. */
 static uint64_t meminfo(const char *root, const char *key, uint64_t unit)
 {
     char path[FILE_PATH_MAX];
@@ -225,18 +219,7 @@ int machine_cores(void)
     return machine_cores_online(); /* more cores than a cpu_set_t holds */
 }
 
-/* Reads "QUOTA PERIOD", the text of cpu.max. Returns false for "max PERIOD", or if there is no file. */
-static bool read_quota(const char *path, double *quota, double *period)
-{
-    FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return false;
-    bool found = fscanf(file, "%lf %lf", quota, period) == 2;
-    fclose(file);
-    return found;
-}
-
-/* Takes the quota of one group into the least quota so far; 0: none so far. */
+/* 0: no quota so far. */
 static void visit_quota(const char *folder, bool v2, void *context)
 {
     double *least = context, quota, period;
@@ -244,7 +227,11 @@ static void visit_quota(const char *folder, bool v2, void *context)
     if (v2) {
         char path[FILE_PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/cpu.max", folder);
-        if (!read_quota(path, &quota, &period))
+        FILE *file = memory_fopen(path, "re");
+        const bool limited = file && fscanf(file, "%lf %lf", &quota, &period) == 2; /* else "max PERIOD" */
+        if (file)
+            fclose(file);
+        if (!limited)
             return;
     } else {
         if (!read_group_number(folder, "cpu.cfs_quota_us", "", &micros) || micros >= NO_LIMIT ||

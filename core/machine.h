@@ -5,8 +5,6 @@
 
 #include "core/status.h"
 
-#include <stdint.h>
-
 /* STATUS_DEVICE: /proc is not mounted; ranks, locks and limits need it. */
 enum status machine_check_proc(struct error *err);
 

@@ -1,4 +1,3 @@
-/* output.c: see output.h. */
 #include "core/output.h"
 
 #include "core/clock.h"
@@ -49,7 +48,6 @@ static struct queue *queue_of(enum outlet outlet)
     return &queues[outlet == OUTLET_STDERR && one_file ? OUTLET_STDOUT : outlet];
 }
 
-/* Writes the whole text, or as much as possible before an error. */
 static void write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -93,7 +91,6 @@ static void push(struct queue *queue, int fd, const char *text, size_t bytes)
     ring_in(queue, text, bytes);
 }
 
-/* Puts a line with the number of missing lines in their place. */
 static void push_missing(struct queue *queue)
 {
     char text[128];
@@ -207,7 +204,6 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* Waits until `until`, or until everything is written. Returns whether it is. */
 static bool queue_drain(struct queue *queue, const struct timespec *until)
 {
     int code = 0;

@@ -2,7 +2,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>

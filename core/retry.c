@@ -14,7 +14,6 @@ static bool is_stopped(const struct retry *retry)
     return retry->stopped && retry->stopped() != 0;
 }
 
-/* Waits until `due`, or until a stop. */
 static void rest(const struct retry *retry, double due)
 {
     for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) {

@@ -10,8 +10,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-
 /* All zero: no retries. */
 struct retry {
     double limit;         /* seconds since the first failure */

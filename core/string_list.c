@@ -1,4 +1,3 @@
-/* string_list.c: see string_list.h. */
 #include "core/string_list.h"
 
 #include "core/memory.h"

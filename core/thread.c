@@ -1,4 +1,3 @@
-/* thread.c: see thread.h. */
 #include "core/thread.h"
 
 #include <signal.h>

@@ -70,7 +70,6 @@ static void place_documents(struct packer *packer, int64_t count, int64_t seq_le
     }
 }
 
-/* Sorts the documents by sample: counts them, adds up the counts, then puts each in its place. */
 static void sort_by_sample(const struct packer *packer, int64_t count, struct first_fit *fit)
 {
     for (int64_t i = 0; i < count; i++)

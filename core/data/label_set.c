@@ -13,10 +13,10 @@
 
 enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };
 
-/* One shard while it is read. */
 struct shard_labels {
-    const char *prefix; /* the path of the .bin, or without its end */
-    int64_t first, count, tokens;
+    const char *prefix;         /* the path of the .bin, or without its end */
+    int64_t first, first_token; /* its first document and token in the set */
+    int64_t count, tokens;      /* documents and tokens */
 };
 
 static enum status companion_path(const struct shard_labels *shard, const char *end, char out[FS_PATH_MAX],
@@ -68,7 +68,6 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
 
 /* ---- types --------------------------------------------------------------- */
 
-/* The reading of a shard's types: pieces of the file, and the document that they are in. */
 struct types_reader {
     const char *path;
     int fd;
@@ -106,7 +105,7 @@ static enum status count_first(struct types_reader *reader, int64_t first, int64
 }
 
 static enum status read_types(struct label_set *set, const struct token_set *tokens, const struct shard_labels *shard,
-                              int64_t first_token, struct error *err)
+                              struct error *err)
 {
     char path[FS_PATH_MAX];
     TRY(companion_path(shard, ".types", path, err));
@@ -123,7 +122,7 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
     for (int64_t i = 0; i < shard->count; i++) {
         int64_t first, length;
         TRY_END(token_set_document(tokens, shard->first + i, &first, &length, err));
-        TRY_END(count_first(&reader, first - first_token, length, &set->first_text[shard->first + i], err));
+        TRY_END(count_first(&reader, first - shard->first_token, length, &set->first_text[shard->first + i], err));
         set->pairs += set->first_text[shard->first + i] < length;
     }
 end:
@@ -182,9 +181,10 @@ static enum status read_names(struct label_set *set, const struct shard_labels *
 
 /* ---- the set ------------------------------------------------------------- */
 
-static enum status measure_documents(struct label_set *set, const struct token_set *tokens, struct error *err)
+static enum status measure_documents(struct label_set *set, const struct token_set *tokens,
+                                     const struct shard_labels *shard, struct error *err)
 {
-    for (int64_t i = 0; i < set->documents; i++) {
+    for (int64_t i = shard->first; i < shard->first + shard->count; i++) {
         int64_t first, length;
         TRY(token_set_document(tokens, i, &first, &length, err));
         if (length == 0)
@@ -208,15 +208,10 @@ static enum status read_shards(struct label_set *set, const struct token_set *to
     for (int i = 0; (shard.prefix = token_set_shard(tokens, i, &shard.count, &shard.tokens)); i++) {
         TRY(read_labels(set, &shard, err));
         TRY(read_names(set, &shard, err));
+        TRY(measure_documents(set, tokens, &shard, err));
+        TRY(read_types(set, tokens, &shard, err));
         shard.first += shard.count;
-    }
-    TRY(measure_documents(set, tokens, err));
-    int64_t token = 0;
-    shard.first = 0;
-    for (int i = 0; (shard.prefix = token_set_shard(tokens, i, &shard.count, &shard.tokens)); i++) {
-        TRY(read_types(set, tokens, &shard, token, err));
-        shard.first += shard.count;
-        token += shard.tokens;
+        shard.first_token += shard.tokens;
     }
     return STATUS_OK;
 }

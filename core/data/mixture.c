@@ -37,7 +37,6 @@ void interleave_init(struct interleave *interleave, const int64_t *amounts, int 
     }
 }
 
-/* Whether all weights are integers in units of 1 / scale, and their sum is small enough. */
 static bool are_multiples(const double *weights, int count, double scale)
 {
     double sum = 0;
@@ -75,7 +74,6 @@ static int64_t quotient_above(int64_t a, int64_t b)
     return (a - 1) / b + 1;
 }
 
-/* Puts the cursor at the beginning of a period. */
 static void begin_period(struct interleave_cursor *cursor, int64_t number)
 {
     const struct interleave *order = cursor->order;

@@ -36,7 +36,6 @@ static void add_end(struct sample_reader *reader, int64_t end)
         reader->ends[reader->num_ends++] = (int32_t)end;
 }
 
-/* The document that holds a token of the set: the last one that begins at or before it. */
 static enum status find_document(const struct token_set *set, int64_t token, int64_t *number, struct error *err)
 {
     int64_t low = 0, high = token_set_documents(set) - 1;
@@ -52,7 +51,6 @@ static enum status find_document(const struct token_set *set, int64_t token, int
     return STATUS_OK;
 }
 
-/* Notes where the documents end in the packed sample of `length` tokens from token `first` of the set on. */
 static enum status add_document_ends(struct sample_reader *reader, int64_t first, int64_t length, struct error *err)
 {
     const struct token_set *set = reader->source->set;

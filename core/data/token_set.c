@@ -159,7 +159,6 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Adds the shards among the matches of `pattern`; if there are none, the set is unchanged. */
 static enum status set_add_matches(struct token_set *set, const char *pattern, struct error *err)
 {
     glob_t found = {0};

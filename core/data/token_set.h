@@ -9,9 +9,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct token_set;
 
 /* Opens shard files as one stream in the order of `patterns`: a Megatron prefix with or without .bin or .idx, an llm.c
@@ -31,7 +28,6 @@ int64_t token_set_documents(const struct token_set *set); /* an llm.c file count
 enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                            struct error *err);
 
-/* Whether any shard has a loss mask. */
 bool token_set_has_mask(const struct token_set *set);
 
 /* Reads the loss mask of `count` tokens from token `first` on into out (count): 1 or 0. STATUS_DATA with file and

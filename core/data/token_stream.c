@@ -25,20 +25,20 @@
 
 struct slot {
     struct batch batch;
-    int32_t *tokens, *targets, *positions; /* (max_tokens) */
-    int32_t *types;                        /* (max_tokens) classification, else NULL */
-    int32_t *seq_start;                    /* (max_seqs + 1) */
-    uint64_t *numbers;                     /* (max_tokens) */
-    uint64_t first_number;                 /* of the sequence that is added */
-    int64_t *samples, *step_targets;       /* (sources) of a mixture: struct batch, source_samples, source_targets */
+    int32_t *tokens, *targets, *positions;    /* (max_tokens) */
+    int32_t *types;                           /* (max_tokens) classification, else NULL */
+    int32_t *seq_start;                       /* (max_seqs + 1) */
+    uint64_t *numbers;                        /* (max_tokens) */
+    uint64_t first_number;                    /* of the sequence that is added */
+    int64_t samples[INTERLEAVE_SOURCES];      /* of a mixture: source_samples of struct batch */
+    int64_t step_targets[INTERLEAVE_SOURCES]; /* the same: source_targets */
 };
 
 /* What a mixture adds to a stream; used by the thread only. */
 struct mixing {
-    struct interleave_cursor begin, next;          /* the first sample of stream->step; the next sample to take */
-    int64_t samples[INTERLEAVE_SOURCES];           /* of stream->step: source_samples of struct batch */
-    int64_t targets[INTERLEAVE_SOURCES];           /* the same: source_targets */
-    int64_t counts[SLOTS][2 * INTERLEAVE_SOURCES]; /* the slots' */
+    struct interleave_cursor begin, next; /* the first sample of stream->step; the next sample to take */
+    int64_t samples[INTERLEAVE_SOURCES];  /* of stream->step: source_samples of struct batch */
+    int64_t targets[INTERLEAVE_SOURCES];  /* the same: source_targets */
 };
 
 struct token_stream {
@@ -123,7 +123,6 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
     return token_stream_samples(config) / config->batch_size;
 }
 
-/* The sample at a place of an epoch; without a mixture. */
 static int64_t sample_at(const struct token_stream_config *config, int64_t samples, int64_t place, int64_t epoch)
 {
     if (!config->shuffle)
@@ -156,7 +155,6 @@ void token_stream_step_samples(const struct token_stream_config *config, int64_t
 
 /* ---- filling a batch (the thread) ---------------------------------------- */
 
-/* Ends the sequence of the `length` tokens that were put after those of the batch. */
 static void end_sequence(struct slot *slot, int64_t length)
 {
     struct batch *batch = &slot->batch;
@@ -194,7 +192,6 @@ static int64_t labelled_token(const struct token_stream *stream, int64_t length)
     return last;
 }
 
-/* Adds document `number`, whose tokens the reader has, with its label. */
 static void add_document(const struct token_stream *stream, struct slot *slot, int64_t number, int64_t length)
 {
     struct batch *batch = &slot->batch;
@@ -213,7 +210,6 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
     end_sequence(slot, length);
 }
 
-/* Reads document `number` as a sample with a label. */
 static enum status take_document(const struct token_stream *stream, struct slot *slot, int64_t number,
                                  struct error *err)
 {
@@ -257,7 +253,6 @@ static void mix_from(struct token_stream *stream, int64_t place)
     interleave_seek(&mixing->next, first + place);
 }
 
-/* Adds the sequences of the sample that was read last. */
 static void add_sample(const struct token_stream *stream, struct slot *slot)
 {
     for (int s = 0, begin = 0; s < stream->reader.num_ends; begin = stream->reader.ends[s++]) {
@@ -268,7 +263,6 @@ static void add_sample(const struct token_stream *stream, struct slot *slot)
     }
 }
 
-/* Adds a sample of the global batch to the sums, without reading its tokens. */
 static enum status sum_sample(struct token_stream *stream, int64_t sample, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
@@ -304,7 +298,6 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     return STATUS_OK;
 }
 
-/* Gives a batch the counts by source of its step. */
 static void copy_counts(const struct token_stream *stream, struct slot *slot)
 {
     const struct mixing *mixing = stream->mixing;
@@ -325,7 +318,6 @@ static int64_t slot_number(const struct token_stream *stream)
            stream->micro * config->micro_batch_size;
 }
 
-/* Fills the slot with micro-batch (step, micro) of this rank. */
 static enum status fill(struct token_stream *stream, struct slot *slot, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
@@ -463,10 +455,6 @@ static void begin_mixing(struct token_stream *stream)
     struct mixing *mixing = stream->mixing = memory_zeroed(1, sizeof *mixing);
     interleave_begin(&mixing->begin, &stream->config.mixture->order);
     mixing->next = mixing->begin;
-    for (int i = 0; i < SLOTS; i++) {
-        stream->slots[i].samples = mixing->counts[i];
-        stream->slots[i].step_targets = mixing->counts[i] + INTERLEAVE_SOURCES;
-    }
 }
 
 /* Allocates one block for all arrays, so that the thread allocates nothing. */
@@ -612,7 +600,6 @@ void token_stream_close(struct token_stream *stream)
 
 /* ---- copies -------------------------------------------------------------- */
 
-/* Copies an array of the batch to *place, which moves on. Returns the copy; NULL of NULL. */
 static const void *copy_array(char **place, const void *array, size_t bytes)
 {
     char *copy = *place;

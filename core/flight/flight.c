@@ -1,4 +1,4 @@
-/* flight.c: see flight.h. The words of an entry:
+/* flight.c: the words of an entry:
  *
  *     0  its number, 0 while it is being written        4  bytes
  *     1  start                                          5  step

@@ -155,7 +155,6 @@ __attribute__((format(printf, 2, 3))) static void say(struct trial *t, const cha
     va_end(arguments);
 }
 
-/* Begins the text. */
 static void accuse(struct trial *t, int rank)
 {
     const struct flight_record *record = t->views[rank].record;
@@ -450,7 +449,6 @@ static bool is_missing(struct trial *t)
     return true;
 }
 
-/* Ranks wait for some seconds, and others have no record. */
 static bool has_no_record(struct trial *t)
 {
     int rank = -1, others = -1;
@@ -666,7 +664,6 @@ static bool is_fine(struct trial *t)
 
 enum { WHERE = 1, WAITING = 2, ERROR = 4 };
 
-/* The surest first. */
 static const struct {
     enum flight_finding finding;
     bool (*judge)(struct trial *t);

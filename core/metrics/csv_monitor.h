@@ -5,8 +5,6 @@
 #include "core/metrics/scalar.h"
 #include "core/status.h"
 
-#include <stdint.h>
-
 struct csv_monitor;
 
 /* The first steps that a resumed run repeats: of tags that begin with "Eval", and of all others. */

@@ -2,7 +2,6 @@
 
 #include <math.h>
 
-/* Whether `value` improves on `best` by more than min_delta. */
 static bool improves(const struct early_stop_rules *rules, double value, double best)
 {
     bool falls = eval_metric_better(rules->metric, EVAL_MODE_AUTO, 0, 1); /* the lower value is the better one */

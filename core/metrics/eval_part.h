@@ -5,7 +5,6 @@
 #include "core/status.h"
 
 #include <jansson.h>
-#include <stdint.h>
 
 struct eval_part {
     int64_t samples; /* that are counted, by all ranks together: the first ones in the order of the validation data */

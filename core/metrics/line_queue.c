@@ -35,7 +35,6 @@ static int64_t count_lines(const char *text, size_t bytes)
     return lines;
 }
 
-/* Writes as many of the waiting bytes as possible, from the front. */
 static enum status write_waiting(struct line_queue *queue, struct error *err)
 {
     size_t done = 0;

@@ -12,9 +12,7 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 enum { LINE_QUEUE_BYTES = 1 << 20 };
 

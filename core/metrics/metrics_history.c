@@ -43,7 +43,6 @@ static void holes_reach(struct holes *holes, int64_t step)
         snprintf(holes->text + used, room, "%s%" PRId64 " to %" PRId64, comma, from, to);
 }
 
-/* The part of a history that a file holds. */
 struct survey {
     struct holes holes;     /* up to the resumed checkpoint's step */
     int64_t left_out;       /* lines, including a torn last one */
@@ -61,7 +60,6 @@ static bool follows_evaluation(const struct metrics_reader *line)
            !strncmp(metrics_reader_folder(line, "resumed_from"), "epoch-", 6);
 }
 
-/* Takes a line into the survey. Returns whether it stays. */
 static bool survey_line(struct survey *survey, const struct metrics_reader *line, const struct metrics_history *history)
 {
     const bool ends = line->text[line->length - 1] == '\n', last = line->step == history->step;
@@ -217,7 +215,6 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     return fs_sync_dir(folder, STATUS_CHECKPOINT, err);
 }
 
-/* Reads on to the next line that is not damaged. */
 static bool next_good(struct metrics_reader *reader)
 {
     while (metrics_reader_next(reader))
@@ -249,7 +246,6 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     return has;
 }
 
-/* The highest N among the files <path>.N; 0 if there are none. */
 static int highest_number(const char *path)
 {
     char folder[FS_PATH_MAX];

@@ -8,9 +8,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 /* The history that the file of a resumed run continues. */
 struct metrics_history {
     int64_t step;           /* lines of later steps are left out */

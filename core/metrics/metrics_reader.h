@@ -4,8 +4,6 @@
 #include "core/status.h"
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 struct metrics_reader {

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A summary in the making. */
 struct summing {
     struct metrics_summary *s;
     int64_t tokens_before; /* up to s->last_step */

@@ -4,8 +4,6 @@
 #include "core/metrics/eval_metric.h"
 #include "core/status.h"
 
-#include <stdint.h>
-
 struct metrics_summary {
     int64_t steps, starts;         /* number of step lines; how often the run was started */
     int64_t missing;               /* steps up to last_step whose lines are missing */

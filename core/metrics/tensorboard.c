@@ -32,7 +32,6 @@ enum { TENSOR_DTYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRINGS = 8, DTYPE_STRING = 7 
 enum { SHAPE_DIM = 2, DIM_SIZE = 1 };
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
-/* A message that grows; owned. */
 struct message {
     unsigned char *data;
     size_t used, room;

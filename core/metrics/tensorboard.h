@@ -8,8 +8,6 @@
 #include "core/metrics/scalar.h"
 #include "core/status.h"
 
-#include <stdint.h>
-
 struct tensorboard;
 
 /* Creates `folder` and a new event file in it. step: of the first event to come; TensorBoard drops events of this and

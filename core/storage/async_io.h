@@ -19,9 +19,6 @@
 #include "core/status.h"
 #include "core/training/zero_settings.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum { ASYNC_IO_ALIGN = 4096, ASYNC_IO_DEPTH_MAX = 1024 };
 
 struct async_io;

@@ -1,4 +1,3 @@
-/* io_queue.c: see io_queue.h. */
 #include "core/storage/io_queue.h"
 
 #include "core/clock.h"
@@ -62,7 +61,6 @@ static void cut_block(struct io_queue *queue, struct io_block *block)
         queue->last = &queue->first;
 }
 
-/* A failure on purpose (core/faults.h). */
 static int planned_failure(const struct io_block *block)
 {
     return faults_next(block->write ? FAULT_BLOCKWRITE : FAULT_BLOCKREAD, block->fd, NULL, 0);

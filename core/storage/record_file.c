@@ -1,4 +1,3 @@
-/* record_file.c: see record_file.h. */
 #include "core/storage/record_file.h"
 
 #include "core/memory.h"

@@ -1,7 +1,6 @@
-/* scratch_folder.c: see scratch_folder.h.
- *
- * A folder cannot be made and locked in one step, so its maker and the processes that look for abandoned ones may meet
- * in between. The maker takes a folder for its own only once it holds the lock of a file that still has its name there:
+/* scratch_folder.c: a folder cannot be made and locked in one step, so its maker and the processes that look for
+ * abandoned ones may meet in between. The maker takes a folder for its own only once it holds the lock of a file that
+ * still has its name there:
  *
  *     maker                         a process that finds the folder at that moment
  *     mkdir                         no lock file: rmdir succeeds, and open fails in the maker
@@ -27,6 +26,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #define PREFIX "ztrain-offload-"
 #define LOCK_NAME "lock"
@@ -91,7 +91,6 @@ static int take_folder_lock(const char *path, int flags)
     return errno = code, -1;
 }
 
-/* Deletes the folders of processes that were killed. */
 static void sweep_abandoned(const char *path)
 {
     char entry[FS_PATH_MAX];

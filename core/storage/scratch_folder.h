@@ -10,9 +10,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct scratch_folder;
 
 /* STATUS_DEVICE: PATH is no folder. It is never made: below an empty mount point it would fill another disk. */

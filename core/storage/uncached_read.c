@@ -102,7 +102,6 @@ static bool set_direct(struct uncached_file *file, bool direct)
     return set;
 }
 
-/* Switches O_DIRECT off for good. */
 static bool give_up_direct(struct uncached_file *file)
 {
     pthread_mutex_lock(&file->mutex);

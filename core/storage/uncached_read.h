@@ -12,16 +12,13 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 enum {
     UNCACHED_ALIGN = 4096,
     UNCACHED_LEAST = 256 << 10 /* bytes of a part; smaller ones are read through the cache */
 };
 
-/* A file that is open for reading. */
 struct uncached_file {
     const char *path;      /* borrowed; for messages */
     int fd;                /* borrowed; O_DIRECT is switched on and off */

@@ -70,7 +70,6 @@ const struct added_token *added_tokens_by_content(const struct added_tokens *tok
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* The longest token that begins at walk->at. */
 static const struct added_token *token_here(const struct added_tokens *tokens, const struct added_walk *walk)
 {
     int32_t node = walk->set, longest = -1;

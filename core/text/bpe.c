@@ -26,7 +26,6 @@ static void add_mapped(struct text *out, const char *bytes, size_t count)
     }
 }
 
-/* The byte of a character; -1: it stands for none. */
 static int byte_of(uint32_t point)
 {
     if (stands_for_itself(point))
@@ -172,7 +171,6 @@ static struct bpe_candidate heap_pop(struct bpe_candidate *heap, size_t *count)
     return first;
 }
 
-/* Puts the merge of the symbol at `place` with the one after it on the heap, if there is one. */
 static void offer(const struct bpe *bpe, struct bpe_room *room, size_t *count, uint32_t place)
 {
     if (place == NO_SYMBOL || room->symbols[place].after == NO_SYMBOL)
@@ -207,7 +205,6 @@ static void merge_symbols(const struct bpe *bpe, struct bpe_room *room, size_t s
     }
 }
 
-/* A symbol for each byte; returns their number. */
 static size_t split_bytes(const struct bpe *bpe, const char *word, size_t bytes, struct bpe_symbol *symbols)
 {
     size_t count = 0;

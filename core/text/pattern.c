@@ -69,7 +69,6 @@ static void copy(struct translator *t, size_t bytes)
 
 /* ---- characters and sets ------------------------------------------------- */
 
-/* The characters of these categories, as members of a class. */
 static void emit_categories(struct translator *t, const char *name)
 {
     char text[64];
@@ -151,7 +150,6 @@ static enum status put_number(struct translator *t)
     return STATUS_OK;
 }
 
-/* A character with a backslash. */
 static enum status put_escape(struct translator *t)
 {
     const char what[] = {'\\', t->at[1], 0};
@@ -217,7 +215,6 @@ static enum status put_class(struct translator *t)
     return STATUS_OK;
 }
 
-/* A single character, or a set of them. */
 static enum status put_single(struct translator *t)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
@@ -384,7 +381,6 @@ void pattern_free(struct pattern *pattern)
 
 /* ---- a search ------------------------------------------------------------ */
 
-/* The first match that begins at `at` or later. */
 static int find_match(const struct pattern *pattern, const char *text, size_t count, size_t at, size_t *start,
                       size_t *end)
 {

@@ -12,7 +12,6 @@
 #include "core/status.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 struct pattern;
 

@@ -47,7 +47,6 @@ void text_release(struct text *text)
     *text = (struct text){0};
 }
 
-/* The slot of a text, or the free one where it would be. */
 static struct text_entry *find_slot(const struct text_table *table, const void *text, size_t bytes)
 {
     for (size_t slot = XXH3_64bits(text, bytes);; slot++) {

@@ -62,7 +62,6 @@ static enum status prefix_space(struct encoder *encoder, int step, const char *t
     return status;
 }
 
-/* Cuts a text into words, from step `step` of the pre-tokenizer on. */
 static enum status cut_text(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;

@@ -20,8 +20,6 @@
 #include "core/status.h"
 #include "core/text/text_buffer.h"
 
-#include <stdbool.h>
-
 struct tokenizer;
 
 /* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt, which the folder's class

@@ -44,7 +44,6 @@ static const struct tokenizer_class CLASSES[] = {
 
 /* ---- files --------------------------------------------------------------- */
 
-/* flags: of jansson. */
 static enum status read_json(const char *path, size_t flags, json_t **out, struct error *err)
 {
     char *text;
@@ -91,7 +90,6 @@ static enum status read_settings(struct tokenizer_folder *folder, struct error *
     return STATUS_OK;
 }
 
-/* The lines of a merges.txt. */
 static enum status read_lines(const char *path, json_t **out, struct error *err)
 {
     char *text, *rest;
@@ -318,7 +316,6 @@ static enum status check_declared(const struct tokenizer_folder *folder, const s
                      PRINTABLE(folder->path), PRINTABLE(token->text), (long long)token->id, (long long)id);
 }
 
-/* Adds the tokens with ids, in the order of the ids. */
 static enum status add_declared(const struct tokenizer_folder *folder, json_t *from, const json_t *special,
                                 struct addition *addition, struct error *err)
 {
@@ -429,7 +426,6 @@ static enum status open_json(const struct tokenizer_folder *folder, const char *
     return make_tokenizer(folder, json, path, out, err);
 }
 
-/* vocab.json and merges.txt, without tokenizer.json. */
 static enum status open_pair(struct tokenizer_folder *folder, const char *vocabulary_path, const char *merges_path,
                              struct tokenizer **out, struct error *err)
 {

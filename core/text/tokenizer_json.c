@@ -6,7 +6,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What ByteLevel cuts by: GPT-2's expression. */
@@ -30,7 +29,6 @@ static enum status refuse_part(const struct source *source, const char *what, co
                      source->where, what, PRINTABLE(name));
 }
 
-/* STATUS_DATA with a message about the file. */
 __attribute__((format(printf, 2, 3))) static enum status damaged(const struct source *source, const char *format, ...)
 {
     char text[512];
@@ -125,7 +123,6 @@ static bool join_parts(const json_t *merge, struct text *whole, size_t *split)
     return true;
 }
 
-/* `whole` is room for the text of the two parts together. */
 static enum status read_merge(const struct source *source, const json_t *merge, int32_t rank, struct text *whole,
                               struct bpe *bpe)
 {
@@ -348,7 +345,6 @@ static enum status read_all_added(const struct source *source, const json_t *add
 
 /* ---- post-processor ------------------------------------------------------ */
 
-/* Appends the ids of a special token of a template. */
 static enum status add_special(const struct source *source, const json_t *template, const json_t *piece,
                                struct token_list *out)
 {

@@ -189,7 +189,6 @@ static void order_marks(utf8proc_int32_t *points, size_t count, utf8proc_int32_t
     memcpy(points, spare, count * sizeof *points);
 }
 
-/* Appends decomposed characters in their normal form. */
 static void add_normal(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare, struct text *out)
 {
     for (size_t first = 0, end; first < count; first = end + (end == first)) {
