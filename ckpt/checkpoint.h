@@ -9,7 +9,6 @@
 
 #include "comm/comm.h"
 #include "core/data/token_set.h"
-#include "core/metrics/early_stop.h"
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/loss_spike.h"
 #include "core/model/shard.h"

@@ -2,8 +2,7 @@
  * "Train/Samples/lr", with the heading "step,lr" and a row for each value. */
 #pragma once
 
-#include "core/metrics/scalar.h"
-#include "core/status.h"
+#include "core/metrics/metrics.h"
 
 struct csv_monitor;
 

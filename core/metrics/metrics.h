@@ -2,7 +2,7 @@
  * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
 #pragma once
 
-#include "core/metrics/early_stop.h"
+#include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics_history.h"
 #include "core/status.h"
 
@@ -161,3 +161,9 @@ extern const struct step_field step_fields[STEP_FIELDS];
 
 /* A number of the step. NAN: unknown. */
 double step_field_value(const struct step_metrics *metrics, enum step_field_index field);
+
+/* A named number of a step, as monitors write it. */
+struct scalar {
+    const char *tag; /* "Train/Samples/lr"; borrowed */
+    double value;
+};

@@ -5,8 +5,7 @@
  * Formats: tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc of TensorFlow. */
 #pragma once
 
-#include "core/metrics/scalar.h"
-#include "core/status.h"
+#include "core/metrics/metrics.h"
 
 struct tensorboard;
 

@@ -14,7 +14,6 @@
 #pragma once
 
 #include "core/dtype.h"
-#include "core/metrics/early_stop.h"
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
 #include "core/status.h"

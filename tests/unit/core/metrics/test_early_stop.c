@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "core/metrics/early_stop.h"
+#include "core/metrics/eval_metric.h"
 
 static struct eval_scores scores_of(double loss, double accuracy)
 {
