@@ -16,7 +16,7 @@ const char *cpu_bf16_name(enum cpu_bf16_products products)
 /* Four calls take 10 to 40 µs: long enough for the clock, short enough that one of eight turns is not interrupted. */
 enum { CALLS = 4, TURNS = 8 };
 
-/* Runs one turn; returns the larger of `best` and its rate, FLOP/s. */
+/* The larger of `best` and the rate of one turn, FLOP/s. */
 static double better_of(double best, cpu_micro_run *run, enum cpu_micro_kernel kernel, const uint32_t *panels)
 {
     const double start = seconds_now(), flops = run(kernel, CALLS, panels);
@@ -31,7 +31,7 @@ void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *
     _Alignas(64) uint32_t panels[WORDS];
     for (size_t i = 0; i < WORDS; i++)
         panels[i] = ones;
-    cpu_micro_run *run = ops_cpu_micro_run(kernels->isa);
+    cpu_micro_run *run = ops_cpu_of(kernels->isa)->micro_run;
     double widen = 0, dot = 0, tiles = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         widen = better_of(widen, run, CPU_MICRO_WIDEN, panels);

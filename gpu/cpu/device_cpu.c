@@ -17,7 +17,6 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 #include "core/thread.h"
-#include "gpu/cpu/device_cpu_state.h"
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/ops_profile.h"
 
@@ -429,16 +428,10 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
     cpu->device.kind = DEVICE_CPU;
     cpu->device.private_ = cpu;
     cpu->device.threads = threads;
-    cpu->device.ops = cpu->device.host_ops = ops_cpu_table(kernels->isa);
+    cpu->device.ops = cpu->device.host_ops = &ops_cpu_of(kernels->isa)->table;
     snprintf(cpu->device.name, sizeof cpu->device.name, "%s", features.name);
     snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s kernels, GEMM: %s",
              cpu_kernels_instructions(kernels, instructions), cpu_kernels_products(kernels, products));
     *device = &cpu->device;
     return STATUS_OK;
-}
-
-const struct cpu_kernels *device_cpu_kernels(const struct device *device)
-{
-    ASSERT(device->kind == DEVICE_CPU);
-    return &((const struct device_cpu *)device->private_)->kernels;
 }

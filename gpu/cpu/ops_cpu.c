@@ -3,7 +3,7 @@
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"
 
-static const struct ops_cpu_level *level_of(enum cpu_isa isa)
+const struct ops_cpu *ops_cpu_of(enum cpu_isa isa)
 {
 #if defined(__x86_64__)
     if (isa == CPU_ISA_AVX512)
@@ -13,16 +13,6 @@ static const struct ops_cpu_level *level_of(enum cpu_isa isa)
 #endif
     (void)isa;
     return &ops_cpu_baseline;
-}
-
-const struct op_table *ops_cpu_table(enum cpu_isa isa)
-{
-    return &level_of(isa)->table;
-}
-
-cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa)
-{
-    return level_of(isa)->micro_run;
 }
 
 static size_t larger(size_t a, size_t b)

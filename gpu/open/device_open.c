@@ -72,7 +72,7 @@ enum status device_open(enum device_kind kind, int index, int threads, struct de
     case DEVICE_CUDA:
         TRY(cpu_kernels_detect(&kernels, err));
         TRY(device_cuda_open(index, threads, device, err));
-        (*device)->host_ops = ops_cpu_table(kernels.isa);
+        (*device)->host_ops = &ops_cpu_of(kernels.isa)->table;
         return STATUS_OK;
     }
     BUG("device kind %d", (int)kind);

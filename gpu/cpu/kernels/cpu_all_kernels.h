@@ -1,46 +1,50 @@
-/* cpu_all_kernels.h: puts the templates together into one instruction-set level's ops. Included once by each
- * cpu_kernels_*.c, which names them OPS_CPU_LEVEL. */
+/* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c includes it and names them
+ * OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
 #include "core/round_up.h"
-#include "gpu/cpu/device_cpu_state.h"
+#include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/kernels/cpu_vector.h"
-#include "gpu/cpu/ops_cpu_level.h"
+#include "gpu/cpu/ops_cpu.h"
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"
 
 #include <stdatomic.h>
 
+/* Defines op_NAME() over `size` elements: each thread does the last arguments, a statement, for its `part` of 0 … n-1,
+ * which is cut at multiples of `grain`. */
+#define OP_IN_PARTS(name, size, n, grain, ...)                                \
+    static void op_##name(struct stream *stream, const struct name##_args *a) \
+    {                                                                         \
+        const bool is_shared = (size) > WORTH_THREADS;                        \
+        (void)stream;                                                         \
+        heartbeat_beat();                                                     \
+        _Pragma("omp parallel if (is_shared)")                                \
+        {                                                                     \
+            const struct range part = range_mine(n, grain);                   \
+            __VA_ARGS__;                                                      \
+        }                                                                     \
+    }
+#define OP_OF_ELEMENTS(name, ...) OP_IN_PARTS(name, a->n, a->n, 64, __VA_ARGS__)
+
+/* In the order of their calls. */
+/* clang-format off */
 #include "gpu/cpu/kernels/cpu_embedding.h"
-
 #include "gpu/cpu/kernels/cpu_pointwise.h"
-
 #include "gpu/cpu/kernels/cpu_loss.h"
-
 #include "gpu/cpu/kernels/cpu_optimizer.h"
-
 #include "gpu/cpu/kernels/cpu_norm.h"
-
 #include "gpu/cpu/kernels/cpu_gemm_units.h"
-
 #include "gpu/cpu/kernels/cpu_gemm_amx.h"
-
 #include "gpu/cpu/kernels/cpu_gemm_pack.h"
-
 #include "gpu/cpu/kernels/cpu_gemm_micro.h"
-
 #include "gpu/cpu/kernels/cpu_gemm.h"
-
 #include "gpu/cpu/kernels/cpu_gemm_row.h"
-
 #include "gpu/cpu/kernels/cpu_linear.h"
-
 #include "gpu/cpu/kernels/cpu_muon.h"
-
 #include "gpu/cpu/kernels/cpu_attention.h"
-
 #include "gpu/cpu/kernels/cpu_attention_decode.h"
-
 #include "gpu/cpu/kernels/cpu_gemm_rates.h"
+/* clang-format on */
 
 #define OPS_CPU_MEMBER(op) .op = op_##op,
-const struct ops_cpu_level OPS_CPU_LEVEL = {.table = {OPS_LIST(OPS_CPU_MEMBER)}, .micro_run = micro_run};
+const struct ops_cpu OPS_CPU_LEVEL = {.table = {OPS_LIST(OPS_CPU_MEMBER)}, .micro_run = micro_run};

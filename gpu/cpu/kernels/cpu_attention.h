@@ -1,8 +1,8 @@
 /* cpu_attention.h: attention without the score matrix, forward and backward. A template, see ops_cpu.h.
  *
- * A block of NR queries (or, for the gradients of k and v, of NR keys) lies in the lanes of the micro-kernel
- * (cpu_gemm_micro.h), and the other side runs through its rows. Scores, probabilities and sums over keys then need no
- * horizontal operation, and a block of probabilities is already the packed operand of the next product:
+ * A block of NR queries (for the gradients of k and v, of NR keys) lies in the lanes of the micro-kernel
+ * (cpu_gemm_micro.h), the other side in its rows. So nothing is summed across lanes, and a block of probabilities is
+ * the packed operand of the next product:
  *
  *     forward   S (keys, lanes) = K · Qᵀ      P = exp(scale S - running maximum)      Oᵀ (D, lanes) += Vᵀ · P
  *     dq        S, and dP (keys, lanes) = V · dOᵀ   dS = P (dP - delta) scale         dQᵀ (D, lanes) += Kᵀ · dS
@@ -10,16 +10,15 @@
  *
  * With a soft cap, scale S becomes Z = cap · tanh(scale S / cap), and dS has the factor dZ/d(scale S) = 1 - (Z / cap)².
  *
- * P in backward is exp(scale S - lse); delta is the sum of out · dout over a row. Blocks above the diagonal or outside
- * the window are skipped, unless attention is bidirectional. Backward computes S and dP twice, which costs two products
- * in seven, so that every block is independent of the others: any number of threads gives the same bits, without
- * atomics.
+ * P in backward is exp(scale S - lse); delta is the sum of out · dout over a row. Blocks that nothing sees are skipped.
+ * Backward computes S and dP twice, two products in seven, so that blocks are independent: any number of threads gives
+ * the same bits, without atomics.
  *
- * If the tensors are bf16 and their numbers are multiplied in pairs (cpu_bf16.h), the same holds for P and dS: a block
- * of them is rounded to bf16, and pairs of its rows are interleaved, before it becomes an operand. Sums stay fp32.
+ * Where bf16 is multiplied in pairs (cpu_bf16.h), a block of P or dS is rounded to bf16, and pairs of its rows are
+ * interleaved, before it becomes an operand. Sums stay fp32.
  *
- * The operands in rows are packed once for all blocks that use them, for a batch of units (a sequence and one key/value
- * head with its query heads) at a time, as many as fit in ATTENTION_BATCH_FLOATS of scratch. */
+ * The operands in rows are packed once, for a batch of units (a sequence and one key/value head with its query heads)
+ * at a time, as many as fit in ATTENTION_BATCH_FLOATS of scratch. */
 
 _Static_assert(ATTENTION_ROWS % MR == 0, "a block of scores consists of whole tiles");
 
@@ -48,7 +47,7 @@ static struct attention_unit attention_unit_at(const struct attention *a, int64_
 static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)
 {
     return (struct attention){args->dtype,
-                              block_kind(&device_cpu_of(stream)->kernels, args->dtype),
+                              block_kind(device_cpu_kernels(stream->device), args->dtype),
                               args->M,
                               args->H,
                               args->KV,
@@ -64,13 +63,12 @@ static struct attention attention_of(struct stream *stream, const struct attenti
                               args->bidirectional};
 }
 
-/* The number of units for `elements` numbers of k. */
 static int64_t units_of(const struct attention *a, int64_t elements)
 {
     return a->kind == UNIT_PAIR ? (elements + 1) / 2 : elements;
 }
 
-/* The floats of a unit's operand, packed by token (panels of MR tokens) or by column (panels of MR columns). */
+/* The floats of a unit's operand in panels of MR tokens, and in panels of MR columns. */
 static int64_t by_token_floats(const struct attention *a)
 {
     return round_up(a->max_seq, MR) * units_of(a, a->D);
@@ -204,7 +202,6 @@ static ALWAYS_INLINE vi lane_tokens(int64_t first, int64_t v)
     return tokens + (int32_t)(first + v * VF);
 }
 
-/* Whether a query sees a key; both are positions in their sequence. */
 static ALWAYS_INLINE vi sees(vi query, vi key, int64_t window)
 {
     vi seen = key <= query;
@@ -235,8 +232,8 @@ static struct range queries_of(int64_t k_first, int64_t k_last, const struct att
 
 /* ---- dropout ------------------------------------------------------------- */
 
-/* Drops elements of a block x (rows, NR) of weights or of their gradients, if there is dropout: of a unit's query head
- * h, with keys from `key` on and queries from `query` on. by_key: the lanes are keys, and rows are queries. */
+/* Drops elements of a block x (rows, NR) of weights or their gradients, if there is dropout: of query head h, with keys
+ * from `key` and queries from `query` on. by_key: the lanes are keys, the rows queries. */
 static void drop_weights(float *x, int64_t rows, int64_t key, int64_t query, bool by_key, int64_t h,
                          const struct attention_unit *u, const struct attention *a)
 {
@@ -376,7 +373,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     store_lanes(at(args->out, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, t.sum_a, sum, t.turned, a);
 }
 
-/* The number of units whose operands, unit_floats each, are packed at a time. */
+/* Units that are packed at a time. */
 static int64_t attention_batch(int64_t unit_floats)
 {
     return unit_floats < ATTENTION_BATCH_FLOATS ? ATTENTION_BATCH_FLOATS / unit_floats : 1;
@@ -542,7 +539,6 @@ static void attention_pack_head(const struct attention_bwd_args *args, const str
     attention_deltas(o.deltas, args, a, u, h);
 }
 
-/* Computes dq of a block of queries. */
 static void attention_bwd_queries(const struct attention_bwd_args *args, const struct attention *a,
                                   const struct attention_unit *u, int64_t h, int64_t query, struct attention_operands o,
                                   struct attention_scratch t)
@@ -569,7 +565,6 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
 }
 
-/* Computes dk and dv of a block of keys. */
 static void attention_bwd_keys(const struct attention_bwd_args *args, const struct attention *a,
                                const struct attention_unit *u, int64_t key, float *unit, struct attention_scratch t)
 {

@@ -1,13 +1,11 @@
-/* cpu_attention_decode.h: attention of a few new tokens over a cache of keys and values, without a gradient. A
- * template, see ops_cpu.h.
+/* cpu_attention_decode.h: attention of a few new tokens over a cache of keys and values. A template, see ops_cpu.h.
  *
- * A head of a query is one task. It reads each key and value once, and there are few queries to share them: nothing is
- * packed, and the softmax runs over DECODE_KEYS keys at a time, as in cpu_attention.h. */
+ * A head of a query is one task. It reads each key and value once, so nothing is packed; the softmax runs over
+ * DECODE_KEYS keys at a time, as in cpu_attention.h. */
 
 enum { DECODE_KEYS = 512 }; /* scores that exist at a time */
 _Static_assert((int)DECODE_KEYS <= 2 * (int)ATTENTION_ROWS * (int)GEMM_MAX_NR, "attention's scratch has room");
 
-/* Stores k or v of the new tokens, rows `ld` apart, behind those of the cache. */
 static void decode_store(const struct attention_decode_args *a, void *cache, const void *rows, int64_t ld)
 {
     const size_t bytes = (size_t)a->D * dtype_size(a->dtype);
@@ -17,7 +15,6 @@ static void decode_store(const struct attention_decode_args *a, void *cache, con
                    at(rows, i * ld + kv * a->D, a->dtype), bytes);
 }
 
-/* The sum of x · y over n elements; y is fp32. */
 static ALWAYS_INLINE float decode_dot(const void *x, const float *y, int64_t n, enum dtype dtype)
 {
     vf sum = vf_zero();

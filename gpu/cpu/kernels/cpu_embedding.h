@@ -18,18 +18,9 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
     }
 }
 
-static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
-    {
-        struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, embedding_fwd_rows(a, rows, DT));
-    }
-}
+OP_IN_PARTS(embedding_fwd, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, embedding_fwd_rows(a, part, DT)))
 
-/* A thread adds up its columns over all rows in order, so that no two threads add to the same element. */
+/* A thread adds up its columns over all rows in order: no two threads add to the same element. */
 static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args *a, struct range columns,
                                                 enum dtype dtype)
 {

@@ -1,5 +1,4 @@
-/* cpu_gemm.h: the built-in matrix product. A template, see ops_cpu.h. Its parts: cpu_gemm_units.h,
- * cpu_gemm_amx.h (AMX), cpu_gemm_pack.h, cpu_gemm_micro.h.
+/* cpu_gemm.h: the built-in matrix product. A template, see ops_cpu.h.
  *
  * C (m, n) = op(A) (m, k) · op(B) (k, n), cut three times (the scheme of Goto and van de Geijn, 2008):
  *
@@ -8,11 +7,11 @@
  *         for each block of GEMM_MC rows of A and C: all threads pack the block of A into panels of MR rows
  *           tasks of panels are handed out; a task runs the micro-kernel, with an MR x NR tile of C in registers
  *
- * Packing reads at the speed of memory, which takes a good part of the time if A has few rows. Blocks of B are then
- * small, and while one is multiplied the next one is fetched into the second-level cache.
+ * If A has few rows, reading B takes a good part of the time. Blocks of B are then small, and while one is multiplied
+ * the next one is fetched into the second-level cache.
  *
- * A tile's sum runs over k in order on one thread, so the result depends neither on the number of threads nor on which
- * of them takes a task. Between blocks of k, sums wait in C if it is fp32, else in fp32 scratch. */
+ * A tile's sum runs over k in order on one thread, so results do not depend on the threads. Between blocks of k, sums
+ * wait in C if it is fp32, else in fp32 scratch. */
 
 struct product {
     bool transpose_a, transpose_b;
@@ -89,7 +88,6 @@ struct ahead {
     int64_t bytes, stride, segments, done; /* done: bytes of the first segment */
 };
 
-/* Prefetches up to `lines` cache lines. */
 static void ahead_fetch(struct ahead *ahead, int64_t lines)
 {
     for (; lines > 0 && ahead->segments > 0; lines--) {
@@ -103,8 +101,7 @@ static void ahead_fetch(struct ahead *ahead, int64_t lines)
     }
 }
 
-/* Prefetches `rows` rows of `bytes` bytes, `stride` bytes apart: the sums that a tile will be added to, while the tile
- * is computed. */
+/* Prefetches the sums that a tile will be added to. */
 static ALWAYS_INLINE void tile_fetch(const void *first, int64_t stride, int64_t rows, int64_t bytes)
 {
     for (int64_t row = 0; row < rows; row++)
@@ -176,7 +173,7 @@ static int64_t even_step(int64_t n, int64_t most, int64_t grain)
     return parts ? min_i64((grains + parts - 1) / parts, most / grain) * grain : grain;
 }
 
-/* The part of B that this thread will pack next: its columns of a block, k_step elements of k. */
+/* The part of B that this thread packs next: its columns of a block, k_step elements of k. */
 static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t column, int64_t n_step, int64_t k,
                              int64_t k_step)
 {
@@ -205,7 +202,6 @@ static enum unit_kind product_kind(const struct cpu_kernels *kernels, enum dtype
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : block_kind(kernels, dtype);
 }
 
-/* How a product is cut. */
 struct cuts {
     enum unit_kind kind;
     int mr;
@@ -228,8 +224,6 @@ static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const s
     c.m_outer = c.wait_apart ? GEMM_MC / c.mr * c.mr : c.padded_m;
     c.m_step = even_step(min_i64(c.m_outer, p->m), min_i64(c.m_outer, a_units / units), c.mr);
     c.n_step = c.wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
-    /* With few rows, reading B takes a good part of the time. Blocks are then so small that the next one can be fetched
-     * into the second-level cache while this one is multiplied, and A is packed only once. */
     c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
     if (c.whole_a) {
         const int64_t column_bytes = units * elements_of_unit(kind) * (int64_t)dtype_size(e->dtype);
@@ -277,7 +271,7 @@ static void pack_b(const struct gemm_job *job, const struct block *block)
     pack_block(job->b, source, NR, job->cuts.kind, false);
 }
 
-/* The memory that this thread will pack after `block`; empty if blocks are not fetched ahead. */
+/* What this thread packs after `block`; empty if blocks are not fetched ahead. */
 static struct ahead ahead_after(const struct gemm_job *job, const struct block *block)
 {
     const struct cuts *c = &job->cuts;
@@ -288,8 +282,7 @@ static struct ahead ahead_after(const struct gemm_job *job, const struct block *
     return ahead_of(job->p, job->finish.dtype, block->column + c->n_step, c->n_step, 0, c->k_step);
 }
 
-/* All threads: multiplies a block whose operands are packed, and returns when all of it is done. tasks_before: the task
- * numbers that earlier blocks used up; the counter is never reset. */
+/* All threads: multiplies a block that is packed. tasks_before: the task numbers that earlier blocks used up. */
 static void multiply_block(struct gemm_job *job, const struct block *block, const uint32_t *a, int64_t *tasks_before)
 {
     const int mr = job->cuts.mr;
@@ -311,7 +304,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     heartbeat_beat();
 }
 
-/* All threads: the whole product. */
+/* All threads. */
 static void multiply_blocks(struct gemm_job *job, bool continues)
 {
     const struct product *p = job->p;

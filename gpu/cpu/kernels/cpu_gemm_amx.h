@@ -1,9 +1,8 @@
 /* cpu_gemm_amx.h: the part of the built-in matrix product for AMX. A template, see ops_cpu.h.
  *
- * TDPBF16PS multiplies two tiles: 16 rows of A with 32 elements of k each, and the same 32 elements of k for 16 columns
- * of B, with pairs of k side by side. The micro-kernel holds 32 x 32 elements of C in four tiles, and reads two tiles
- * of A and two of B for four products. A panel of B is packed as for pairs of bf16, and its units are padded with zeros
- * to whole tiles, a multiple of 16. A panel of A holds, for every 16 units, TILE_MR rows of 64 bytes.
+ * TDPBF16PS multiplies two tiles: 16 rows of A with 32 elements of k, and the same 32 elements for 16 columns of B,
+ * with pairs of k side by side. The micro-kernel holds 32 x 32 elements of C in four tiles. A panel of B is packed as
+ * for pairs of bf16, padded with zeros to whole tiles; one of A holds, for every 16 units, TILE_MR rows of 64 bytes.
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, "Programming with Intel AMX". */
 
@@ -105,7 +104,7 @@ TARGET_TILES static void micro_tiles(int64_t units, const uint32_t *a, const uin
 enum { TILE_MR = MR, TILE_UNITS = 1 };
 #endif
 
-/* Called around each thread's part of a product. After tiles_end() the operating system has less state to save. */
+/* Around each thread's part of a product. */
 static void tiles_begin(enum unit_kind kind)
 {
     (void)kind;

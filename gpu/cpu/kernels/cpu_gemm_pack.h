@@ -3,7 +3,7 @@
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the
  * matrix are packed as zeros. Panels of A for AMX are different: cpu_gemm_amx.h. */
 
-/* The number of rows of a panel of A. */
+/* Rows of a panel of A. */
 static int panel_rows(enum unit_kind kind)
 {
     return kind == UNIT_TILE ? TILE_MR : MR;
@@ -14,7 +14,6 @@ static int64_t elements_of_unit(enum unit_kind kind)
     return kind == UNIT_PAIR || kind == UNIT_TILE ? 2 : 1;
 }
 
-/* The number of units of a panel for k elements. */
 static int64_t units_for(enum unit_kind kind, int64_t k)
 {
     const int64_t units = (k + elements_of_unit(kind) - 1) / elements_of_unit(kind);
@@ -70,8 +69,8 @@ struct panel_source {
     int64_t first, count, k_first, k;
 };
 
-/* All threads: packs the panels of a block, `width` rows each, one after the other. is_a: for A; else for B. The
- * source is passed by value: through a pointer, each store to dst would make the compiler read its members again. */
+/* All threads: packs the panels of a block of A or B, `width` rows each. By value: through a pointer, each store to dst
+ * would make the compiler read the source's members again. */
 static void pack_block(uint32_t *dst, struct panel_source s, int width, enum unit_kind kind, bool is_a)
 {
     int64_t units = units_for(kind, s.k);

@@ -1,13 +1,10 @@
-/* cpu_gemm_row.h: the product of a single row with a matrix, which is what generation multiplies. A template, see
- * ops_cpu.h.
+/* cpu_gemm_row.h: the product of a single row with a matrix, as in generation. A template, see ops_cpu.h.
  *
- * Each number of the matrix is used once, so the bandwidth of the memory is the limit: nothing is packed, and every
- * thread reads a part of the matrix in order. One thread sums an output, in an order that depends on K alone. */
+ * The bandwidth of the memory is the limit: nothing is packed, and every thread reads a part of the matrix in order.
+ * One thread sums an output, in an order that depends on K alone. */
 
-enum {
-    ROW_COLUMNS = 1024,
-    ROW_DOTS = 4
-}; /* outputs that are finished at a time; rows of W that are read side by side */
+/* Outputs that are finished at a time; rows of W that are read side by side. */
+enum { ROW_COLUMNS = 1024, ROW_DOTS = 4 };
 
 /* sums[0 … rows) = x (K) · W, whose rows of K elements begin at w; `rows`, a constant, are read side by side. */
 static ALWAYS_INLINE void row_dots_of(float *sums, const float *x, const void *w, int rows, int64_t K, enum dtype dtype)
@@ -60,7 +57,6 @@ static ALWAYS_INLINE void row_combination(float *sums, const float *x, const voi
                 DTYPE_F32);
 }
 
-/* y = x · W with one row of x, which is the product of generation. */
 static void row_product(struct stream *stream, const struct linear_fwd_args *a, const struct epilogue *e)
 {
     struct scratch scratch = scratch_of(stream);

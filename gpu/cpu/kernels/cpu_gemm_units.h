@@ -1,8 +1,8 @@
-/* cpu_gemm_units.h: the sizes of the built-in matrix product, and the units that its packed panels consist of. A
- * template, see ops_cpu.h.
+/* cpu_gemm_units.h: the sizes of the built-in matrix product, and the units of its packed panels. A template, see
+ * ops_cpu.h.
  *
  * A unit is four bytes: an fp32 number, a half-precision number widened to fp32, or, for the CPU's bf16 instructions
- * (chosen by cpu_bf16.h), a pair of bf16 numbers that are neighbours in k. */
+ * (cpu_bf16.h), a pair of bf16 numbers that are neighbours in k. */
 
 #if defined(__AVX512F__)
 enum { MR = 12, NV = 2 };
@@ -40,7 +40,7 @@ enum unit_kind {
     UNIT_TILE /* pairs, for AMX */
 };
 
-/* Runs a statement with the constant KIND equal to `kind`, so that each kind of unit is compiled separately. */
+/* WITH_DTYPE() for the kind of a unit. */
 #define WITH_UNIT(kind, ...)                          \
     do {                                              \
         if ((kind) == UNIT_F32) {                     \

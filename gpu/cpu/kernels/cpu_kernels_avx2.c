@@ -1,6 +1,4 @@
 /* cpu_kernels_avx2.c: the CPU's ops for AVX2 (the Makefile gives this file its instruction-set flags). */
-#include "gpu/cpu/ops_cpu_level.h"
-
 #if defined(__x86_64__)
 #ifndef __AVX2__
 #error "this file was compiled without its instruction set: see CFLAGS_gpu_cpu_kernels_cpu_kernels_avx2 in the Makefile"

@@ -1,6 +1,4 @@
 /* cpu_kernels_avx512.c: the CPU's ops for AVX-512 (the Makefile gives this file its instruction-set flags). */
-#include "gpu/cpu/ops_cpu_level.h"
-
 #if defined(__x86_64__)
 #ifndef __AVX512F__
 #error \

@@ -2,11 +2,10 @@
 
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
-    const struct device_cpu *cpu = device_cpu_of(stream);
     heartbeat_beat();
     if (p->m == 0 || p->n == 0)
         return;
-    gemm_builtin(scratch_of(stream), product_kind(&cpu->kernels, e->dtype), p, e);
+    gemm_builtin(scratch_of(stream), product_kind(device_cpu_kernels(stream->device), e->dtype), p, e);
 }
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
@@ -31,18 +30,7 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
     }
 }
 
-static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
-                                      enum dtype dtype, bool accumulate)
-{
-    for (int64_t j = columns.first; j < columns.end; j += VF) {
-        vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
-        for (int64_t i = 0; i < rows; i++)
-            sum += vf_get(at(x, i * ld, dtype), j, columns.end, dtype);
-        vf_put(sums, j, columns.end, sum, DTYPE_F32);
-    }
-}
-
-/* sums (+)= the sums of x (rows, n; rows ld apart) over its rows */
+/* column_sums() of all n columns */
 static void sum_columns(float *sums, const void *x, int64_t ld, int64_t rows, int64_t n, enum dtype dtype,
                         bool accumulate)
 {

@@ -1,6 +1,6 @@
 /* cpu_loss.h: the cross-entropy of the logits and its gradient. A template, see ops_cpu.h. */
 
-/* The values whose softmax is taken. `capped`, a constant: there is a soft cap. */
+/* What the softmax is taken of. `capped`, a constant: there is a soft cap. */
 static ALWAYS_INLINE vf logits_of(vf x, const struct cross_entropy_args *a, bool capped)
 {
     vf z = x * a->logit_scale;
@@ -14,7 +14,6 @@ static ALWAYS_INLINE vf logits_slope(vf z, const struct cross_entropy_args *a, b
     return capped ? a->logit_scale * (1.0f - t * t) : vf_set(a->logit_scale);
 }
 
-/* The mean of a row's logits. */
 static ALWAYS_INLINE double mean_logit(const struct cross_entropy_args *a, const void *logits, float highest,
                                        enum dtype dtype, bool capped)
 {

@@ -1,9 +1,10 @@
 /* cpu_muon.h: Muon: momentum, Newton-Schulz iterations over the linear ops, update. A template, see ops_cpu.h. */
 
-/* Rounds where the GPU's kernel does, as adam_part() does. */
 static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a, struct range part,
                                              enum dtype grad_dtype)
 {
+    if (a->step->skipped)
+        return;
     const vf kept = vf_set(a->momentum);
     const float scale = a->step->grad_scale, taken = 1 - a->momentum;
     for (int64_t i = part.first; i < part.end; i += VF) {
@@ -14,21 +15,7 @@ static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a,
     }
 }
 
-static void op_muon_momentum(struct stream *stream, const struct muon_momentum_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-    if (a->step->skipped)
-        return;
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        if (a->grad_dtype == DTYPE_F32)
-            muon_momentum_part(a, part, DTYPE_F32);
-        else
-            muon_momentum_part(a, part, DTYPE_BF16);
-    }
-}
+OP_OF_ELEMENTS(muon_momentum, WITH_DTYPE(a->grad_dtype, muon_momentum_part(a, part, DT)))
 
 /* y = bf16(a · x + b · p), n elements; y may be x. */
 static void orthogonalize_blend(int64_t n, void *y, float a, const void *x, float b, const float *p)
@@ -43,7 +30,6 @@ static void orthogonalize_blend(int64_t n, void *y, float a, const void *x, floa
     }
 }
 
-/* y = bf16(x / norm), n elements */
 static void orthogonalize_normalise(int64_t n, void *y, const void *x, double sum)
 {
     const float rounded = bf16_to_f32(bf16_from_f32((float)sqrt(sum)));
@@ -113,6 +99,8 @@ static void op_orthogonalize(struct stream *stream, const struct orthogonalize_a
 
 static ALWAYS_INLINE void muon_update_part(const struct muon_update_args *a, struct range part, enum dtype param_dtype)
 {
+    if (a->step->skipped)
+        return;
     const double lr = a->step->lr * a->lr_factor;
     const vf decay = vf_set(-(float)lr * a->weight_decay), step = vf_set(-(float)(lr * a->adjust));
     for (int64_t i = part.first; i < part.end; i += VF) {
@@ -124,15 +112,4 @@ static ALWAYS_INLINE void muon_update_part(const struct muon_update_args *a, str
     }
 }
 
-static void op_muon_update(struct stream *stream, const struct muon_update_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-    if (a->step->skipped)
-        return;
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->param_dtype, muon_update_part(a, part, DT));
-    }
-}
+OP_OF_ELEMENTS(muon_update, WITH_DTYPE(a->param_dtype, muon_update_part(a, part, DT)))

@@ -58,22 +58,17 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
     }
 }
 
-/* clang-format off */
-/* The gradient of a norm, one row at a time, in two passes. With n = (x - mean) · rstd and g = dy · (weight_offset + weight):
- *
- *     norm_bwd_sums     adds dy · n to dweight and dy to dbias (a part's sums); returns mean(g · n), and for LayerNorm
- *                       mean(g), which is 0 for RMSNorm
- *     norm_bwd_input    dx = dres + rstd · (g - mean(g) - n · mean(g · n)); adds dx, rounded, to dx_sums unless NULL */
-/* clang-format on */
-struct norm_bwd_means {
-    float g, gn;
-};
-
-static ALWAYS_INLINE struct norm_bwd_means norm_bwd_sums(const struct norm_bwd_args *a, int64_t i, float mean,
-                                                         float rstd, float *dweight, float *dbias, enum dtype dtype)
+/* With n = (x - mean) · rstd and g = dy · (weight_offset + weight): adds dy · n to dweight and dy to dbias, the sums of
+ * a part of the rows; then dx = dres + rstd · (g - mean(g) - n · mean(g · n)), where RMSNorm has no mean(g), which is
+ * added to dx_sums as it was rounded. dbias and dx_sums may be NULL. */
+static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
+                                       float *dx_sums, enum dtype dtype)
 {
     const int64_t C = a->C;
+    const float mean = a->kind == NORM_LAYER ? a->mean[i] : 0, rstd = a->rstd[i];
     const void *x = at(a->x, i * C, dtype), *dy = at(a->dy, i * C, dtype);
+    const void *dres = a->dres ? at(a->dres, i * C, dtype) : NULL;
+    void *dx = at(a->dx, i * C, dtype);
     vf sum_g = vf_zero(), sum_gn = vf_zero();
     for (int64_t j = 0; j < C; j += VF) {
         vf d = vf_get(dy, j, C, dtype), n = (vf_get(x, j, C, dtype) - mean) * rstd;
@@ -84,21 +79,11 @@ static ALWAYS_INLINE struct norm_bwd_means norm_bwd_sums(const struct norm_bwd_a
         if (dbias)
             vf_put(dbias, j, C, vf_get(dbias, j, C, DTYPE_F32) + d, DTYPE_F32);
     }
-    return (struct norm_bwd_means){.g = a->kind == NORM_LAYER ? vf_sum(sum_g) / (float)C : 0,
-                                   .gn = vf_sum(sum_gn) / (float)C};
-}
-
-static ALWAYS_INLINE void norm_bwd_input(const struct norm_bwd_args *a, int64_t i, float mean, float rstd,
-                                         struct norm_bwd_means means, float *dx_sums, enum dtype dtype)
-{
-    const int64_t C = a->C;
-    const void *x = at(a->x, i * C, dtype), *dy = at(a->dy, i * C, dtype);
-    const void *dres = a->dres ? at(a->dres, i * C, dtype) : NULL;
-    void *dx = at(a->dx, i * C, dtype);
+    const float mean_g = a->kind == NORM_LAYER ? vf_sum(sum_g) / (float)C : 0, mean_gn = vf_sum(sum_gn) / (float)C;
     for (int64_t j = 0; j < C; j += VF) {
         vf n = (vf_get(x, j, C, dtype) - mean) * rstd;
         vf g = vf_get(dy, j, C, dtype) * (vf_get(a->weight, j, C, dtype) + a->weight_offset);
-        vf v = rstd * (g - means.g - n * means.gn);
+        vf v = rstd * (g - mean_g - n * mean_gn);
         if (dres)
             v += vf_get(dres, j, C, dtype);
         vf_put(dx, j, C, v, dtype);
@@ -107,25 +92,22 @@ static ALWAYS_INLINE void norm_bwd_input(const struct norm_bwd_args *a, int64_t 
     }
 }
 
-/* Adds to the sums of a part of the rows, of which those of biases may be NULL. */
-static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
-                                       float *dx_sums, enum dtype dtype)
-{
-    float mean = a->kind == NORM_LAYER ? a->mean[i] : 0, rstd = a->rstd[i];
-    struct norm_bwd_means means = norm_bwd_sums(a, i, mean, rstd, dweight, dbias, dtype);
-    norm_bwd_input(a, i, mean, rstd, means, dx_sums, dtype);
-}
-
-/* out (+)= sum over parts of partial (parts, stride), of n elements those of `columns` */
-static void sum_partials(float *out, const float *partial, int64_t stride, int64_t parts, int64_t n,
-                         struct range columns, bool accumulate)
+/* sums (+)= the sums of some columns of x over its rows, which are ld apart */
+static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
+                                      enum dtype dtype, bool accumulate)
 {
     for (int64_t j = columns.first; j < columns.end; j += VF) {
-        vf sum = accumulate ? vf_get(out, j, n, DTYPE_F32) : vf_zero();
-        for (int64_t part = 0; part < parts; part++)
-            sum += vf_get(partial + part * stride, j, n, DTYPE_F32);
-        vf_put(out, j, n, sum, DTYPE_F32);
+        vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
+        for (int64_t i = 0; i < rows; i++)
+            sum += vf_get(at(x, i * ld, dtype), j, columns.end, dtype);
+        vf_put(sums, j, columns.end, sum, DTYPE_F32);
     }
+}
+
+static void sum_partials(float *sums, const float *partial, int64_t stride, int64_t parts, struct range columns,
+                         bool accumulate)
+{
+    column_sums(sums, partial, stride, parts, columns, DTYPE_F32, accumulate);
 }
 
 static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
@@ -149,11 +131,11 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
         struct range columns = range_mine(a->C, 16);
         const int64_t part = NORM_SUMS * stride;
         if (a->dweight)
-            sum_partials(a->dweight, partial, part, parts, a->C, columns, a->accumulate);
+            sum_partials(a->dweight, partial, part, parts, columns, a->accumulate);
         if (a->dbias)
-            sum_partials(a->dbias, partial + stride, part, parts, a->C, columns, a->accumulate);
+            sum_partials(a->dbias, partial + stride, part, parts, columns, a->accumulate);
         if (a->dx_sums)
-            sum_partials(a->dx_sums, partial + 2 * stride, part, parts, a->C, columns, a->accumulate_sums);
+            sum_partials(a->dx_sums, partial + 2 * stride, part, parts, columns, a->accumulate_sums);
     }
 }
 
@@ -180,16 +162,7 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
     }
 }
 
-static void op_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
-    {
-        struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, rows, DT));
-    }
-}
+OP_IN_PARTS(head_norm_fwd, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, part, DT)))
 
 static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a, struct range rows, float *dweight,
                                              enum dtype dtype)
@@ -232,6 +205,6 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
             WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
         }
         if (a->dweight)
-            sum_partials(a->dweight, partial, stride, parts, a->D, range_mine(a->D, 16), a->accumulate);
+            sum_partials(a->dweight, partial, stride, parts, range_mine(a->D, 16), a->accumulate);
     }
 }

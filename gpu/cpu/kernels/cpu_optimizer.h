@@ -2,12 +2,6 @@
 
 /* ---- sum of squares ------------------------------------------------------ */
 
-/* DTYPE_F32 or DTYPE_BF16 */
-static ALWAYS_INLINE double gradient_at(const void *x, int64_t i, enum dtype dtype)
-{
-    return (double)(dtype == DTYPE_F32 ? ((const float *)x)[i] : bf16_to_f32(((const uint16_t *)x)[i]));
-}
-
 static ALWAYS_INLINE double sumsq_part(const void *x, struct range part, enum dtype dtype)
 {
     enum { LANES = 16 };
@@ -15,11 +9,11 @@ static ALWAYS_INLINE double sumsq_part(const void *x, struct range part, enum dt
     int64_t i = part.first;
     for (; i + LANES <= part.end; i += LANES)
         for (int lane = 0; lane < LANES; lane++) {
-            double value = gradient_at(x, i + lane, dtype);
+            double value = (double)load_one(x, i + lane, dtype);
             sums[lane] += value * value;
         }
     for (int lane = 0; i < part.end; i++, lane++) {
-        double value = gradient_at(x, i, dtype);
+        double value = (double)load_one(x, i, dtype);
         sums[lane] += value * value;
     }
     for (int lane = 0; lane < LANES; lane++)
@@ -93,7 +87,7 @@ static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite
     if (!*a->enabled)
         return;
     int64_t i = 0;
-    while (i < a->n && isfinite(gradient_at(a->x, i, a->dtype)))
+    while (i < a->n && isfinite(load_one(a->x, i, a->dtype)))
         i++;
     *a->index = i;
 }
@@ -119,8 +113,8 @@ static inline struct range next_segment(const struct decay_segment *segments, in
 
 /* ---- Adam ---------------------------------------------------------------- */
 
-/* Rounds where the GPU's kernel does (ops_cuda_optimizer.cu), at every level with FMA: state that moves between host
- * and device keeps its bits. */
+/* Rounds where the GPU's kernel does (ops_cuda_optimizer.cu), at every level with FMA: offloaded state keeps its
+ * bits. */
 static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part, enum dtype param_dtype)
 {
     float scale = a->step->grad_scale, lr = (float)a->step->lr;
@@ -144,7 +138,7 @@ static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part
     }
 }
 
-/* States and gradients in bf16 go through buffers of fp32 in the first-level cache, where adam_part() computes. */
+/* bf16 goes through buffers of fp32 in the first-level cache, where adam_part() computes. */
 enum { ADAM_BLOCKS = 64, ADAM_CHUNK = ADAM_BLOCKS * ROUNDING_BLOCK };
 
 /* Elements [first, first + n) of an array: in place, or widened into the buffer. */
@@ -256,7 +250,6 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
 
 /* ---- Lion, SGD ----------------------------------------------------------- */
 
-/* Both round where the GPU's kernel does, as adam_part() does. */
 static ALWAYS_INLINE void lion_part(const struct momentum_args *a, struct range part, enum dtype param_dtype,
                                     enum dtype grad_dtype)
 {

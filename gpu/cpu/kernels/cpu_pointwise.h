@@ -66,19 +66,8 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
     }
 }
 
-static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->M * a->F > WORTH_THREADS)
-    {
-        struct range rows = range_mine(a->M, 1);
-        if (a->gelu)
-            WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT, true));
-        else
-            WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT, false));
-    }
-}
+OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->M, 1,
+            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, part, DT, GELU))))
 
 static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range rows, enum dtype dtype,
                                           bool gelu)
@@ -97,33 +86,8 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
     }
 }
 
-static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel if (a->M * a->F > WORTH_THREADS)
-    {
-        struct range rows = range_mine(a->M, 1);
-        if (a->gelu)
-            WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT, true));
-        else
-            WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT, false));
-    }
-}
-
-/* Defines op_NAME() of n elements: each thread does the last arguments, a statement, for its `part` of them. */
-#define OP_OF_ELEMENTS(name, ...)                                             \
-    static void op_##name(struct stream *stream, const struct name##_args *a) \
-    {                                                                         \
-        const bool is_shared = a->n > WORTH_THREADS;                          \
-        (void)stream;                                                         \
-        heartbeat_beat();                                                     \
-        _Pragma("omp parallel if (is_shared)")                                \
-        {                                                                     \
-            const struct range part = range_mine(a->n, 64);                   \
-            __VA_ARGS__;                                                      \
-        }                                                                     \
-    }
+OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1,
+            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, part, DT, GELU))))
 
 /* ---- tanh ---------------------------------------------------------------- */
 

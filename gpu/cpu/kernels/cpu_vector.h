@@ -1,6 +1,6 @@
-/* cpu_vector.h: vectors of floats, of the width that the including file is compiled for, with loads and stores of
- * every dtype, and polynomials for exp() and related functions. It uses the vector extensions that gcc and clang share,
- * and all functions are inlined, so that one source serves AVX-512, AVX2, SSE2 and NEON. */
+/* cpu_vector.h: vectors of floats, of the width that the including file is compiled for: loads and stores of every
+ * dtype, polynomials for exp() and related functions. The vector extensions that gcc and clang share let one source
+ * serve AVX-512, AVX2, SSE2 and NEON. */
 #pragma once
 
 #include "core/dtype.h"
@@ -15,12 +15,21 @@
 #include <arm_neon.h>
 #endif
 
+/* VF_INTEL(name): the intrinsic of that name for a whole vector, which is a vf_intel. */
 #if defined(__AVX512F__)
 #define VF_BYTES 64
+#define VF_INTEL(name) _mm512_##name
+typedef __m512 vf_intel;
 #elif defined(__AVX2__)
 #define VF_BYTES 32
+#define VF_INTEL(name) _mm256_##name
+typedef __m256 vf_intel;
 #else
 #define VF_BYTES 16
+#if defined(__x86_64__)
+#define VF_INTEL(name) _mm_##name
+typedef __m128 vf_intel;
+#endif
 #endif
 #define VF (VF_BYTES / 4) /* floats in a vector */
 
@@ -50,12 +59,8 @@ static ALWAYS_INLINE vf vf_select(vi mask, vf a, vf b)
 /* a > b ? a : b, so a NaN in `a` is lost. */
 static ALWAYS_INLINE vf vf_max(vf a, vf b)
 {
-#if defined(__AVX512F__)
-    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__)
-    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined(__x86_64__)
-    return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#if defined(VF_INTEL)
+    return (vf)VF_INTEL(max_ps)((vf_intel)a, (vf_intel)b);
 #else
     return vf_select(a > b, a, b);
 #endif
@@ -64,10 +69,8 @@ static ALWAYS_INLINE vf vf_max(vf a, vf b)
 /* a · b + c, rounded once where the instruction set has it; for ops whose GPU kernel rounds in the same places. */
 static ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
 {
-#if defined(__AVX512F__)
-    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__AVX2__)
-    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#if defined(__AVX2__)
+    return (vf)VF_INTEL(fmadd_ps)((vf_intel)a, (vf_intel)b, (vf_intel)c);
 #elif defined(__aarch64__)
     return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
@@ -77,12 +80,8 @@ static ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
 
 static ALWAYS_INLINE vf vf_sqrt(vf x)
 {
-#if defined(__AVX512F__)
-    return (vf)_mm512_sqrt_ps((__m512)x);
-#elif defined(__AVX2__)
-    return (vf)_mm256_sqrt_ps((__m256)x);
-#elif defined(__x86_64__)
-    return (vf)_mm_sqrt_ps((__m128)x);
+#if defined(VF_INTEL)
+    return (vf)VF_INTEL(sqrt_ps)((vf_intel)x);
 #elif defined(__aarch64__)
     return (vf)vsqrtq_f32((float32x4_t)x);
 #else
@@ -178,7 +177,6 @@ static ALWAYS_INLINE vh vf_to_f16(vf x)
 #endif
 }
 
-/* From and to either of the half precisions. */
 static ALWAYS_INLINE vf vf_from_half(vh h, enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
@@ -206,7 +204,18 @@ static ALWAYS_INLINE vh vf_to_half(vf x, enum dtype dtype)
 #define WITH_DTYPE(value, ...) WITH_DTYPE_AS(DT, value, __VA_ARGS__)
 #define WITH_DTYPES(dst, src, ...) WITH_DTYPE_AS(DST, dst, WITH_DTYPE_AS(SRC, src, __VA_ARGS__))
 
-/* The address of an element. */
+/* The same for a condition. */
+#define WITH_BOOL(NAME, condition, ...) \
+    do {                                \
+        if (condition) {                \
+            const bool NAME = true;     \
+            __VA_ARGS__;                \
+        } else {                        \
+            const bool NAME = false;    \
+            __VA_ARGS__;                \
+        }                               \
+    } while (0)
+
 static inline void *at(const void *base, int64_t element, enum dtype dtype)
 {
     return (char *)(uintptr_t)base + (size_t)element * dtype_size(dtype);
@@ -235,14 +244,11 @@ static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
     }
 }
 
-/* vf_store() of fp32 past the caches. p + i is aligned to VF_BYTES. vf_stream_end() must come before another thread
- * reads. */
+/* vf_store() of fp32 past the caches; p + i is aligned to VF_BYTES. vf_stream_end() before another thread reads. */
 static ALWAYS_INLINE void vf_stream(float *p, int64_t i, vf x)
 {
-#if defined(__AVX512F__)
-    _mm512_stream_ps(p + i, (__m512)x);
-#elif defined(__AVX2__)
-    _mm256_stream_ps(p + i, (__m256)x);
+#if defined(__AVX2__)
+    VF_INTEL(stream_ps)(p + i, (vf_intel)x);
 #else
     vf_store(p, i, x, DTYPE_F32);
 #endif
@@ -307,7 +313,7 @@ static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype
         vf_store_part(p, i, n - i, x, dtype);
 }
 
-/* A mask of the first `left` lanes, for reductions over a part. */
+/* A mask of the first `left` lanes. */
 static ALWAYS_INLINE vi vf_lanes_below(int64_t left)
 {
     vi lane;
@@ -426,9 +432,8 @@ static ALWAYS_INLINE vf vf_gelu_grad(vf x, bool half)
     return s + x * s * (1.0f - s) * (GELU_TWO_ROOT + 3.0f * GELU_TWO_ROOT * GELU_CUBIC * square);
 }
 
-/* The probability that a standard normal variable is below x, (1 + erf(x / sqrt(2))) / 2, within 2^-21 of itself or of
- * 1; `bell` = exp(-x² / 2). Below 0 it is bell · Q(t), t = 1 / (1 + |x| / sqrt(8)); Q was fitted for t in (0, 1] with a
- * relative error of 2^-24. */
+/* The normal distribution function, (1 + erf(x / sqrt(2))) / 2, within 2^-21 of itself or of 1; `bell` = exp(-x² / 2).
+ * Below 0 it is bell · Q(t), t = 1 / (1 + |x| / sqrt(8)); Q was fitted for t in (0, 1], relative error 2^-24. */
 static ALWAYS_INLINE vf vf_normal(vf x, vf bell)
 {
     const vf size = vf_max(x, -x);
