@@ -16,7 +16,6 @@
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cuda/cuda_library_info.h"
 #include "gpu/cuda/nvml.h"
-#include "gpu/device_avoid.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 

@@ -1,10 +1,7 @@
-/* device.c: the entry points of device.h: each checks its preconditions and calls the device's backend. */
-#include "gpu/device.h"
-
+/* device.c: the functions of device.h, and those of ops.h that are not ops: each checks its preconditions and calls the
+ * device's backend. */
 #include "core/env_switch.h"
-#include "gpu/device_avoid.h"
 #include "gpu/device_backend.h"
-#include "gpu/device_choices.h"
 
 enum status device_cuda_wants_tf32(bool *wants, struct error *err)
 {
@@ -89,6 +86,26 @@ const char *device_attention_obstacle(struct device *device)
 {
     const struct device_backend *backend = device_backend_of(device);
     return backend->attention_obstacle ? backend->attention_obstacle(device) : NULL;
+}
+
+enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->prepare ? backend->prepare(device, products, err) : STATUS_OK;
+}
+
+size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits)
+{
+    return device_backend_of(device)->workspace_bytes(device, limits);
+}
+
+void ops_describe(struct device *device, char *text, size_t size)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    if (size)
+        *text = 0;
+    if (backend->describe)
+        backend->describe(device, text, size);
 }
 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)

@@ -1,9 +1,9 @@
-/* device.h: a device: its memory, streams, events, graphs and properties, with one interface for the CPU and for CUDA.
+/* device.h: a device: its memory, streams, events, graphs and properties, one interface for the CPU and CUDA.
  * gpu/open/device_open.h opens one.
  *
  * A stream is a queue of work that runs in order. CUDA: a cudaStream_t. CPU: the compute stream runs work at once on
- * the calling thread (an inline stream), the communication stream runs it on a thread that it owns (a worker stream).
- * On both devices, work of different streams is ordered by events only. */
+ * the calling thread (an inline stream), a communication stream on a thread of its own (a worker stream). Work of
+ * different streams is ordered by events only. */
 #pragma once
 
 #include "core/dtype.h"
@@ -38,8 +38,7 @@ struct device {
     double ceiling_flops[DTYPE_COUNT]; /* FLOP/s of the fastest product that ops_prepare() measured; 0: none */
     const struct op_table *ops;        /* the table of ops_profile.c while a profile is taken */
     const struct op_table *host_ops;   /* the CPU's, for work on host memory: on an inline stream of the CPU device, or
-                                          in a host function with stream NULL (ops that need no workspace). Set by
-                                          device_open() */
+                                          in a host function with stream NULL (ops that need no workspace) */
     void *private_;                    /* the backend's; begins with struct device_private (device_backend.h) */
 };
 
@@ -50,27 +49,51 @@ void device_close(struct device *device);
  * neither 1 nor 0. */
 enum status device_cuda_wants_tf32(bool *wants, struct error *err);
 
-/* From now on matrix products leave `count` of the GPU's multiprocessors free for concurrent kernels, such as NCCL's.
- * To be called before ops_prepare(), whose choices depend on it; count is less than device->multiprocessors. Other
- * devices ignore it. */
+/* From now on matrix products leave `count` of the GPU's multiprocessors (not all) free for concurrent kernels, such as
+ * NCCL's. Called before ops_prepare(), whose choices depend on it. Other devices ignore it. */
 void device_leave_multiprocessors(struct device *device, int count);
+
+/* Parts of a device that it can do without, slower: switched off where they compute something else
+ * (cmd/engine/gpu_test.h). */
+enum device_part {
+    DEVICE_EPILOGUES = 1 << 0, /* bias, GELU and bias gradients as epilogues of matrix products */
+    DEVICE_GRAPHS = 1 << 1,    /* the caller launches none */
+    DEVICE_PARTS_LAST = DEVICE_GRAPHS
+};
+const char *device_part_name(unsigned part); /* "fused epilogues of matrix products" */
+
+/* From now on the device does without these parts (bits of enum device_part). */
+void device_avoid(struct device *device, unsigned parts);
+
+/* After ops_prepare(): why slower kernels than it could have compute the attention of the run's shapes: a library that
+ * is missing, or that refuses them. NULL: nothing; borrowed. */
+const char *device_attention_obstacle(struct device *device);
+
+/* The kernels that ops_prepare() has chosen by measuring, as a text, without those of device_take_choices(): for ranks
+ * on other machines (cmd/train/prepare.c) and a resume (cmd/run/run_kernels.h). Its first three lines name the format,
+ * the GPU model and the library version, before ops_prepare() as well. Owned by the caller; NULL: this device chooses
+ * nothing. */
+char *device_choices(struct device *device);
+
+/* Called before ops_prepare(), which takes these choices where the device is of the same model with the same libraries.
+ * Of two choices for one product the later counts. complete: they are rank 0's, which has chosen for all ranks; where
+ * it could not choose, this rank does not, either. */
+void device_take_choices(struct device *device, const char *text, bool complete);
 
 /* The size of the UUID by which CUDA identifies a GPU. */
 enum { DEVICE_UUID_BYTES = 16 };
 
-/* Allocates zeroed device memory, 2 MiB-aligned if large, resident when the call returns. A run allocates once. The
- * error (STATUS_DEVICE) names the size and how much memory is available. `bytes` of device_free() is the allocated
- * size; memory may be NULL. */
+/* Zeroed device memory, 2 MiB-aligned if large, resident when the call returns. STATUS_DEVICE names the size and how
+ * much memory is available. `bytes` of device_free() is the allocated size; memory may be NULL. */
 enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
 void device_free(struct device *device, void *memory, size_t bytes);
 
-/* Bytes of the device's memory that are free now, as its driver reports them. False: the device has none of its own
- * (the CPU, a simulated GPU), or the driver does not answer. */
+/* Bytes that are free now, as the driver reports them. False: the device has no memory of its own (the CPU, a simulated
+ * GPU), or the driver does not answer. */
 bool device_available_bytes(struct device *device, size_t *bytes);
 
-/* Allocates zeroed host memory that the device can read and write by itself (CUDA: pinned; CPU: plain memory). Copies
- * between it and device memory are asynchronous in both directions: until a copy is done, the memory must not be freed,
- * and a source must keep its value. */
+/* Zeroed host memory that the device reads and writes by itself (CUDA: pinned). Copies between it and device memory are
+ * asynchronous: until one is done, the memory must not be freed, and a source must keep its value. */
 enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
 void device_free_host(struct device *device, void *memory, size_t bytes);
 
@@ -78,56 +101,53 @@ enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void stream_free(struct stream *stream); /* waits for its work */
 
-/* Scratch memory for the ops on this stream: each op may overwrite all of it. The caller owns it; ops_workspace_bytes()
- * returns its size, and it is 64-byte aligned. */
+/* Scratch memory of ops_workspace_bytes() for the ops on this stream, which may overwrite all of it: the caller's,
+ * 64-byte aligned. */
 void stream_set_workspace(struct stream *stream, void *memory, size_t bytes);
 void *stream_workspace(const struct stream *stream, size_t *bytes);
 struct device *stream_device(const struct stream *stream);
 
 /* Runs function(argument) in stream order on a host thread: at once (inline stream), on the stream's worker, or as a
- * host function of the CUDA stream. The `size` bytes of `argument` (at most STREAM_ARGUMENT_MAX) are copied; nothing is
- * allocated. Blocks while the queue is full. */
+ * host function of CUDA. The `size` bytes of `argument` are copied. Blocks while the queue is full. */
 enum { STREAM_ARGUMENT_MAX = 192 };
 void stream_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
 
 void stream_sync(struct stream *stream); /* the host waits for all work submitted so far */
 
-/* dst and src are device memory or host memory (the CPU makes no difference). CUDA: the GPU alone copies from and to
- * pinned memory (device_alloc_host()). Other host memory is staged: as `src` it may be reused when the call returns; as
- * `dst` it is written by a host thread in stream order, and must not be freed before the stream has been
- * synchronised. */
+/* dst and src are device or host memory. CUDA: pinned memory (device_alloc_host()) is copied by the GPU alone. Other
+ * host memory is staged: as `src` it may be reused when the call returns; as `dst` it is written by a host thread in
+ * stream order, and must not be freed before stream_sync(). */
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes);
 
-/* The same for a source in host memory that work enqueued before may still write: it is read in stream order, whether
- * it is pinned or not, and must keep its value until then. dst is memory that the device reaches by itself. */
+/* The same for a source in host memory, pinned or not, that work enqueued before may still write: it is read in stream
+ * order, and must keep its value until then. dst is memory that the device reaches by itself. */
 void stream_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes);
 
-/* An event marks a point in a stream: event_record() sets the mark, stream_wait() makes another stream wait until the
- * latest mark is reached, event_sync() makes the host wait. Waiting for an event that was never recorded returns at
- * once. */
+/* An event marks a point in a stream: event_record() sets the mark; another stream (stream_wait()) or the host
+ * (event_sync()) waits until the latest mark is reached, not at all if there is none. */
 enum status event_new(struct device *device, struct event **event, struct error *err);
 void event_free(struct event *event);
 void event_record(struct event *event, struct stream *stream);
 void stream_wait(struct stream *stream, struct event *event);
 void event_sync(struct event *event);
 
-/* An event that also keeps the time at which its latest mark was reached. */
+/* An event that keeps the time at which its latest mark was reached. */
 enum status event_new_timed(struct device *device, struct event **event, struct error *err);
 
 /* Seconds between the latest marks of two timed events; false if one of them has not been reached yet. */
 bool event_elapsed(struct event *from, struct event *to, double *seconds);
 
 /* A graph is work of several streams that is captured once and then launched as a whole, which costs the host a few
- * microseconds however many kernels it contains. GPUs have graphs (device_has_graphs()), the CPU device does not.
+ * microseconds. GPUs have graphs, the CPU device does not.
  *
  *     graph_begin(streams) ─ ops, copies, fills, events on these streams: recorded, not run ─ graph_end()
  *     graph_launch() ─ runs it: after all earlier work of the streams, before all later work
  *
- * Pointers and values are captured as they are: whatever differs between launches has to lie in device memory. Between
- * begin and end, the host may not wait for the device, submit host functions, or copy from or to memory that the device
- * cannot reach by itself; timed events are not recorded. An event recorded before the capture counts as reached in it;
- * an event recorded in a capture counts as reached for the graph's streams once the capture has ended. */
+ * Pointers and values are captured as they are: what differs between launches lies in device memory. Between begin and
+ * end the host may not wait for the device, submit host functions, or copy from or to memory that the device does not
+ * reach by itself; timed events are not recorded. An event recorded before the capture counts as reached in it, one
+ * recorded in it as reached for the graph's streams once the capture has ended. */
 bool device_has_graphs(const struct device *device);
 bool device_is_capturing(const struct device *device);
 enum { GRAPH_STREAMS_MAX = 4 };
@@ -135,14 +155,13 @@ enum { GRAPH_STREAMS_MAX = 4 };
 /* Begins a capture; there is one at a time. The graph will be launched on streams[0]. */
 enum status graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err);
 
-/* Ends the capture. An error means that some work could not be captured: the graph is freed, nothing has run, and the
- * streams are as before. */
+/* Ends the capture. An error: some work could not be captured; the graph is freed, nothing has run, and the streams are
+ * as before. */
 enum status graph_end(struct graph *graph, struct error *err);
 void graph_launch(struct graph *graph);
 void graph_free(struct graph *graph); /* its launches must be done; may be NULL */
 
-/* The first asynchronous error of the device (a failed launch, a failed primitive), which stays; STATUS_OK if there is
- * none. */
+/* The device's first asynchronous error (a failed launch or primitive), which stays. */
 enum status device_check(struct device *device, struct error *err);
 
 #ifdef __cplusplus

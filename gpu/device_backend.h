@@ -1,5 +1,5 @@
-/* device_backend.h: the functions that a kind of device implements. Only the files of gpu/ and the backends include it:
- * device.c and ops.c check arguments and call through this table, so that the rest of the program knows no backend. */
+/* device_backend.h: the functions that a kind of device implements. device.c checks arguments and calls through this
+ * table: only it and the backends include this file. */
 #pragma once
 
 #include "gpu/device.h"

@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/autotune_cache.h"
-#include "gpu/device_avoid.h"
 #include "gpu/model/step_check.h"
 #include "gpu/op_check.h"
 #include "gpu/open/device_open.h"

@@ -5,7 +5,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/autotune_cache.h"
-#include "gpu/device_choices.h"
 
 #include <limits.h>
 #include <stdio.h>

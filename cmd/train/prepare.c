@@ -15,8 +15,6 @@
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/version.h"
-#include "gpu/device_avoid.h"
-#include "gpu/device_choices.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -19,7 +19,6 @@
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 #include "gpu/cuda/ops_cuda.h"
-#include "gpu/device_avoid.h"
 
 #include <stdlib.h>
 
