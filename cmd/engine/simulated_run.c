@@ -231,8 +231,8 @@ void simulated_machine_print_disk(const struct simulated_machine *machine)
                              ? ""
                              : " (the data sheet of a usual SSD on PCIe 4; --assume disk-read, disk-write)";
     printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks,
-           ranks == 1 ? "" : "s", 1e-9 * ranks * simulated_disk_read(s), 1e-9 * ranks * simulated_disk_write(s),
-           source);
+           ranks == 1 ? "" : "s", 1e-9 * ranks * simulated_disk_rate(s, false),
+           1e-9 * ranks * simulated_disk_rate(s, true), source);
 }
 
 double simulated_run_tokens(const struct simulated_run *w)

@@ -6,11 +6,10 @@
  *     time = start + waves x (K x time of a tile's column of K + time to store a tile) [+ adding up the parts]
  *
  * The constants were fitted for the H100 to NVIDIA's offline model of matrix products (PyPI nvidia-matmul-heuristics
- * 0.1.0.27, target H100 SXM, CUTLASS 3) at the shapes of seven models of GPT-2, Llama and Qwen2.5, forward and
- * backward, with outputs of bf16 and fp32. At the 224 of today's steps (scripts/gemm-times.py writes them to
- * tests/unit/fixtures/gemm_times.h) 209 agree within 5 %, all others but one within 20 % (768 x 768 x 131072 to
- * fp32: 20.4 %), all together within 1 %. On top come 4 %, by which products were slower in published measurements than
- * in that model, and the sustained rate as a cap: power limits large products, not the kernel. */
+ * 0.1.0.27, target H100 SXM, CUTLASS 3) at the shapes of seven models of GPT-2, Llama and Qwen2.5. Of 224 shapes
+ * (scripts/gemm-times.py writes them to tests/unit/fixtures/gemm_times.h) 209 agree within 5 %, all but one within
+ * 20 %, all together within 1 %. On top come 4 %, by which published measurements were slower than that model, and the
+ * sustained rate as a cap: power limits large products. */
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/simulate/op_estimate.h"
 

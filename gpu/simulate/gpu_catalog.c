@@ -6,11 +6,10 @@
 #include <string.h>
 #include <strings.h>
 
-/* Multiprocessors, their shared memory, L2 and links (PCIe 4 or 5 x 16 to the host) are from NVIDIA's data sheets and
- * the white papers of GA100, GA102, GH100, AD102, GB202 and the Blackwell architecture; GPUs without NVLink talk over
- * PCIe. Rates of products and memory are those of gpu/peaks.c. `sustained` of the H100 is 700 of 989 TFLOP/s, the rate
- * of large cublasLt products at 700 W with random values; the A100 reaches more of its lower peak. The others are
- * assumed to be like their nearest relative. */
+/* Multiprocessors, shared memory, L2 and links (PCIe x 16 to the host) are from NVIDIA's data sheets and the white
+ * papers of GA100, GA102, GH100, AD102, GB202 and the Blackwell architecture; GPUs without NVLink talk over PCIe.
+ * `sustained` of the H100 is 700 of 989 TFLOP/s, the rate of large cublasLt products at 700 W with random values; the
+ * A100 reaches more of its lower peak. The others are assumed to be like their nearest relative. */
 static const struct {
     const char *option, *name;
     double memory_gib;

@@ -2,23 +2,20 @@
  *
  * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). None was measured on ztrain itself.
  *
- * Memory-bound kernels reach the share of the bandwidth that their accesses and registers allow, judged from their
- * compiled code: from 2.0 TB/s (head norms) to 2.7 TB/s (SwiGLU).
+ * Memory-bound kernels: the share of the bandwidth that their accesses and registers allow, judged from compiled code.
  *
- * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention; bidirectional attention
- * computes twice the pairs at the same rate. A backward pass whose results repeat bit for bit moves T x T values per
- * head through memory. With a soft cap, or in fp32, ztrain's kernels compute it, at half of that speed: so
- * FlashAttention-2, whose tensor-core instructions they use, stands next to FlashAttention-3 (Shah and others 2024: 1.5
+ * Attention: the published figures of cuDNN 9 and FlashAttention-3 for causal attention. A backward pass in a fixed
+ * order moves T x T values per head through memory. With a soft cap, or in fp32, ztrain's kernels compute it at half of
+ * that speed, as FlashAttention-2, whose instructions they use, next to FlashAttention-3 (Shah and others 2024: 1.5
  * to 2.0 times).
  *
- * Dropout of the weights: a kernel writes which are kept, 16 bits each (core/training/dropout.h; 14 instructions a
- * weight), and cuDNN reads them, at a copy's share of the bandwidth. ztrain's kernels compute them in 18 instructions a
- * weight and pass: one forward, three backward, which then has eight products instead of seven. Instructions are
- * counted in the sources, at 128 a clock of 1.7 GHz and multiprocessor.
+ * Dropout of the weights: a kernel writes which are kept, 16 bits each (14 instructions a weight), and cuDNN reads
+ * them. ztrain's kernels compute them in 18 instructions a weight and pass: one forward, three backward, which then has
+ * eight products instead of seven. Instructions are counted in the sources, at 128 a clock of 1.7 GHz and
+ * multiprocessor.
  *
  * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm/gemm_cuda_plan.h). A bias
- * gradient counts as a pass of its own, as its cost as an epilogue is not known; ASSUME_FUSED_BIAS is the other end. So
- * does SwiGLU; ASSUME_FUSED_SWIGLU gives its bytes the costs of GELU's, and cuDNN's products the speed of cublasLt's.
+ * gradient and SwiGLU count as passes of their own; ASSUME_FUSED_BIAS and ASSUME_FUSED_SWIGLU are the other end.
  *
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/simulate/op_estimate.h"
@@ -88,13 +85,11 @@ static double gelu_pass(const struct assumed_gpu *s, double bytes)
     return 3 * bytes / (share_pointwise * s->gpu->bytes);
 }
 
-/* Seconds of an epilogue that reads matrices and writes others next to the product's own. */
 static double epilogue_seconds(const struct assumed_gpu *s, double read, double written)
 {
     return (read / 0.6 + written * 0.6) / s->gpu->bytes;
 }
 
-/* SwiGLU as a kernel of its own. */
 static void add_gate(const struct assumed_gpu *s, struct op_estimate *estimate, struct op_cost work)
 {
     estimate->parts[estimate->count++] = memory_bound(s, TIME_SWIGLU, work, 0, share_pointwise, 1).parts[0];
@@ -109,7 +104,6 @@ static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *est
         estimate->parts[estimate->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
 }
 
-/* The head's products are those whose row distance is given. */
 static enum time_kind kind_of_product(int64_t row_distance, enum time_kind otherwise)
 {
     return row_distance ? TIME_HEAD : otherwise;
@@ -361,8 +355,8 @@ struct op_estimate op_estimate_accumulate(const struct assumed_gpu *s, const str
     return memory_bound(s, of_model ? TIME_NORMS : TIME_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
 }
 
-/* Three products with fp32 results a step, and the kernels that round these: 14 bytes an element of the n x n matrices,
- * 8 of the n x k one. */
+/* Three products a step, and the kernels that round these: 14 bytes an element of the n x n matrices, 8 of the n x k
+ * one. */
 struct op_estimate op_estimate_orthogonalize(const struct assumed_gpu *s, const struct orthogonalize_args *a)
 {
     const bool tall = a->rows > a->cols;
@@ -379,8 +373,8 @@ struct op_estimate op_estimate_orthogonalize(const struct assumed_gpu *s, const 
     return one_part(TIME_OPTIMIZER, ceiling, a->steps * (products + rounded), 3 + 6 * a->steps);
 }
 
-/* Bytes of each row that ops_cuda_loss.cu reads a second time from memory for dlogits: what its blocks do not keep in
- * shared memory, unless it fits half of L2, through which the gradients pass as well. */
+/* Bytes of each row that ops_cuda_loss.cu reads a second time for dlogits: what its blocks do not keep in shared
+ * memory, unless it fits half of L2. */
 static double logits_read_again(const struct gpu_model *gpu, double row)
 {
     const double own = 2048, narrow = 112 * 1024; /* of a block's shared memory; rows that two blocks share */
@@ -410,23 +404,6 @@ double simulated_host_memory(const struct assumed_gpu *settings)
 {
     const double usual = 60e9;
     return settings->host_memory > 0 ? settings->host_memory : usual;
-}
-
-/* Samsung announced the PM9A3 (U.2, PCIe 4 x 4), a usual data-centre SSD, with up to 6,500 MB/s read and 3,500 MB/s
- * written in sequence (Open Compute Summit, May 2020). */
-static double disk_rate(const struct assumed_gpu *settings, double set, double usual)
-{
-    return (set > 0 ? set : usual) / (settings->node_ranks > 0 ? settings->node_ranks : 1);
-}
-
-double simulated_disk_read(const struct assumed_gpu *settings)
-{
-    return disk_rate(settings, settings->disk_read, 6.5e9);
-}
-
-double simulated_disk_write(const struct assumed_gpu *settings)
-{
-    return disk_rate(settings, settings->disk_write, 3.5e9);
 }
 
 double launch_gap_estimate(const struct assumed_gpu *settings)

@@ -78,8 +78,6 @@ struct assumed_gpu {
 /* The rates for one rank, set or usual (op_estimate.c has the sources of the usual ones). */
 double simulated_host_link(const struct assumed_gpu *settings);
 double simulated_host_memory(const struct assumed_gpu *settings);
-double simulated_disk_read(const struct assumed_gpu *settings);
-double simulated_disk_write(const struct assumed_gpu *settings);
 
 static inline bool gpu_assumes(const struct assumed_gpu *settings, enum assumption assumption)
 {
@@ -93,7 +91,6 @@ struct op_part {
     int launches;
 };
 
-/* The parts of a call, one or two. */
 enum { OP_PARTS_MAX = 2 };
 struct op_estimate {
     struct op_part parts[OP_PARTS_MAX];
@@ -110,5 +107,4 @@ OPS_LIST(OP_ESTIMATE_DECLARE)
  * included) in `dtype`. */
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
 
-/* Seconds between the end of a kernel and the start of the next. */
 double launch_gap_estimate(const struct assumed_gpu *settings);

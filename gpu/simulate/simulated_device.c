@@ -1,6 +1,6 @@
-/* simulated_device.c: the head's logits take a share of its memory; attention has the workspace of ztrain's kernels, as
- * that of cuDNN's plans is known only on the GPU itself. The host enqueues an event's record before a stream waits for
- * it, so one pass in the order of calls advances all clocks. */
+/* simulated_device.c: the host enqueues an event's record before a stream waits for it, so one pass in the order of
+ * calls advances all clocks. Attention has the workspace of ztrain's kernels: that of cuDNN's plans only the GPU knows.
+ */
 #include "gpu/simulate/simulated_device.h"
 
 #include "core/memory.h"
@@ -9,14 +9,13 @@
 #include "gpu/op_cost.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* Base address of device memory with clocks, outside every mapping. Host memory lies below it. */
+/* Of device memory with clocks, outside every mapping. Host memory lies below it. */
 static const uintptr_t no_memory = (uintptr_t)1 << 60;
 
 struct simulated_device {
@@ -24,8 +23,7 @@ struct simulated_device {
     struct device device;
     struct assumed_gpu settings; /* gpu NULL: a memory plan */
     struct simulated_times times;
-    struct disk disk;
-    double disk_clock;                             /* when the disk has done what was submitted so far */
+    struct simulated_disk disk;
     struct simulated_graph *capturing, *launching; /* NULL: none is */
 };
 
@@ -35,7 +33,6 @@ struct simulated_stream {
     double clock;
 };
 
-/* Ops of one stream. */
 struct simulated_graph {
     struct graph base; /* first */
     struct stream *stream;
@@ -129,7 +126,7 @@ static void simulated_free(struct device *device, void *memory, size_t bytes)
     (void)device, (void)memory, (void)bytes;
 }
 
-/* A run's host memory may be larger than this machine's: it reads as zeros and takes no memory before it is written. */
+/* A run's host memory may be larger than this machine's: it takes none before it is written. */
 static enum status simulated_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -176,8 +173,8 @@ static void simulated_small_work(struct stream *stream)
         run_estimate(stream, &estimate);
 }
 
-/* Assumed seconds until a copy between GPU and host moves its first byte, and until a host function runs: a driver's
- * queue, a DMA engine, the wake-up of a thread. They keep offload of small models from looking free. */
+/* Assumed seconds until a copy between GPU and host moves its first byte, and until a host function runs. They keep
+ * offload of small models from looking free. */
 static const double copy_start = 10e-6, host_function_start = 20e-6;
 
 static void simulated_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
@@ -203,11 +200,14 @@ static void simulated_submit(struct stream *stream, void (*function)(void *argum
         max_align_t align;
         char bytes[STREAM_ARGUMENT_MAX];
     } copy;
+    struct simulated_device *d = simulated_device_of(stream->device);
     memcpy(copy.bytes, argument, size);
     host_stream = (struct simulated_stream *)stream;
-    if (simulated_device_of(stream->device)->settings.gpu)
+    if (d->settings.gpu)
         host_stream->clock += host_function_start;
+    d->disk.host_clock = &host_stream->clock;
     function(copy.bytes);
+    d->disk.host_clock = NULL;
     host_stream = NULL;
 }
 
@@ -228,54 +228,9 @@ OPS_LIST(SIMULATED_HOST_OP)
 #define SIMULATED_HOST_ENTRY(op) .op = simulated_host_##op,
 static const struct op_table simulated_host_ops = {OPS_LIST(SIMULATED_HOST_ENTRY)};
 
-struct simulated_file {
-    struct disk_file base; /* first */
-    struct simulated_device *device;
-};
-
-/* A disk does one transfer after the other, in the order of calls. Where parameters and the optimizer's state are on
- * one disk, this is slower than in a run, in which the next forward's reads pass writes that were submitted earlier. */
-static void simulated_transfer(struct disk_file *file, struct io_request *request, const struct io_transfer *transfer)
-{
-    struct simulated_device *d = ((struct simulated_file *)file)->device;
-    const struct assumed_gpu *s = &d->settings;
-    const double rate = transfer->write ? simulated_disk_write(s) : simulated_disk_read(s);
-    const double seconds = (double)transfer->bytes / rate;
-    ASSERT(host_stream && s->gpu);
-    d->disk_clock = fmax(d->disk_clock, host_stream->clock) + seconds;
-    d->times.disk += seconds;
-    request->active = true;
-    request->done_at = d->disk_clock;
-}
-
-static enum status simulated_wait(struct disk_file *file, struct io_request *request, struct error *err)
-{
-    (void)file, (void)err;
-    if (request->active && host_stream) /* else the file is being closed */
-        host_stream->clock = fmax(host_stream->clock, request->done_at);
-    request->active = false;
-    return STATUS_OK;
-}
-
-static void simulated_file_close(struct disk_file *file)
-{
-    free(file);
-}
-
-static enum status simulated_file_open(const struct disk *disk, const struct disk_file_config *config,
-                                       struct disk_file **out, struct error *err)
-{
-    (void)config, (void)err;
-    struct simulated_file *file = memory_zeroed(1, sizeof *file);
-    file->base = (struct disk_file){simulated_transfer, simulated_wait, simulated_file_close};
-    file->device = (struct simulated_device *)((char *)disk - offsetof(struct simulated_device, disk));
-    *out = &file->base;
-    return STATUS_OK;
-}
-
 const struct disk *simulated_device_disk(struct device *device)
 {
-    return &simulated_device_of(device)->disk;
+    return &simulated_device_of(device)->disk.disk;
 }
 
 static void simulated_fill_zero(struct stream *stream, void *dst, size_t bytes)
@@ -325,7 +280,6 @@ static bool simulated_event_elapsed(struct event *from, struct event *to, double
     return true;
 }
 
-/* Graphs of a block; those of a step have several streams and are not captured here. */
 static enum status simulated_graph_begin(struct stream *const *streams, int count, struct graph **graph,
                                          struct error *err)
 {
@@ -379,6 +333,7 @@ void simulated_device_communicate(struct stream *stream, double seconds)
 void simulated_device_times(struct device *device, struct simulated_times *times)
 {
     *times = simulated_device_of(device)->times;
+    times->disk = simulated_device_of(device)->disk.seconds;
     times->seconds = 0;
     for (int k = 0; k < TIME_KIND_COUNT; k++)
         times->seconds += times->kinds[k].expected;
@@ -387,6 +342,7 @@ void simulated_device_times(struct device *device, struct simulated_times *times
 void simulated_device_reset(struct device *device)
 {
     simulated_device_of(device)->times = (struct simulated_times){0};
+    simulated_device_of(device)->disk.seconds = 0;
 }
 
 void simulated_device_set(struct device *device, const struct assumed_gpu *settings)
@@ -430,7 +386,7 @@ static struct device *open_simulated(const struct assumed_gpu *settings, const s
     struct simulated_device *d = memory_zeroed(1, sizeof *d);
     d->private_.backend = &simulated_backend;
     d->settings = *settings;
-    d->disk.open = simulated_file_open;
+    simulated_disk_init(&d->disk, &d->settings);
     d->device = (struct device){.kind = DEVICE_CUDA,
                                 .threads = 1,
                                 .memory_bytes = (size_t)(gpu->memory_gib * (double)(1 << 30)),

@@ -1,17 +1,15 @@
-/* simulated_device.h: a GPU that need not exist, in every build. It runs nothing. Its properties are assumed, which its
- * name states.
+/* simulated_device.h: a GPU that need not exist, in every build. It runs nothing; its properties are assumed.
  *
  * For a memory plan it answers how much workspace the ops need. With clocks it simulates a step: each op advances the
- * clock of its stream by its estimated time (op_estimate.h), and an event keeps the clock of the stream that recorded
- * it. Memory has addresses, which must not be dereferenced. A graph keeps the estimates of its ops. */
+ * clock of its stream by its estimated time (op_estimate.h), an event keeps the clock of its stream, a graph the
+ * estimates of its ops. Memory has addresses, which must not be dereferenced. */
 #pragma once
 
-#include "core/storage/disk.h"
 #include "gpu/device.h"
-#include "gpu/simulate/op_estimate.h"
+#include "gpu/simulate/simulated_disk.h"
 
-/* A GPU of gpu_catalog.h (NULL: the usual one) for memory plans: ops_workspace_bytes() and layouts in dry arenas work,
- * but nothing can be allocated or run. STATUS_USAGE lists the GPUs that are known. */
+/* A GPU of gpu_catalog.h (NULL: the usual one) for memory plans: nothing can be allocated or run. STATUS_USAGE lists
+ * the GPUs that are known. */
 enum status simulated_device_open(const char *option, struct device **device, struct error *err);
 
 /* The GPU of `settings`, which are copied, with clocks. */
@@ -37,5 +35,4 @@ const struct disk *simulated_device_disk(struct device *device);
 /* From now on ops take the time that they have with these settings; its GPU stays. */
 void simulated_device_set(struct device *device, const struct assumed_gpu *settings);
 
-/* Adds the time of a collective, which is not an op, to the communication stream. */
 void simulated_device_communicate(struct stream *stream, double seconds);
