@@ -1,5 +1,5 @@
 /* op_operands.h: one table of what the pointers in the arguments of each op point to: dtype, shape, use. The cost of
- * ops (op_cost.h) and the self-test of a device (op_check.h) derive from it. An op that has no row does not build. */
+ * ops (op_cost.h) and the self-test (self_test.h) derive from it. An op that has no row does not build. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -8,13 +8,10 @@
 union op_args {
     OPS_LIST(OP_ARGS_MEMBER)
 };
-#undef OP_ARGS_MEMBER
 
 #define OP_INDEX_OF(op) OP_##op,
 enum { OPS_LIST(OP_INDEX_OF) };
-#undef OP_INDEX_OF
 
-/* Calls op number `op` of the stream's device. */
 void op_launch(struct stream *stream, int op, const union op_args *args);
 
 const char *op_name(int op); /* "norm_fwd", …; op: its place in OPS_LIST */

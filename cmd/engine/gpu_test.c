@@ -7,9 +7,9 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "gpu/autotune_cache.h"
-#include "gpu/model/step_check.h"
-#include "gpu/op_check.h"
+#include "gpu/model/self_test_step.h"
 #include "gpu/open/device_open.h"
+#include "gpu/self_test.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -27,7 +27,7 @@ enum { TEXT = 320 };
 struct gpu_test {
     struct device *device; /* borrowed: under test */
     struct device *cpu;    /* owned */
-    struct op_checker *checker;
+    struct self_test *checker;
     gpu_test_line report;
     void *context;
     unsigned avoid;
@@ -48,13 +48,13 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
     char differs[TEXT], again[TEXT], name[64];
     const unsigned parts = (strncmp(op_name(op), "linear_", 7) == 0 ? DEVICE_EPILOGUES : 0) & ~test->avoid;
     snprintf(name, sizeof name, "op %s", op_name(op));
-    TRY(op_check_run(test->checker, op, differs, sizeof differs, err));
+    TRY(self_test_op(test->checker, op, differs, sizeof differs, err));
     tell(test, name, differs);
     if (!*differs)
         return STATUS_OK;
     if (parts) {
         device_avoid(test->device, parts);
-        TRY(op_check_run(test->checker, op, again, sizeof again, err));
+        TRY(self_test_op(test->checker, op, again, sizeof again, err));
         snprintf(name, sizeof name, "op %s without %s", op_name(op), device_part_name(parts));
         tell(test, name, again);
         if (!*again) {
@@ -75,7 +75,7 @@ static enum status test_all(struct gpu_test *test, struct error *err)
 {
     char differs[TEXT];
     TRY(device_open(DEVICE_CPU, 0, test->device->threads, &test->cpu, err));
-    TRY(op_checker_new(test->device, test->cpu, &test->checker, err));
+    TRY(self_test_new(test->device, test->cpu, &test->checker, err));
     for (int op = 0; op < OPS_COUNT; op++)
         TRY(test_op(test, op, err));
     if (test->failed.code != STATUS_OK) {
@@ -84,7 +84,7 @@ static enum status test_all(struct gpu_test *test, struct error *err)
     }
     if (!device_has_graphs(test->device))
         return STATUS_OK;
-    TRY(step_check(test->device, differs, sizeof differs, err));
+    TRY(self_test_step(test->device, differs, sizeof differs, err));
     tell(test, "a captured step", differs);
     if (*differs)
         test->avoid |= DEVICE_GRAPHS;
@@ -95,7 +95,7 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 {
     struct gpu_test test = {.device = device, .report = report, .context = context, .failed.code = STATUS_OK};
     enum status status = test_all(&test, err);
-    op_checker_free(test.checker);
+    self_test_free(test.checker);
     device_close(test.cpu);
     *avoid = test.avoid;
     return status;

@@ -14,7 +14,7 @@
 /* clang-format on */
 #include "tests/ops/ops_test.h"
 
-#include "gpu/op_check.h"
+#include "gpu/self_test.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -333,28 +333,28 @@ static void run_cases(struct harness *h, const struct options *o, struct ceiling
             run_case(h, o, &op_cases[i], dtype, ceilings, score);
 }
 
-/* The cases of a device's self-test (gpu/op_check.h), next to a CPU device with the baseline's instructions. */
+/* The cases of a device's self-test (gpu/self_test.h), next to a CPU device with the baseline's instructions. */
 static enum status run_self_test(struct harness *h, const struct options *o, struct score *score, struct error *err)
 {
     struct device *baseline = NULL;
-    struct op_checker *checker = NULL;
+    struct self_test *checker = NULL;
     char differs[256];
     setenv("ZTRAIN_CPU_ISA", "baseline", 1);
     enum status status = device_open(DEVICE_CPU, 0, o->threads, &baseline, err);
     if (status == STATUS_OK)
-        status = op_checker_new(h->device, baseline, &checker, err);
+        status = self_test_new(h->device, baseline, &checker, err);
     for (int op = 0; status == STATUS_OK && op < OPS_COUNT; op++) {
         char text[64];
         snprintf(text, sizeof text, "%s self-test", op_name(op));
         if (!strstr(text, o->op) || (o->except && strstr(text, o->except)))
             continue;
-        status = op_check_run(checker, op, differs, sizeof differs, err);
+        status = self_test_op(checker, op, differs, sizeof differs, err);
         if (*differs)
             printf("FAILED %s: %s\n", text, differs);
         score->passed += !*differs;
         score->failed += *differs != 0;
     }
-    op_checker_free(checker);
+    self_test_free(checker);
     device_close(baseline);
     return status;
 }

@@ -1,4 +1,4 @@
-/* step_check.h: a step of a small model as a graph, compared with the same step op by op. */
+/* self_test_step.h: a step of a small model as a graph, compared with the same step op by op. */
 #pragma once
 
 #include "gpu/device.h"
@@ -8,4 +8,4 @@
 /* Takes a GPT-2 of two blocks through two steps (forward, backward, AdamW) in bf16, twice from the same start: op by
  * op, and captured once and launched twice. `differs` gets "" if losses, gradients and weights have the same bits, else
  * what is wrong. The device has graphs. An error is that of the device. */
-enum status step_check(struct device *device, char *differs, size_t size, struct error *err);
+enum status self_test_step(struct device *device, char *differs, size_t size, struct error *err);

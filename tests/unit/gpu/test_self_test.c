@@ -1,9 +1,9 @@
-/* test_op_check.c: the check of a device's ops finds every op that computes nothing, those that leave out
+/* test_self_test.c: the self-test finds every op that computes nothing, those that leave out
  * something of their arguments or fail in some shapes, and none that is right. The device is the CPU, next to itself.
  */
 #include "core/memory.h"
-#include "gpu/op_check.h"
 #include "gpu/open/device_open.h"
+#include "gpu/self_test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -182,7 +182,7 @@ static const struct {
 /* ---- tests --------------------------------------------------------------- */
 
 static struct device *device, *reference;
-static struct op_checker *checker;
+static struct self_test *checker;
 static char differs[256];
 
 static int open_devices(void **state)
@@ -191,7 +191,7 @@ static int open_devices(void **state)
     struct error err = {.text = ""};
     if (device_open(DEVICE_CPU, 0, 1, &device, &err) != STATUS_OK ||
         device_open(DEVICE_CPU, 0, 1, &reference, &err) != STATUS_OK ||
-        op_checker_new(device, reference, &checker, &err) != STATUS_OK)
+        self_test_new(device, reference, &checker, &err) != STATUS_OK)
         return -1;
     right = device->ops;
     return 0;
@@ -200,7 +200,7 @@ static int open_devices(void **state)
 static int close_devices(void **state)
 {
     (void)state;
-    op_checker_free(checker);
+    self_test_free(checker);
     device_close(reference);
     device_close(device);
     return 0;
@@ -211,7 +211,7 @@ static bool is_found(int op, const struct op_table *table)
 {
     struct error err = {.text = ""};
     device->ops = table;
-    assert_int_equal(op_check_run(checker, op, differs, sizeof differs, &err), STATUS_OK);
+    assert_int_equal(self_test_op(checker, op, differs, sizeof differs, &err), STATUS_OK);
     device->ops = right;
     return strstr(differs, "variant") && strstr(differs, "is right");
 }

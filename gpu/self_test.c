@@ -1,8 +1,8 @@
-#include "gpu/op_check.h"
+#include "gpu/self_test.h"
 
 #include "core/heartbeat.h"
 #include "core/memory.h"
-#include "gpu/op_check_cases.h"
+#include "gpu/self_test_cases.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHECKED, REFERENCE, BEDS, BYTES = 4 << 20, RESULTS = 16, ALIGN = 256 };
+enum { TESTED, REFERENCE, BEDS, BYTES = 4 << 20, RESULTS = 16, ALIGN = 256 };
 
 enum result_type {
     RESULT_F32 = DTYPE_F32,
@@ -27,8 +27,7 @@ struct result {
     int64_t n;
 };
 
-/* Where one device runs a case. Both devices do the same, so that their memory has the same layout and begins with the
- * same bytes. */
+/* Where one device runs a case. The memory of both has the same layout and begins with the same bytes. */
 struct bed {
     struct device *device; /* borrowed */
     struct stream *stream;
@@ -42,7 +41,7 @@ struct bed {
     int count;
 };
 
-struct op_checker {
+struct self_test {
     struct bed beds[BEDS];
 };
 
@@ -67,7 +66,7 @@ static void put_element(char *to, enum dtype dtype, double value)
         memcpy(to, &half, sizeof half);
 }
 
-/* The row of a table that element i of n names. Types of tokens are mostly equal: a run over three tiles of rows. */
+/* Types of tokens are mostly equal: a run over three tiles of rows. */
 static int32_t draw_index(struct bed *bed, const struct operand *o, const union op_args *args, int op, int64_t i,
                           int64_t n)
 {
@@ -82,12 +81,10 @@ static int32_t draw_index(struct bed *bed, const struct operand *o, const union 
 }
 
 /* Fills an operand that has a shape: inputs with random values, outputs with NaN. */
-static void fill_tensor(struct bed *bed, const struct operand *o, const struct op_check_case *c, int op,
+static void fill_tensor(struct bed *bed, const struct operand *o, const struct self_test_case *c, int op,
                         const union op_args *args, char *to)
 {
-    enum {
-        APART = 4001
-    }; /* of logits that stand out along a row, so that their gradients count next to the target's */
+    enum { APART = 4001 }; /* logits that stand out along a row: their gradients count next to the target's */
     const enum dtype dtype = operand_dtype(o, args);
     const size_t size = operand_element(o, args);
     const int64_t n = operand_numel(o, args, true), none = -1;
@@ -115,7 +112,6 @@ static void compare_later(struct bed *bed, size_t at, enum result_type type, int
     bed->results[bed->count++] = (struct result){at, type, n};
 }
 
-/* What decide_step writes. */
 static void compare_state(struct bed *bed, size_t at)
 {
 #define MEMBER(type, m)                                                                                       \
@@ -146,20 +142,19 @@ static void compare_rows(struct bed *bed, const struct cross_entropy_args *a)
         compare_later(bed, at + (size_t)i * row, (enum result_type)a->dtype, a->V_padded);
 }
 
-/* Gives an operand its memory, and the pointer to it. */
-static void place_operand(struct bed *bed, const struct operand *o, const struct op_check_case *c, int op,
+static void place_operand(struct bed *bed, const struct operand *o, const struct self_test_case *c, int op,
                           union op_args *args)
 {
     const size_t at = bed->used;
     char *image = bed->image + at;
     const bool shaped = operand_element(o, args) > 0;
-    bed->used += shaped ? (size_t)operand_numel(o, args, true) * operand_element(o, args) : OP_CHECK_FIXED;
+    bed->used += shaped ? (size_t)operand_numel(o, args, true) * operand_element(o, args) : SELF_TEST_FIXED;
     bed->used = (bed->used + ALIGN - 1) / ALIGN * ALIGN;
     ASSERT(bed->used <= BYTES);
     if (shaped)
         fill_tensor(bed, o, c, op, args, image);
     else
-        op_check_fill(o, c, op, image);
+        self_test_fill(o, c, op, image);
     *operand_pointer(o, args) = bed->memory + at;
     if (o->type == OPERAND_NUMBERS) {
         struct dropout *dropout = (struct dropout *)(void *)operand_pointer(o, args);
@@ -176,8 +171,7 @@ static void place_operand(struct bed *bed, const struct operand *o, const struct
         compare_later(bed, at, (enum result_type)operand_dtype(o, args), operand_numel(o, args, true));
 }
 
-/* The case's arguments, with operands in the bed's memory. */
-static void place_operands(struct bed *bed, const struct op_check_case *c, int op, enum dtype dtype,
+static void place_operands(struct bed *bed, const struct self_test_case *c, int op, enum dtype dtype,
                            union op_args *args)
 {
     const struct op_operands *operands = &op_operands[op];
@@ -185,7 +179,7 @@ static void place_operands(struct bed *bed, const struct op_check_case *c, int o
     for (int i = 0; i < operands->count; i++) {
         const int at = operands->all[i].type - 1;
         enum dtype *own = (enum dtype *)(void *)((char *)args + at);
-        if (at >= 0 && *own == OP_CHECK_SAME)
+        if (at >= 0 && *own == SELF_TEST_SAME)
             *own = dtype;
     }
     for (int i = 0; i < operands->count; i++) {
@@ -216,10 +210,9 @@ static double element_of(const char *at, enum result_type type, int64_t i)
     }
 }
 
-/* Of a result of a case that is run with `dtype`, relative to the value and to the tensor's root mean square. The two
- * devices round in the same places, but add in different orders. TF32 has ten bits of mantissa, and a library may cut
- * off the others instead of rounding. */
-static double tolerance_of(int op, const struct op_check_case *c, enum dtype dtype, enum result_type type)
+/* Relative to the value and to the tensor's root mean square. The two devices round in the same places, but add in
+ * different orders. TF32 has ten bits of mantissa; a library may cut off the others instead of rounding. */
+static double tolerance_of(int op, const struct self_test_case *c, enum dtype dtype, enum result_type type)
 {
     static const double by_type[] = {
         [RESULT_F32] = 1e-3, [RESULT_BF16] = 4e-2, [RESULT_F16] = 1e-2, [RESULT_DOUBLE] = 1e-3, [RESULT_BYTES] = 0};
@@ -239,7 +232,6 @@ static bool is_close(double value, double right, double rms, double tolerance)
     return fabs(value - right) <= tolerance * (fabs(right) + rms);
 }
 
-/* Whether few enough elements differ, where a case has said how many may. */
 static bool are_few_unequal(const char *values, const char *right, const struct result *r, double share, char *text,
                             size_t size)
 {
@@ -255,7 +247,7 @@ static bool are_few_unequal(const char *values, const char *right, const struct 
     return unequal <= most;
 }
 
-/* Compares a result of the two devices; false: `text` says where they differ. */
+/* False: `text` says where the two devices differ. */
 static bool compare_result(const struct bed *own, const struct bed *reference, int index, double tolerance,
                            double unequal, char *text, size_t size)
 {
@@ -283,7 +275,6 @@ static bool compare_result(const struct bed *own, const struct bed *reference, i
 
 /* ---- running a case ------------------------------------------------------ */
 
-/* Backward's out and lse are those of its q, k and v. */
 static void attention_forward(struct bed *bed, const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = attention_forward_of(a);
@@ -292,8 +283,7 @@ static void attention_forward(struct bed *bed, const struct attention_bwd_args *
     bed->device->ops->attention_fwd(bed->stream, &forward);
 }
 
-/* Runs the case on one device and fetches its memory. */
-static void run_bed(struct bed *bed, const struct op_check_case *c, int op, enum dtype dtype)
+static void run_bed(struct bed *bed, const struct self_test_case *c, int op, enum dtype dtype)
 {
     union op_args args;
     memset(bed->image, 0, bed->used); /* what lies between the operands of the next case is equal on both devices */
@@ -311,14 +301,14 @@ static void run_bed(struct bed *bed, const struct op_check_case *c, int op, enum
 }
 
 /* `variant`: the number of the case among those of the op and this dtype. */
-static enum status run_case(struct op_checker *checker, int op, const struct op_check_case *c, enum dtype dtype,
+static enum status run_case(struct self_test *test, int op, const struct self_test_case *c, enum dtype dtype,
                             int variant, char *differs, size_t size, struct error *err)
 {
-    struct bed *own = &checker->beds[CHECKED], *reference = &checker->beds[REFERENCE];
+    struct bed *own = &test->beds[TESTED], *reference = &test->beds[REFERENCE];
     run_bed(own, c, op, dtype);
     enum status status = device_check(own->device, err);
     if (status != STATUS_OK)
-        return error_prefix(err, "the check of %s", op_name(op));
+        return error_prefix(err, "the self-test of %s", op_name(op));
     run_bed(reference, c, op, dtype);
     ASSERT(own->used == reference->used && own->count == reference->count);
     for (int i = 0; i < reference->count && !*differs; i++) {
@@ -330,16 +320,16 @@ static enum status run_case(struct op_checker *checker, int op, const struct op_
     return STATUS_OK;
 }
 
-enum status op_check_run(struct op_checker *checker, int op, char *differs, size_t size, struct error *err)
+enum status self_test_op(struct self_test *test, int op, char *differs, size_t size, struct error *err)
 {
-    const struct op_check_cases *cases = &op_check_cases[op];
+    const struct self_test_cases *cases = &self_test_cases[op];
     differs[0] = '\0';
     for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++) {
         int variant = 0;
         for (int i = 0; i < cases->count && !*differs; i++) {
-            const struct op_check_case *c = &cases->all[i];
+            const struct self_test_case *c = &cases->all[i];
             if (!c->dtypes || c->dtypes & 1u << dtype)
-                TRY(run_case(checker, op, c, dtype, variant++, differs, size, err));
+                TRY(run_case(test, op, c, dtype, variant++, differs, size, err));
         }
     }
     return STATUS_OK;
@@ -375,21 +365,20 @@ static enum status open_bed(struct bed *bed, struct device *device, struct error
     return STATUS_OK;
 }
 
-enum status op_checker_new(struct device *device, struct device *reference, struct op_checker **checker,
-                           struct error *err)
+enum status self_test_new(struct device *device, struct device *reference, struct self_test **test, struct error *err)
 {
-    struct op_checker *c = *checker = memory_zeroed(1, sizeof *c);
-    enum status status = open_bed(&c->beds[CHECKED], device, err);
+    struct self_test *c = *test = memory_zeroed(1, sizeof *c);
+    enum status status = open_bed(&c->beds[TESTED], device, err);
     if (status == STATUS_OK)
         status = open_bed(&c->beds[REFERENCE], reference, err);
     if (status != STATUS_OK) {
-        op_checker_free(c);
-        *checker = NULL;
+        self_test_free(c);
+        *test = NULL;
     }
     return status;
 }
 
-void op_checker_free(struct op_checker *c)
+void self_test_free(struct self_test *c)
 {
     for (int i = 0; c && i < BEDS; i++) {
         struct bed *bed = &c->beds[i];

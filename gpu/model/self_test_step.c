@@ -1,8 +1,9 @@
-#include "gpu/model/step_check.h"
+#include "gpu/model/self_test_step.h"
 
 #include "core/memory.h"
 #include "core/model/model_config.h"
 #include "core/model/tensor_table.h"
+#include "core/round_up.h"
 #include "gpu/arena.h"
 #include "gpu/model/transformer.h"
 
@@ -10,9 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_UNITS = 8, SEQUENCES = 2, LENGTH = 24, TOKENS = SEQUENCES * LENGTH, VOCABULARY = 104, STEPS = 2 };
+enum {
+    MAX_UNITS = 8,
+    ALIGN = 64,
+    SEQUENCES = 2,
+    LENGTH = 24,
+    TOKENS = SEQUENCES * LENGTH,
+    VOCABULARY = 104,
+    STEPS = 2
+};
 
-/* A model with its optimizer's state, and the memory of both. */
+/* A model with its optimizer's state, and the memory of both. Units lie one after the other. */
 struct small_model {
     struct device *device; /* borrowed */
     struct stream *stream;
@@ -21,8 +30,9 @@ struct small_model {
     struct transformer *transformer;
     void *memory; /* the arena */
     size_t bytes, workspace;
-    void *params[MAX_UNITS]; /* bf16 */
-    float *grads[MAX_UNITS], *master[MAX_UNITS], *m[MAX_UNITS], *v[MAX_UNITS];
+    int64_t start[MAX_UNITS], numel; /* elements */
+    uint16_t *params;                /* bf16 (numel) */
+    float *grads, *master, *m, *v;   /* (numel) */
     double *loss;
     struct step_state *state;
     struct batch batch;
@@ -34,7 +44,8 @@ static enum status small_acquire(void *self, int unit, enum param_pass pass, str
                                  struct unit_params *params, struct error *err)
 {
     (void)pass, (void)stream, (void)err;
-    params->trained = ((struct small_model *)self)->params[unit];
+    const struct small_model *s = self;
+    params->trained = s->params + s->start[unit];
     return STATUS_OK;
 }
 
@@ -46,7 +57,8 @@ static void small_release(void *self, int unit, enum param_pass pass, struct str
 static enum status small_grads(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err)
 {
     (void)stream, (void)err;
-    *grads = (struct unit_grads){.grads = ((struct small_model *)self)->grads[unit]};
+    const struct small_model *s = self;
+    *grads = (struct unit_grads){.grads = s->grads + s->start[unit]};
     return STATUS_OK;
 }
 
@@ -67,6 +79,10 @@ static enum status describe(struct small_model *s, struct error *err)
     TRY(status);
     tensor_table_build(&s->desc, &s->table);
     ASSERT(s->table.num_units <= MAX_UNITS);
+    for (int u = 0; u < s->table.num_units; u++) {
+        s->start[u] = s->numel;
+        s->numel += round_up(s->table.units[u].numel, ALIGN);
+    }
     const struct transformer_config config_of = {.desc = &s->desc,
                                                  .table = &s->table,
                                                  .dtype = DTYPE_BF16,
@@ -83,14 +99,12 @@ static enum status describe(struct small_model *s, struct error *err)
 
 static void lay_out_small(struct small_model *s, struct arena *arena)
 {
-    for (int u = 0; u < s->table.num_units; u++) {
-        const size_t n = (size_t)s->table.units[u].numel;
-        s->params[u] = arena_take(arena, MEM_PARAMS, n * dtype_size(DTYPE_BF16));
-        s->grads[u] = arena_take(arena, MEM_GRADS, n * sizeof(float));
-        s->master[u] = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
-        s->m[u] = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
-        s->v[u] = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
-    }
+    const size_t n = (size_t)s->numel;
+    s->params = arena_take(arena, MEM_PARAMS, n * sizeof *s->params);
+    s->grads = arena_take(arena, MEM_GRADS, n * sizeof(float));
+    s->master = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
+    s->m = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
+    s->v = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
     s->loss = arena_take(arena, MEM_WORKSPACE, sizeof *s->loss);
     s->state = arena_take(arena, MEM_OPTIMIZER, sizeof *s->state);
     transformer_layout(s->transformer, arena);
@@ -128,7 +142,7 @@ static void release_small(struct small_model *s)
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* Weights between -0.1 and 0.1 (norms included), the optimizer's state, and the tokens: the same each time. */
+/* Weights between -0.1 and 0.1, norms included, and the optimizer's state: the same each time. */
 static void begin(struct small_model *s)
 {
     const struct step_state state = {.optimizer_step = 1,
@@ -142,54 +156,42 @@ static void begin(struct small_model *s)
                                      .grad_scale = 1,
                                      .bad_unit = -1,
                                      .bad_loss_rank = -1};
+    const size_t bytes = (size_t)s->numel * sizeof(float);
+    float *values = memory_alloc(bytes);
     uint32_t random = 1;
-    stream_copy(s->stream, s->state, &state, sizeof state);
-    for (int u = 0; u < s->table.num_units; u++) {
-        const size_t n = (size_t)s->table.units[u].numel, bytes = n * sizeof(float);
-        float *values = memory_alloc(bytes);
-        for (size_t i = 0; i < n; i++) {
-            random = random * 1664525 + 1013904223; /* Numerical Recipes' generator */
-            values[i] = (float)(int32_t)random * 0x1p-31f * 0.1f;
-        }
-        stream_copy(s->stream, s->master[u], values, bytes);
-        stream_sync(s->stream);
-        free(values);
-        s->device->ops->cast(s->stream, &(struct cast_args){.dst_dtype = DTYPE_BF16,
-                                                            .src_dtype = DTYPE_F32,
-                                                            .n = (int64_t)n,
-                                                            .dst = s->params[u],
-                                                            .src = s->master[u]});
-        stream_fill_zero(s->stream, s->grads[u], bytes);
-        stream_fill_zero(s->stream, s->m[u], bytes);
-        stream_fill_zero(s->stream, s->v[u], bytes);
+    for (int64_t i = 0; i < s->numel; i++) {
+        random = random * 1664525 + 1013904223; /* Numerical Recipes' generator */
+        values[i] = (float)(int32_t)random * 0x1p-31f * 0.1f;
     }
+    stream_copy(s->stream, s->state, &state, sizeof state);
+    stream_copy(s->stream, s->master, values, bytes);
+    stream_sync(s->stream);
+    free(values);
+    s->device->ops->cast(
+        s->stream,
+        &(struct cast_args){
+            .dst_dtype = DTYPE_BF16, .src_dtype = DTYPE_F32, .n = s->numel, .dst = s->params, .src = s->master});
+    stream_fill_zero(s->stream, s->grads, bytes);
+    stream_fill_zero(s->stream, s->m, bytes);
+    stream_fill_zero(s->stream, s->v, bytes);
 }
 
 static void load_tokens(struct small_model *s)
 {
     int32_t tokens[TOKENS], targets[TOKENS], positions[TOKENS], seq_start[SEQUENCES + 1];
-    uint64_t numbers[TOKENS];
     for (int i = 0; i < TOKENS; i++) {
         tokens[i] = 7 * i % VOCABULARY;
         targets[i] = 7 * (i + 1) % VOCABULARY;
         positions[i] = i % LENGTH;
-        numbers[i] = (uint64_t)i;
     }
     for (int i = 0; i <= SEQUENCES; i++)
         seq_start[i] = i * LENGTH;
-    s->batch = (struct batch){.step = 1,
-                              .epoch = 1,
-                              .last_micro = true,
-                              .num_seqs = SEQUENCES,
+    s->batch = (struct batch){.num_seqs = SEQUENCES,
                               .max_seq = LENGTH,
                               .num_tokens = TOKENS,
-                              .num_targets = TOKENS,
-                              .step_targets = TOKENS,
-                              .step_tokens = TOKENS,
                               .tokens = tokens,
                               .targets = targets,
                               .positions = positions,
-                              .numbers = numbers,
                               .seq_start = seq_start};
     transformer_load(s->transformer, 0, &s->batch, s->stream);
 }
@@ -201,19 +203,18 @@ static enum status enqueue_step(struct small_model *s, struct error *err)
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
     const struct loss_factor factor = {.value = 1.0f / TOKENS};
     TRY(transformer_train(s->transformer, &s->batch, &factor, &verbs, s->stream, s->loss, err));
-    for (int u = 0; u < s->table.num_units; u++)
-        s->device->ops->adam(s->stream, &(struct adam_args){.n = s->table.units[u].numel,
-                                                            .master = s->master[u],
-                                                            .m = s->m[u],
-                                                            .v = s->v[u],
-                                                            .grad = s->grads[u],
-                                                            .grad_dtype = DTYPE_F32,
-                                                            .step = s->state,
-                                                            .param = s->params[u],
-                                                            .param_dtype = DTYPE_BF16,
-                                                            .eps = 1e-8f,
-                                                            .weight_decay = 0.1f,
-                                                            .adamw = true});
+    s->device->ops->adam(s->stream, &(struct adam_args){.n = s->numel,
+                                                        .master = s->master,
+                                                        .m = s->m,
+                                                        .v = s->v,
+                                                        .grad = s->grads,
+                                                        .grad_dtype = DTYPE_F32,
+                                                        .step = s->state,
+                                                        .param = s->params,
+                                                        .param_dtype = DTYPE_BF16,
+                                                        .eps = 1e-8f,
+                                                        .weight_decay = 0.1f,
+                                                        .adamw = true});
     return STATUS_OK;
 }
 
@@ -225,7 +226,7 @@ static enum status run_eager(struct small_model *s, struct error *err)
     return device_check(s->device, err);
 }
 
-/* A capture that fails is what is looked for, and no error: *captured. */
+/* *captured: a capture that fails is a finding, not an error. */
 static enum status run_captured(struct small_model *s, bool *captured, struct error *why, struct error *err)
 {
     struct graph *graph;
@@ -245,20 +246,19 @@ static enum status run_captured(struct small_model *s, bool *captured, struct er
 
 /* ---- comparison ---------------------------------------------------------- */
 
-/* Copies loss, gradients and weights to the host; returns the number of bytes. */
-static size_t fetch(struct small_model *s, char *out)
+/* Bytes of loss, gradients and weights. */
+static size_t result_bytes(const struct small_model *s)
 {
-    size_t at = 0;
+    return sizeof *s->loss + 2 * (size_t)s->numel * sizeof(float);
+}
+
+static void fetch(struct small_model *s, char *out)
+{
+    const size_t bytes = (size_t)s->numel * sizeof(float);
     stream_copy(s->stream, out, s->loss, sizeof *s->loss);
-    at += sizeof *s->loss;
-    for (int u = 0; u < s->table.num_units; u++) {
-        const size_t bytes = (size_t)s->table.units[u].numel * sizeof(float);
-        stream_copy(s->stream, out + at, s->grads[u], bytes);
-        stream_copy(s->stream, out + at + bytes, s->master[u], bytes);
-        at += 2 * bytes;
-    }
+    stream_copy(s->stream, out + sizeof *s->loss, s->grads, bytes);
+    stream_copy(s->stream, out + sizeof *s->loss + bytes, s->master, bytes);
     stream_sync(s->stream);
-    return at;
 }
 
 static enum status compare_steps(struct small_model *s, char *results[2], char *differs, size_t size, struct error *err)
@@ -268,7 +268,7 @@ static enum status compare_steps(struct small_model *s, char *results[2], char *
     begin(s);
     load_tokens(s);
     TRY(run_eager(s, err));
-    const size_t bytes = fetch(s, results[0]);
+    fetch(s, results[0]);
     begin(s);
     TRY(run_captured(s, &captured, &why, err));
     if (!captured) {
@@ -278,13 +278,13 @@ static enum status compare_steps(struct small_model *s, char *results[2], char *
     fetch(s, results[1]);
     if (memcmp(results[0], results[1], sizeof(double)) != 0)
         snprintf(differs, size, "a captured step of a small model has another loss than the same step op by op");
-    else if (memcmp(results[0], results[1], bytes) != 0)
+    else if (memcmp(results[0], results[1], result_bytes(s)) != 0)
         snprintf(differs, size,
                  "a captured step of a small model has other gradients or weights than the same step op by op");
     return STATUS_OK;
 }
 
-enum status step_check(struct device *device, char *differs, size_t size, struct error *err)
+enum status self_test_step(struct device *device, char *differs, size_t size, struct error *err)
 {
     struct small_model s = {.device = device};
     char *results[2] = {NULL, NULL};
@@ -293,11 +293,8 @@ enum status step_check(struct device *device, char *differs, size_t size, struct
     ASSERT(device_has_graphs(device));
     TRY_END(describe(&s, err));
     TRY_END(allocate_small(&s, err));
-    size_t bytes = sizeof(double);
-    for (int u = 0; u < s.table.num_units; u++)
-        bytes += 2 * (size_t)s.table.units[u].numel * sizeof(float);
-    results[0] = memory_alloc(bytes);
-    results[1] = memory_alloc(bytes);
+    results[0] = memory_alloc(result_bytes(&s));
+    results[1] = memory_alloc(result_bytes(&s));
     status = compare_steps(&s, results, differs, size, err);
 end:
     free(results[0]);

@@ -1,8 +1,7 @@
-/* op_check_cases.c: see op_check_cases.h. Shapes are small, and the sizes of one op differ from each other. The first
- * cases of an op have rows that fit into vectors of 16 bytes and a few threads, the later ones what other kernels, or
- * other parts of the same one, compute: longer rows, rows that vectors do not divide, tails, tiles after the first.
- * Their numbers follow from the sizes in gpu/cuda/ops/ (ops_cuda_*.cu). */
-#include "gpu/op_check_cases.h"
+/* self_test_cases.c: the first cases of an op have rows that fit into vectors of 16 bytes and a few threads, the later
+ * ones what other kernels, or other parts of the same one, compute: longer rows, rows that vectors do not divide,
+ * tails, tiles after the first. Their numbers follow from the sizes in gpu/cuda/ops/ (ops_cuda_*.cu). */
+#include "gpu/self_test_cases.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -30,16 +29,16 @@ enum {
     WIDE = LONG_ROW / 4,   /* elements of such a row in fp32 … */
     NARROW = LONG_ROW / 2, /* … and in 16 bits */
 };
-#define SAME OP_CHECK_SAME
+#define SAME SELF_TEST_SAME
 #define HERE ((void *)(uintptr_t)64) /* there is such an operand */
 
-static const struct op_check_case cases_embedding_fwd[] = {
+static const struct self_test_case cases_embedding_fwd[] = {
     {.args.embedding_fwd = {.dtype = SAME, .M = M, .C = C, .scale = 1.5f}},
     {.args.embedding_fwd = {.dtype = SAME, .M = M, .C = C, .scale = 1.5f, .wpe = HERE, .types = HERE, .wse = HERE}}};
 
 /* Tokens by one digit; then by two, and with types. */
 #define TABLES .dtype = SAME, .M = M, .C = C, .P = P, .scale = 1
-static const struct op_check_case cases_embedding_bwd[] = {
+static const struct self_test_case cases_embedding_bwd[] = {
     {.args.embedding_bwd = {TABLES, .V = V}},
     {.args.embedding_bwd = {TABLES, .V = 600, .S = 3, .accumulate_wte = true, .dwpe = HERE, .types = HERE,
                             .dwse = HERE}}};
@@ -50,7 +49,7 @@ static const struct op_check_case cases_embedding_bwd[] = {
 #define LAYER_FWD                                                                                                     \
     .dtype = SAME, .kind = NORM_LAYER, .eps = 1e-5f, .x_out = HERE, .delta = HERE, .delta_scale = 0.5f, .bias = HERE, \
     .mean = HERE
-static const struct op_check_case cases_norm_fwd[] = {
+static const struct self_test_case cases_norm_fwd[] = {
     {.args.norm_fwd = {RMS_FWD, .M = M, .C = C}},
     {.args.norm_fwd = {LAYER_FWD, .M = M, .C = C}},
     {.args.norm_fwd = {LAYER_FWD, .M = 5, .C = C + 3}},
@@ -58,13 +57,12 @@ static const struct op_check_case cases_norm_fwd[] = {
     {.args.norm_fwd = {LAYER_FWD, .M = 3, .C = 2051, .weight_offset = 1}},
     {.args.norm_fwd = {LAYER_FWD, .M = 2, .C = 16392}}};
 
-/* The last ones: several warps to a row; rows that threads hold two vectors of, without and with the sums of dx; rows
- * that are too long to be held, in elements and in vectors; in fp32 alone, more odd rows than are summed side by side.
- */
+/* The last ones: several warps to a row; rows that threads hold two vectors of, without and with sums of dx; rows too
+ * long to be held, in elements and in vectors; in fp32 alone, more odd rows than are summed side by side. */
 #define RMS_BWD .dtype = SAME, .kind = NORM_RMS
 #define LAYER_BWD .dtype = SAME, .kind = NORM_LAYER, .dres = HERE, .mean = HERE, .dbias = HERE, .accumulate = true
 #define LAYER_BWD_SUMS LAYER_BWD, .dx_sums = HERE, .accumulate_sums = true
-static const struct op_check_case cases_norm_bwd[] = {
+static const struct self_test_case cases_norm_bwd[] = {
     {.args.norm_bwd = {RMS_BWD, .M = M, .C = C}},
     {.args.norm_bwd = {LAYER_BWD, .M = M, .C = C}},
     {.args.norm_bwd = {LAYER_BWD_SUMS, .M = 5, .C = 776, .weight_offset = 1}, .rounded = true},
@@ -77,7 +75,7 @@ static const struct op_check_case cases_norm_bwd[] = {
 /* Plain, bias, GELU, both with the other layout of weights, SwiGLU or in fp16 GeGLU; GELU by erf with a bias, whose two
  * forms differ in fp32 by less than what is allowed otherwise; logits: fp32, in rows with something between them. */
 #define LINEAR_FWD .dtype = SAME, .y_dtype = SAME, .M = M, .N = N, .K = C
-static const struct op_check_case cases_linear_fwd[] = {
+static const struct self_test_case cases_linear_fwd[] = {
     {.args.linear_fwd = {LINEAR_FWD}},
     {.args.linear_fwd = {LINEAR_FWD, .bias = HERE}},
     {.args.linear_fwd = {LINEAR_FWD, .gelu = true, .aux = HERE}},
@@ -94,7 +92,7 @@ static const struct op_check_case cases_linear_fwd[] = {
  * with that by erf. */
 #define LINEAR_BWD_INPUT .dtype = SAME, .M = M, .N = N, .K = C
 #define LINEAR_BWD_SUMS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .dbias = HERE
-static const struct op_check_case cases_linear_bwd_input[] = {
+static const struct self_test_case cases_linear_bwd_input[] = {
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .accumulate = true}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .weights_in_out = true, .gelu_aux = HERE}},
@@ -112,7 +110,7 @@ static const struct op_check_case cases_linear_bwd_input[] = {
 /* The last ones: columns that are not summed, and more rows, with something between them; dw in bf16. */
 #define LINEAR_BWD_WEIGHT .dtype = SAME, .M = M, .N = N, .K = C
 #define NULL_COLUMNS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .null_first = 16, .null_count = 24
-static const struct op_check_case cases_linear_bwd_weight[] = {
+static const struct self_test_case cases_linear_bwd_weight[] = {
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT}},
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .weights_in_out = true, .dbias = HERE}},
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
@@ -122,15 +120,15 @@ static const struct op_check_case cases_linear_bwd_weight[] = {
 
 /* Then with an offset of the weights, and rows with something between them. */
 #define HEAD_FWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_y = ld, .eps = 1e-6f
-static const struct op_check_case cases_head_norm_fwd[] = {
+static const struct self_test_case cases_head_norm_fwd[] = {
     {.args.head_norm_fwd = {HEAD_FWD(H * D)}}, {.args.head_norm_fwd = {HEAD_FWD(H * D + GAP), .weight_offset = 1}}};
 #define HEAD_BWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_dy = ld, .ld_dx = ld
-static const struct op_check_case cases_head_norm_bwd[] = {
+static const struct self_test_case cases_head_norm_bwd[] = {
     {.args.head_norm_bwd = {HEAD_BWD(H * D)}},
     {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}}};
 
 /* Whole heads; backwards, a part of each head, in rows with something between them. */
-static const struct op_check_case cases_rope[] = {
+static const struct self_test_case cases_rope[] = {
     {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D, .R = D}},
     {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D + GAP, .R = D - 4, .inverse = true}}};
 
@@ -149,35 +147,35 @@ static const struct op_check_case cases_rope[] = {
     {                                                                                          \
         .args.op = {SHAPE(33, 36, 1, 1, 12 * D - 2)}, .dtypes = 1 << DTYPE_BF16                \
     }
-static const struct op_check_case cases_attention_fwd[] = {ATTENTION_CASES(attention_fwd, ATTENTION)};
-static const struct op_check_case cases_attention_bwd[] = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
+static const struct self_test_case cases_attention_fwd[] = {ATTENTION_CASES(attention_fwd, ATTENTION)};
+static const struct self_test_case cases_attention_bwd[] = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
 
 /* Plain; with a window; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time. */
 #define DECODE(size, held, room)                                                                                     \
     .dtype = SAME, .M = 3, .H = H, .KV = KV, .D = size, .ld_q = H * (size), .ld_o = H * (size), .ld_k = KV * (size), \
     .ld_v = KV * (size), .scale = 0.25f, .start = held, .capacity = room
-static const struct op_check_case cases_attention_decode[] = {
+static const struct self_test_case cases_attention_decode[] = {
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .window = 5}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .softcap = 2}},
     {.args.attention_decode = {DECODE(D, 21, 29)}},
     {.args.attention_decode = {DECODE(4 * D + 8, 84, 116), .q = HERE, .out = HERE}}};
 
-static const struct op_check_case cases_swiglu_fwd[] = {
+static const struct self_test_case cases_swiglu_fwd[] = {
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-static const struct op_check_case cases_swiglu_bwd[] = {
+static const struct self_test_case cases_swiglu_bwd[] = {
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-static const struct op_check_case cases_tanh_fwd[] = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
-static const struct op_check_case cases_tanh_bwd[] = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
+static const struct self_test_case cases_tanh_fwd[] = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
+static const struct self_test_case cases_tanh_bwd[] = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
 
 /* Logits of the op's dtype; logits in fp32, smoothed labels, a soft cap; rows that no multiprocessor keeps as a whole,
  * whose gradients lie over the logits, of every kind. */
 #define SCALED .logit_scale = 1.5f, .softcap = 20, .loss_scale = HERE, .step_scale = HERE, .dlogits = HERE
 #define ROWS .dtype = SAME, .M = M, .V = V, .ld_logits = V_ROW, .ld_dlogits = V_ROW, .V_padded = V_ROW, .scale = 0.025f
 #define LONG_ROWS(row) .dtype = SAME, .M = 3, .V = (row)-5, .ld_logits = row, .V_padded = (row)-3, .scale = 0.3f, SCALED
-static const struct op_check_case cases_cross_entropy[] = {
+static const struct self_test_case cases_cross_entropy[] = {
     {.args.cross_entropy = {ROWS, .logits_dtype = SAME, .logit_scale = 1, .dlogits = HERE}, .scale = 3},
     {.args.cross_entropy = {ROWS, .smoothing = 0.1f, SCALED}, .scale = 9},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = WIDE}, .dtypes = ONCE, .scale = 3, .uneven = true},
@@ -187,25 +185,25 @@ static const struct op_check_case cases_cross_entropy[] = {
      .uneven = true},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = NARROW}, .dtypes = HALVES, .scale = 3, .uneven = true}};
 
-static const struct op_check_case cases_add[] = {{.args.add = {.dtype = SAME, .n = COUNT}}};
-static const struct op_check_case cases_dropout[] = {/* then not whole blocks of random words */
-                                                     {.args.dropout = {.dtype = SAME, .M = M, .C = C}},
-                                                     {.args.dropout = {.dtype = SAME, .M = M, .C = C + 3}}};
-static const struct op_check_case cases_cast[] = {{.args.cast = {.dst_dtype = SAME, .n = COUNT}},
-                                                  {.args.cast = {.src_dtype = SAME, .n = COUNT}}};
+static const struct self_test_case cases_add[] = {{.args.add = {.dtype = SAME, .n = COUNT}}};
+static const struct self_test_case cases_dropout[] = {/* then not whole blocks of random words */
+                                                      {.args.dropout = {.dtype = SAME, .M = M, .C = C}},
+                                                      {.args.dropout = {.dtype = SAME, .M = M, .C = C + 3}}};
+static const struct self_test_case cases_cast[] = {{.args.cast = {.dst_dtype = SAME, .n = COUNT}},
+                                                   {.args.cast = {.src_dtype = SAME, .n = COUNT}}};
 
 /* From fp32, scaled and added; from bf16, added, to fp32 and to bf16. */
-static const struct op_check_case cases_accumulate[] = {
+static const struct self_test_case cases_accumulate[] = {
     {.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 0.5f}, .dtypes = NOT_F16},
     {.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 1, .accumulate = true}, .dtypes = NOT_F16},
     {.args.accumulate = {DTYPE_F32, SAME, COUNT, .scale = 1, .accumulate = true}, .dtypes = 1 << DTYPE_BF16},
     {.args.accumulate = {SAME, SAME, COUNT, .scale = 1, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 
-static const struct op_check_case cases_sumsq[] = {/* a single element shows */
-                                                   {.args.sumsq = {.dtype = SAME, .n = LONG},
-                                                    .dtypes = NOT_F16,
-                                                    .tolerance = 1e-7}};
-static const struct op_check_case cases_find_nonfinite[] = {
+static const struct self_test_case cases_sumsq[] = {/* a single element shows */
+                                                    {.args.sumsq = {.dtype = SAME, .n = LONG},
+                                                     .dtypes = NOT_F16,
+                                                     .tolerance = 1e-7}};
+static const struct self_test_case cases_find_nonfinite[] = {
     {.args.find_nonfinite = {.dtype = SAME, .n = LONG}, .dtypes = NOT_F16, .uneven = true}};
 
 /* A step that counts; one with gradients that are not finite. */
@@ -218,7 +216,7 @@ static const struct op_check_case cases_find_nonfinite[] = {
             .min_scale = 0.25                          \
         }                                              \
     }
-static const struct op_check_case cases_decide_step[] = {
+static const struct self_test_case cases_decide_step[] = {
     {.args.decide_step = DECIDE(false), .dtypes = ONCE},
     {.args.decide_step = DECIDE(true), .dtypes = ONCE, .uneven = true}};
 
@@ -228,7 +226,7 @@ static const struct op_check_case cases_decide_step[] = {
 #define ADAM_WIDE ADAM, .param = HERE, .param_dtype = DTYPE_BF16, .segments = HERE
 #define ADAM_NARROW ADAM, .adamw = true, .master_dtype = DTYPE_BF16, .rounding.seed = 5, .rounding.unit = 2
 #define ALL_NARROW ADAM_NARROW, .grad_dtype = DTYPE_BF16, .moment_dtype = DTYPE_BF16, .segments = HERE
-static const struct op_check_case cases_adam[] = {
+static const struct self_test_case cases_adam[] = {
     {.args.adam = {ADAM_WIDE, .adamw = true}, .dtypes = ONCE},
     {.args.adam = {ADAM_WIDE, .grad_dtype = DTYPE_BF16}, .dtypes = ONCE},
     {.args.adam = {ADAM_NARROW, .rounding.place = 3}, .dtypes = ONCE, .unequal = 0.02},
@@ -240,7 +238,7 @@ static const struct op_check_case cases_adam[] = {
     .n = COUNT, .m = HERE, .param = HERE, .param_dtype = DTYPE_BF16, .weight_decay = 2, .momentum = 0.9f, \
     .dampening = 0.25f
 #define SGD .rule = OPTIMIZER_SGD, MOMENTUM
-static const struct op_check_case cases_momentum[] = {
+static const struct self_test_case cases_momentum[] = {
     {.args.momentum = {SGD, .segments = HERE}, .dtypes = ONCE},
     {.args.momentum = {.rule = OPTIMIZER_LION, MOMENTUM, .segments = HERE}, .dtypes = ONCE},
     {.args.momentum = {SGD, .grad_dtype = DTYPE_BF16, .nesterov = true}, .dtypes = ONCE},
@@ -248,13 +246,13 @@ static const struct op_check_case cases_momentum[] = {
     {.args.momentum = {SGD, .segments = HERE}, .dtypes = ONCE, .skipped = true}};
 
 /* By Nesterov; without, from gradients in bf16; a step that is skipped. */
-static const struct op_check_case cases_muon_momentum[] = {
+static const struct self_test_case cases_muon_momentum[] = {
     {.args.muon_momentum = {.n = COUNT, .momentum = 0.95f, .nesterov = true}, .dtypes = ONCE},
     {.args.muon_momentum = {.n = COUNT, .grad_dtype = DTYPE_BF16, .momentum = 0.95f}, .dtypes = ONCE},
     {.args.muon_momentum = {.n = COUNT, .momentum = 0.95f, .nesterov = true}, .dtypes = ONCE, .skipped = true}};
 
 /* More columns than rows; more rows than columns. A value that rounds the other way changes all that follow. */
-static const struct op_check_case cases_orthogonalize[] = {
+static const struct self_test_case cases_orthogonalize[] = {
     {.args.orthogonalize = {.rows = 24, .cols = 40, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1},
     {.args.orthogonalize = {.rows = 40, .cols = 24, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1}};
 
@@ -263,16 +261,16 @@ static const struct op_check_case cases_orthogonalize[] = {
     {                                                                                                           \
         .n = COUNT, .param = HERE, .param_dtype = DTYPE_BF16, .weight_decay = 10, .lr_factor = 2, .adjust = 0.5 \
     }
-static const struct op_check_case cases_muon_update[] = {
+static const struct self_test_case cases_muon_update[] = {
     {.args.muon_update = MUON_UPDATE, .dtypes = ONCE},
     {.args.muon_update = MUON_UPDATE, .dtypes = ONCE, .skipped = true}};
 
 #define CASES_OF(op) {cases_##op, COUNT_OF(cases_##op)},
-const struct op_check_cases op_check_cases[OPS_COUNT] = {OPS_LIST(CASES_OF)};
+const struct self_test_cases self_test_cases[OPS_COUNT] = {OPS_LIST(CASES_OF)};
 
 /* ---- operands of a fixed meaning ----------------------------------------- */
 
-static void fill_state(const struct op_check_case *c, void *to)
+static void fill_state(const struct self_test_case *c, void *to)
 {
     struct step_state state = {.optimizer_step = c->step ? c->step : 3,
                                .scaler = {.scale = 1, .last_overflow = -1, .hysteresis = 1},
@@ -291,21 +289,20 @@ static void fill_state(const struct op_check_case *c, void *to)
 }
 
 /* Of decide_step's reports, two ranks' sums for three units and the loss. */
-static void fill_reports(const struct op_check_case *c, double *to)
+static void fill_reports(const struct self_test_case *c, double *to)
 {
     enum { REPORTS = 8, LOSS = 7, SUM = 5 };
     for (int i = 0; i < REPORTS; i++)
         to[i] = c->uneven && (i == SUM || i == LOSS) ? INFINITY : 1 + i;
 }
 
-/* Of every third row, there is none. */
 static void fill_targets(const struct cross_entropy_args *a, int32_t *to)
 {
     for (int64_t i = 0; i < a->M; i++)
         to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
 }
 
-void op_check_fill(const struct operand *operand, const struct op_check_case *c, int op, void *to)
+void self_test_fill(const struct operand *operand, const struct self_test_case *c, int op, void *to)
 {
     static const struct step_rates rates = {
         .lr = 1e-3, .correction1 = 0.3, .correction2 = 0.01, .beta1 = 0.9, .beta2 = 0.99};

@@ -1,14 +1,13 @@
-/* op_check_cases.h: the cases of op_check.h, and what fills operands of a fixed meaning. */
+/* self_test_cases.h: the cases of self_test.h, and what fills operands of a fixed meaning. */
 #pragma once
 
 #include "gpu/op_operands.h"
 
 /* As a dtype of arguments: that with which the case is run. */
-#define OP_CHECK_SAME DTYPE_COUNT
+#define SELF_TEST_SAME DTYPE_COUNT
 
-/* An op with arguments. A pointer to an operand that may be NULL is not NULL where there is such an operand: what it
- * points to does not matter, as memory takes its place. dlogits of cross_entropy may equal logits. */
-struct op_check_case {
+/* An op with arguments. Of an operand that may be NULL only that matters: memory takes the pointer's place. */
+struct self_test_case {
     union op_args args;
     unsigned dtypes;  /* bits: it is run with these; 0: all, which args.dtype becomes */
     float scale;      /* of random inputs; 0: 1 */
@@ -20,12 +19,12 @@ struct op_check_case {
     bool uneven;      /* some inputs stand out; reports and elements are not finite */
 };
 
-struct op_check_cases {
-    const struct op_check_case *all;
+struct self_test_cases {
+    const struct self_test_case *all;
     int count;
 };
-extern const struct op_check_cases op_check_cases[OPS_COUNT]; /* in the order of OPS_LIST */
+extern const struct self_test_cases self_test_cases[OPS_COUNT]; /* in the order of OPS_LIST */
 
-/* Writes the bytes of an operand of a fixed meaning: at most OP_CHECK_FIXED. */
-enum { OP_CHECK_FIXED = 4096 };
-void op_check_fill(const struct operand *operand, const struct op_check_case *c, int op, void *to);
+/* Writes the bytes of an operand of a fixed meaning: at most SELF_TEST_FIXED. */
+enum { SELF_TEST_FIXED = 4096 };
+void self_test_fill(const struct operand *operand, const struct self_test_case *c, int op, void *to);
