@@ -104,7 +104,8 @@ void tensor_table_build(const struct model_desc *desc, struct tensor_table *tabl
 void tensor_table_release(struct tensor_table *table);
 
 /* Freezes the tensors that `is_frozen` names; called once, before anything is derived from the table. The tensors of a
- * fused group, which are one matrix of a product, must have the same answer. */
+ * fused group, which are one matrix of a product, must have the same answer. transformer_new() refuses most frozen
+ * matrices whose bias is trained. */
 void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
                          void *context);
 

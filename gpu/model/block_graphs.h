@@ -1,11 +1,9 @@
 /* block_graphs.h: the work of a block between two points where the host has a part in it (copies to and from host
- * memory, collectives), captured as a graph and launched as one piece from then on. What the host does there stays
- * outside of the graph, so the streams and events of the verbs are those of a pass op by op.
+ * memory, collectives), captured as a graph and launched as one piece from then on.
  *
- * A piece of work is told from others by its key: the pointers and sizes of its ops that may differ from one call to
- * another. Its first call runs op by op, which loads kernels and lets libraries choose; the second is captured; later
- * ones launch the graph. A piece has at most BLOCK_GRAPHS_KEPT graphs: that many pairs of buffers and ways to
- * accumulate in turn. Beyond them, and where sizes do not come back, it runs op by op. The bits are the same. */
+ * A piece of work has a key: the pointers and sizes of its ops that may differ between calls. Its first call runs op by
+ * op, which loads kernels and lets libraries choose; the second is captured; later ones launch the graph. Beyond
+ * BLOCK_GRAPHS_KEPT graphs of a piece it runs op by op. The bits are the same. */
 #pragma once
 
 #include "gpu/model/transformer_unit.h"

@@ -1,21 +1,17 @@
 /* generate.h: the next token's logits, one token after the other: a transformer and the keys and values of the sequence
- * that it continues.
+ * that it continues: generator_new, generator_layout (twice: arena.h), generator_reset, generator_feed of the prompt
+ * and of each token, which the caller chooses (gpu/model/sampler.h).
  *
- *     generator_new ─ generator_layout (twice: arena.h) ─ generator_reset ─ generator_feed(prompt) ─
- * generator_feed(token) …
- *
- * The transformer may be one that trains: between two steps generation uses its activations, and changes nothing that a
- * step reads. Each call reads all parameters through the verbs, in the order of an evaluation; where the ranks of a run
- * share the parameters, all of them make the same calls. Which token comes next is the caller's choice
- * (gpu/model/sampler.h). */
+ * The transformer may be one that trains: between two steps generation changes nothing that a step reads. Each call
+ * reads all parameters in the order of an evaluation; ranks that share them make the same calls. */
 #pragma once
 
 #include "gpu/model/transformer.h"
 
 struct generator;
 
-/* A generator of sequences of up to `capacity` tokens, prompt included; at most the transformer's max_position. The
- * transformer is borrowed; its model is a causal language model. Host memory alone is allocated. */
+/* For sequences of up to `capacity` tokens, prompt included; at most the transformer's max_position. The transformer is
+ * borrowed; its model is a causal language model. */
 struct generator *generator_new(struct transformer *transformer, int64_t capacity);
 void generator_free(struct generator *generator); /* NULL is allowed */
 

@@ -35,7 +35,8 @@ struct transformer_config {
 
 struct transformer;
 
-/* Creates a transformer: small host structures, no device memory. */
+/* Small host structures, no device memory. STATUS_USAGE: a matrix is frozen whose bias is trained, and the model has no
+ * other op that leaves the bias' gradient. */
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err);
 /* Before the stream on which it trained. */
@@ -47,45 +48,39 @@ void transformer_layout(struct transformer *transformer, struct arena *arena);
 /* The upper bounds of its ops' sizes, for ops_workspace_bytes(). */
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
-/* Announces the matrix products of a step to the device: ops_prepare(). Called after the dry layout and before memory
- * is allocated. accumulates: several micro-batches add to the same gradients. matrix_sums: the verb of that name gives
- * memory for those of the blocks' matrices. */
+/* ops_prepare() with the products of a step, after the dry layout and before memory is allocated. accumulates: several
+ * micro-batches add to the same gradients. matrix_sums: the verb `grads` gives memory for them. */
 enum status transformer_prepare(const struct transformer *transformer, bool accumulates, bool matrix_sums,
                                 struct error *err);
 
 /* Fills the constant tables (RoPE). Called after the layout with a real arena. */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
-/* Copies a micro-batch's arrays to the device, in stream order, and makes *batch point to the copies. The caller may
- * reuse the original arrays when the call returns. The copies are valid until another micro-batch is loaded as the same
- * `input` (0 … config.inputs - 1). */
+/* Copies a micro-batch's arrays, which may be reused then, to the device, and makes *batch point to the copies. They
+ * are valid until another micro-batch is loaded as the same `input` (0 … config.inputs - 1). */
 void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream);
 
-/* The factor of the loss whose gradients are computed: value · *step · *scaler, where the last two are device scalars,
- * or NULL for 1. A graph that is launched again has the value of its capture, so what differs from step to step is
- * *step there. */
+/* The factor of the loss whose gradients are computed: value · *step · *scaler, the last two device scalars or NULL for
+ * 1. A graph has the value of its capture: what differs from step to step is *step there. */
 struct loss_factor {
     float value;
     const float *step, *scaler;
 };
 
-/* Forward and backward of one micro-batch. *loss_sum (device scalar) += the sum of the losses of its targets. The
- * gradients of the factor times that sum go to the memory that the verbs return (factor NULL: 1). A batch that
- * transformer_load() has not loaded is loaded as input 0. With num_tokens 0, the verbs are called in the same order,
- * and gradients that would be overwritten become 0. */
+/* Forward and backward of one micro-batch. *loss_sum (device scalar) += the sum of the losses of its targets; the
+ * gradients are of the factor (NULL: 1) times that. A batch that is not loaded is loaded as input 0. With num_tokens 0,
+ * the verbs are called in the same order, and gradients that would be overwritten become 0. */
 enum status transformer_train(struct transformer *transformer, const struct batch *batch,
                               const struct loss_factor *factor, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);
 
-/* From now on training launches the work of each block that was enqueued before, with the same sizes and addresses, as
- * a graph (block_graphs.h), or op by op. Off at first; needs config.graphs_by_block, and must be off while the
- * stream is captured as a whole. */
+/* Whether training launches the work of blocks as graphs (block_graphs.h). Off at first; needs config.graphs_by_block,
+ * and is off while the stream is captured as a whole. */
 void transformer_replay(struct transformer *transformer, bool on);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
- * for the logits (config.logits_dtype must be DTYPE_F32) of the rows with a target, in their order, valid after
- * stream_sync(); the batch's arrays must then be those of the stream, not those of transformer_load(). classes: the
- * model's labels, or its vocabulary. */
+ * for the logits (in DTYPE_F32) of the rows with a target, valid after stream_sync(); the batch's arrays are then those
+ * of the stream, not of transformer_load(). classes: the model's labels, or its vocabulary. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  float *logits, struct error *err);
@@ -97,10 +92,9 @@ struct kv_cache {
     int64_t held;        /* tokens so far */
 };
 
-/* Forward of the batch's one sequence, which continues the one whose keys and values are in the cache: they are stored
- * behind them, and cache->held is the caller's to raise. logits: host memory for the `classes` logits of the last
- * token, in config.logits_dtype, as the head's matrix gives them; valid after stream_sync(). The batch's positions
- * begin at cache->held. */
+/* Forward of the batch's one sequence, which continues that of the cache; its positions begin at cache->held, which is
+ * the caller's to raise. logits: host memory for the `classes` logits of the last token, in config.logits_dtype, as the
+ * head's matrix gives them; valid after stream_sync(). */
 enum status transformer_continue(struct transformer *transformer, const struct batch *batch,
                                  const struct kv_cache *cache, const struct param_verbs *verbs, struct stream *stream,
                                  void *logits, struct error *err);

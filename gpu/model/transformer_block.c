@@ -3,33 +3,28 @@
  *     x, delta ─► + ─► res1 ─► norm1 ─► qkv ─► (head norms) ─► RoPE ─► attention ─► o ─► delta
  *     res1, delta ─► + ─► res2 ─► norm2 ─► up + GELU, or gate | up + SwiGLU or GeGLU ─► down ─► delta
  *
- * With norms after attention and MLP (OLMo 2, Gemma) o and down write out1 and out2, whose norms are delta; without
- * norms before them (OLMo 2) there is no norm1 and no norm2. With norms after the residual (BERT) the stream itself is
- * normed, and a block leaves its input to the next one:
+ * With norms after attention and MLP (OLMo 2, Gemma) o and down write out1 and out2, whose norms are delta; OLMo 2 has
+ * no norm1 and norm2. With norms after the residual (BERT) the stream itself is normed:
  *
  *     res1, delta ─► + ─► out1 ─► norm ─► res2        res2, delta ─► + ─► out2 ─► norm ─► res1 of the next block
  *
- * A norm and the residual add before it are one op, so a block ends with res2 and delta apart; the next block's first
- * norm, or the final norm, adds them. Backward runs in the opposite order on dres, the gradient of the residual stream:
- * each half of the block adds the gradient that came through its norm. The sums of a gradient over its rows are those
- * of the bias of the matrix whose output it belongs to, and the norm that writes the gradient gives them: of dres, for
- * o and for down of the block before, or with norms after o and down, of what goes back into these. Where dropout or a
- * multiplier comes between, the sums are a pass of their own, as they are for q, k, v. Dropout, if the model has any,
- * is of the weights of attention and of each delta. Before backward runs, it computes the buffers again that the policy
- * of recomputation does not keep, except for the last block, whose buffers are still filled. */
-#include "gpu/model/transformer_block.h"
-
+ * A norm and the residual add before it are one op, so a block ends with res2 and delta apart, which the next norm
+ * adds. Backward runs in the opposite order on dres, the gradient of the residual stream: each half of the block adds
+ * the gradient that came through its norm. The norm that writes a gradient also leaves its sums over rows, which are
+ * the gradient of the bias of the matrix before (find_summed_biases()). Dropout is of the weights of attention and of
+ * each delta. Backward first computes the buffers again that are not kept, but for the last block, whose buffers are
+ * still filled. */
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm first_norm(const struct block_buffers *b)
 {
-    return (struct norm){ROLE_NORM1_W, ROLE_NORM1_B, b->res1, b->norm1, b->mean1, b->rstd1};
+    return (struct norm){ROLE_NORM1_W, ROLE_NORM1_B, b->res1, b->norm1, b->mean1, b->rstd1, NULL};
 }
 
 static struct norm second_norm(const struct block_buffers *b)
 {
-    return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, b->res2, b->norm2, b->mean2, b->rstd2};
+    return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, b->res2, b->norm2, b->mean2, b->rstd2, NULL};
 }
 
 static const struct layer_desc *layer_of(const struct transformer *t, const struct block_buffers *b)
@@ -41,22 +36,21 @@ static const struct layer_desc *layer_of(const struct transformer *t, const stru
 static struct norm first_post_norm(const struct transformer *t, const struct block_buffers *b)
 {
     return (struct norm){ROLE_POST1_W,  ROLE_POST1_B, b->out1, t->post_norm ? b->res2 : t->delta,
-                         b->post1_mean, b->post1};
+                         b->post1_mean, b->post1,     NULL};
 }
 
 static struct norm second_post_norm(const struct transformer *t, const struct block_buffers *b)
 {
-    return (struct norm){ROLE_POST2_W, ROLE_POST2_B, b->out2, t->delta, b->post2_mean, b->post2};
+    return (struct norm){ROLE_POST2_W, ROLE_POST2_B, b->out2, t->delta, b->post2_mean, b->post2, NULL};
 }
 
-/* Where a block with norms after the residual leaves the stream: the next block's input, or the head's. */
+/* With norms after the residual: the next block's input, or the head's. */
 static void *stream_after(const struct transformer *t, const struct block_buffers *b)
 {
     const int64_t next = b - t->blocks + 1;
     return next < t->L ? t->blocks[next].res1 : t->final_norm;
 }
 
-/* The inputs of attention and of the MLP. */
 static void *attention_input(const struct transformer *t, const struct block_buffers *b)
 {
     return t->norms_before ? b->norm1 : b->res1;
@@ -108,10 +102,19 @@ struct heads {
     float *rstd;
 };
 
+static struct heads normed_heads(const struct transformer *t, const struct block_buffers *b, bool keys)
+{
+    const bool together = t->config.desc->qk_norm == QK_NORM_PROJECTION;
+    const int64_t count = keys ? t->KV : t->H;
+    return (struct heads){keys ? ROLE_K_NORM : ROLE_Q_NORM, keys ? t->H : 0, together ? 1 : count,
+                          together ? count * t->D : t->D, keys ? b->k_rstd : b->q_rstd};
+}
+
 static void head_norm_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                              struct heads heads)
+                              bool keys)
 {
     const struct transformer *t = pass->transformer;
+    const struct heads heads = normed_heads(t, b, keys);
     struct head_norm_fwd_args args = {
         .dtype = t->dtype,
         .M = pass->M,
@@ -131,9 +134,10 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit, 
 
 /* In place in dqkv (M, W). */
 static void head_norm_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                               void *dqkv, struct heads heads)
+                               void *dqkv, bool keys)
 {
     const struct transformer *t = pass->transformer;
+    const struct heads heads = normed_heads(t, b, keys);
     void *dx = row_at(t, dqkv, heads.first, t->D);
     struct head_norm_bwd_args args = {
         .dtype = t->dtype,
@@ -153,23 +157,6 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
         .accumulate = unit->to.adds,
     };
     t->device->ops->head_norm_bwd(pass->stream, &args);
-}
-
-static struct heads normed_heads(const struct transformer *t, enum tensor_role weight, int64_t first, int64_t count,
-                                 float *rstd)
-{
-    bool together = t->config.desc->qk_norm == QK_NORM_PROJECTION;
-    return (struct heads){weight, first, together ? 1 : count, together ? count * t->D : t->D, rstd};
-}
-
-static struct heads query_heads(const struct transformer *t, const struct block_buffers *b)
-{
-    return normed_heads(t, ROLE_Q_NORM, 0, t->H, b->q_rstd);
-}
-
-static struct heads key_heads(const struct transformer *t, const struct block_buffers *b)
-{
-    return normed_heads(t, ROLE_K_NORM, t->H, t->KV, b->k_rstd);
 }
 
 /* Elements between the rows of rotated(). */
@@ -216,8 +203,8 @@ static void rotated_forward(const struct pass *pass, const struct unit *unit, co
 {
     const struct transformer *t = pass->transformer;
     if (t->qk_norm) {
-        head_norm_forward(pass, unit, b, query_heads(t, b));
-        head_norm_forward(pass, unit, b, key_heads(t, b));
+        head_norm_forward(pass, unit, b, false);
+        head_norm_forward(pass, unit, b, true);
     }
     rotate(pass, b, rotated(t, b), rotated_ld(t), false);
 }
@@ -239,9 +226,8 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     return args;
 }
 
-/* In a pass that has a cache, keys and values are stored there as attention reads them, after norms and RoPE, so that
- * positions are those of the tokens: in the first pass, whose attention is the ordinary one, those of the prompt, later
- * those of a token, which attends over all that is stored. */
+/* Stores keys and values in the pass's cache, after norms and RoPE. The attention of the first pass, over the prompt,
+ * is the ordinary one; later tokens attend over all that is stored. */
 static void cached_attention(const struct pass *pass, int64_t block, const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
@@ -303,8 +289,8 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     t->device->ops->attention_bwd(pass->stream, &args);
     rotate(pass, b, dqkv, t->W, true);
     if (t->qk_norm) {
-        head_norm_backward(pass, unit, b, dqkv, query_heads(t, b));
-        head_norm_backward(pass, unit, b, dqkv, key_heads(t, b));
+        head_norm_backward(pass, unit, b, dqkv, false);
+        head_norm_backward(pass, unit, b, dqkv, true);
     }
 }
 
@@ -417,7 +403,6 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
         gated_forward(pass, b);
 }
 
-/* dres times the multiplier of what the block adds to the residual stream. */
 static const void *scaled_gradient(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
@@ -454,9 +439,8 @@ static void take_row_sums(const struct pass *pass, const struct unit *unit)
     t->device->ops->accumulate(pass->stream, &args);
 }
 
-/* The gradient of the output of `which`, the o or down matrix, from dres, the residual stream's; with norms after it,
- * also that of its bias. `scratch` (M, C) is for dropout; no family has both norms after attention and MLP and a
- * multiplier. */
+/* The gradient of the output of `which`, the o or down matrix, from dres; with norms after it, also that of its bias.
+ * `scratch` (M, C) is for dropout; no family has both norms after attention and MLP and a multiplier. */
 static const void *branch_gradient(const struct pass *pass, const struct unit *unit, struct norm post,
                                    enum linear which, void *scratch)
 {
@@ -473,8 +457,8 @@ static const void *branch_gradient(const struct pass *pass, const struct unit *u
     return t->dbranch;
 }
 
-/* Adds the gradient in delta, of the input of attention or MLP, to that of the residual stream, for dres: through
- * `norm`, if that comes before them, which then leaves the sums of dres over rows. */
+/* Adds the gradient in delta, of the input of attention or MLP, to dres: through `norm`, if that comes before them,
+ * which then leaves the sums of dres over rows. */
 static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm, struct row_sums sums)
 {
     const struct transformer *t = pass->transformer;
@@ -498,7 +482,6 @@ static void block_start(const struct pass *pass, const struct unit *unit, int64_
         add_rows(pass, b->res1, before, delta);
 }
 
-/* Bytes of a block's input in this pass. */
 static size_t input_bytes(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;

@@ -1,11 +1,9 @@
-#include "gpu/model/transformer_embedding.h"
-
 #include "gpu/model/transformer_layers.h"
 
 static struct norm embedding_norm(const struct transformer *t)
 {
-    return (struct norm){ROLE_EMBED_NORM_W, ROLE_EMBED_NORM_B, t->embedded,
-                         t->blocks[0].res1, t->embedded_mean,  t->embedded_rstd};
+    return (struct norm){ROLE_EMBED_NORM_W, ROLE_EMBED_NORM_B,       t->embedded, t->blocks[0].res1, t->embedded_mean,
+                         t->embedded_rstd,  t->embedding_norm_weight};
 }
 
 /* Keeps the weight of the norm for backward. */
@@ -58,7 +56,7 @@ enum status embedding_backward(const struct pass *pass)
     if (pass->M > 0) {
         const void *dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres);
         if (t->embedded) {
-            norm_backward_with(pass, &unit, embedding_norm(t), t->embedding_norm_weight, t->dbranch, dout);
+            norm_backward(pass, &unit, embedding_norm(t), t->dbranch, dout, NULL, (struct row_sums){0});
             dout = t->dbranch;
         }
         struct embedding_bwd_args args = {

@@ -6,19 +6,15 @@
  *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
  *                                                       └──► gradient of the rows, over final_norm's rows
  *
- * so that the head's parameters are acquired once. The matrix of a tied head is the token embedding of unit 0, which is
- * acquired together with the head; the head writes its gradient first, and the embedding adds to it at the end.
+ * so that the head's parameters are acquired once. A tied head's matrix is the token embedding of unit 0, acquired with
+ * the head, which writes its gradient first; the embedding adds to it at the end.
  *
  * With norms after the residual (BERT) there is no final norm: final_norm is the last block's output, and the gradient
- * of its rows goes to dres. A pooler stands between them and the logits: rows ─► matrix ─► tanh ─► dropout. It computes
- * all rows, although only the first token of a sample has a target: the gradients of the others are 0, and the rows
- * cost a twelfth of what one block's matrices do. */
-#include "gpu/model/transformer_head.h"
-
+ * of its rows goes to dres. A pooler comes before the logits: rows ─► matrix ─► tanh ─► dropout. It computes all rows,
+ * although only a sample's first token has a target: they cost a twelfth of one block's matrices. */
 #include "gpu/model/transformer_layers.h"
 
-/* The units that the head uses: `norm` holds the final norm; `matrix` points to the unit that holds the head's
- * matrix. */
+/* matrix: that of the two which holds the head's matrix. */
 struct head_units {
     struct unit norm, embedding;
     struct unit *matrix;
@@ -45,8 +41,8 @@ static void head_release(const struct pass *pass, const struct head_units *units
 
 static struct norm final_norm(const struct transformer *t)
 {
-    return (struct norm){ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, t->final_res,
-                         t->final_norm,     t->final_mean,     t->final_rstd};
+    return (struct norm){ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, t->final_res, t->final_norm,
+                         t->final_mean,     t->final_rstd,     NULL};
 }
 
 static void final_norm_forward(const struct pass *pass, const struct unit *unit)
@@ -86,8 +82,7 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
     return args;
 }
 
-/* Drops from x (rows, C) to y, which may be x: the pooler's output of rows from `first` on, or its gradient. Returns y;
- * x where nothing is dropped. */
+/* drop() of the pooler's output of rows from `first` on, or its gradient. */
 static void *drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
 {
     const struct transformer *t = pass->transformer;
@@ -182,7 +177,7 @@ static int64_t chunk_rows(const struct pass *pass, int64_t first)
     return left < chunk ? left : chunk;
 }
 
-/* Copies the logits of those rows [first, first + rows) that have a target to the host, behind *copied others. */
+/* Copies the logits of rows with a target to the host, behind *copied others. */
 static void copy_logits(const struct pass *pass, int64_t first, int64_t rows, int64_t *copied)
 {
     const struct transformer *t = pass->transformer;

@@ -148,8 +148,8 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
     t->device->ops->norm_fwd(pass->stream, &args);
 }
 
-static void norm_gradients(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
-                           void *dx, const void *dy, const void *dres, struct row_sums sums)
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
+                   const void *dres, struct row_sums sums)
 {
     const struct transformer *t = pass->transformer;
     struct norm_bwd_args args = {
@@ -161,7 +161,7 @@ static void norm_gradients(const struct pass *pass, const struct unit *unit, str
         .dres = dres,
         .dy = dy,
         .x = norm.res,
-        .weight = weight,
+        .weight = norm.weight_copy ? norm.weight_copy : unit_param(t, unit, norm.weight),
         .weight_offset = (float)t->config.desc->norm_offset,
         .mean = norm.mean,
         .rstd = norm.rstd,
@@ -172,16 +172,4 @@ static void norm_gradients(const struct pass *pass, const struct unit *unit, str
         .accumulate_sums = sums.accumulate,
     };
     t->device->ops->norm_bwd(pass->stream, &args);
-}
-
-void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
-                   const void *dres, struct row_sums sums)
-{
-    norm_gradients(pass, unit, norm, unit_param(pass->transformer, unit, norm.weight), dx, dy, dres, sums);
-}
-
-void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
-                        void *dx, const void *dy)
-{
-    norm_gradients(pass, unit, norm, weight, dx, dy, NULL, (struct row_sums){0});
 }

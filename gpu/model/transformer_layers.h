@@ -16,15 +16,14 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
 /* Enqueues the gradient of a weight and its bias, unless they are frozen: both, or only the bias. */
 void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args);
 
-/* y = x · W + bias. The up product has an `aux`: y is gelu(aux) then, where aux = x · W + bias; or aux is SwiGLU or
- * GeGLU of y in a model whose MLP is gated, unless transformer_gates_again(). */
+/* y = x · W + bias. The up product has an `aux`: y = gelu(aux), aux = x · W + bias; or in a gated MLP aux is SwiGLU or
+ * GeGLU of y, unless transformer_gates_again(). */
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
                     void *aux);
 
 /* The gradients of weight and bias (unless bias_summed, or frozen) from dy and x, then dx = dy · Wᵀ. The down product
- * has an `aux`: that of the up product whose GELU x is. Then dx also goes back through that GELU, and the gradient of
- * that product's bias comes with it if it is bias_summed. Or it is gate and up of a gated MLP, which become their
- * gradient, and dx is scratch. */
+ * has an `aux`, that of the up product: dx also goes back through its GELU, with the gradient of its bias if that is
+ * bias_summed. Or it is gate and up of a gated MLP, which become their gradient, and dx is scratch. */
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
                      const void *x, void *aux);
 
@@ -41,8 +40,9 @@ const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer,
 /* A norm of the residual stream: its tensors and what it keeps. */
 struct norm {
     enum tensor_role weight, bias;
-    void *res, *y;      /* dt (M, C) input and output */
-    float *mean, *rstd; /* (M) */
+    void *res, *y;           /* dt (M, C) input and output */
+    float *mean, *rstd;      /* (M) */
+    const void *weight_copy; /* dt (C), for a backward whose unit is not acquired; else NULL */
 };
 
 /* res = x + residual_multiplier · delta, y = norm(res). delta NULL: res holds the sum already, and x is not read. */
@@ -60,7 +60,3 @@ struct row_sums bias_sums(const struct transformer *t, const struct unit *unit, 
 /* dx = dres (NULL: 0) + the gradient that comes through the norm from dy, the gradient of its output. */
 void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
                    const void *dres, struct row_sums sums);
-
-/* The same without dres in a unit that is not acquired, with a copy of the norm's weight (C). */
-void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
-                        void *dx, const void *dy);

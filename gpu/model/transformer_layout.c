@@ -1,4 +1,4 @@
-/* transformer_layout.c: where activations lie in memory; the RoPE tables; the limits of the ops' sizes.
+/* transformer_layout.c: where activations lie in memory; the RoPE tables.
  *
  * The backward of a block reads the following, for each token (W = (H + 2 KV) D; s is the size of dt). A buffer is
  * computed again from the policy in the last column on (enum recompute), and kept from forward to backward below it:
@@ -22,9 +22,8 @@
  * All of GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
  * (4 C + W + H D + 3 F) s + (2 + H) f.
  *
- * GELU is a part of the product before it, and is computed from sums that are not rounded to dt yet. The same bits
- * therefore need that product again, which gives inner as well; the output of SwiGLU and GeGLU needs inner alone
- * (transformer_gates_again()).
+ * GELU is a part of the product before it, computed from sums that are not rounded yet: the same bits need that product
+ * again, which gives inner as well. SwiGLU and GeGLU need inner alone (transformer_gates_again()).
  *
  * They are laid out in one of four ways; r is the residual stream at a block's input, K a block's other kept buffers,
  * X those that are computed again:
@@ -37,13 +36,10 @@
  *
  * With activation verbs (gpu/activation_verbs.h) the blocks' inputs lie in a few buffers in turn: r1 r2 r3 r1 r2 …
  *
- * All blocks share the gradients of activations: dres (C; and its C sums over rows, where a bias needs them), delta (C:
- * norm outputs, att), wide (W, F), and with a residual multiplier or norms after the branches dbranch (C). In forward,
- * delta holds the next summand of the residual stream, the output of attention or MLP. The final norm's input and
- * output are needed from the end of forward to the start of backward, when wide is free: they lie in it. */
-#include "gpu/model/transformer_block.h"
-
+ * All blocks share the gradients of activations (struct transformer). The final norm's input and output are needed from
+ * the end of forward to the start of backward, when `wide` is free: they lie in it. */
 #include "core/round_up.h"
+#include "gpu/model/transformer_unit.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -125,11 +121,9 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     }
 }
 
-/* Chooses how many rows of logits exist at a time. Every chunk reads the head's matrix twice and reads and writes its
- * gradient, a cost that is spread over the rows of the chunk, whatever V and C are. On the CPU device in fp32, the head
- * of GPT-2 takes 8 % more time in chunks of 256 rows than of 512, 16 % more with 128, 38 % more with 64; above 512 rows
- * nothing is gained. A GPU computes so much faster than it reads memory that some thousand rows are needed: 1/64 of its
- * memory is spent on them. Chunks have about equal sizes. */
+/* The rows of logits that exist at a time, in chunks of about equal size. Every chunk reads the head's matrix twice and
+ * reads and writes its gradient. On the CPU in fp32, GPT-2's head takes 8 % more time in chunks of 256 rows than of
+ * 512, 38 % more with 64; above 512 nothing is gained. A GPU needs some thousand rows: 1/64 of its memory. */
 static int64_t choose_chunk(const struct transformer *t)
 {
     enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
@@ -148,7 +142,6 @@ static int64_t choose_chunk(const struct transformer *t)
     return rows < M ? rows : M;
 }
 
-/* The buffers of the embedding's norm and of the pooler. */
 static void layout_encoder(struct transformer *t, struct arena *arena)
 {
     const struct model_desc *desc = t->config.desc;
@@ -221,60 +214,8 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     }
 }
 
-/* A block whose attention has the window that most blocks have. */
-static int64_t usual_block(const struct transformer *t)
-{
-    const struct layer_desc *layers = t->config.desc->layers;
-    int64_t best = 0, best_count = 0;
-    for (int64_t block = 0; block < t->L; block++) {
-        int64_t count = 0;
-        for (int64_t other = block; other < t->L; other++)
-            count += layers[other].window == layers[block].window;
-        if (count > best_count) {
-            best = block;
-            best_count = count;
-        }
-    }
-    return best;
-}
-
-void transformer_op_limits(const struct transformer *t, struct op_limits *limits)
-{
-    const struct transformer_config *config = &t->config;
-    *limits = (struct op_limits){
-        .dtype = t->dtype,
-        .max_tokens = config->max_tokens,
-        .C = t->C,
-        .F = t->F,
-        .H = t->H,
-        .KV = t->KV,
-        .D = t->D,
-        .max_head_norm = config->desc->qk_norm == QK_NORM_PROJECTION ? t->H * t->D : 0,
-        .V = t->V,
-        .P = config->desc->max_positions,
-        .max_seqs = config->max_seqs,
-        .max_seq = config->max_seq,
-    };
-    /* no kernel is compiled for the shape where there is a soft cap */
-    bool compiled = config->desc->attention_softcap == 0;
-    if (compiled) {
-        const struct attention_bwd_args sizes =
-            attention_bwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
-        limits->attention_fwd = attention_forward_of(&sizes);
-        if (config->training) {
-            limits->attention_bwd = sizes;
-            limits->attention_bwd.dropout =
-                dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, usual_block(t));
-        }
-    }
-    for (int i = 0; i < LINEAR_COUNT; i++) {
-        limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
-        limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);
-    }
-}
-
-/* Angles are fp32 products of position and frequency, as in Hugging Face transformers; their cosines and sines are
- * computed in double and rounded to fp32, and so are their products with YaRN's factor. */
+/* Angles are fp32 products, as in Hugging Face transformers; cosines and sines are computed in double and rounded to
+ * fp32, and so are their products with YaRN's factor. */
 static enum status fill_rope_table(const struct transformer *t, const struct rope_desc *rope, struct rope_table table,
                                    struct stream *stream, struct error *err)
 {

@@ -1,14 +1,11 @@
-/* transformer_prepare.c: announces the matrix products of a step, for devices that choose kernels by measuring them.
- *
- * The products are those of a full micro-batch. Those that backward computes again are those of forward. The head's
- * products come in chunks of rows, of which the last may be shorter. Memory is not allocated yet: one aligned address
- * stands for all buffers. */
-#include "gpu/model/transformer_head.h"
+/* transformer_prepare.c: announces to the device the matrix products of a step (of a full micro-batch; the head's come
+ * in chunks of rows, of which the last may be shorter) and the bounds of all ops. Memory is not allocated yet: one
+ * aligned address stands for all buffers. */
+#include "core/round_up.h"
 #include "gpu/model/transformer_layers.h"
 
 enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_HEAD + 2 * ROW_COUNTS };
 
-/* Stands for any buffer of the arena: not NULL, and aligned. */
 static void *somewhere(void)
 {
     return (void *)(uintptr_t)ARENA_ALIGN;
@@ -84,4 +81,56 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
         .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
     };
     return ops_prepare(t->device, &products, err);
+}
+
+/* A block whose attention has the window that most blocks have. */
+static int64_t usual_block(const struct transformer *t)
+{
+    const struct layer_desc *layers = t->config.desc->layers;
+    int64_t best = 0, best_count = 0;
+    for (int64_t block = 0; block < t->L; block++) {
+        int64_t count = 0;
+        for (int64_t other = block; other < t->L; other++)
+            count += layers[other].window == layers[block].window;
+        if (count > best_count) {
+            best = block;
+            best_count = count;
+        }
+    }
+    return best;
+}
+
+void transformer_op_limits(const struct transformer *t, struct op_limits *limits)
+{
+    const struct transformer_config *config = &t->config;
+    *limits = (struct op_limits){
+        .dtype = t->dtype,
+        .max_tokens = config->max_tokens,
+        .C = t->C,
+        .F = t->F,
+        .H = t->H,
+        .KV = t->KV,
+        .D = t->D,
+        .max_head_norm = config->desc->qk_norm == QK_NORM_PROJECTION ? t->H * t->D : 0,
+        .V = t->V,
+        .P = config->desc->max_positions,
+        .max_seqs = config->max_seqs,
+        .max_seq = config->max_seq,
+    };
+    /* no kernel is compiled for the shape where there is a soft cap */
+    bool compiled = config->desc->attention_softcap == 0;
+    if (compiled) {
+        const struct attention_bwd_args sizes =
+            attention_bwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
+        limits->attention_fwd = attention_forward_of(&sizes);
+        if (config->training) {
+            limits->attention_bwd = sizes;
+            limits->attention_bwd.dropout =
+                dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, usual_block(t));
+        }
+    }
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
+        limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);
+    }
 }

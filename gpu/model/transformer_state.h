@@ -1,9 +1,10 @@
 /* transformer_state.h: the transformer's state, its activations and its matrices, below all of its files:
  *
  *   generate.c               a sequence that grows token by token, and its keys and values
- *   transformer.c            creation, the order of units in a micro-batch, times, FLOPs
- *   transformer_layout.c     where activations lie in memory (with a picture), RoPE tables, limits
- *   transformer_prepare.c    announces the matrix products of a step to the device
+ *   transformer_new.c        creation: tensors by role, shapes of matrices; FLOPs
+ *   transformer.c            the order of units in a micro-batch
+ *   transformer_layout.c     where activations lie in memory (with a picture), RoPE tables
+ *   transformer_prepare.c    announces the matrix products of a step and the sizes of ops to the device
  *   transformer_embedding.c  unit 0: embeddings of tokens, positions and types
  *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
@@ -27,11 +28,10 @@ struct linear_shape {
     bool in_out;
 };
 
-/* Elements: rows of logits start at a cache line, and at a tile of a GPU's products: see pad_vocabulary(). */
+/* Elements; a tile of a GPU's products: see pad_vocabulary(). */
 enum { VOCABULARY_ALIGN = 128 };
 
-/* The activations that the backward of a block reads. All point into the arena; blocks share those that are computed
- * again. */
+/* The activations that a block's backward reads, in the arena; blocks share those that are computed again. */
 struct block_buffers {
     void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
     void *norm1;          /* dt (M, C); with norms_before, as mean, rstd, norm2; else NULL */
@@ -73,7 +73,7 @@ struct transformer {
     int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
     int64_t R;         /* rotary_dim of the description */
     bool qk_norm;      /* q and k are normed */
-    bool k_bias_free;  /* the gradient of k's bias is 0: transformer.c */
+    bool k_bias_free;  /* the gradient of k's bias is 0: transformer_new.c */
     bool norms_before; /* NORM_BEFORE or NORM_BOTH */
     bool norms_after;  /* all but NORM_BEFORE */
     bool post_norm;    /* NORM_AFTER_RESIDUAL */
@@ -123,8 +123,8 @@ static inline bool transformer_gates(const struct transformer *t)
     return mlp_is_gated(t->config.desc->mlp);
 }
 
-/* Whether backward computes SwiGLU or GeGLU of `inner` again. Forward then computes it by the same op, not inside the
- * product, where a device may take gate and up before they are rounded. */
+/* Whether backward computes SwiGLU or GeGLU of `inner` again. Forward then uses the same op, not the product's, which
+ * may take gate and up before they are rounded. */
 static inline bool transformer_gates_again(const struct transformer *t)
 {
     const enum recompute policy = t->config.recompute;

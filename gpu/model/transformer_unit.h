@@ -1,4 +1,4 @@
-/* transformer_unit.h: a unit of the model in use (embedding, block, head), between acquiring and releasing it. */
+/* transformer_unit.h: a unit of the model in use, between acquiring and releasing it; and what each unit does. */
 #pragma once
 
 #include "gpu/model/transformer_state.h"
@@ -42,3 +42,46 @@ float *unit_grad(const struct transformer *t, const struct unit *unit, enum tens
 
 /* Where the gradient of a matrix goes: bf16 in matrix_sums, else fp32. */
 void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
+
+/* ---- unit 0: embedding (transformer_embedding.c) ------------------------- */
+
+/* Writes block 0's res1. */
+enum status embedding_forward(const struct pass *pass, enum param_pass kind);
+
+/* Adds up the gradients of the embeddings from dres; it needs no parameters. A tied head has already written the token
+ * embedding's gradient: this function adds to it. */
+enum status embedding_backward(const struct pass *pass);
+
+/* ---- units 1 … L: blocks (transformer_block.c) --------------------------- */
+
+/* `block` counts from 0. The residual stream comes in as the block before it left it, res2 + transformer.delta (block
+ * 0: in res1), and is left in the same way. */
+enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind);
+
+/* In transformer.dres: from the gradient of the block's output to that of its input. */
+enum status block_backward(const struct pass *pass, int64_t block);
+
+/* Whether the up matrix's product is run again for the MLP's activation: its GELU is a part of the product. */
+bool block_runs_up_again(const struct transformer *t);
+
+/* The arguments of attention without its pointers. */
+struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq);
+
+/* ---- unit L+1: head (transformer_head.c) --------------------------------- */
+
+/* From the last block's residual stream to *pass->loss_sum. */
+enum status head_evaluate(const struct pass *pass);
+
+/* The same, then backward to transformer.dres. */
+enum status head_train(const struct pass *pass);
+
+/* To the logits of the last token, as transformer_continue() gives them. */
+enum status head_next(const struct pass *pass, void *logits);
+
+/* The arguments of the matrix products of a chunk of M rows of logits. */
+struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x);
+struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                   const void *x);
+struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                 void *dx);

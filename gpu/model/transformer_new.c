@@ -1,0 +1,172 @@
+/* transformer_new.c: creates the transformer: the shapes of its matrices, its tensors by role, which biases' gradients
+ * are sums that another op leaves. */
+#include "core/memory.h"
+#include "gpu/model/block_graphs.h"
+
+#include <stdlib.h>
+
+/* Fills shapes[LINEAR_COUNT]. */
+static void fill_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+{
+    int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
+    int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
+    bool in_out = desc->weights_in_out, one_qkv = desc->fused_qkv, gated = mlp_is_gated(desc->mlp);
+    shapes[LINEAR_QKV] =
+        (struct linear_shape){one_qkv ? ROLE_QKV_W : ROLE_Q_W, one_qkv ? ROLE_QKV_B : ROLE_Q_B, W, C, in_out};
+    shapes[LINEAR_O] = (struct linear_shape){ROLE_O_W, ROLE_O_B, C, HD, in_out};
+    shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
+                                              gated ? 2 * F : F, C, in_out};
+    shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
+    /* the token embedding is stored (V, C) in every family; no language model has a bias here */
+    bool classifier = desc->num_labels > 0;
+    shapes[LINEAR_HEAD] = (struct linear_shape){classifier   ? ROLE_SCORE_W
+                                                : desc->tied ? ROLE_WTE
+                                                             : ROLE_LM_HEAD,
+                                                classifier ? ROLE_SCORE_B : ROLE_COUNT,
+                                                classifier ? desc->num_labels : desc->vocab_size, C, false};
+    shapes[LINEAR_POOLER] =
+        (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, desc->pooler ? C : 0, desc->pooler ? C : 0, false};
+}
+
+double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
+{
+    struct linear_shape shapes[LINEAR_COUNT];
+    fill_linear_shapes(desc, shapes);
+    double parameters = 0;
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample, not for each token */
+        double times = once ? 1 / (double)seq_length : i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
+        parameters += times * (double)shapes[i].N * (double)shapes[i].K;
+    }
+    double attention = (double)desc->num_layers * (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
+    return 6 * parameters + (desc->bidirectional ? 12 : 6) * attention;
+}
+
+static void find_tensors(struct transformer *t)
+{
+    t->tensors = memory_alloc((size_t)(t->L + 2) * ROLE_COUNT * sizeof *t->tensors);
+    for (int unit = 0; unit < t->L + 2; unit++)
+        for (int role = 0; role < ROLE_COUNT; role++)
+            t->tensors[unit * ROLE_COUNT + role] = tensor_find(t->config.table, unit, (enum tensor_role)role);
+}
+
+/* A norm's backward sums the gradient that it writes over rows: that of what the o or down matrix added, unless dropout
+ * or a multiplier come between the two (norms of the branch itself come after dropout). So does the op that goes back
+ * through a GELU of erf, which no library's product does. */
+static void find_summed_biases(struct transformer *t)
+{
+    const bool dropped = t->config.dropout.residual > 0, scaled = t->config.desc->residual_multiplier != 1;
+    const bool alone = t->norms_after && !t->post_norm, summed = alone || (!dropped && !scaled);
+    t->bias_summed[LINEAR_UP] = t->config.desc->mlp == MLP_GELU_ERF;
+    t->bias_summed[LINEAR_O] = t->bias_summed[LINEAR_DOWN] = summed;
+}
+
+/* Softmax does not see what is added to all scores of a query, as a bias of k does: its gradient is 0 but for rounding,
+ * unless something that differs between keys (RoPE, a norm) or is not linear (a soft cap) comes after the bias. */
+static bool k_bias_has_no_gradient(const struct model_desc *desc)
+{
+    return desc->rope.kind == ROPE_NONE && desc->local_rope.kind == ROPE_NONE && desc->qk_norm == QK_NORM_NONE &&
+           desc->attention_softcap == 0;
+}
+
+/* GPUs multiply fast if sizes are multiples of 128. There the head's products include the rows that follow the head's
+ * matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits are 0: products that add to
+ * gradients leave these rows as they are; one that overwrites sets them to 0, which the embedding's gradients overwrite
+ * afterwards. Only a matrix in unit 0, before the embedding's other tensors, is padded (GPT-2). */
+static void pad_vocabulary(struct transformer *t)
+{
+    struct linear_shape *head = &t->linears[LINEAR_HEAD];
+    int64_t padded = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
+    bool tied_in_unit_0 = head->weight == ROLE_WTE;
+    if (t->device->kind != DEVICE_CUDA || !tied_in_unit_0)
+        return;
+    const struct tensor_info *matrix = transformer_tensor(t, 0, ROLE_WTE);
+    if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel)
+        head->N = padded;
+}
+
+static float embedding_scale_of(const struct model_desc *desc, enum dtype dtype)
+{
+    const float scale = (float)desc->embedding_multiplier;
+    if (!desc->embedding_rounds || dtype == DTYPE_F32)
+        return scale;
+    return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(scale)) : f16_to_f32(f16_from_f32(scale));
+}
+
+/* One op computes the gradients of a matrix and its bias, unless the bias has its from elsewhere. */
+static enum status check_frozen(const struct transformer *t, struct error *err)
+{
+    for (int i = 0; t->config.training && i < (int)(t->L + 2) * LINEAR_COUNT; i++) {
+        const int unit = i / LINEAR_COUNT, which = i % LINEAR_COUNT;
+        const struct tensor_info *weight = transformer_tensor(t, unit, t->linears[which].weight);
+        const struct tensor_info *bias = transformer_tensor(t, unit, t->linears[which].bias);
+        if (!weight || !weight->frozen || !bias || bias->frozen || t->bias_summed[which])
+            continue;
+        error_set(err, STATUS_USAGE, "the matrix '%s' is frozen, but its bias '%s' is trained", weight->name,
+                  bias->name);
+        return error_hint(err, "freeze both, or the bias only");
+    }
+    return STATUS_OK;
+}
+
+enum status transformer_new(const struct transformer_config *config, struct device *device,
+                            struct transformer **transformer, struct error *err)
+{
+    const struct model_desc *desc = config->desc;
+    ASSERT(tensor_table_head(config->table) == desc->num_layers + 1);
+    ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
+    ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position && config->inputs >= 0);
+    ASSERT(config->max_position <= desc->max_positions);
+    ASSERT(config->logits_dtype == DTYPE_F32 || config->logits_dtype == config->dtype);
+    *transformer = NULL;
+    if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
+        return error_set(err, STATUS_DEVICE,
+                         "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
+                         (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
+    struct transformer *t = memory_zeroed(1, sizeof *t);
+    t->config = *config;
+    t->device = device;
+    t->dtype = config->dtype;
+    t->C = desc->hidden_size;
+    t->F = desc->intermediate_size;
+    t->H = desc->num_heads;
+    t->KV = desc->num_kv_heads;
+    t->D = desc->head_dim;
+    t->V = desc->vocab_size;
+    t->classes = desc->num_labels ? desc->num_labels : desc->vocab_size;
+    t->L = desc->num_layers;
+    t->R = desc->rotary_dim;
+    t->W = (t->H + 2 * t->KV) * t->D;
+    t->qk_norm = desc->qk_norm != QK_NORM_NONE;
+    t->k_bias_free = k_bias_has_no_gradient(desc);
+    t->norms_before = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
+    t->norms_after = desc->norm_place != NORM_BEFORE;
+    t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
+    t->eps = (float)desc->norm_eps;
+    t->embedding_scale = embedding_scale_of(desc, config->dtype);
+    t->blocks = memory_zeroed((size_t)desc->num_layers, sizeof *t->blocks);
+    t->num_inputs = config->inputs ? config->inputs : 1;
+    t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
+    fill_linear_shapes(desc, t->linears);
+    find_tensors(t);
+    find_summed_biases(t);
+    pad_vocabulary(t);
+    t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;
+    const enum status status = check_frozen(t, err);
+    if (status == STATUS_OK)
+        *transformer = t;
+    else
+        transformer_free(t);
+    return status;
+}
+
+void transformer_free(struct transformer *t)
+{
+    if (!t)
+        return;
+    block_graphs_free(t->graphs);
+    free(t->blocks);
+    free(t->inputs);
+    free(t->tensors);
+    free(t);
+}
