@@ -24,7 +24,6 @@ struct activation_store {
     struct buffer buffers[BUFFERS];
 };
 
-/* The first blocks, whose inputs leave the device. */
 static int64_t copied_blocks(const struct activation_store *s)
 {
     return s->blocks > BUFFERS ? s->blocks - BUFFERS : 0;
@@ -35,7 +34,6 @@ static char *host_input(const struct activation_store *s, int64_t block)
     return s->host + (size_t)block * s->bytes;
 }
 
-/* The store's next copy waits for all work that was enqueued on `stream` so far. */
 static void follow(struct activation_store *s, struct stream *stream)
 {
     event_record(s->computed, stream);

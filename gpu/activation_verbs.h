@@ -1,13 +1,12 @@
 /* activation_verbs.h: the two verbs by which the transformer lets activations leave the device between forward and
- * backward. It computes the same whether or not they do; gpu/activation_store.h implements the verbs over host memory.
+ * backward; gpu/activation_store.h implements them over host memory.
  *
  *   keep   forward has enqueued its last read of the block's input, which lies in `buffer`. From now on the buffer of
  *          the next block may be written
  *   fetch  work enqueued on `stream` from now on may read the block's input in `buffer`, where forward had it
  *
- * The inputs of the blocks lie in `buffers` buffers in turn: block l's in buffer l % buffers. In a training micro-batch
- * with tokens keep is called for blocks 0 … L-1 and then fetch for L-1 … 0, each after the work of the block before it
- * was enqueued; in other passes neither. */
+ * Block l's input lies in buffer l % buffers. In a training micro-batch with tokens keep is called for blocks 0 … L-1,
+ * then fetch for L-1 … 0, each after the work of the block before it was enqueued; in other passes neither. */
 #pragma once
 
 #include "gpu/device.h"

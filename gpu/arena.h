@@ -1,9 +1,8 @@
 /* arena.h: all memory that a rank's steps use, planned before anything is allocated: an arena each for its own memory,
  * for the segment that peers read, and for host memory of offload (struct memory_plan).
  *
- * Every module lays out its buffers in one function, MODULE_layout(module, arena), which calls arena_take(). The
- * function runs twice: with a dry arena (base NULL), which only counts and yields the plan, then with a real arena of
- * exactly that size. Both runs execute the same code, so the plan is exact; arena_finish() asserts it.
+ * Every module lays out its buffers in one function, MODULE_layout(module, arena), which runs twice: with a dry arena
+ * (base NULL), which counts and yields the plan, then with a real arena of exactly that size (arena_finish()).
  *
  *     | params | master | m | v | grads | activations | … |      each piece starts at a multiple of ARENA_ALIGN bytes
  */
@@ -41,9 +40,7 @@ void arena_init_dry(struct arena *arena);
 /* base NULL: capacity must be 0, and nothing can be taken. */
 void arena_init(struct arena *arena, void *base, size_t capacity);
 
-/* Takes `bytes` of a kind, ARENA_ALIGN-aligned; NULL from a dry arena, or for 0 bytes. To exceed the capacity is a
- * bug. */
+/* ARENA_ALIGN-aligned; NULL from a dry arena, or for 0 bytes. To exceed the capacity is a bug. */
 void *arena_take(struct arena *arena, enum mem_kind kind, size_t bytes);
 
-/* Asserts that exactly the planned capacity was used. */
 void arena_finish(const struct arena *arena);

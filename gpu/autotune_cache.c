@@ -1,5 +1,3 @@
-/* autotune_cache.c: reads and writes the files of autotune_cache.h. Lines that do not parse, or whose checksum is
- * wrong, are skipped. */
 #include "gpu/autotune_cache.h"
 
 #include "core/fsutil.h"
@@ -198,7 +196,7 @@ static void print_entry(FILE *file, const struct entry *entry)
     fprintf(file, "%s %016" PRIx64 "\n", line, (uint64_t)XXH64(line, (size_t)n, 0));
 }
 
-/* Reads 16 hexadecimal digits and moves *text to the character after them. */
+/* 16 hexadecimal digits; moves *text behind them. */
 static bool parse_hex(const char **text, uint64_t *value)
 {
     int length = 0;
@@ -217,7 +215,7 @@ static bool parse_number(const char **text, int64_t *value)
     return found;
 }
 
-/* Parses a line, which comes without its newline. */
+/* line: without its newline. */
 static bool parse_entry(const char *line, struct entry *entry)
 {
     uint64_t checksum;
@@ -248,13 +246,11 @@ static bool parse_entry(const char *line, struct entry *entry)
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* Prints the head of the file for this GPU and library version; returns its length. */
 static int print_head(const struct autotune_cache *cache, char *head, size_t size)
 {
     return snprintf(head, size, "ztrain gemm cache 6\ngpu %s\ncublaslt %zu\n", cache->gpu, cache->version);
 }
 
-/* Whether the file's configs are older than this process. */
 static bool is_older(const struct autotune_cache *cache, FILE *file)
 {
     struct stat info;
@@ -307,7 +303,6 @@ static void read_file(struct autotune_cache *cache)
         log_warn("'%s': %d damaged lines are ignored; what they had is measured again", cache->path, damaged);
 }
 
-/* Whether the entry was added and is to be written. */
 static bool is_new(const struct autotune_cache *cache, const struct entry *entry)
 {
     return entry && entry->fresh && !cache->discards[entry->key.op];
@@ -340,7 +335,6 @@ static char *print_file(const struct autotune_cache *cache,
     return text;
 }
 
-/* Writes a new file, if there is something new. */
 static void write_file(const struct autotune_cache *cache)
 {
     struct error err;
@@ -483,8 +477,7 @@ bool autotune_cache_is_faulty(const struct autotune_cache *cache, const struct a
 
 /* ---- the lock ------------------------------------------------------------ */
 
-/* Waits for the lock. The kernel releases that of a process that died; a file system without locks excludes no other
- * process. */
+/* The kernel releases the lock of a process that died; a file system without locks excludes no other process. */
 static void take_lock(struct autotune_cache *cache)
 {
     enum { POLL_MS = 20 };

@@ -11,16 +11,14 @@
  *                                                        hexadecimal digits; 16 of XXH64
  *     attention KEY… 0 KERNEL MICROSECONDS CHECKSUM      one line per shape
  *
- * Files of versions 1 to 5 had other lines. They are replaced, and what they had is tuned again.
+ * Files of versions 1 to 5 are replaced.
  *
- * Entries are permanent: a config that another process wrote earlier is used instead of a new one, so that all ranks of
- * a machine, and a run that continues tomorrow, compute with the same kernels and get the same bits. Between
- * autotune_cache_lock() and autotune_cache_unlock() one process tunes and the others wait. A file that is damaged, has
- * another version or cannot be written causes a warning and never ends the run.
+ * Entries are permanent, so that all ranks of a machine, and a run that continues tomorrow, compute with the same
+ * kernels and get the same bits. Between autotune_cache_lock() and autotune_cache_unlock() one process tunes and the
+ * others wait. A file that is damaged, has another version or cannot be written causes a warning.
  *
- * A kernel that faults ends the process: CUDA's context is lost. So a candidate is noted in FILE.trial before it runs
- * for the first time. The next process that finds a note there names the candidate and appends it to FILE.faulty: no
- * process tries or takes it again, until someone deletes FILE.faulty, e.g. with another driver.
+ * A kernel that faults ends the process. So a candidate is noted in FILE.trial before its first run. The next process
+ * that finds a note there appends it to FILE.faulty: no process tries or takes it again, until someone deletes that.
  *
  *     HASH m M n N k K …    a line of either file: 16 hexadecimal digits of XXH64 over key and kernel, and words for
  *                           people
@@ -53,25 +51,22 @@ struct autotune_config {
 
 struct autotune_cache;
 
-/* Finds the folder of the caches; false: there is none. The second makes it, if it can. */
+/* The folder of the caches; false: there is none. The second makes it, if it can. */
 bool autotune_cache_folder(char *folder, size_t size);
 void autotune_cache_make_folder(void);
 
-/* A GPU's name as file names have it: letters and digits, and '-' for every other character. name: room for
- * strlen(gpu) + 1 characters. */
+/* A GPU's name as file names have it: '-' for all but letters and digits. name: strlen(gpu) + 1 characters. */
 void autotune_cache_file_words(const char *gpu, char *name);
 
-/* Finds the name of the file, which autotune_cache_lock() reads. NULL: there is no cache. All functions below take NULL
- * for one that is always empty. */
+/* NULL: there is no cache. All functions below take NULL for one that is always empty. */
 struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version);
 void autotune_cache_close(struct autotune_cache *cache);
 const char *autotune_cache_path(const struct autotune_cache *cache); /* not of NULL */
 
-/* Waits until no other process is tuning, then reads the files. Warns of a candidate whose process ended. */
+/* Waits until no other process is tuning, then reads the files. */
 void autotune_cache_lock(struct autotune_cache *cache);
 
-/* Writes a new file if configs were added since the lock (temporary name, rename), and lets other processes
- * continue. */
+/* Writes a new file if configs were added since the lock, and lets other processes continue. */
 void autotune_cache_unlock(struct autotune_cache *cache);
 
 /* Whether the cache has a config for the key; the second: among imported ones. */
@@ -86,25 +81,23 @@ void autotune_cache_put(struct autotune_cache *cache, const struct autotune_key 
 /* Configs of this op that were added since the lock will not be written, and are tuned again next time. */
 void autotune_cache_discard(struct autotune_cache *cache, enum autotune_op op);
 
-/* From now on configs of the file are as if they were not there, unless they were written after autotune_cache_open():
- * by another rank that tunes again. Those of other keys stay in the file. */
+/* From now on configs of the file do not count, unless another rank that tunes again wrote them after
+ * autotune_cache_open(). Those of other keys stay in the file. */
 void autotune_cache_tune_again(struct autotune_cache *cache);
 
-/* The configs that this process has found in the file or added, as a text, for the ranks on other machines. Owned by
- * the caller; NULL: there is no cache. */
+/* The configs that this process has found in the file or added, as a text. Owned by the caller; NULL: no cache. */
 char *autotune_cache_export(const struct autotune_cache *cache);
 
-/* From now on the configs of such a text count more than those of the file, in which they are not written. complete:
- * another process has tuned for this one as well. A text of another GPU model or library version is ignored. */
+/* From now on the configs of such a text, unless it is of another GPU model or library version, count more than those
+ * of the file, in which they are not written. complete: another process has tuned for this one as well. */
 void autotune_cache_import(struct autotune_cache *cache, const char *text, bool complete);
 bool autotune_cache_follows(const struct autotune_cache *cache); /* whether a complete text was taken */
 
-/* The candidate runs for the first time between these two. If it has failed in a way that ends the process, the second
- * is left out. words: "the matrix product m …" or "attention …", for people. */
+/* Around the candidate's first run; the second is left out after a failure that ends the process. words: "the matrix
+ * product m …" or "attention …", for people. */
 void autotune_cache_note(struct autotune_cache *cache, const struct autotune_key *key,
                          const struct autotune_config *config, const char *words);
 void autotune_cache_note_done(struct autotune_cache *cache);
 
-/* Whether a process ended while it tried the candidate. */
 bool autotune_cache_is_faulty(const struct autotune_cache *cache, const struct autotune_key *key,
                               const struct autotune_config *config);

@@ -1,4 +1,3 @@
-/* library_places.c: the places of library_places.h, one after the other. */
 #include "gpu/library_places.h"
 
 #include "core/log.h"
@@ -40,7 +39,7 @@ static char *literal(const char *folder)
     return text;
 }
 
-/* Opens the first file that is in a folder of the pattern `folder``below`, of which `below` may have wildcards. */
+/* Opens the first file in a folder of the pattern `folder``below`; `below` may have wildcards. */
 static void *open_below(struct search *search, const char *folder, const char *below)
 {
     if (!folder || !*folder)
@@ -65,8 +64,7 @@ static void *open_below(struct search *search, const char *folder, const char *b
     return handle;
 }
 
-/* Warns of each folder of $ZTRAIN_CUDA_LIBRARIES that is not there: the libraries of other places are taken then. Once
- * for each value of the variable. */
+/* Warns of folders of $ZTRAIN_CUDA_LIBRARIES that are not there, once for each value of the variable. */
 static void check_named(const char *list)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects `checked` */
@@ -109,8 +107,8 @@ static void *open_named(struct search *search)
     return handle;
 }
 
-/* The folder above that of the python3 of PATH, as it is named there: a virtual environment's is not the one to which
- * its link points. The caller frees it; NULL: there is none. */
+/* The folder above that of PATH's python3, whose link is not followed (a virtual environment). The caller frees it;
+ * NULL: there is none. */
 static char *python_prefix(void)
 {
     for (const char *path = getenv("PATH"); path && *path;) {
@@ -139,7 +137,6 @@ static void *open_packaged(struct search *search)
     return handle;
 }
 
-/* Adds the packages that have the file, if they are known, to the reason. */
 static void name_packages(const char *file, char *why, size_t size)
 {
     static const struct {

@@ -10,13 +10,12 @@
  *   4. $CONDA_PREFIX/lib, and the site-packages folders below $VIRTUAL_ENV, $CONDA_PREFIX, the prefix of the python3 of
  *      PATH, ~/.local, /usr/local and /usr
  *
- * In a site-packages folder the packages of PyPI on which PyTorch depends have their libraries in nvidia/NAME/lib: NAME
- * is cublas, cudnn and nccl for CUDA 12, and cu13, cudnn and nccl for CUDA 13. */
+ * In a site-packages folder PyTorch's packages have their libraries in nvidia/NAME/lib (CUDA 12: cublas, cudnn, nccl;
+ * CUDA 13: cu13, cudnn, nccl). */
 #pragma once
 
 #include <stddef.h>
 
-/* Opens `file`, a soname (libnccl.so.2), with RTLD_NOW | RTLD_LOCAL. NULL: `why` (size bytes) is the reason of the
- * first file of that name that did not open, or else the dynamic linker's, with the packages that have the file. Any
- * thread. */
+/* Opens a soname (libnccl.so.2) with RTLD_NOW | RTLD_LOCAL. NULL: `why` is the reason of the first file of that name
+ * that did not open, else the dynamic linker's, with the packages that have the file. Any thread. */
 void *library_places_open(const char *file, char *why, size_t size);

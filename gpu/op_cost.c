@@ -66,8 +66,7 @@ struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
     return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
 }
 
-/* A product of M x N x K whose three matrices are read or written once. The bytes are those of an element of (M, N), of
- * (N, K) and of (M, K). */
+/* A product of M x N x K. The bytes are those of an element of (M, N), of (N, K) and of (M, K). */
 static struct op_cost linear_work(int64_t M, int64_t N, int64_t K, double mn, double nk, double mk)
 {
     double m = (double)M, n = (double)N, k = (double)K;
@@ -114,14 +113,12 @@ struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
     return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
 }
 
-/* The first key that a query at a position sees. */
 static double first_key(const struct attention_decode_args *a, int64_t position)
 {
     return a->window > 0 && position >= a->window ? (double)(position - a->window + 1) : 0;
 }
 
-/* The cached keys and values are read once, by the last query's window or from the start; those of the new tokens are
- * read and written. */
+/* The cached keys and values are read once; those of the new tokens are read and written. */
 struct op_cost op_cost_attention_decode(const struct attention_decode_args *a)
 {
     const double heads = (double)(a->H * a->D), kv = (double)(a->KV * a->D), m = (double)a->M;

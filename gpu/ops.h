@@ -5,12 +5,11 @@
  * DTYPE_F32, DTYPE_BF16 or DTYPE_F16; arithmetic inside an op is fp32. Sums have an order that depends on shapes only,
  * so results repeat bit for bit.
  *
- * All pointers are device memory. Row 0 of a buffer is 64-byte aligned (the arena and the tensor table see to that),
- * other rows need not be. Buffers do not overlap, except where an op's comment allows it. Parameter gradients are fp32;
- * `accumulate` adds to the values in the buffer, otherwise they are overwritten.
+ * All pointers are device memory. Row 0 of a buffer is 64-byte aligned. Buffers do not overlap, except where an op's
+ * comment allows it. Parameter gradients are fp32; `accumulate` adds to the buffer, otherwise it is overwritten.
  *
  * An op runs in stream order, allocates nothing, and may use the stream's workspace. With M, or a count, of 0 it does
- * nothing, except that gradients which it would overwrite become 0. */
+ * nothing, but gradients which it would overwrite become 0. */
 #pragma once
 
 #include "core/dtype.h"
@@ -231,7 +230,6 @@ struct attention_bwd_args {
     bool unordered; /* the sums of dq need not have a fixed order, so that the results need not repeat bit for bit */
 };
 
-/* The arguments of the forward op that a backward op belongs to, without its outputs out and lse. */
 static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = {
@@ -277,8 +275,7 @@ struct swiglu_bwd_args {
     bool gelu;
 };
 
-/* The op that computes `gated` from y of a linear_fwd, and the one that computes the gradient in `gate_up` from dx of a
- * linear_bwd_input. */
+/* The ops that compute `gated` from y of a linear_fwd, and the gradient in `gate_up` from dx of a linear_bwd_input. */
 static inline struct swiglu_fwd_args linear_gate_fwd(const struct linear_fwd_args *a)
 {
     struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu};
@@ -374,8 +371,7 @@ struct sumsq_args {
 };
 
 /* The outcome of an optimizer step, in device memory: decide_step writes it, adam reads it, and the host copies it
- * later, so that the device never waits for the host inside a step. optimizer_step and scaler carry over from step to
- * step; the other members describe the latest step. */
+ * later. optimizer_step and scaler carry over from step to step; the other members describe the latest step. */
 struct step_state {
     int64_t optimizer_step; /* updates made so far: t of Adam, k of the schedule */
     struct loss_scaler scaler;
@@ -398,8 +394,8 @@ struct step_rates {
     double beta1, beta2; /* double: at β2 = 0.999, 1-β2 in fp32 has a relative error of 1e-5 */
 };
 
-/* The rates of a step, in device memory: all that the host changes from step to step. The host enqueues a step before
- * it knows whether the previous one was skipped, so it provides the rates for either case. */
+/* The rates of a step, in device memory. The host enqueues a step before it knows whether the previous one was skipped,
+ * so it provides the rates for either case. */
 enum { STEP_RATES = 2 };
 struct step_schedule {
     int64_t base;                        /* rates[i] belong to optimizer step base + 1 + i */
@@ -575,15 +571,13 @@ struct op_limits {
     int64_t max_head_norm;              /* the longest row of a head norm; 0: D */
     int64_t max_linear_k, max_linear_n; /* the largest K and N of a matrix product */
     int32_t max_seqs, max_seq;
-    /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for just
-     * this shape prepares it; other shapes are computed by general kernels. Backward's dropout is also that of the
-     * forward pass in training, attention_fwd is that of evaluation. */
+    /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for this
+     * shape prepares it. Backward's dropout is that of training's forward pass too; attention_fwd is evaluation's. */
     struct attention_fwd_args attention_fwd;
     struct attention_bwd_args attention_bwd;
 };
 
-/* The matrix products of a run, as the ops will be called for them. Of a pointer only two things matter: whether it is
- * NULL, and its alignment. */
+/* The matrix products of a run. Of a pointer matters whether it is NULL, and its alignment. */
 struct linear_products {
     const struct linear_fwd_args *fwd;
     const struct linear_bwd_input_args *bwd_input;
@@ -591,18 +585,17 @@ struct linear_products {
     int num_fwd, num_bwd_input, num_bwd_weight;
 };
 
-/* Announces the matrix products of a run. A device that chooses its kernels by measuring them (CUDA) does so in this
- * call, outside the steps, on memory that it allocates for the measurement: call it before the run's memory is
- * allocated. A product that was not announced is computed as well. */
+/* Announces the matrix products of a run, before its memory is allocated: a device that chooses its kernels by
+ * measuring (CUDA) does so now, on memory of its own. A product that was not announced is computed as well. */
 enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
-/* Bytes of workspace that a stream needs for every op within the limits: stream_set_workspace(). */
+/* For every op within the limits: stream_set_workspace(). */
 size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits);
 
 /* The bytes of workspace that are enough for sumsq and find_nonfinite on any device. */
 enum { OPS_SUMS_WORKSPACE = 16 << 10 };
 
-/* Writes a line for the log on how ops are computed where there are several ways; empty where there is only one. */
+/* A line for the log on how ops are computed; empty where there is only one way. */
 void ops_describe(struct device *device, char *text, size_t size);
 
 #ifdef __cplusplus

@@ -15,7 +15,6 @@ struct ops_profiler {
 
 /* ---- counting ------------------------------------------------------------ */
 
-/* The entry of a place, which is made if there is none. */
 static struct op_profile *module_of(struct ops_profiler *p, struct span_place place)
 {
     for (int i = 0; i < p->num_modules; i++)

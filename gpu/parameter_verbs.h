@@ -16,8 +16,8 @@
  *                               only, it is not acquired
  *   evaluation   PASS_EVALUATION  0, 1 … L, L+1 (tied: while 0 is acquired as well)
  *
- * grads may be called several times before grads_ready and returns the same each time (tied: head first, embedding
- * last); the caller overwrites a tensor only in its first use. After an error no verb is called any more. */
+ * grads may be called several times before grads_ready and returns the same (tied: head first, embedding last); the
+ * caller overwrites a tensor only in its first use. After an error no verb is called. */
 #pragma once
 
 #include "gpu/device.h"
@@ -34,8 +34,7 @@ struct unit_params {
 struct unit_grads {
     float *grads; /* fp32, laid out as the unit */
     bool adds;
-    void *
-        matrix_sums; /* bf16, laid out as the unit: of a block's matrices, of which `grads` gets nothing; may be NULL */
+    void *matrix_sums; /* bf16, laid out as the unit: a block's matrices, which `grads` does not get; may be NULL */
     bool matrix_adds;
 };
 

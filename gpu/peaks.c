@@ -59,7 +59,6 @@ static bool is_separator(char c)
     return c == '\0' || isspace((unsigned char)c) || c == '-';
 }
 
-/* Whether the `length` characters at `word` are a word of `name`. */
 static bool has_word(const char *name, const char *word, size_t length)
 {
     for (const char *at = name; *at; at++) {

@@ -1,7 +1,6 @@
-/* phase_times.h: how long the phases of a step take on the device, in sum, without waiting for it. A phase in another
- * one counts as that, but for the head, whose two passes count as forward and backward. The CPU device is done with a
- * phase when it ends; a GPU is later, so the times that are read belong to steps that are done. During a capture
- * nothing is timed. */
+/* phase_times.h: how long the phases of a step take on the device, in sum, without waiting for it: the times that are
+ * read belong to steps that are done. A phase in another one counts as that, but for the head, whose two passes count
+ * as forward and backward. During a capture nothing is timed. */
 #pragma once
 
 #include "gpu/spans.h"

@@ -22,7 +22,6 @@ static struct span_slot *span_slot(struct span_recorder *r, int64_t number)
     return &r->slots[number % r->config.capacity];
 }
 
-/* Delivers the oldest span if it is over. */
 static bool deliver_oldest(struct span_recorder *r)
 {
     struct span_slot *slot = span_slot(r, r->head);

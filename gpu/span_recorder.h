@@ -1,8 +1,6 @@
-/* span_recorder.h: a sink of spans that learns from when to when they ran on the device, without waiting for it: two
- * timed events lie around the work, and spans that are over are delivered later.
- *
- * Spans are delivered in the order in which they began, so one that is not over holds back those that began after it:
- * spans that enclose others need a recorder of their own. During a capture nothing is recorded. */
+/* span_recorder.h: a sink of spans that learns when they ran on the device, without waiting for it: two timed events
+ * lie around the work, and spans that are over are delivered later, in the order in which they began. So spans that
+ * enclose others need a recorder of their own. During a capture nothing is recorded. */
 #pragma once
 
 #include "gpu/spans.h"
@@ -19,13 +17,11 @@ struct span_recorder_config {
     struct event *zero; /* timed and recorded, borrowed: `start` and `end` of a span count from it; NULL: they are 0 */
 };
 
-/* Records what the device's spans are from now on. The caller frees it with span_recorder_free(), before the device is
- * closed and while no span is open. STATUS_DEVICE: the device has no more events. */
+/* Freed before the device is closed and while no span is open. STATUS_DEVICE: the device has no more events. */
 enum status span_recorder_new(struct device *device, const struct span_recorder_config *config,
                               struct span_recorder **recorder, struct error *err);
 void span_recorder_free(struct span_recorder *recorder); /* undelivered spans are dropped; may be NULL */
 
-/* Delivers the spans that are over; wait: all of them, when they are over. Every span must have been ended then. Where
- * there is no room, span_begin() delivers the oldest span, after waiting for it; one that was not ended stays, and new
- * ones are not recorded. */
+/* Delivers the spans that are over; wait: all of them, which must have been ended. Where there is no room, span_begin()
+ * waits for the oldest span and delivers it; while that was not ended, new ones are not recorded. */
 void span_recorder_collect(struct span_recorder *recorder, bool wait);

@@ -25,7 +25,6 @@ const char *phase_name(enum phase phase)
 
 /* ---- sinks that are always on -------------------------------------------- */
 
-/* Phases without a counterpart in the flight recorder are FLIGHT_NONE. */
 static int64_t flight_span_begin(void *context, const struct span *span)
 {
     static const enum flight_kind kinds[PHASE_COUNT] = {

@@ -11,8 +11,8 @@
  *     recorders        what they want, timed on the device without waiting for it (span_recorder.h): the times of a
  *                      step's phases, --trace, comms_logger
  *
- * A span costs a few nanoseconds while only the first two are on; ops are spans only while a sink wants them. Spans of
- * a stream nest. One that is not ended after an error does no harm. One thread for a device. */
+ * Ops are spans only while a sink wants them. Spans of a stream nest. One that is not ended after an error does no
+ * harm. One thread for a device. */
 #pragma once
 
 #include "gpu/device.h"
@@ -66,7 +66,6 @@ struct span {
 void span_begin(struct span *span);
 void span_end(struct span *span);
 
-/* Begins a phase of the step, or a unit in it. */
 struct span phase_begin(struct stream *stream, enum phase phase, int unit);
 
 /* ---- sinks --------------------------------------------------------------- */

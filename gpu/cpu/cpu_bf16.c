@@ -16,7 +16,6 @@ const char *cpu_bf16_name(enum cpu_bf16_products products)
 /* Four calls take 10 to 40 µs: long enough for the clock, short enough that one of eight turns is not interrupted. */
 enum { CALLS = 4, TURNS = 8 };
 
-/* The larger of `best` and the rate of one turn, FLOP/s. */
 static double better_of(double best, cpu_micro_run *run, enum cpu_micro_kernel kernel, const uint32_t *panels)
 {
     const double start = seconds_now(), flops = run(kernel, CALLS, panels);

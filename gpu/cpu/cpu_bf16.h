@@ -1,10 +1,9 @@
 /* cpu_bf16.h: the instruction that multiplies bf16 on the CPU device, chosen by a measurement.
  *
- * VDPBF16PS adds two products of bf16 numbers to each sum. On AMD's Zen 4 it issues at the rate of fp32 multiply-adds
- * and thus does twice the work; on Intel's Emerald Rapids it issues at a quarter of that rate, so that it is twice as
- * fast to widen operands to fp32 while they are packed. CPUID reports which instructions exist, not how fast they are,
- * so both micro-kernels are timed. On a CPU with AMX, tiles multiply whole matrices, and the choice applies to the
- * blocks of attention only, which are too small for tiles. */
+ * VDPBF16PS adds two products of bf16 numbers to each sum. On AMD's Zen 4 it issues at the rate of fp32 multiply-adds;
+ * on Intel's Emerald Rapids at a quarter of that, so that widening operands to fp32 is twice as fast. CPUID does not
+ * tell, so both micro-kernels are timed. With AMX, tiles multiply whole matrices, and the choice applies to the blocks
+ * of attention only. */
 #pragma once
 
 #include "core/status.h"
@@ -18,16 +17,14 @@ struct cpu_bf16_rates {
     double products[CPU_BF16_COUNT], tiles;
 };
 
-/* Times the bf16 micro-kernels that `kernels` have, on the calling thread, in turns, and keeps the best turn of each:
- * about 0.3 ms. */
+/* Times the micro-kernels in turns on the calling thread, and keeps the best turn of each: about 0.3 ms. */
 void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *rates);
 
 /* CPU_BF16_DOT if the CPU has it, unless CPU_BF16_WIDEN is clearly faster. */
 enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates);
 
-/* Sets kernels->bf16 by a measurement, or to the value of ZTRAIN_CPU_BF16=dot|widen, which then applies to whole
- * matrices as well: kernels->amx_bf16 is cleared. STATUS_USAGE: the variable has another value, or is dot on a CPU
- * without it. */
+/* Sets kernels->bf16 by a measurement, or to ZTRAIN_CPU_BF16=dot|widen, which then applies to whole matrices as well:
+ * kernels->amx_bf16 is cleared. STATUS_USAGE: it has another value, or is dot on a CPU without it. */
 enum status cpu_bf16_choose(struct cpu_kernels *kernels, struct error *err);
 
 /* For people: "amx 2800, dot 82, widen 168 GFLOP/s a core". text has CPU_BF16_TEXT bytes and is returned. */

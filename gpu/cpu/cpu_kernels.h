@@ -1,7 +1,5 @@
-/* cpu_kernels.h: the kernels that a rank computes with on the CPU. They decide the bits of all results: vectors of
- * another width add up in another order, and an instruction that multiplies pairs of bf16 numbers rounds differently
- * than FMA. The ranks of a job therefore compute with the same kernels, and a resumed run with those of its
- * checkpoint:
+/* cpu_kernels.h: the kernels that a rank computes with on the CPU. They decide the bits of all results, so the ranks of
+ * a job compute with the same kernels, and a resumed run with those of its checkpoint:
  *
  *     cpu_kernels_detect()            the instruction sets of this CPU, as far as ZTRAIN_CPU_ISA allows them
  *     cpu_kernels_common()            those that all ranks have
@@ -33,17 +31,16 @@ struct cpu_kernels {
     enum cpu_bf16_products bf16;
 };
 
-/* Sets *kernels to the best instruction sets of this CPU, or those of ZTRAIN_CPU_ISA=baseline|avx2|avx512, with
- * ztrain's matrix products. STATUS_USAGE: the variable has another value, or names a level that this CPU lacks. */
+/* The best instruction sets of this CPU, or those of ZTRAIN_CPU_ISA=baseline|avx2|avx512. STATUS_USAGE: it has another
+ * value, or names a level that this CPU lacks. */
 enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
 
-/* Removes from *kernels the instruction sets that `before`, the kernels that a run began with, lack, so that the bits
- * of the run stay the same; does nothing if ZTRAIN_CPU_ISA names a level. Returns whether *kernels changed. */
+/* Removes the instruction sets that `before`, the kernels that a run began with, lack, unless ZTRAIN_CPU_ISA names a
+ * level. Returns whether *kernels changed. */
 bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
 
-/* Chooses the instruction for bf16 (cpu_bf16_choose()). A run that began with `before` (may be NULL) keeps its choice,
- * if it is possible here, unless ZTRAIN_CPU_BF16=dot|widen says otherwise. STATUS_USAGE: that variable, or
- * ZTRAIN_CPU_GEMM, which knows `builtin`, has another value. */
+/* cpu_bf16_choose(). A run that began with `before` (may be NULL) keeps its choice, if it is possible here, unless
+ * ZTRAIN_CPU_BF16 says otherwise. STATUS_USAGE: that variable, or ZTRAIN_CPU_GEMM, has an unknown value. */
 enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
                                         struct error *err);
 

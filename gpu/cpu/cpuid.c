@@ -25,7 +25,6 @@ static bool has(uint32_t word, unsigned bit)
     return word >> bit & 1;
 }
 
-/* Reads XCR0: the register states that the operating system saves. */
 static uint64_t saved_states(void)
 {
     uint32_t low, high;

@@ -1,14 +1,12 @@
 /* device_cpu.c: the CPU as a device.
  *
- * The compute stream runs its work at once on the calling thread; ops spread it over OpenMP threads. Opening the device
- * sets the size of the calling thread's OpenMP team, so the same thread must use the compute stream. A communication
- * stream is a worker thread that takes closures from a ring:
+ * Opening the device sets the size of the calling thread's OpenMP team, so the same thread uses the compute stream. A
+ * communication stream is a worker thread that takes closures from a ring:
  *
  *     stream_submit -> | closure | closure | … |  -> worker        head: next to run, tail: next free (both only grow)
  *
- * An event is a pair of counters: `issued` grows when the event is recorded on a stream, `done` when the stream reaches
- * that point. A wait is a closure that blocks until `done` reaches the value that `issued` had when the wait was
- * enqueued. Streams and events allocate memory only when they are created. */
+ * An event is a pair of counters: `issued` grows when the event is recorded, `done` when the stream reaches that point.
+ * A wait is a closure that blocks until `done` reaches the value of `issued` at its call. */
 #include "gpu/cpu/device_cpu.h"
 
 #include "core/clock.h"
@@ -315,7 +313,6 @@ static void cpu_event_sync(struct event *event)
     run_wait(&point);
 }
 
-/* Whether the event's latest mark was reached, and when. */
 static bool event_time(struct cpu_event *e, double *seconds)
 {
     pthread_mutex_lock(&e->mutex);
@@ -381,8 +378,8 @@ static void *wait_for_release(void *argument)
     return NULL;
 }
 
-/* OpenMP exits the process if it cannot start a thread. Therefore, first try to start as many threads, then let OpenMP
- * start its team at once, before other threads use up what the system allows. */
+/* OpenMP exits the process if it cannot start a thread: first try to start as many, then let it start its team at
+ * once. */
 static enum status start_team(int threads, struct error *err)
 {
     pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;

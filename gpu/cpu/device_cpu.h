@@ -13,7 +13,6 @@ struct device_cpu {
 /* `threads` OpenMP threads; 0: all cores that this process may run on. STATUS_DEVICE: too few threads. */
 enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
 
-/* The kernels that an open CPU device computes with. */
 static inline const struct cpu_kernels *device_cpu_kernels(const struct device *device)
 {
     ASSERT(device->kind == DEVICE_CPU);

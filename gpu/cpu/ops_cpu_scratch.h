@@ -1,5 +1,5 @@
-/* ops_cpu_scratch.h: the scratch memory that the ops of the CPU backend take from a stream's workspace, and how much of
- * it they may need. The bounds hold for every instruction-set level; the templates assert that they keep to them. */
+/* ops_cpu_scratch.h: the scratch memory that the CPU's ops take from a stream's workspace, and its bounds, which hold
+ * for every instruction-set level. */
 #pragma once
 
 #include "core/status.h"
@@ -15,10 +15,9 @@ enum { GEMM_BLOCK = 1024, GEMM_SCRATCH_FLOATS = 3 * (GEMM_BLOCK + GEMM_MAX_MR) *
 /* Norms, backward: for each part of the rows the sums of dweight and dbias, rows of floats padded to SUMS_GRAIN. */
 enum { SUMS_GRAIN = 16 };
 
-/* Attention: a thread's two blocks of ATTENTION_ROWS scores and five of D numbers, for the lanes of a tile; and the
- * packed operands of a unit (a sequence and a key/value head with its `group` query heads), or of as many units as
- * ATTENTION_BATCH_FLOATS hold. ATTENTION_ROWS is a multiple of every MR; with NR lanes a block of scores stays in the
- * first-level cache. */
+/* Attention: a thread's two blocks of ATTENTION_ROWS (a multiple of every MR) scores and five of D numbers, for the
+ * lanes of a tile; and the packed operands of a unit (a sequence and a key/value head with its `group` query heads), or
+ * of as many as ATTENTION_BATCH_FLOATS hold. */
 enum { ATTENTION_ROWS = 144, ATTENTION_BATCH_FLOATS = 4 << 20 };
 #define ATTENTION_THREAD_FLOATS(D) ((2 * ATTENTION_ROWS + 5 * ((int64_t)(D) + GEMM_MAX_MR)) * GEMM_MAX_NR)
 #define ATTENTION_UNIT_FLOATS(D, max_seq, group) \

@@ -1,4 +1,3 @@
-/* device_open.c: the choice between the backends, the only place of the gpu/ floor that includes both. */
 #include "gpu/open/device_open.h"
 
 #include "core/heartbeat.h"

@@ -5,22 +5,19 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
-/* Opens a device; device_close() closes it. CPU: `threads` OpenMP threads (0: all cores that this process may run on).
- * CUDA: GPU `index` of those that device_cuda_list() counts; several processes may share one. Only the thread that
- * opens a device may use it. The CPU computes with the best kernels that it has and the environment allows
- * (cpu_kernels.h); the ranks of a job agree on theirs first and call device_open_cpu(). Errors: STATUS_DEVICE;
- * STATUS_USAGE for a wrong value in the environment. */
+/* CPU: `threads` OpenMP threads (0: all cores that this process may run on), with the best kernels that it has and the
+ * environment allows (cpu_kernels.h); the ranks of a job agree on theirs first and call device_open_cpu(). CUDA: GPU
+ * `index` of those that device_cuda_list() counts; several processes may share one. Only the thread that opens a device
+ * may use it. STATUS_USAGE: a wrong value in the environment. */
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
 
 /* Opens the CPU with the given kernels, which this CPU must have (cpu_kernels_detect()). */
 enum status device_open_cpu(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
 
-/* Whether this build of ztrain has the CUDA backend. */
 bool device_cuda_is_built(void);
 
 /* Whether CUDA can be used here: a driver and a GPU were found. If not, `why` (at least 256 bytes) gets the reason. */
 bool device_cuda_available(char *why);
 
-/* Returns the number of GPUs that this process sees, 0 without a driver, and writes the UUIDs of the first `most` of
- * them to uuids[most]: zeros where the UUID is not known. */
+/* Returns the number of GPUs that this process sees, and writes the UUIDs of the first `most` (zeros: unknown). */
 int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);

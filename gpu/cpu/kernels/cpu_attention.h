@@ -79,7 +79,6 @@ static int64_t by_column_floats(const struct attention *a)
     return a->padded_d * units_of(a, a->max_seq);
 }
 
-/* pack_panel() with constants for `kind` and `width`, so that each combination is compiled separately. */
 static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_stride, int64_t k_stride, int64_t rows,
                                          int width, int64_t k, const struct attention *a)
 {
@@ -260,7 +259,6 @@ static void drop_weights(float *x, int64_t rows, int64_t key, int64_t query, boo
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* The scratch of one thread, within ATTENTION_THREAD_FLOATS(D) floats. */
 struct attention_scratch {
     float *scores, *products;      /* (ATTENTION_ROWS, NR) */
     float *lanes_a, *lanes_b;      /* (units of D, NR) */
@@ -373,7 +371,6 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     store_lanes(at(args->out, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, t.sum_a, sum, t.turned, a);
 }
 
-/* Units that are packed at a time. */
 static int64_t attention_batch(int64_t unit_floats)
 {
     return unit_floats < ATTENTION_BATCH_FLOATS ? ATTENTION_BATCH_FLOATS / unit_floats : 1;

@@ -101,7 +101,6 @@ static void ahead_fetch(struct ahead *ahead, int64_t lines)
     }
 }
 
-/* Prefetches the sums that a tile will be added to. */
 static ALWAYS_INLINE void tile_fetch(const void *first, int64_t stride, int64_t rows, int64_t bytes)
 {
     for (int64_t row = 0; row < rows; row++)
@@ -188,7 +187,6 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
 }
 
-/* The units of the blocks that attention multiplies. */
 static enum unit_kind block_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
     if (dtype != DTYPE_BF16)
@@ -196,7 +194,6 @@ static enum unit_kind block_kind(const struct cpu_kernels *kernels, enum dtype d
     return GEMM_HAS_PAIRS && kernels->bf16 == CPU_BF16_DOT ? UNIT_PAIR : UNIT_WIDENED;
 }
 
-/* The units of a whole product. */
 static enum unit_kind product_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : block_kind(kernels, dtype);
@@ -233,7 +230,6 @@ static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const s
     return c;
 }
 
-/* A product that all threads work on. */
 struct gemm_job {
     const struct product *p;
     struct cuts cuts;
@@ -304,7 +300,6 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     heartbeat_beat();
 }
 
-/* All threads. */
 static void multiply_blocks(struct gemm_job *job, bool continues)
 {
     const struct product *p = job->p;

@@ -104,7 +104,6 @@ TARGET_TILES static void micro_tiles(int64_t units, const uint32_t *a, const uin
 enum { TILE_MR = MR, TILE_UNITS = 1 };
 #endif
 
-/* Around each thread's part of a product. */
 static void tiles_begin(enum unit_kind kind)
 {
     (void)kind;

@@ -3,7 +3,6 @@
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the
  * matrix are packed as zeros. Panels of A for AMX are different: cpu_gemm_amx.h. */
 
-/* Rows of a panel of A. */
 static int panel_rows(enum unit_kind kind)
 {
     return kind == UNIT_TILE ? TILE_MR : MR;

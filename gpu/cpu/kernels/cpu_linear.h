@@ -30,7 +30,6 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
     }
 }
 
-/* column_sums() of all n columns */
 static void sum_columns(float *sums, const void *x, int64_t ld, int64_t rows, int64_t n, enum dtype dtype,
                         bool accumulate)
 {
