@@ -36,13 +36,12 @@ static bool is_same(const struct outcome *a, const struct outcome *b)
     return a->status != STATUS_OK && b->status != STATUS_OK && (a->text == b->text || a->likeness == b->likeness);
 }
 
-/* The outcome at the head of a rank's record. */
 static const struct outcome *outcome_at(const void *all, size_t bytes, int rank)
 {
     return (const struct outcome *)((const char *)all + (size_t)rank * bytes);
 }
 
-/* Some rank has failed: marks this rank's error as printed if it has none or a lower rank prints it. */
+/* Marks this rank's error as printed if it has none or a lower rank prints it. */
 static enum status fail_together(const struct agree_ranks *ranks, const void *all, size_t bytes, int lowest,
                                  struct error *err)
 {
@@ -133,7 +132,7 @@ struct start {
     uint64_t fingerprint;
 };
 
-/* All ranks have the same table, so all find the same difference. Rank 0 prints it. */
+/* All ranks find the same difference. Rank 0 prints it. */
 static enum status check_fingerprints(const struct bootstrap *boot, const struct start *all, struct error *err)
 {
     int r = 1;

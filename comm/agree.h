@@ -1,11 +1,7 @@
-/* agree.h: ranks compare their outcomes at points that all of them reach, and end together if one has failed.
- *
- * All end with the exit code of the lowest rank that failed. Each error is printed by the lowest rank that has it, so
- * that a missing file is one line and not one per rank. The other ranks' errors are marked as printed
- * (error_mark_printed()) and are in their log files.
- *
- * Two ranks have the same error if their messages are equal but for the hint, which may list the devices or files of a
- * machine; or if they say the same of the same rank, or each of itself (agree_likeness()). */
+/* agree.h: ranks compare their outcomes at points that all of them reach, and end together if one has failed, with the
+ * exit code of the lowest such rank. Each error is printed by the lowest rank that has it; the others' are marked as
+ * printed (error_mark_printed()) and are in their log files. Two ranks have the same error if their messages are equal
+ * but for the hint, or if they say the same of the same rank, or each of itself (agree_likeness()). */
 #pragma once
 
 #include "comm/comm.h"
@@ -13,9 +9,8 @@
 
 #include <stdint.h>
 
-/* Collective. status and err: this rank's outcome. Returns the job's status; if it is not STATUS_OK, err is set, and
- * marked as printed on the ranks that have nothing to print. A rank without an error of its own gets one about the
- * lowest that has (FAILURE_ERROR). */
+/* Collective. status and err: this rank's outcome. Returns the job's status; if it is not STATUS_OK, err is set: on a
+ * rank without an error of its own, about the lowest that has (FAILURE_ERROR). */
 enum status agree(struct comm *comm, enum status status, struct error *err);
 
 /* One rank's outcome; filled by the functions below. A record that ranks exchange begins with it. */
@@ -25,26 +20,24 @@ struct outcome {
     uint64_t text, likeness; /* hashes of the message; agree_likeness() */
 };
 
-/* The same with a record of each rank. own: this rank's, of `bytes` bytes; all: room for world × bytes, filled unless
- * the exchange fails. *lowest: the lowest rank that failed; -1: none, or the exchange has failed, which is this rank's
- * error unless it had one. err is not NULL. */
+/* The same with a record of each rank. own: this rank's (bytes); all: world × bytes, filled unless the exchange fails.
+ * *lowest: the lowest rank that failed; -1: none, or the exchange failed, which is this rank's error unless it had one.
+ * err is not NULL. */
 enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, void *all, enum status status, int *lowest,
                        struct error *err);
 
-/* The same before there is a communicator, for ranks of a launcher: by bootstrap_exchange() with `key`. */
+/* The same before there is a communicator: by bootstrap_exchange() with `key`. */
 enum status agree_by_key(struct bootstrap *boot, const char *key, struct outcome *own, size_t bytes, void *all,
                          enum status status, int *lowest, struct error *err);
 
-/* The first time, for ranks connected by bootstrap_connect(). fingerprint: of the input that has to be the same on all
- * ranks (run spec, options); STATUS_USAGE if it differs. */
+/* The first time, after bootstrap_connect(). fingerprint: of the input that has to be the same on all ranks (run spec,
+ * options); STATUS_USAGE if it differs. */
 enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum status status, struct error *err);
 
-/* The same number for errors of two ranks that say the same: of one rank, or each of itself. rank: whose error it is.
- */
+/* Equal for errors of two ranks that say the same of one rank, or each of itself. rank: whose error it is. */
 uint64_t agree_likeness(const struct error *err, int rank);
 
-/* What the others are based on: the ranks, and how they exchange records: all (world × bytes) become every rank's own
- * (bytes), in rank order. */
+/* What the others are based on: ranks, and how they exchange records (all: world × bytes, in rank order). */
 struct agree_ranks {
     int rank, world;
     enum status (*exchange)(void *context, const void *own, size_t bytes, void *all, struct error *err);

@@ -25,9 +25,7 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->own_fd = -1;
     c->submit = transport_host_submit;
     c->takes_pieces = true;
-    c->reduce_within_node = config->reduce_within_node;
-    c->stuck = config->stuck;
-    c->stuck_context = config->stuck_context;
+    c->config = *config;
     pthread_mutex_init(&c->mutex, NULL);
     size_t world = (size_t)c->world;
     topology_init(&c->topology, c->rank, c->world, bootstrap->places);
@@ -88,7 +86,7 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     comm->submit = transport_gpu_submit;
     comm->takes_pieces = !comm->gpu->nccl;
-    return transport_check(comm, comm->gpu, device, err);
+    return transport_check(comm, device, err);
 }
 
 void comm_detach_device(struct comm *comm)

@@ -1,22 +1,19 @@
-/* comm.h: collectives over the ranks of a job. One interface for ranks on one machine (shared memory), on several (TCP
- * between them) and for GPUs (NCCL).
+/* comm.h: collectives over the ranks of a job: on one machine (shared memory), on several (TCP) and for GPUs (NCCL).
  *
  * Two channels, each with its own order of operations, the same on every rank:
  *
- *     data      comm_all_gather, comm_reduce_scatter
- *               in the order of a stream (the communication stream); asynchronous; counted in comm_stats
- *     control   comm_barrier, comm_exchange, comm_sum, comm_broadcast
- *               small host values; block the calling (main) thread
+ *     data      comm_all_gather, comm_reduce_scatter: asynchronous, in the order of the communication stream, counted
+ *     control   comm_barrier, comm_exchange, comm_sum, comm_broadcast: small host values; block the main thread
  *
  * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results depend neither on timing nor
  * on how ranks are spread over nodes (exceptions: comm_config.reduce_within_node, and NCCL, which has its own order).
  *
- * Failure: a peer that dies, is silent for the timeout (no heartbeat_beat, see core/heartbeat.h) or calls comm_abort()
- * makes every waiting operation return, in all ranks; comm_status() then names the rank, its host and the reason. After
- * a failure data operations return at once without doing anything; check comm_status() before trusting results.
+ * Failure: a peer that dies, is silent for the timeout (core/heartbeat.h) or calls comm_abort() makes every waiting
+ * operation return, in all ranks; comm_status() names the rank, its host and the reason. Data operations then return
+ * without doing anything; check comm_status() before trusting results.
  *
- * Memory: each rank has a shared segment (comm_share). Collectives whose buffers lie in it read the peers' memory
- * directly; others are staged through a buffer of the node. World 1: everything is local and nothing is counted. */
+ * Memory: collectives whose buffers lie in the ranks' shared segments (comm_share) read the peers' memory directly;
+ * others are staged through a buffer of the node. World 1: everything is local and nothing is counted. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
@@ -31,38 +28,35 @@ struct comm;
 struct comm_config {
     double timeout_seconds;
     double io_timeout_seconds; /* of one slow call (core/heartbeat.h); 0: 600 */
-    /* Called by a separate thread when this rank's main thread is stuck in a slow call and the job has failed for
-     * that; `text` names the call and the file. May end the process. NULL: not called. */
+    /* Called by a separate thread when the job has failed for the slow call in which the main thread is stuck; `text`
+     * names call and file. May end the process. NULL: not called. */
     void (*stuck)(void *context, const char *text);
     void *stuck_context;
-    /* the network interface between nodes: a name, address or network; NULL or "": the one that fits */
+    /* between nodes: a name, address or network; NULL or "": the one that fits */
     const char *interface;
-    /* reductions add up each node's contributions before they cross the network: less traffic, other bits than on one
-     * node */
+    /* reductions add up each node's contributions first: less traffic, other bits than on one node */
     bool reduce_within_node;
 };
 
-/* Connects the ranks: bootstrap_connect(), the memory that each node's ranks share, and TCP connections between nodes.
- * Collective. The caller frees *comm with comm_close(). */
+/* Connects the ranks, with bootstrap_connect(). Collective. The caller frees *comm with comm_close(). */
 enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
                       struct error *err);
 /* Collective: waits for the other ranks unless the job has failed. NULL is allowed. */
 void comm_close(struct comm *comm);
 
-/* Data operations work on the memory of this device from now on, if it is a GPU (else nothing changes).
- * may_share (the same on all ranks): whether several ranks may use one GPU; else that is an error. *way describes the
- * path of the data for the log, or is NULL on the CPU. nccl_ctas: the most blocks, each of which holds a
- * multiprocessor, that a collective of NCCL's may run in (maxCTAs of its communicator); 0: NCCL decides. Collective:
- * all ranks fail if one does. Call comm_detach_device() before the device is closed. */
+/* Data operations work on the memory of this device from now on, if it is a GPU. may_share (the same on all ranks):
+ * whether several ranks may use one GPU. *way describes the path of the data for the log; NULL on the CPU. nccl_ctas:
+ * maxCTAs of NCCL's communicator: the most blocks, each of which holds a multiprocessor, of a collective; 0: NCCL
+ * decides. Collective: all ranks fail if one does. Call comm_detach_device() before the device is closed. */
 enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                                const char **way, struct error *err);
 void comm_detach_device(struct comm *comm);
 
-/* Whether data operations may be captured in a graph of the device: only where the host has no part in them. */
+/* Whether data operations may be captured in a graph: only where the host has no part in them. */
 bool comm_can_capture(const struct comm *comm);
 
-/* Whether slices may be sent in pieces (stride > count), after comm_attach_device(). Not over NCCL, which gathers and
- * reduces whole slices, as many bytes as there are, without memory of its own for them. */
+/* Whether slices may be sent in pieces (stride > count), after comm_attach_device(). Not over NCCL, which needs no
+ * memory of its own for whole slices. */
 bool comm_takes_pieces(const struct comm *comm);
 
 /* Launches a graph that contains data operations, unless the job has failed. */
@@ -71,11 +65,10 @@ void comm_launch(struct comm *comm, struct graph *graph);
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 
-/* Gives this rank a shared segment of `bytes` (the same on every rank), zeroed and touched; comm_close() unmaps it.
- * Collective; once. */
+/* Gives this rank a shared segment of `bytes` (the same on every rank), zeroed and touched. Collective; once. */
 enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
 
-/* What the values of a data operation are, for those who count them (comm_log.h, --trace). */
+/* What the values are, for those who count them (comm_log.h, --trace). */
 enum comm_purpose {
     COMM_OTHER,
     COMM_PARAMETERS,
@@ -86,8 +79,7 @@ enum comm_purpose {
 };
 const char *comm_purpose_name(enum comm_purpose purpose);
 
-/* A data operation. Its slices start `stride` elements apart, so that a long slice can be sent in pieces, where
- * comm_takes_pieces(). */
+/* Slices start `stride` elements apart, so that a long one can be sent in pieces. */
 struct data_op {
     const void *send;
     void *recv;
@@ -100,9 +92,8 @@ struct data_op {
     /* of a reduce-scatter */
     enum dtype recv_dtype;
     bool accumulate;
-    int32_t *bad_rank; /* becomes the lowest rank whose contribution to this slice held a non-finite value, unless it is
-                          lower already; valid once the stream is synchronised. The caller sets it to RANK_NONE first.
-                          May be NULL. NCCL does not fill it */
+    int32_t *bad_rank; /* becomes the lowest rank with a non-finite value in this slice, unless lower already; the
+                          caller sets RANK_NONE first. May be NULL. NCCL does not fill it */
 
     /* set by the communicator */
     struct comm *comm;
@@ -113,9 +104,9 @@ struct data_op {
 /* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
 void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream);
 
-/* recv (count elements of recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count elements of
- * dtype), added up in fp32 and rounded once to recv_dtype. recv may be send + rank × stride (dtype and recv_dtype
- * equal, not accumulate). NCCL adds up in dtype, in its own order, and overwrites the own slice of send. */
+/* recv (count, recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count, dtype), added up in fp32
+ * and rounded once. recv may be send + rank × stride (equal dtypes, not accumulate). NCCL adds up in dtype, in its own
+ * order, and overwrites the own slice of send. */
 void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream);
 
 /* Control channel; blocking. */
@@ -127,22 +118,20 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 enum status comm_sum(struct comm *comm, double *values, int count, struct error *err);
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err);
 
-/* Notes the host memory that this rank's plan takes, for whoever explains its end. */
+/* The host memory that this rank's plan takes, for whoever explains its end. */
 void comm_note_plan(struct comm *comm, uint64_t bytes);
 
 /* STATUS_OK, or why the job cannot continue: the code that a peer gave to comm_abort(), or STATUS_PEER. Any thread. */
 enum status comm_status(struct comm *comm, struct error *err);
 
-/* Ends the job: this rank fails with `err`, whose code becomes that of its peers. The first call in the job counts. Any
- * thread. */
+/* Ends the job with this rank's `err`, whose code becomes that of its peers. The first call counts. Any thread. */
 void comm_abort(struct comm *comm, const struct error *err);
 
-/* After a failure, before comm_close(): leaves the job and waits until the others have left; see control_await_end().
- * false: a rank is still there that only the launcher can end. */
+/* After a failure, before comm_close(): see control_await_end(). */
 bool comm_await_end(struct comm *comm, double seconds);
 
-/* Bytes that this rank sent and received in collectives since the last reset, as a bandwidth-optimal algorithm over a
- * network would count them: (N-1)/N · P each way for an all-gather or a reduce-scatter of P bytes. */
+/* Bytes that this rank sent and received in collectives since the last reset, as a bandwidth-optimal algorithm would:
+ * (N-1)/N · P each way for an all-gather or a reduce-scatter of P bytes. */
 struct comm_stats {
     int64_t all_gather_calls, all_gather_bytes;
     int64_t reduce_scatter_calls, reduce_scatter_bytes;
@@ -154,8 +143,8 @@ void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
 
 /* ---- flight recorders ---------------------------------------------------- */
 
-/* Each rank records (core/flight/flight.h) in memory that all ranks of its node share, so that a neighbour can write
- * the record of a rank that was killed or stands still. */
+/* Each rank records (core/flight/flight.h) in memory of its node, so that a neighbour can write the record of a rank
+ * that was killed. */
 struct flight_ring;
 
 /* A rank of this node. */
@@ -166,9 +155,8 @@ struct flight_peer {
     bool left; /* the job, in order */
 };
 
-/* Ranks on this node, and the one with that local rank. */
 int comm_flight_peers(const struct comm *comm);
 struct flight_peer comm_flight_peer(const struct comm *comm, int local_rank);
 
-/* The ring of this rank, mapped until the process ends. */
+/* This rank's; mapped until the process ends. */
 struct flight_ring *comm_flight_ring(const struct comm *comm);

@@ -39,14 +39,11 @@ struct comm {
     struct agent *agent;       /* NULL: one node, or not its first rank */
     struct transport_gpu *gpu; /* NULL: data operations work on the host's memory */
     struct comm_log *log;      /* owned; NULL: operations are not recorded (comm_log.h) */
-    int purpose, unit;         /* of the operations that are submitted next: comm_use() */
-    bool reduce_within_node;
+    struct comm_config config;
     int own_fd;           /* the node's memory, unless a supervisor made it; else -1 */
     char *segments;       /* local_world × segment_stride, or NULL */
     size_t segment_bytes; /* of each, as the caller of comm_share() asked for */
     size_t segment_stride;
-    void (*stuck)(void *context, const char *text); /* comm_config's */
-    void *stuck_context;
     uint32_t arrivals[CHANNEL_COUNT];   /* this rank's; each used by its channel's thread */
     uint64_t operations[CHANNEL_COUNT]; /* started so far */
     int64_t submitted;                  /* data operations */
@@ -70,7 +67,6 @@ struct comm {
 
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
 
-/* The place of element `at` of a reduction's result. */
 static inline char *data_op_recv(const struct data_op *op, size_t at)
 {
     return (char *)op->recv + at * dtype_size(op->recv_dtype);
@@ -91,8 +87,8 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
 
 /* ---- comm_status.c ------------------------------------------------------- */
 
-/* Publishes this rank's operation on the channel, waits for all ranks that share it (data: this node's; control: all)
- * and compares. The operations of these ranks are left in `peers`, in their order (NULL: not wanted). */
+/* Publishes this rank's operation, waits for all ranks of the channel (data: this node's; control: all) and compares.
+ * peers: their operations, in their order (NULL: not wanted). */
 enum status comm_start_operation(struct comm *comm, enum host_collectives channel, const struct control_op *own,
                                  struct control_op *peers);
 /* Arrives on the data channel and waits for this node's ranks. */
@@ -102,18 +98,17 @@ uint64_t comm_flight_begin(const struct data_op *op);
 
 /* ---- comm_nodes.c -------------------------------------------------------- */
 
-/* Attaches to the node's memory (fd) and starts the watch over this rank's slow calls. */
+/* Attaches to the node's memory (fd) and watches this rank's slow calls. */
 enum status comm_attach_node(struct comm *comm, int fd, const char *host, const struct comm_config *config,
                              struct error *err);
 
-/* For ranks that a launcher started: makes the node's memory and the connections with other nodes; sets control, net
- * and agent. Collective. */
+/* For ranks of a launcher: makes the node's memory and the connections with other nodes; sets control, net and agent.
+ * Collective. */
 enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, const struct comm_config *config,
                             struct error *err);
 
 /* ---- transport_host.c ---------------------------------------------------- */
 
-/* Puts an operation on the host's memory into the stream's order. */
 void transport_host_submit(const struct data_op *op, struct stream *stream);
 
 /* ---- transport_network.c: with several nodes (comm->net) ----------------- */
@@ -121,15 +116,15 @@ void transport_host_submit(const struct data_op *op, struct stream *stream);
 /* Allocates scratch, parts and bad. */
 void transport_network_prepare(struct comm *comm);
 
-/* Gathers the slices of other nodes' ranks; when the first call returns, the own slice is on its way to them. The
- * second leaves staging memory in use until the next comm_op_barrier(). */
+/* Gathers the slices of other nodes' ranks; after the first call the own slice is on its way to them. The second leaves
+ * staging in use until the next comm_op_barrier(). */
 enum status transport_network_gather_begin(const struct data_op *op);
 enum status transport_network_gather(const struct data_op *op);
 
 /* Elements of a slice that can be reduced at once. */
 size_t transport_network_reduce_piece(const struct comm *comm, size_t size);
-/* Sends the contributions to other nodes' slices, in step with what is received: elements [at, at + count) of the own
- * slice from each rank of other nodes, to which comm->in points afterwards. */
+/* Sends contributions to other nodes' slices, in step with what is received: elements [at, at + count) of the own slice
+ * from each of their ranks, to which comm->in points afterwards. */
 enum status transport_network_reduce_begin(const struct data_op *op);
 enum status transport_network_reduce(const struct data_op *op, size_t at, size_t count);
 

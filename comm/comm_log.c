@@ -1,5 +1,5 @@
-/* comm_log.c: see comm_log.h. An operation is known by its number in the order of the data channel, which is the same
- * on all ranks. A rank keeps the seconds of operations that are over until all ranks have shared theirs. */
+/* comm_log.c: see comm_log.h. An operation is known by its number in the order of the data channel. A rank keeps the
+ * seconds of operations that are over until all ranks have shared theirs. */
 #include "comm/comm_log.h"
 
 #include "comm/comm_internal.h"
@@ -78,14 +78,13 @@ static void take_span(void *context, const struct span *span)
 {
     struct comm_log *log = context;
     const int number = row_of(log, span->what, span->unit);
-    const struct comm_log_row *row = &log->rows[number];
+    struct comm_log_row op = log->rows[number];
     log->kept[log->over++ % log->most] =
         (struct op_over){.row = number, .seconds = (float)span->seconds, .bytes = span->bytes};
-    const struct comm_log_op op = {.collective = row->collective,
-                                   .purpose = row->purpose,
-                                   .unit = row->unit,
-                                   .bytes = span->bytes,
-                                   .seconds = span->seconds};
+    op.calls = 1;
+    op.bytes = span->bytes;
+    op.seconds = span->seconds;
+    op.waited = 0;
     if (log->config.each)
         log->config.each(log->config.context, &op);
 }

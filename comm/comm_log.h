@@ -1,31 +1,10 @@
 /* comm_log.h: bytes and time of the data operations by collective, purpose and unit, and which rank the others wait
- * for.
- *
- * Each rank times its own operations by events on their stream, from the moment it is ready for the operation to the
- * end (gpu/span_recorder.h): over shared memory, TCP and NCCL alike. As an operation ends for all ranks at about the
- * same time, the rank that was ready last has the shortest time, and the difference to it is what another rank has
- * waited. comm_log_share() compares the times of the ranks, off the step's path. */
+ * for. Each rank times its operations by events on their stream, from its readiness to the end (gpu/span_recorder.h).
+ * As an operation ends for all ranks at about the same time, the one that was ready last has the shortest time, and the
+ * difference to it is what another rank has waited. comm_log_share() compares the ranks' times, off the step's path. */
 #pragma once
 
 #include "comm/comm.h"
-
-/* One operation of this rank, for comm_log_config.each. */
-struct comm_log_op {
-    const char *collective;
-    enum comm_purpose purpose;
-    int unit;
-    int64_t bytes;  /* of all ranks' slices together */
-    double seconds; /* of this rank, waiting for the others included */
-};
-
-struct comm_log_config {
-    int units;                       /* of the model */
-    bool all_gather, reduce_scatter; /* which collectives are recorded */
-    int most;                        /* operations that are kept between two calls of comm_log_share(); 0: 32768 */
-    /* Called for each operation of this rank by comm_log_share(); NULL: not called. */
-    void (*each)(void *context, const struct comm_log_op *op);
-    void *context;
-};
 
 struct comm_log_row {
     const char *collective;
@@ -36,6 +15,15 @@ struct comm_log_row {
     double waited;        /* of these, until the last rank was ready, mean of the ranks */
 };
 
+struct comm_log_config {
+    int units;                       /* of the model */
+    bool all_gather, reduce_scatter; /* which collectives are recorded */
+    int most;                        /* operations that are kept between two calls of comm_log_share(); 0: 32768 */
+    /* Called by comm_log_share() for each operation of this rank; NULL: not called. */
+    void (*each)(void *context, const struct comm_log_row *op);
+    void *context;
+};
+
 /* What a rank has cost the others. */
 struct comm_log_rank {
     int64_t last;  /* operations for which this rank was ready last */
@@ -43,18 +31,16 @@ struct comm_log_rank {
     double waited; /* seconds that it has waited itself */
 };
 
-/* Begins to record the operations on `device`; of one rank there are none. The same on all ranks. Once, before
- * comm_log_stop(). STATUS_DEVICE: out of memory. */
+/* Begins to record, but for a single rank. The same on all ranks. Once, before comm_log_stop(). */
 enum status comm_log_start(struct comm *comm, struct device *device, const struct comm_log_config *config,
                            struct error *err);
 void comm_log_stop(struct comm *comm); /* before the device is closed; also if nothing is recorded */
 
-/* Compares the times of the operations that are over on all ranks. Collective; blocks on the other ranks, but not on
- * the device. wait: of all operations so far, after waiting for the device. */
+/* Compares the operations that are over on all ranks. Collective; waits for the device only with `wait`. */
 enum status comm_log_share(struct comm *comm, bool wait, struct error *err);
 
 /* The rows that are not empty, by collective, purpose, unit, and the ranks (world), as of the last comm_log_share():
- * the same on all ranks. Borrowed until the next call. *skipped: operations that were too many to be kept between two
- * calls of comm_log_share(). Returns the number of rows; 0 if nothing is recorded. */
+ * the same on all ranks. Borrowed until the next call. *skipped: operations that were too many to be kept. Returns the
+ * number of rows; 0 if nothing is recorded. */
 int comm_log_read(struct comm *comm, const struct comm_log_row **rows, const struct comm_log_rank **ranks,
                   int64_t *skipped);

@@ -1,11 +1,10 @@
 /* comm_nodes.c: gives the ranks of a launcher shared memory on each node, and connections between nodes.
  *
- *     first rank of a node   makes the node's memory                                   exchange "first": fd, addresses
+ *     first rank of a node   makes the node's memory                                    exchange "first": fd, addresses
  *     every rank             opens its node's memory, listens at the address that fits  exchange "second": the address
  *     every rank             connects with all ranks on other nodes, first ranks also for the agents
  *
- * After that no port is open any more. With each of the two words the ranks exchange their outcomes: if one cannot
- * continue, all end with its code (agree.h). */
+ * After that no port is open any more. With each of the two words the ranks agree (agree.h). */
 #include "comm/agree.h"
 #include "comm/comm_internal.h"
 #include "comm/wire/wire.h"
@@ -25,8 +24,8 @@ static void end_stuck(const char *text, void *context)
 {
     struct comm *comm = context;
     control_blame(comm->control, comm->rank, FAILURE_ERROR, STATUS_PEER, "%s", text);
-    if (comm->stuck)
-        comm->stuck(comm->stuck_context, text);
+    if (comm->config.stuck)
+        comm->config.stuck(comm->config.stuck_context, text);
 }
 
 enum status comm_attach_node(struct comm *comm, int fd, const char *host, const struct comm_config *config,
@@ -59,14 +58,13 @@ struct opening {
     struct bootstrap *boot;
     const struct comm_config *config;
     struct comm *comm;
-    struct word *words;       /* (world) */
-    struct wire_host *hosts;  /* (num_nodes), by their first ranks */
-    int listener;             /* -1: none */
-    struct wire_peer *peers;  /* connections to make */
-    int num_data, num_agents; /* of peers: data first */
+    struct word *words;      /* (world) */
+    struct wire_host *hosts; /* (num_nodes), by their first ranks */
+    int listener;            /* -1: none */
+    struct wire_peer *peers; /* connections to make */
+    int num_agents;          /* the last of them */
 };
 
-/* Makes the node's memory, if this is its first rank, and lists the addresses of this machine. */
 static enum status prepare_first(struct opening *o, const struct control_shape *shape, struct word *own,
                                  struct error *err)
 {
@@ -78,7 +76,7 @@ static enum status prepare_first(struct opening *o, const struct control_shape *
     return t->num_nodes > 1 ? wire_host_read(o->config->interface, &own->host, err) : STATUS_OK;
 }
 
-/* Collective: every rank's word is in o->words. status and err: this rank's outcome so far. */
+/* Collective: fills o->words. status and err: this rank's outcome so far. */
 static enum status exchange_words(struct opening *o, const char *key, struct word *own, enum status status,
                                   struct error *err)
 {
@@ -88,7 +86,6 @@ static enum status exchange_words(struct opening *o, const char *key, struct wor
     return status;
 }
 
-/* Opens the node's memory and listens for other nodes. */
 static enum status prepare_second(struct opening *o, const struct control_shape *shape, struct word *own,
                                   struct error *err)
 {
@@ -102,7 +99,6 @@ static enum status prepare_second(struct opening *o, const struct control_shape 
     return wire_listen(&own->address, &o->listener, err);
 }
 
-/* Makes or opens the node's shared memory, exchanges addresses and listens. */
 static enum status share_node(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
@@ -129,7 +125,7 @@ static enum status share_node(struct opening *o, struct error *err)
     return exchange_words(o, "second", &second, status, err);
 }
 
-/* Raises the limit of open files, if necessary, for a connection with every rank of other nodes. */
+/* Raises the limit of open files, if necessary. */
 static void allow_descriptors(int count)
 {
     struct rlimit limit;
@@ -140,16 +136,13 @@ static void allow_descriptors(int count)
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Connections with all ranks of other nodes, and between the agents. */
 static enum status connect_nodes(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     struct bootstrap *boot = o->boot;
-    char job[sizeof boot->job_id + 1];
-    snprintf(job, sizeof job, "%s", boot->job_id);
     const struct wire_self self = {.rank = t->rank,
                                    .world = t->world,
-                                   .job = job,
+                                   .job = boot->job_id,
                                    .secret = boot->secret,
                                    .timeout_seconds = o->config->timeout_seconds};
     struct wire_server *server = NULL;
@@ -173,38 +166,33 @@ static enum status connect_nodes(struct opening *o, struct error *err)
         }
         o->peers[count++] = peer;
     }
-    o->num_data = count;
-    for (int i = 0; i < o->num_data; i++)
+    for (int i = 0; i < t->num_remotes; i++)
         if (t->local_rank == 0 && boot->places[o->peers[i].rank].local_rank == 0) {
             o->peers[count] = o->peers[i];
             o->peers[count++].service = WIRE_AGENT;
         }
-    o->num_agents = count - o->num_data;
+    o->num_agents = count - t->num_remotes;
     allow_descriptors(count);
     status = wire_connect(&self, server, o->peers, count, boot->start_seconds, err);
     char text[WIRE_PRINTED];
-    log_debug("connected with %d ranks on other nodes from %s", o->num_data,
+    log_debug("connected with %d ranks on other nodes from %s", t->num_remotes,
               wire_address_print(&o->words[t->rank].address, text));
 end:
     wire_server_free(server);
     return status;
 }
 
-/* Hands the connections over to comm->net and the agent. */
 static enum status hand_over_connections(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     struct agent_link *links = memory_zeroed((size_t)o->num_agents + 1, sizeof *links);
     enum status status = STATUS_OK;
     o->comm->net = net_new(o->comm->control, t->world);
-    for (int i = 0; i < o->num_data; i++) {
+    for (int i = 0; i < t->num_remotes; i++)
         net_connect(o->comm->net, o->peers[i].rank, o->peers[i].fd);
-        o->peers[i].fd = -1;
-    }
     for (int i = 0; i < o->num_agents; i++) {
-        struct wire_peer *peer = &o->peers[o->num_data + i];
+        const struct wire_peer *peer = &o->peers[t->num_remotes + i];
         links[i] = (struct agent_link){.node = o->boot->places[peer->rank].node, .fd = peer->fd};
-        peer->fd = -1;
     }
     if (t->local_rank == 0)
         status = agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err);
@@ -217,7 +205,6 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct
     struct opening opening = {.boot = boot, .config = config, .comm = c, .listener = -1}, *o = &opening;
     enum status status;
     size_t world = (size_t)boot->world;
-    int num_peers = 0;
     o->words = memory_zeroed(world, sizeof *o->words);
     o->hosts = memory_zeroed((size_t)c->topology.num_nodes, sizeof *o->hosts);
     o->peers = memory_zeroed(2 * world, sizeof *o->peers);
@@ -225,14 +212,10 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct
     TRY_END(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
     if (c->topology.num_nodes > 1) {
         TRY_END(connect_nodes(o, err));
-        num_peers = o->num_data + o->num_agents;
         TRY_END(hand_over_connections(o, err));
         transport_network_prepare(c);
     }
 end:
-    for (int i = 0; i < num_peers; i++)
-        if (o->peers[i].fd >= 0)
-            close(o->peers[i].fd);
     if (o->listener >= 0)
         close(o->listener);
     free(o->words);

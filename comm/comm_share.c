@@ -23,7 +23,7 @@ static double mebibytes(size_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* All ranks must ask for the same size: anything else is a bug. */
+/* Another size on another rank is a bug. */
 static enum status compare_sizes(struct comm *comm, size_t bytes, struct error *err)
 {
     uint64_t *all = comm->sizes, own = bytes;
@@ -76,8 +76,7 @@ static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, 
     return STATUS_OK;
 }
 
-/* Touches the pages of [memory, memory + bytes), a run at a time with a heartbeat after each: a segment may have many
- * gigabytes. Returns 0 or errno. */
+/* Touches the pages, a run at a time with a heartbeat after each. Returns 0 or errno. */
 static int populate(char *memory, size_t bytes, int advice)
 {
     enum { RUN = 64 << 20 };

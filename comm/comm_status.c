@@ -1,5 +1,4 @@
-/* comm_status.c: the bottom of the communicator: its rank, the job's sticky status, and the point where ranks meet
- * before, in and after an operation. See the layers in comm_internal.h. */
+/* comm_status.c: the bottom of the communicator: its rank, the job's sticky status, and the point where ranks meet. */
 #include "comm/comm_internal.h"
 #include "core/flight/flight.h"
 
@@ -29,9 +28,7 @@ void comm_abort(struct comm *comm, const struct error *err)
 static enum status arrive_and_wait(struct comm *comm, enum host_collectives channel, enum op_kind kind)
 {
     uint32_t count = comm->arrivals[channel] = control_arrive(comm->control, channel);
-    if (channel == CHANNEL_DATA)
-        return control_wait_node(comm->control, channel, count, operation_name(kind));
-    return control_wait_all(comm->control, channel, count, operation_name(kind));
+    return control_wait(comm->control, channel, count, operation_name(kind));
 }
 
 enum status comm_op_barrier(struct comm *comm, enum op_kind kind)

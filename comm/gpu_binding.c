@@ -1,5 +1,5 @@
-/* gpu_binding.c: see gpu_binding.h. The choice is a matching of ranks and GPUs, found by augmenting paths: a rank whose
- * visible GPUs are all taken may move their owners to other GPUs. */
+/* gpu_binding.c: see gpu_binding.h. A matching of ranks and GPUs by augmenting paths: a rank whose GPUs are all taken
+ * may move their owners to others. */
 #include "comm/gpu_binding.h"
 
 #include "core/memory.h"
@@ -175,7 +175,7 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
 
 /* ---- over the ranks of a job --------------------------------------------- */
 
-/* Checks that all ranks see a GPU; fills the fields that do not depend on the node. */
+/* Fills the fields that do not depend on the node. */
 static enum status check_views(const struct bootstrap *boot, struct gpu_view *views, struct gpu_binding *binding,
                                struct error *err)
 {

@@ -1,11 +1,7 @@
-/* gpu_binding.h: chooses one of the GPUs that a rank sees.
- *
- * Which GPUs a rank sees depends on how it was started: all GPUs of the node (then the local rank chooses), only its
- * own (srun --gpus-per-task=1: then each rank sees it as number 0), or those that CUDA_VISIBLE_DEVICES leaves. So GPUs
- * are told apart by an identity, never by their number: two ranks never get the same GPU, and every rank for which
- * there is one gets one. Tests may let ranks share GPUs (gpu_view.share).
- *
- * All ranks exchange the GPUs that they see, so that they reach the same conclusion. */
+/* gpu_binding.h: chooses one of the GPUs that a rank sees. That may be all of the node (then the local rank chooses),
+ * only its own (srun --gpus-per-task=1: each is number 0), or those of CUDA_VISIBLE_DEVICES. So GPUs are told apart by
+ * an identity: two ranks never get the same GPU, unless tests let them (gpu_view.share), and every rank for which there
+ * is one gets one. All ranks exchange what they see, so that they reach the same conclusion. */
 #pragma once
 
 #include "comm/comm.h"
@@ -22,9 +18,9 @@ struct gpu_view {
     uint64_t ids[GPU_VIEW_MAX]; /* (count) equal: the same GPU */
 };
 
-/* count: number of GPUs that the driver shows this process, at least one. uuids: one for each. Where a UUID is unknown
- * (zeros; NULL: all are), and for MIG devices, the identities come from the entries of `visible` (CUDA_VISIBLE_DEVICES:
- * numbers, GPU-… and MIG-… names; NULL: not set), or are the numbers. */
+/* count: GPUs that the driver shows this process, at least one. uuids: one for each. Where a UUID is unknown (zeros;
+ * NULL: all are), and for MIG devices, identities come from `visible` (CUDA_VISIBLE_DEVICES: numbers, GPU-… and MIG-…
+ * names; NULL: not set), or are the numbers. */
 enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, int count,
                           unsigned char (*uuids)[DEVICE_UUID_BYTES], struct error *err);
 
@@ -37,10 +33,9 @@ struct gpu_host {
     bool supervised; /* by --local-gpus, not by a launcher */
 };
 
-/* views: (count) the ranks of one node, in rank order; each sees a GPU. *index: the GPU of views[self] among those that
- * it sees. In rank order each rank gets the first free GPU, so ranks that see the same GPUs get the one with the number
- * of their local rank. STATUS_USAGE if a rank is left without one (the same on all ranks of the node); the hint shows
- * how to start them. */
+/* views: (count) the ranks of one node, in rank order. *index: the GPU of views[self] among those that it sees. Ranks
+ * that see the same GPUs get the one with the number of their local rank. STATUS_USAGE if a rank is left without one
+ * (the same on all ranks of the node). */
 enum status gpu_binding_choose(const struct gpu_view *views, int count, int self, const struct gpu_host *host,
                                int *index, struct error *err);
 
@@ -54,6 +49,6 @@ struct gpu_binding {
     int sharing, shared; /* this many ranks of this node share this many GPUs; 0: each rank has its own */
 };
 
-/* Collective: exchanges the views and chooses among the ranks of each node. boot->places must be known. */
+/* Collective. boot->places must be known. */
 enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, const struct gpu_view *own,
                              struct gpu_binding *binding, struct error *err);

@@ -1,8 +1,6 @@
-/* host_collectives.c: the control channel: small values in host memory, exchanged through slots.
- *
- * The k-th control operation uses slot k mod 2 of each rank: a rank writes slot k+2 only after all ranks have arrived
- * at k+1, and they arrive there only after they have read slot k. The slots of ranks on other nodes are filled by the
- * agents (agent.h), which write them where a rank of this node would. */
+/* host_collectives.c: the control channel: small values in host memory. The k-th operation uses slot k mod 2 of each
+ * rank: a rank writes slot k+2 only after all ranks have arrived at k+1, where they arrive after they have read slot k.
+ * Agents (agent.h) fill the slots of ranks on other nodes. */
 #include "comm/comm_internal.h"
 #include "core/flight/flight.h"
 #include "core/heartbeat.h"

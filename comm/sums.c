@@ -1,6 +1,5 @@
-/* sums.c: see sums.h. The sum of a block stays in the first-level cache while the ranks' contributions stream through.
- * Contributions are checked on the way: x · 0 is NaN exactly where x is not finite. Every x86-64 and ARMv8 has vectors
- * of four floats; the loop is bound by memory, not by their width. */
+/* sums.c: see sums.h. The sum of a block stays in the first-level cache. Contributions are checked on the way: x · 0 is
+ * NaN exactly where x is not finite. The loop is bound by memory, so vectors of four floats suffice. */
 #include "comm/sums.h"
 
 #include "core/status.h"
@@ -47,33 +46,39 @@ static bool add_block(float *sum, const float *x, size_t count, bool first)
     return z == 0;
 }
 
-/* `count` elements of dtype as fp32: in place, or converted into scratch */
+void floats_from(float *out, const void *in, size_t count, enum dtype dtype)
+{
+    const uint16_t *halves = in;
+    if (dtype == DTYPE_F32)
+        memcpy(out, in, count * sizeof *out);
+    else if (dtype == DTYPE_BF16)
+        for (size_t i = 0; i < count; i++)
+            out[i] = bf16_to_f32(halves[i]);
+    else
+        for (size_t i = 0; i < count; i++)
+            out[i] = f16_to_f32(halves[i]);
+}
+
+void floats_to(void *out, const float *in, size_t count, enum dtype dtype)
+{
+    uint16_t *halves = out;
+    if (dtype == DTYPE_F32)
+        memcpy(out, in, count * sizeof *in);
+    else if (dtype == DTYPE_BF16)
+        for (size_t i = 0; i < count; i++)
+            halves[i] = bf16_from_f32(in[i]);
+    else
+        for (size_t i = 0; i < count; i++)
+            halves[i] = f16_from_f32(in[i]);
+}
+
+/* Elements from `first` on as fp32: in place, or converted into scratch. */
 static const float *as_floats(const void *in, size_t first, size_t count, enum dtype dtype, float *scratch)
 {
     if (dtype == DTYPE_F32)
         return (const float *)in + first;
-    const uint16_t *halves = (const uint16_t *)in + first;
-    if (dtype == DTYPE_BF16)
-        for (size_t i = 0; i < count; i++)
-            scratch[i] = bf16_to_f32(halves[i]);
-    else
-        for (size_t i = 0; i < count; i++)
-            scratch[i] = f16_to_f32(halves[i]);
+    floats_from(scratch, (const uint16_t *)in + first, count, dtype);
     return scratch;
-}
-
-/* out[first + i] = x[i], rounded to dtype */
-static void store_rounded(void *out, size_t first, const float *x, size_t count, enum dtype dtype)
-{
-    uint16_t *halves = (uint16_t *)out + first;
-    if (dtype == DTYPE_F32)
-        memcpy((float *)out + first, x, count * sizeof *x);
-    else if (dtype == DTYPE_BF16)
-        for (size_t i = 0; i < count; i++)
-            halves[i] = bf16_from_f32(x[i]);
-    else
-        for (size_t i = 0; i < count; i++)
-            halves[i] = f16_from_f32(x[i]);
 }
 
 int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ranks, size_t count, enum dtype dtype,
@@ -92,7 +97,7 @@ int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ra
             for (size_t i = 0; i < n; i++)
                 sum[i] = old[i] + sum[i];
         }
-        store_rounded(out, first, sum, n, out_dtype);
+        floats_to((char *)out + first * dtype_size(out_dtype), sum, n, out_dtype);
     }
     return bad;
 }

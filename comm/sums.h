@@ -10,6 +10,10 @@
 /* "no rank" where the lowest of several ranks is wanted: larger than any rank */
 enum { RANK_NONE = INT32_MAX };
 
+/* `count` elements of dtype from or to fp32, rounded to nearest. */
+void floats_from(float *out, const void *in, size_t count, enum dtype dtype);
+void floats_to(void *out, const float *in, size_t count, enum dtype dtype);
+
 /* out[i] = [out[i] +] (in[0][i] + in[1][i] + … + in[ranks-1][i]), i < count, computed in fp32 and rounded once to
  * out_dtype; in[r] of dtype. out may be one of the inputs if the dtypes are equal. Returns the lowest r whose in[r]
  * holds a non-finite value, or RANK_NONE. */

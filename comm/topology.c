@@ -62,16 +62,3 @@ void topology_release(struct topology *t)
     free(t->index_at_proxy);
     *t = (struct topology){.world = 0};
 }
-
-struct traffic topology_all_gather(const struct topology *t, size_t bytes)
-{
-    return (struct traffic){(int64_t)bytes * (t->num_nodes - 1), (int64_t)bytes * t->proxied};
-}
-
-struct traffic topology_reduce_scatter(const struct topology *t, size_t count, size_t size, bool within_node)
-{
-    int64_t bytes = (int64_t)(count * size), sums = (int64_t)(count * sizeof(float) + sizeof(int32_t));
-    if (within_node) /* the sums, and each node's lowest bad rank */
-        return (struct traffic){sums * t->proxied, sums * (t->num_nodes - 1)};
-    return (struct traffic){bytes * t->num_remotes, bytes * t->num_remotes};
-}

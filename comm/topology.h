@@ -6,8 +6,6 @@
 
 #include "comm/launch/bootstrap.h"
 
-#include <stdint.h>
-
 struct topology {
     int rank, world;
     int node, num_nodes;
@@ -22,15 +20,6 @@ struct topology {
     int most_carried;    /* the largest number of remotes that one rank of this node serves */
 };
 
-/* places: (world); every node from 0 to its largest number has a rank. NULL: all ranks are on one node. */
+/* places: (world); every node has a rank. NULL: all ranks are on one node. */
 void topology_init(struct topology *topology, int rank, int world, const struct rank_place *places);
 void topology_release(struct topology *topology);
-
-/* Bytes that this rank sends and receives over the network in an all-gather of `bytes` from each rank; in a
- * reduce-scatter of `count` elements of `size` bytes for each rank; within_node: the nodes send fp32 sums, not each
- * rank's contribution. */
-struct traffic {
-    int64_t sent, received;
-};
-struct traffic topology_all_gather(const struct topology *topology, size_t bytes);
-struct traffic topology_reduce_scatter(const struct topology *topology, size_t count, size_t size, bool within_node);

@@ -1,27 +1,25 @@
-/* transport_check.c: a first operation of each kind and type between GPUs, compared with its result.
- *
- * It runs before memory is planned against what the GPU has free: NCCL connects the ranks and loads its kernels, both
- * of which take memory of the GPU. And a library, GPU or link that computes wrong sums ends the run here. */
+/* transport_check.c: a first operation of each kind and type between GPUs, compared with its result. It runs before
+ * memory is planned, as NCCL then takes memory of the GPU. A library, GPU or link that computes wrong sums ends the run
+ * here. */
 #include "comm/transport_gpu.h"
 
 #include "core/memory.h"
 
 #include <stdlib.h>
 
-/* Elements of a slice, and of all slices of a long operation: NCCL moves long and short ones by other algorithms. */
+/* Elements of a slice; of all slices of a long operation, which NCCL moves by other algorithms. */
 enum { COUNT = 64, LONG_COUNT = 2 << 20 };
 
 struct check {
     struct comm *comm;
-    struct transport_gpu *gpu;
     struct stream *stream;
     size_t bytes;      /* of each buffer */
     void *send, *recv; /* device memory */
     void *host;        /* host memory */
 };
 
-/* Small integers, which all types hold: sums over the ranks are exact in any order. In a reduction one rank contributes
- * to each element, so that a contribution that is lost, repeated or in a wrong place is seen. */
+/* Small integers: sums over the ranks are exact in any order. In a reduction one rank contributes to each element, so
+ * that a contribution that is lost, repeated or misplaced is seen. */
 static float contribution(int world, int rank, int slice, size_t i)
 {
     return (i + (size_t)slice) % (size_t)world == (size_t)rank ? (float)(1 + i % 3) : 0.0f;
@@ -32,20 +30,9 @@ static float gathered(int rank, size_t i)
     return (float)(1 + ((size_t)rank + i) % 7);
 }
 
-static void put(void *values, size_t i, float x, enum dtype dtype)
+static void put(const struct check *c, size_t i, float x, enum dtype dtype)
 {
-    switch (dtype) {
-    case DTYPE_F32: ((float *)values)[i] = x; break;
-    case DTYPE_BF16: ((uint16_t *)values)[i] = bf16_from_f32(x); break;
-    default: ((uint16_t *)values)[i] = f16_from_f32(x); break;
-    }
-}
-
-static float get(const void *values, size_t i, enum dtype dtype)
-{
-    return dtype == DTYPE_F32    ? ((const float *)values)[i]
-           : dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)values)[i])
-                                 : f16_to_f32(((const uint16_t *)values)[i]);
+    floats_to((char *)c->host + i * dtype_size(dtype), &x, 1, dtype);
 }
 
 /* Runs the operation with slices of `count` elements; `host` has what is sent, and then the result. */
@@ -74,7 +61,8 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
 static enum status compare(const struct check *c, enum op_kind kind, enum dtype dtype, size_t i, float want,
                            struct error *err)
 {
-    const float have = get(c->host, i, dtype);
+    float have;
+    floats_from(&have, (const char *)c->host + i * dtype_size(dtype), 1, dtype);
     if (have == want)
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "%s of %d ranks in %s gave %g in element %zu of rank %d, where %g is right",
@@ -87,7 +75,7 @@ static enum status check_gather(struct check *c, size_t count, struct error *err
 {
     const enum dtype dtype = DTYPE_F32;
     for (size_t i = 0; i < count; i++)
-        put(c->host, i, gathered(c->comm->rank, i), dtype);
+        put(c, i, gathered(c->comm->rank, i), dtype);
     TRY(run(c, OP_ALL_GATHER, dtype, count, err));
     for (int r = 0; r < c->comm->world; r++)
         for (size_t i = 0; i < count; i++)
@@ -100,7 +88,7 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     const int world = c->comm->world;
     for (int s = 0; s < world; s++)
         for (size_t i = 0; i < count; i++)
-            put(c->host, (size_t)s * count + i, contribution(world, c->comm->rank, s, i), dtype);
+            put(c, (size_t)s * count + i, contribution(world, c->comm->rank, s, i), dtype);
     TRY(run(c, OP_REDUCE_SCATTER, dtype, count, err));
     for (size_t i = 0; i < count; i++)
         TRY(compare(c, OP_REDUCE_SCATTER, dtype, i, (float)(1 + i % 3), err));
@@ -132,11 +120,11 @@ static enum status check_all(struct check *c, struct error *err)
     return found.code;
 }
 
-enum status transport_check(struct comm *comm, struct transport_gpu *gpu, struct device *device, struct error *err)
+enum status transport_check(struct comm *comm, struct device *device, struct error *err)
 {
     const size_t shortest = COUNT * (size_t)comm->world;
     const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
-    struct check c = {.comm = comm, .gpu = gpu, .bytes = bytes, .host = memory_zeroed(1, bytes)};
+    struct check c = {.comm = comm, .bytes = bytes, .host = memory_zeroed(1, bytes)};
     enum status status = allocate(&c, device, err);
     double lacking = status != STATUS_OK; /* ranks without memory, whose callers tell the others */
     const enum status exchanged = comm_sum(comm, &lacking, 1, status == STATUS_OK ? err : NULL);

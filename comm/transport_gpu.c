@@ -16,7 +16,7 @@ enum { BUFFER_BYTES = 8 << 20 };
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* Finds two ranks with the same GPU; -1 and -1 if there are none. */
+/* Two ranks with the same GPU; -1: there are none. */
 static enum status find_shared(struct comm *comm, const struct device *device, int *first, int *second,
                                struct error *err)
 {
@@ -34,7 +34,7 @@ static enum status find_shared(struct comm *comm, const struct device *device, i
     return status;
 }
 
-/* NCCL if every rank has its own GPU. Without NCCL that is an error: staging instead would be silently slow. */
+/* Without NCCL a GPU for each rank is an error: staging would be silently slow. */
 static enum status choose_transport(struct transport_gpu *gpu, bool may_share, int nccl_ctas, const char **way,
                                     struct error *err)
 {

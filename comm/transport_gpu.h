@@ -5,7 +5,14 @@
  *   staged    ranks share a GPU, in tests: piece by piece through pinned host memory and the host's operation */
 #pragma once
 
-#include "comm/transport_nccl.h"
+#include "comm/comm_internal.h"
+
+#if defined(ZTRAIN_CUDA)
+#include "gpu/cuda/cuda_libraries.h"
+#define TRANSPORT_HAS_NCCL ZTRAIN_HAVE_NCCL
+#else
+#define TRANSPORT_HAS_NCCL 0
+#endif
 
 struct transport_gpu {
     struct comm *comm;
@@ -14,8 +21,7 @@ struct transport_gpu {
     char *send, *recv;           /* pinned, BUFFER_BYTES each */
 };
 
-/* Chooses one of the two, the same on all ranks; nccl_ctas: see comm_attach_device(); *way describes it for the log.
- * Collective. */
+/* Chooses one of the two, the same on all ranks; see comm_attach_device(). Collective. */
 enum status transport_gpu_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                               struct transport_gpu **out, const char **way, struct error *err);
 void transport_gpu_free(struct transport_gpu *gpu);
@@ -25,6 +31,34 @@ void transport_gpu_submit(const struct data_op *op, struct stream *stream);
 
 /* ---- transport_check.c --------------------------------------------------- */
 
-/* Gathers in fp32 and reduces in each type, 64 elements a rank, then in fp32 8 MiB in all. STATUS_DEVICE if a result is
- * wrong; the job's failure if it has failed. Collective, but ranks may return different results: the caller agrees. */
-enum status transport_check(struct comm *comm, struct transport_gpu *gpu, struct device *device, struct error *err);
+/* Gathers in fp32 and reduces in each type, 64 elements a rank, then in fp32 8 MiB in all. STATUS_DEVICE: a result is
+ * wrong. Collective, but ranks may return different results: the caller agrees. */
+enum status transport_check(struct comm *comm, struct device *device, struct error *err);
+
+/* ---- transport_nccl.c ---------------------------------------------------- */
+
+/* The control channel carries NCCL's unique id, and through it a watcher thread observes the peers, aborts NCCL when
+ * the job has failed, and fails the job when NCCL reports an error, so that no rank waits for a dead peer. */
+struct transport_nccl {
+    /* See comm_reduce_scatter(): the order of sums is NCCL's, op->bad_rank is not filled. */
+    void (*submit)(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream);
+    /* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
+    void (*launch)(struct transport_nccl *nccl, struct graph *graph);
+    void (*free)(struct transport_nccl *nccl);
+};
+
+/* Each rank has another GPU. *way: "NCCL 2.28.3", lives as long as *out. Collective: all ranks fail if one does. ctas:
+ * the communicator's maxCTAs; 0: NCCL's own. */
+#if TRANSPORT_HAS_NCCL
+enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
+                               const char **way, struct error *err);
+#else
+static inline enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas,
+                                             struct transport_nccl **out, const char **way, struct error *err)
+{
+    (void)comm, (void)device, (void)ctas, (void)way;
+    *out = NULL;
+    error_set(err, STATUS_DEVICE, "this build of ztrain has no NCCL, which ranks with a GPU each need");
+    return error_hint(err, "build where nccl.h is installed");
+}
+#endif

@@ -6,9 +6,8 @@
  *     ranks on other nodes:                   transport_network.c, at the same time
  *     arrive · wait for the node's ranks: the buffers are free again
  *
- * All-gather: each rank copies the others' slices, starting with its right neighbour, so that they do not all read the
- * same one at once. Reduce-scatter: each rank adds up its own slice of all ranks, rank 0's first. Between a rank's
- * arrival and the end of the operation its send buffer is only read. */
+ * All-gather: each rank copies the others' slices, its right neighbour's first, so that they do not all read the same
+ * one. Reduce-scatter: each rank adds up its own slice of all ranks, rank 0's first. */
 #include "comm/comm_internal.h"
 #include "core/clock.h"
 #include "core/flight/flight.h"
@@ -22,7 +21,7 @@
 
 /* ---- buffers ------------------------------------------------------------- */
 
-/* Offset of [buffer, buffer + bytes) in this rank's segment, or CONTROL_STAGED if it does not lie in it. */
+/* Offset of the buffer in this rank's segment; CONTROL_STAGED: not in it. */
 static uint64_t segment_offset(const struct comm *comm, const void *buffer, size_t bytes)
 {
     if (!comm->segments)
@@ -34,7 +33,7 @@ static uint64_t segment_offset(const struct comm *comm, const void *buffer, size
     return at - start;
 }
 
-/* memcpy in pieces; looks at the job's health and beats between them. */
+/* Looks at the job's health and beats between pieces. */
 static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
@@ -47,7 +46,6 @@ static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src,
 
 /* ---- all-gather ---------------------------------------------------------- */
 
-/* The slices of this node's ranks. */
 static enum status gather_in_place(const struct data_op *op)
 {
     struct comm *comm = op->comm;
@@ -163,7 +161,7 @@ static void fault_in_collective(const struct comm *comm)
 }
 #endif
 
-/* On the stream's thread. A failure is in the control block, where comm_status() finds it. */
+/* On the stream's thread. comm_status() has the failure. */
 static enum status data_op_barrier(const struct data_op *op)
 {
     struct comm *comm = op->comm;
@@ -181,8 +179,23 @@ static enum status data_op_barrier(const struct data_op *op)
         staged |= comm->peers[l].offset == CONTROL_STAGED;
     if (op->kind == OP_ALL_GATHER)
         return all_gather(op, staged);
-    return comm->net && comm->reduce_within_node ? transport_network_reduce_within_node(op, staged)
-                                                 : reduce_scatter(op, staged);
+    return comm->net && comm->config.reduce_within_node ? transport_network_reduce_within_node(op, staged)
+                                                        : reduce_scatter(op, staged);
+}
+
+/* Adds the bytes that this rank sends and receives over the network. */
+static void count_traffic(const struct data_op *op, struct comm_stats *stats)
+{
+    const struct topology *t = &op->comm->topology;
+    const int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype));
+    const int64_t sums = (int64_t)(op->count * sizeof(float) + sizeof(int32_t)); /* and a node's lowest bad rank */
+    const bool gathers = op->kind == OP_ALL_GATHER, within_node = op->comm->config.reduce_within_node;
+    stats->theory_sent += gathers       ? bytes * (t->num_nodes - 1)
+                          : within_node ? sums * t->proxied
+                                        : bytes * t->num_remotes;
+    stats->theory_received += gathers       ? bytes * t->proxied
+                              : within_node ? sums * (t->num_nodes - 1)
+                                            : bytes * t->num_remotes;
 }
 
 static void data_op_run(void *argument)
@@ -197,12 +210,7 @@ static void data_op_run(void *argument)
     pthread_mutex_lock(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
     if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */
-        const size_t size = dtype_size(op->dtype);
-        struct traffic traffic = op->kind == OP_ALL_GATHER ? topology_all_gather(&comm->topology, op->count * size)
-                                                           : topology_reduce_scatter(&comm->topology, op->count, size,
-                                                                                     comm->reduce_within_node);
-        comm->stats.theory_sent += traffic.sent;
-        comm->stats.theory_received += traffic.received;
+        count_traffic(op, &comm->stats);
         net_counts(comm->net, &comm->moved_sent, &comm->moved_received);
     }
     pthread_mutex_unlock(&comm->mutex);

@@ -1,16 +1,14 @@
-/* transport_nccl.c: see transport_nccl.h.
+/* transport_nccl.c: see transport_gpu.h. Operations are ncclAllGather and ncclReduceScatter of whole slices: pieces
+ * would need a broadcast or a reduction for each rank.
  *
- * Operations are ncclAllGather and ncclReduceScatter of whole slices, which lie one after the other. Pieces of slices
- * would need a broadcast or a reduction for each rank, and NCCL has no buffers that would grow with a slice.
- *
- * The communicator is non-blocking: a call may return ncclInProgress, and the next call waits until it has ended, the
- * job has failed or time is up. So no call of NCCL's can block a rank forever.
+ * The communicator is non-blocking: after ncclInProgress the next call waits until the last has ended, the job has
+ * failed or time is up. So no call of NCCL's can block a rank forever.
  *
  * Threads: the thread that owns the device enqueues operations. The watcher observes the peers, because this rank's
- * host may wait for its GPU while the GPU waits for that of a dead peer; it asks NCCL for asynchronous errors, and
- * aborts the communicator when the job has failed. `mutex` is held during calls that use the communicator; the thread
- * that sets `aborted` under the mutex owns the communicator alone. */
-#include "comm/transport_nccl.h"
+ * host may wait for its GPU while that waits for a dead peer's; it asks NCCL for asynchronous errors, and aborts the
+ * communicator when the job has failed. `mutex` is held during calls that use the communicator; the thread that sets
+ * `aborted` under it owns the communicator alone. */
+#include "comm/transport_gpu.h"
 
 #if TRANSPORT_HAS_NCCL
 
@@ -70,8 +68,8 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
     return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");
 }
 
-/* After a failed call nothing is enqueued any more. NCCL's error ends the job, unless the control channel has a reason
- * within GRACE_LOOKS: NCCL often notices first that a peer is gone, but not which one and why. Under the mutex. */
+/* NCCL's error ends the job, unless the control channel has a reason within GRACE_LOOKS: NCCL often notices first that
+ * a peer is gone, but not which one and why. Under the mutex. */
 static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *what)
 {
     if (!is_fine(result) && n->failure.code == STATUS_OK)
@@ -89,8 +87,8 @@ static void look_at_peers(struct nccl *n)
             watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
 }
 
-/* Whether the communicator has to be aborted; if so, this thread owns it. While another thread holds the mutex for a
- * call, that thread checks the job itself. */
+/* Whether this thread has to abort the communicator, which it owns then. A thread that holds the mutex for a call
+ * checks the job itself. */
 static bool look_at_nccl(struct nccl *n)
 {
     ncclResult_t result = ncclSuccess;
@@ -136,7 +134,7 @@ static enum status start_watcher(struct nccl *n, struct error *err)
 
 /* ---- opening and closing ------------------------------------------------- */
 
-/* Waits until a call that returned ncclInProgress has ended, the job has failed, or the call has taken too long. */
+/* Waits until the call has ended, the job has failed, or it has taken too long. */
 static enum status settle_call(struct nccl *n, const char *what, struct error *err)
 {
     const struct timespec shortly = {.tv_nsec = 50 * 1000}, pause = {.tv_nsec = 2 * 1000 * 1000};
@@ -165,13 +163,13 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
     }
 }
 
-/* Exchanged before joining: whether the rank has NCCL, and which. */
+/* Exchanged before joining. */
 struct opening {
     int32_t code;    /* enum status */
     int32_t version; /* of the library */
 };
 
-/* Opens NCCL and starts the watcher, without the other ranks. `id` is set on rank 0. */
+/* Without the other ranks. `id` is set on rank 0. */
 static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     TRY(nccl_open(&n->nccl, err));
@@ -183,7 +181,6 @@ static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, s
     return start_watcher(n, err);
 }
 
-/* Whether all ranks can use the same NCCL; the same answer on all ranks. */
 static enum status check_openings(const struct comm *comm, const struct opening *all, struct error *err)
 {
     for (int r = 0; r < comm->world; r++) {
@@ -242,7 +239,7 @@ static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error 
     return STATUS_OK;
 }
 
-/* Leaves the communicator: in order if all ranks do, by an abort if not. */
+/* In order if all ranks do, by an abort if not. */
 static void leave(struct nccl *n)
 {
     pthread_mutex_lock(&n->mutex);
@@ -291,7 +288,7 @@ static void end_job(struct nccl *n)
     comm_abort(n->comm, &n->failure);
 }
 
-/* Waits for a call in progress, before which nothing else may be enqueued. Under the mutex. */
+/* Waits for a call in progress. Under the mutex. */
 static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
 {
     keep_nccl_failure(n, result, what);
@@ -309,7 +306,7 @@ static ncclResult_t enqueue_gather(struct nccl *n, const struct data_op *op, cud
     return n->nccl->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
 }
 
-/* Sums the slices, each on its owner: in place of the owner's contribution, or in `recv`. */
+/* In place of the owner's contribution, or in `recv`. */
 static ncclResult_t enqueue_reduce(struct nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
 {
     ncclDataType_t type = nccl_type_of(op->dtype);

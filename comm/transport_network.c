@@ -1,20 +1,18 @@
 /* transport_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
  *
- * All-gather. Every rank sends its slice to its proxy on each other node, straight from the send buffer. A proxy
- * without neighbours receives into the result; others into their staging memory, one half of it while the node's ranks
- * copy from the other:
+ * All-gather. Every rank sends its slice to its proxy on each other node. A proxy without neighbours receives into the
+ * result; others into their staging memory, one half of it while the node's ranks copy from the other:
  *
  *     piece k:    | proxies receive it into half k mod 2 | all meet | all copy it out of the proxies' staging
  *     piece k+1:                                                     | receive into the other half | all meet | …
  *
- * Reduce-scatter. Every rank sends its contribution to a slice of another node's rank straight from the send buffer to
- * that rank; the owner adds up all contributions in rank order. With reduce_within_node a proxy first adds up its
- * node's contributions to the slices that it serves and sends the sums; the owner adds up the sums of all nodes.
+ * Reduce-scatter. Every rank sends its contribution to a slice of another node's rank to that rank, which adds up all
+ * in rank order. With reduce_within_node a proxy first adds up its node's contributions and sends the sums; the owner
+ * adds up those of all nodes.
  *
- * Progress. A rank leaves the transfer of piece k only when it has received and sent everything up to the end of that
- * piece, and only then waits for its neighbours. So the ranks that are least advanced never wait for bytes of a rank
- * that waits for its neighbours, and no deadlock is possible, however pieces differ between nodes. Sending may run
- * ahead. */
+ * Progress. A rank leaves the transfer of piece k only when it has received and sent everything up to its end, and only
+ * then waits for its neighbours. So the least advanced ranks never wait for bytes of a rank that waits for its
+ * neighbours: no deadlock, however pieces differ between nodes. Sending may run ahead. */
 #include "comm/comm_internal.h"
 #include "core/heartbeat.h"
 #include "core/memory.h"
@@ -152,8 +150,8 @@ enum status transport_network_reduce(const struct data_op *op, size_t at, size_t
 
 /* ---- reduce-scatter, within the node first ------------------------------- */
 
-/* out = sum over this node's ranks of what they contribute to elements [at, at + n) of owner's slice. Returns the
- * lowest rank with a non-finite contribution. */
+/* out = sum over this node's ranks of [at, at + n) of owner's slice. Returns the lowest rank with a non-finite
+ * value. */
 static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t at, size_t n, float *out)
 {
     struct comm *comm = op->comm;
@@ -166,7 +164,6 @@ static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t
     return bad == RANK_NONE ? RANK_NONE : t->locals[bad];
 }
 
-/* Sends each owner the lowest bad rank of this node, and receives those of the other nodes. */
 static enum status exchange_bad(const struct data_op *op)
 {
     struct comm *comm = op->comm;

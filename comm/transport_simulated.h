@@ -1,11 +1,10 @@
-/* transport_simulated.h: the communicator of a simulation, whose other ranks need not exist: data operations take time
- * on a simulated device (gpu/simulate/simulated_device.h) and do nothing; control operations must not be called. */
+/* transport_simulated.h: the communicator of a simulation: data operations only take time on a simulated device
+ * (gpu/simulate/simulated_device.h); control operations must not be called. */
 #pragma once
 
 #include "comm/comm.h"
 
-/* What connects the ranks: bytes/s that one sends and receives at the same time. Nodes have the same number of ranks,
- * and every rank has a network card. */
+/* bytes/s that a rank sends and receives at the same time. Every rank has a network card. */
 struct comm_link {
     double inside;  /* a node; INFINITY: operations take no time */
     double network; /* between nodes */

@@ -66,7 +66,7 @@ DOORS = {
         "gpu/simulate/gemm_estimate.c": ["cuda_workspace.h"],
         "gpu/simulate/op_estimate.c": ["cuda_workspace.h"],
         "comm/transport_nccl.c": ["device_cuda.h", "cuda_libraries.h"],
-        "comm/transport_nccl.h": ["device_cuda.h", "cuda_libraries.h"],
+        "comm/transport_gpu.h": ["cuda_libraries.h"],
         "cmd/doctor.c": ["cuda_library_info.h", "nvml.h"],
         "cmd/engine/machine_record.c": ["cuda_library_info.h"],
         "cmd/engine/memory_limit.c": ["nvml.h"],

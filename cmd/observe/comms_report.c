@@ -29,7 +29,7 @@ static const char *name_of(const struct engine *t, int unit)
 }
 
 /* verbose: a line for each collective of rank 0. */
-static void log_op(void *context, const struct comm_log_op *op)
+static void log_op(void *context, const struct comm_log_row *op)
 {
     const struct run *run = context;
     log_info("comm op: %s | for: %s | unit: %s | time (ms): %.3f | bytes: %" PRId64

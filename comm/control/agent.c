@@ -1,9 +1,6 @@
-/* agent.c: see agent.h.
- *
- * The sender sleeps on the control block's bell. It puts each message once into the outbox, in which every connection
- * has a position. Ticks do not go through the outbox, but to each connection when it has nothing else to send: a
- * connection that is stuck holds up neither the others nor the outbox. The listener polls the connections and the
- * processes of this node's ranks, and counts time in its own slices (watchdog.h). */
+/* agent.c: see agent.h. The sender puts each message once into the outbox, in which every connection has a position.
+ * Heartbeats go to each connection when it has nothing else to send, so one that is stuck holds up nothing. The
+ * listener polls the connections and this node's processes, and counts time in its own slices (watchdog.h). */
 #include "comm/control/agent.h"
 
 #include "comm/control/agent_messages.h"
@@ -55,7 +52,7 @@ struct connection {
 };
 
 struct local_rank {
-    int rank, pidfd;  /* -1: none to watch */
+    int rank, pidfd;  /* control->pidfds; -1: none to watch */
     uint32_t state;   /* the sender's: the state that the others were sent */
     uint32_t arrived; /* the sender's: arrivals that the others were sent */
     double gone;      /* the listener's: seconds since its process ended; below 0: it lives */
@@ -85,7 +82,6 @@ static bool job_failed(const struct agent *agent)
 
 /* ---- the sender ---------------------------------------------------------- */
 
-/* Puts the news of this node's ranks and of the job into the outbox. */
 static void collect_news(struct agent *agent)
 {
     struct control_block *block = agent->control->block;
@@ -112,7 +108,7 @@ static void collect_news(struct agent *agent)
     }
 }
 
-/* Sends as much of [data, data + bytes) as the socket takes; returns that number of bytes. */
+/* Returns the bytes that the socket took. */
 static size_t agent_send(struct connection *c, const char *data, size_t bytes)
 {
     ssize_t n = send(c->fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -121,7 +117,7 @@ static size_t agent_send(struct connection *c, const char *data, size_t bytes)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Sends all that is due on this connection; false if its socket does not take everything now. */
+/* False: its socket does not take everything now. */
 static bool flush_connection(struct agent *agent, struct connection *c)
 {
     while (!atomic_load(&c->mute)) {
@@ -151,7 +147,7 @@ static bool flush_connection(struct agent *agent, struct connection *c)
     return true;
 }
 
-/* Flushes all connections; returns the number of those that did not take everything. */
+/* Returns the number of connections that did not take everything. */
 static nfds_t flush_all(struct agent *agent)
 {
     nfds_t behind = 0;
@@ -210,8 +206,7 @@ static void *send_loop(void *argument)
 
 /* ---- the listener -------------------------------------------------------- */
 
-/* Whether the machine at the other end still acknowledges data. If this machine's own cable is unplugged, data waits in
- * the socket and does not even count as sent. */
+/* Whether the other machine acknowledges data. Behind an unplugged cable data does not even count as sent. */
 static bool machine_answers(const struct agent *agent, const struct connection *c)
 {
     struct tcp_info info = {0};
@@ -232,7 +227,7 @@ static void node_lost(struct agent *agent, struct connection *c, enum node_condi
     control_node_lost(agent->control, c->node, condition);
 }
 
-/* Handles the end of a connection: its read returned 0 (error 0) or failed. */
+/* error: of its read; 0: it returned 0 */
 static void connection_ended(struct agent *agent, struct connection *c, int error)
 {
     c->ended = true;
@@ -267,7 +262,7 @@ static void look_at_connection(struct agent *agent, struct connection *c, double
     if (c->lost >= 0) {
         c->lost += slice;
         if (c->lost >= blame_after)
-            peer_blame_node(agent->control, c->node);
+            peer_blame_node(agent->control, c->node, -1, NULL);
         return;
     }
     if (c->ended || c->inbox.bye)
@@ -287,12 +282,12 @@ static void look_at_rank(struct agent *agent, struct local_rank *local, bool eve
         local->gone += slice;
     if (event) {
         local->gone = 0;
-        local->pidfd = -local->pidfd - 2; /* negative, so poll() ignores it; agent_free() closes it */
+        local->pidfd = -1;
         control_rank_ended(agent->control, local->rank);
     }
     uint32_t state = atomic_load(&agent->control->block->ranks[local->rank].state);
     if (local->gone >= blame_after && state != RANK_CLOSED && !job_failed(agent))
-        peer_blame_rank(agent->control, local->rank);
+        peer_blame_rank(agent->control, local->rank, -1, NULL);
 }
 
 static bool all_ended(const struct agent *agent)
@@ -347,7 +342,6 @@ static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *
     return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
 }
 
-/* Closes and frees everything that was opened. */
 static void agent_free(struct agent *agent)
 {
     for (int i = 0; i < agent->count; i++) {
@@ -355,11 +349,6 @@ static void agent_free(struct agent *agent)
         close(c->fd);
         agent_inbox_release(&c->inbox);
         free(c->heartbeat);
-    }
-    for (int i = 0; i < agent->local_world; i++) {
-        int pidfd = agent->ranks[i].pidfd;
-        if (pidfd != -1)
-            close(pidfd < -1 ? -pidfd - 2 : pidfd);
     }
     agent_outbox_release(&agent->outbox);
     free(agent->connections);
@@ -370,7 +359,7 @@ static void agent_free(struct agent *agent)
     free(agent);
 }
 
-/* Opens the processes of the other ranks of this node, to see them end. They need not have attached yet. */
+/* To see the other ranks of this node end. They need not have attached yet. */
 static enum status open_processes(struct agent *agent, struct error *err)
 {
     struct control_block *block = agent->control->block;
@@ -379,12 +368,12 @@ static enum status open_processes(struct agent *agent, struct error *err)
         const struct control_rank *entry = &block->ranks[local->rank];
         if (local->rank == agent->control->rank || entry->pid <= 0)
             continue;
-        local->pidfd = (int)syscall(SYS_pidfd_open, entry->pid, 0);
-        if (local->pidfd < 0 && errno == ESRCH) {
+        if (!control_open_process(agent->control, i)) {
             error_set(err, STATUS_PEER, "rank %d on %s (process %d) died at the start", local->rank, entry->host,
                       entry->pid);
             return error_blame(err, local->rank, FAILURE_DIED);
         }
+        local->pidfd = agent->control->pidfds[i];
     }
     return STATUS_OK;
 }

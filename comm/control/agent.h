@@ -6,19 +6,15 @@
  *        ▼                                                                              │
  *     control block ──▶ sender thread ──▶ connections ──▶ listener thread ──▶ control block there
  *
- * An agent passes on at once: arrivals on the control channel with operation and slot, states, and the job's failure.
- * With every heartbeat (a twentieth of the timeout, at most half a second) it sends the progress counters, which is
- * also the node's sign of life. So a control operation takes one message each way, and a slot crosses to each node
- * once.
+ * An agent passes on at once: arrivals on the control channel with operation and slot, states, and the job's failure;
+ * and the progress counters with every heartbeat (a twentieth of the timeout, at most half a second). So a control
+ * operation takes one message each way, and a slot crosses to each node once.
  *
- * An agent detects a rank of its node whose process is gone, a node that sends nothing for the timeout, and a
- * connection that ends without a BYE. It notes that in the control block (control.h), where the ranks that wait see it
- * (watchdog.h) and fail the job with a message that names the culprit and the operation; if no rank waits, the agent
- * fails the job itself a second later. If the machine of a silent node still acknowledges data, the process hangs or is
- * stopped; else the network or the machine is gone.
+ * An agent notes in the control block that a rank of its node is gone, a node is silent for the timeout, or a
+ * connection ends without a BYE; the ranks that wait (watchdog.h) fail the job, or a second later the agent itself. If
+ * a silent node's machine still acknowledges data, the process hangs; else the network or the machine is gone.
  *
- * The threads share no lock with others, allocate no memory once started, and sleep nearly always, so a loaded machine
- * wakes them soon. They block all signals. */
+ * The threads share no lock with others, allocate nothing once started, sleep nearly always, and block all signals. */
 #pragma once
 
 #include "comm/control/control.h"
@@ -31,11 +27,9 @@ struct agent_link {
     int fd;
 };
 
-/* For the rank with local rank 0, once it is attached; links: one to each other node. Takes ownership of the
- * descriptors, even on error. */
+/* For local rank 0, once it is attached; links: one to each other node. Takes ownership of them, even on error. */
 enum status agent_start(struct control *control, const struct agent_link *links, int count, struct agent **agent,
                         struct error *err);
 
-/* After control_leave(). Sends all news and a BYE, and waits for the BYE of the others: for the timeout if the job has
- * not failed, for two seconds if it has. NULL is allowed. */
+/* After control_leave(). Sends all news and a BYE, and waits for the others' (the timeout; after a failure 2 s). */
 void agent_stop(struct agent *agent);

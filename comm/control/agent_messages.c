@@ -104,13 +104,12 @@ static struct control_rank *entry_of(const struct agent_inbox *inbox, uint32_t r
     return rank < block->world && block->ranks[rank].node == inbox->node ? &block->ranks[rank] : NULL;
 }
 
-/* The slot for a SLOT message's bytes: that of the rank's next arrival. */
+/* The slot of the rank's next arrival. */
 static char *slot_of(const struct agent_inbox *inbox)
 {
     return control_slot(inbox->control, (int)inbox->header.rank, (int)((inbox->header.value - 1) % 2));
 }
 
-/* Whether this header is possible now, from this node. */
 static bool header_fits(const struct agent_inbox *inbox)
 {
     const struct agent_header *header = &inbox->header;
@@ -149,7 +148,6 @@ static enum status refuse_message(const struct agent_inbox *inbox, struct error 
     return error_blame(err, sender, FAILURE_NONE);
 }
 
-/* Carries out a complete message. */
 static enum status carry_out(struct agent_inbox *inbox, struct error *err)
 {
     const struct agent_header *header = &inbox->header;

@@ -44,11 +44,11 @@ struct agent_outbox {
     uint64_t head; /* bytes put in so far */
 };
 
-/* Allocates room for all messages that can be unsent: at most two slots of each rank, as operations are in step. */
+/* Room for all messages that can be unsent: at most two slots of each rank. */
 void agent_outbox_init(struct agent_outbox *outbox, int local_world);
 void agent_outbox_release(struct agent_outbox *outbox);
 
-/* Puts one message; its payload comes in two parts (either may be empty). */
+/* The payload comes in two parts (either may be empty). */
 void agent_outbox_put(struct agent_outbox *outbox, enum agent_message type, uint32_t rank, uint32_t value,
                       const void *first, size_t first_bytes, const void *second, size_t second_bytes);
 
@@ -77,6 +77,5 @@ struct agent_inbox {
 void agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node);
 void agent_inbox_release(struct agent_inbox *inbox);
 
-/* Takes the next bytes of the stream and carries out complete messages. STATUS_PEER: a message does not belong to this
- * job; the rest is ignored. */
+/* Carries out complete messages. STATUS_PEER: one does not belong to this job; the rest is ignored. */
 enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t bytes, struct error *err);

@@ -141,22 +141,15 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
         error_set(err, STATUS_DEVICE, "cannot open the node's shared memory '%s': %s", path, strerror(errno));
         return error_hint(err, "the ranks of a node must run as one user and see each other's processes in /proc");
     }
-    /* only a memfd has seals */
-    if (fcntl(file, F_GET_SEALS) < 0 || fstat(file, &info) != 0 ||
-        (size_t)info.st_size < segments_offset(shape->world, shape->local_world))
-        goto fail;
-    struct control_block *block = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, file, 0);
-    if (block == MAP_FAILED)
-        goto fail;
-    bool good = block->magic == CONTROL_MAGIC && block->token == shape->token &&
-                block->world == (uint32_t)shape->world && block->local_world == (uint32_t)shape->local_world &&
-                block->num_nodes == (uint32_t)shape->num_nodes;
-    munmap(block, PAGE_BYTES);
-    if (!good)
-        goto fail;
-    *fd = file;
-    return STATUS_OK;
-fail:
+    struct control_block head;
+    if (fcntl(file, F_GET_SEALS) >= 0 && /* only a memfd has seals */
+        fstat(file, &info) == 0 && (size_t)info.st_size >= segments_offset(shape->world, shape->local_world) &&
+        pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == CONTROL_MAGIC &&
+        head.token == shape->token && head.world == (uint32_t)shape->world &&
+        head.local_world == (uint32_t)shape->local_world && head.num_nodes == (uint32_t)shape->num_nodes) {
+        *fd = file;
+        return STATUS_OK;
+    }
     close(file);
     error_set(err, STATUS_USAGE, "'%s' is not the shared memory of this job on this node (%d of %d ranks)", path,
               shape->local_world, shape->world);
@@ -165,7 +158,7 @@ fail:
 
 /* ---- attaching and leaving ----------------------------------------------- */
 
-/* Reads from the block which ranks are on this node and which is the first of each node. False: the block is wrong. */
+/* False: the block is wrong. */
 static bool read_places(struct control *c)
 {
     if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)
@@ -202,7 +195,6 @@ static enum status not_this_job(int fd, int world, struct error *err)
     return error_hint(err, "local ranks are started by --local-gpus N, not by hand");
 }
 
-/* Maps the block and the rings; of shared memory also slots and staging. */
 static enum status map_memory(struct control *c, struct error *err)
 {
     size_t bytes = block_bytes(c->world);
@@ -279,6 +271,14 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
     return STATUS_OK;
 }
 
+bool control_open_process(struct control *control, int local_rank)
+{
+    int *pidfd = &control->pidfds[local_rank];
+    if (*pidfd < 0)
+        *pidfd = (int)syscall(SYS_pidfd_open, control->block->ranks[control->locals[local_rank]].pid, 0);
+    return *pidfd >= 0 || errno != ESRCH;
+}
+
 bool control_process_gone(const struct control *control, int local_rank)
 {
     ASSERT(local_rank >= 0 && local_rank < control->local_world);
@@ -293,7 +293,7 @@ static void died_at_start(struct control *control, int rank)
                   entry->host, entry->pid);
 }
 
-/* Waits until `rank` has attached; fails the job when the limit is over. */
+/* Fails the job when the limit is over. */
 static void await_rank(struct control *control, int rank, double start, double limit)
 {
     const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
@@ -312,11 +312,8 @@ static void await_rank(struct control *control, int rank, double start, double l
             died_at_start(control, control->agents[control->node]);
         }
     }
-    if (!local || rank == control->rank || atomic_load(&peer->state) == RANK_ABSENT)
-        return;
-    int *pidfd = &control->pidfds[peer->local_rank];
-    *pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-    if (*pidfd < 0 && errno == ESRCH)
+    if (local && rank != control->rank && atomic_load(&peer->state) != RANK_ABSENT &&
+        !control_open_process(control, peer->local_rank))
         died_at_start(control, rank);
 }
 

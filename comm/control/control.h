@@ -1,27 +1,26 @@
 /* control.h: the memory that the ranks of one node share: state and progress of each rank, and why the job ends.
  *
- * There is one memfd per node. Either the supervisor makes it and its ranks inherit it, or the node's first rank makes
- * it and the others open it (control_open). It has no name in any folder, so nothing can be left over.
+ * There is one memfd per node, made by the supervisor or by the node's first rank (control_open). It has no name in any
+ * folder, so nothing can be left over.
  *
  *     | control block          | exchange slots  | staging            | segments (comm_share)       |
  *     | header, ranks[world]   | world × 2 × 64K | local ranks × 1 MiB| local ranks × the same size |
  *
- * Block and slots have an entry for every rank of the job: each node holds a replica of the whole job's table. The
- * ranks of this node write their own entries; the agent (agent.h) writes those of all other ranks, as it receives what
- * happens on the control channel. Staging and segments belong to this node alone, in the order of local ranks. Pages
- * exist once they are touched.
+ * Block and slots are a replica of the whole job's table: the ranks of this node write their own entries, the agent
+ * (agent.h) those of all others. Staging and segments belong to this node, in the order of local ranks. Pages exist
+ * once they are touched.
  *
  * Sequences: on each channel (data, control) a rank counts its arrivals; a rank that needs a peer waits until the
- * peer's count has reached a number. Every collective is built on this one primitive. The data channel's counts are
- * visible on their own node only. A waiter spins for a short time, then sleeps on a futex in the shared memory with a
- * timeout, after which it checks whether the job has failed.
+ * peer's count has reached a number. Every collective is built on that. The data channel's counts are visible on their
+ * own node only. A waiter spins for a short time, then sleeps on a futex with a timeout, after which it looks whether
+ * the job has failed.
  *
- * Failure: the first process to notice a failure writes code and text into the control block (control_fail: once; the
- * first one wins). Every wait returns when they are there. A rank reports its own error, or the ranks that wait, the
- * supervisor or the agent notice that a peer is gone or silent (watchdog.h).
+ * Failure: the first process to notice one writes code and text into the block (control_fail: the first wins), and
+ * every wait returns. A rank reports its own error, or ranks that wait, the supervisor or the agent notice that a peer
+ * is gone or silent (watchdog.h).
  *
- * Threads: control_arrive() is used by one thread per channel; the other functions by any thread. The block
- * stays mapped until the process ends, because any thread may beat at any time. */
+ * Threads: control_arrive() is used by one thread per channel; the rest by any. The block stays mapped until the
+ * process ends, because any thread may beat at any time. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
@@ -36,10 +35,10 @@ enum { CONTROL_SLOT_BYTES = 65536, CONTROL_STAGING_BYTES = 1 << 20 };
 
 enum host_collectives { CHANNEL_DATA, CHANNEL_CONTROL, CHANNEL_COUNT };
 
-/* RANK_CLOSED: it left in order (comm_close); RANK_DEAD: it ended otherwise, as supervisor or agent saw */
+/* RANK_CLOSED: it left in order; RANK_DEAD: it ended otherwise */
 enum rank_state { RANK_ABSENT, RANK_JOINED, RANK_CLOSED, RANK_DEAD };
 
-/* The condition of another node, as this node's agent sees it. A node that is lost stays lost. */
+/* As this node's agent sees another node. One that is lost stays lost. */
 enum node_condition {
     NODE_FINE,
     NODE_ENDED,      /* its agent's connection ended without a BYE: that process died */
@@ -49,7 +48,7 @@ enum node_condition {
 
 enum op_kind { OP_NONE, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_EXCHANGE, OP_BARRIER, OP_BROADCAST, OP_KIND_COUNT };
 
-/* A rank's next operation on a channel, written before it arrives: peers compare it with theirs and find buffers. */
+/* A rank's next operation on a channel, written before it arrives; peers compare it with theirs. */
 struct control_op {
     uint32_t kind;       /* enum op_kind */
     uint32_t dtype;      /* enum dtype */
@@ -118,61 +117,53 @@ struct control_shape {
 /* A number derived from the job's secret and the node. */
 uint64_t control_token(const unsigned char secret[32], int node);
 
-/* Makes the memfd: a control block in which no rank has arrived. The caller closes *fd. */
+/* Makes the memfd. The caller closes *fd. */
 enum status control_create(const struct control_shape *shape, int *fd, struct error *err);
 
-/* Opens descriptor `number` of process `pid` of this node, which made the memory with control_create(); refuses
- * anything else. shape.places is not used. The caller closes *fd. */
+/* Opens descriptor `number` of `pid`, from control_create() with shape (without places). The caller closes *fd. */
 enum status control_open(int pid, int number, const struct control_shape *shape, int *fd, struct error *err);
 
-/* Maps the memory. rank -1: an observer (the supervisor). World 1 with fd -1: private memory. */
+/* rank -1: an observer (the supervisor). World 1 with fd -1: private memory. */
 enum status control_attach(int fd, int rank, int world, const char *host, double timeout_seconds,
                            struct control **control, struct error *err);
-/* Waits until all ranks are attached: max(timeout, 10) s and a quarter of a second for each rank. With several nodes
- * the agents must have started. */
+/* Waits until all ranks are attached: max(timeout, 10) s and 0.25 s for each rank. The agents must have started. */
 enum status control_join(struct control *control, struct error *err);
-/* Marks this rank as having left in order (after a failure, or when all ranks leave). */
+/* This rank leaves, after a failure or when all do. */
 void control_leave(struct control *control);
 /* Frees the handle; the memory stays mapped. */
 void control_detach(struct control *control);
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* Whether the process of a local rank has ended, as its pidfd shows; false before control_join() and for this rank. */
+/* Opens the process of a local rank, whose pid is known, to see it end; false: it has ended. */
+bool control_open_process(struct control *control, int local_rank);
+/* Whether the process of a local rank has ended; false for this rank and before it was opened. */
 bool control_process_gone(const struct control *control, int local_rank);
-/* A rank's slot for even (turn 0) or odd operations, CONTROL_SLOT_BYTES; a local rank's staging memory. Not for
- * private memory. */
+/* A rank's slot (CONTROL_SLOT_BYTES) for even (turn 0) or odd operations; a local rank's staging. */
 char *control_slot(const struct control *control, int rank, int turn);
 char *control_staging(const struct control *control, int local_rank);
-/* The ring of a local rank's flight recorder (core/flight/flight.h), which its neighbours can read when its process is
- * gone; also of private memory. */
+/* The ring of a local rank's flight recorder (core/flight/flight.h), also of private memory. */
 struct flight_ring *control_flight_ring(const struct control *control, int local_rank);
 
 /* ---- arriving ------------------------------------------------------------ */
 
-/* Counts this rank's arrival on a channel and wakes the ranks that wait for it. Returns the count. */
+/* Counts this rank's arrival and wakes those that wait for it. Returns the count. */
 uint32_t control_arrive(struct control *control, enum host_collectives channel);
 
-/* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait_all().
- */
+/* Sleeps until the arrivals of `rank` are not `seen` any more, at most `seconds`. */
 void control_arrival_wait(struct control *control, int rank, enum host_collectives channel, uint32_t seen,
                           double seconds);
 
 /* ---- waiting: control_wait.c --------------------------------------------- */
 
-/* A waiter spins for a short time, then sleeps until the peer arrives, and every 20 ms it looks whether the job has
- * failed and whether the peer still lives (watchdog.h). One thread per channel. */
-
-/* Waits until all peers, or those of this node, have arrived `target` times. `what` names this rank's operation for
+/* Waits until all peers (data channel: those of this node) have arrived `target` times; every 20 ms it looks whether
+ * the job has failed and the peer still lives (watchdog.h). One thread per channel. `what` names the operation for
  * messages. Returns STATUS_OK, or the job's failure (control_status has the text). */
-enum status control_wait_all(struct control *control, enum host_collectives channel, uint32_t target, const char *what);
-enum status control_wait_node(struct control *control, enum host_collectives channel, uint32_t target,
-                              const char *what);
+enum status control_wait(struct control *control, enum host_collectives channel, uint32_t target, const char *what);
 
 /* After the job has failed and control_leave(): waits until this rank may end. true: all ranks have left or are gone,
- * or a lower rank has left as well and waits for the rest (a node's first rank, whose agent passes the news on, also
- * waits until the other ranks of its node are gone). false: after `seconds` there is still a rank that does not leave
- * by itself. */
+ * or a lower rank waits for the rest (a node's first rank also waits for its node). false: after `seconds` a rank is
+ * left. */
 bool control_await_end(struct control *control, double seconds);
 
 /* ---- failure ------------------------------------------------------------- */
@@ -180,17 +171,17 @@ bool control_await_end(struct control *control, double seconds);
 /* STATUS_OK while the job runs; else its code, with the culprit and the reason in err. */
 enum status control_status(struct control *control, struct error *err);
 
-/* Ends the job with this error, which names the rank that it is about (error_blame()); FAILURE_ERROR: it is that rank's
- * own error. The first call wins. */
+/* Ends the job with this error, which names its rank (error_blame()); FAILURE_ERROR: it is that rank's own. The first
+ * call wins. */
 void control_fail(struct control *control, const struct error *err);
 /* The same with an error that it makes. */
 void control_blame(struct control *control, int rank, enum failure failure, enum status code, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Supervisor: notes the process of `rank`, for messages in case it never attaches. */
+/* Supervisor: notes the process of `rank`, which may never attach. */
 void control_expect(struct control *control, int rank, int pid, const char *host);
 
-/* Supervisor: `rank` ended without leaving in order; sets its state and fails the job. */
+/* Supervisor: `rank` ended without leaving; fails the job. */
 void control_mark_dead(struct control *control, int rank, const struct error *err);
 
 /* ---- operations ---------------------------------------------------------- */
@@ -198,19 +189,18 @@ void control_mark_dead(struct control *control, int rank, const struct error *er
 /* "an all-gather"; kinds that do not exist are "nothing" */
 const char *operation_name(uint32_t kind);
 
-/* Whether `peer` is in the same operation as this rank; if not, the job fails, since that is a bug. */
+/* Whether `peer` is in the same operation; if not, the job fails, since that is a bug. */
 bool operation_matches(struct control *control, const struct control_op *own, int peer, const struct control_op *other);
 
 /* ---- for the agent ------------------------------------------------------- */
 
-/* Sleeps until the bell has been rung after `seen` was read from block->bell, at most `seconds`. */
+/* Sleeps until the bell has been rung after block->bell was `seen`, at most `seconds`. */
 void control_bell_wait(struct control *control, uint32_t seen, double seconds);
 void control_ring(struct control *control);
-/* Notes the arrival of another node's rank on the control channel, when its op and slot are in place. */
+/* Notes an arrival on another node, when its op and slot are in place. */
 void control_arrived(struct control *control, int rank, uint32_t count);
 
-/* Note that a rank of this node ended without leaving; that another node is lost. Ranks that wait for it then fail the
- * job with a message that names the operation in which they wait. The agent gives them a second, then fails the job
- * itself (peer_blame_rank, peer_blame_node). */
+/* A rank of this node ended without leaving; another node is lost. Ranks that wait for it fail the job with a message
+ * that names their operation; the agent does it a second later (peer_blame_rank, peer_blame_node). */
 void control_rank_ended(struct control *control, int rank);
 void control_node_lost(struct control *control, int node, enum node_condition condition);

@@ -49,19 +49,14 @@ static enum status wait_for(struct control *control, enum host_collectives chann
     }
 }
 
-enum status control_wait_all(struct control *control, enum host_collectives channel, uint32_t target, const char *what)
+enum status control_wait(struct control *control, enum host_collectives channel, uint32_t target, const char *what)
 {
-    for (int r = 0; r < (int)control->block->world; r++)
-        if (r != control->rank)
-            TRY(wait_for(control, channel, r, target, what));
-    return STATUS_OK;
-}
-
-enum status control_wait_node(struct control *control, enum host_collectives channel, uint32_t target, const char *what)
-{
-    for (int i = 0; i < control->local_world; i++)
-        if (control->locals[i] != control->rank)
-            TRY(wait_for(control, channel, control->locals[i], target, what));
+    const bool node = channel == CHANNEL_DATA;
+    for (int i = 0; i < (node ? control->local_world : control->world); i++) {
+        const int peer = node ? control->locals[i] : i;
+        if (peer != control->rank)
+            TRY(wait_for(control, channel, peer, target, what));
+    }
     return STATUS_OK;
 }
 

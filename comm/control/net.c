@@ -100,7 +100,19 @@ void net_begin(struct net *net, const struct control_op *op)
 
 enum moved { MOVED_ALL, MOVED_SOME, MOVED_BROKEN, MOVED_FOREIGN };
 
-/* Sends with one system call, the head first if it is not complete. Returns the bytes of the part that were sent. */
+/* Of n bytes that have passed, the first complete the head. Returns the rest. */
+static ssize_t pass_head(const struct net *net, struct lane *lane, ssize_t n)
+{
+    size_t left = sizeof net->head - lane->head_done, of_head = (size_t)n < left ? (size_t)n : left;
+    lane->head_done += of_head;
+    if (lane->head_done == sizeof net->head) {
+        lane->sequence = net->head.sequence;
+        lane->head_done = 0;
+    }
+    return n - (ssize_t)of_head;
+}
+
+/* With one system call, the head first if it is not complete. Returns the bytes of the part. */
 static ssize_t send_some(struct net *net, struct connection *c, const struct net_part *part, size_t most)
 {
     struct iovec pieces[2];
@@ -113,16 +125,10 @@ static ssize_t send_some(struct net *net, struct connection *c, const struct net
     ssize_t n = sendmsg(c->fd, &message, MSG_NOSIGNAL);
     if (n < 0 || headed)
         return n;
-    size_t head_left = sizeof net->head - c->out.head_done, of_head = (size_t)n < head_left ? (size_t)n : head_left;
-    c->out.head_done += of_head;
-    if (c->out.head_done == sizeof net->head) {
-        c->out.sequence = net->head.sequence;
-        c->out.head_done = 0;
-    }
-    return n - (ssize_t)of_head;
+    return pass_head(net, &c->out, n);
 }
 
-/* Receives in the same way; *foreign: the head belongs to another operation. */
+/* In the same way; *foreign: the head belongs to another operation. */
 static ssize_t receive_some(struct net *net, struct connection *c, struct net_part *part, size_t most, bool *foreign)
 {
     bool headed = c->in.sequence == net->head.sequence;
@@ -138,17 +144,11 @@ static ssize_t receive_some(struct net *net, struct connection *c, struct net_pa
     }
     if (headed)
         return n;
-    size_t head_left = sizeof c->in.head - c->in.head_done, of_head = (size_t)n < head_left ? (size_t)n : head_left;
-    c->in.head_done += of_head;
-    if (c->in.head_done == sizeof c->in.head) {
-        c->in.sequence = net->head.sequence;
-        c->in.head_done = 0;
-        *foreign = memcmp(&c->in.head, &net->head, sizeof net->head) != 0;
-    }
-    return n - (ssize_t)of_head;
+    n = pass_head(net, &c->in, n);
+    *foreign = c->in.sequence == net->head.sequence && memcmp(&c->in.head, &net->head, sizeof net->head) != 0;
+    return n;
 }
 
-/* Moves the part as far as the socket allows now. */
 static enum moved move(struct net *net, struct net_part *part)
 {
     struct connection *c = &net->connections[part->peer];
@@ -171,7 +171,6 @@ static enum moved move(struct net *net, struct net_part *part)
     return part->done == part->bytes ? MOVED_ALL : MOVED_SOME;
 }
 
-/* Fails the job for a part that cannot move. */
 static enum status fail_part(struct net *net, const struct net_part *part, enum moved moved)
 {
     const char *what = operation_name(net->op.kind);
@@ -189,7 +188,7 @@ static enum status fail_part(struct net *net, const struct net_part *part, enum 
 
 /* ---- all parts ----------------------------------------------------------- */
 
-/* Whether it is this part's turn: no earlier part of its peer and direction is unfinished. */
+/* No earlier part of its peer and direction is unfinished. */
 static bool has_turn(struct net *net, const struct net_part *part)
 {
     struct connection *c = &net->connections[part->peer];
@@ -200,8 +199,8 @@ static bool has_turn(struct net *net, const struct net_part *part)
     return true;
 }
 
-/* Whether the network to a peer is down: its machine does not acknowledge bytes that TCP sent again and again. (The
- * machine of a busy process acknowledges them; its receive window is full, which does not count here.) */
+/* Whether the network to a peer is down: its machine does not acknowledge bytes that TCP sent again and again. (A busy
+ * process's machine acknowledges; a full window does not count here.) */
 static bool stuck(const struct net *net, int fd)
 {
     struct tcp_info info;

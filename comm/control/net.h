@@ -1,12 +1,9 @@
-/* net.h: this rank's data connections with the ranks on other nodes.
+/* net.h: this rank's data connections with the ranks on other nodes. Their bytes follow from the operations, which all
+ * ranks run in the same order, so messages carry no lengths; each operation sends a head once on each connection that
+ * it uses, which the receiver compares with its own.
  *
- * A connection is a stream of bytes each way. Its contents follow from the operations, which all ranks run in the same
- * order, so messages carry no lengths: sender and receiver compute them. Each operation only sends a head in front,
- * once on each connection that it uses, and the receiver compares it with its own operation.
- *
- * A transfer never waits for a single peer: all its parts make progress at the same time, in both directions, as the
- * sockets accept and have bytes. A rank that waits here beats, checks the job's health at least every 100 ms, and
- * watches a peer that it waits for (watchdog.h).
+ * A transfer never waits for a single peer: all its parts progress at the same time, as the sockets accept and have
+ * bytes. A rank that waits here beats, checks the job's health, and watches a peer that it waits for (watchdog.h).
  *
  * Thread: that of the data operations only. */
 #pragma once

@@ -15,7 +15,6 @@ static struct control_rank *rank_entry(struct control *control, int rank)
     return &control->block->ranks[rank];
 }
 
-/* The entry of the rank whose process runs a node's agent. */
 static struct control_rank *agent_entry(struct control *control, int node)
 {
     return rank_entry(control, control->agents[node]);
@@ -23,42 +22,41 @@ static struct control_rank *agent_entry(struct control *control, int node)
 
 /* ---- naming the culprit -------------------------------------------------- */
 
-/* Writes " while rank 3 waited for it in a barrier". waited_for: the rank for which this one waits; -1: none. */
-static void print_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
+/* Fails the job: "rank 3 on HOST (process 7) HOW while rank 0 waited for it in a barrier; hint: …". waited_for: the
+ * rank for which this one waits in `what`; -1: none. hint: without "; hint: " */
+static void fail_culprit(struct control *control, int rank, int waited_for, enum failure failure, const char *what,
+                         const char *how, const char *hint)
 {
-    if (waited_for < 0)
-        text[0] = 0;
-    else if (waited_for == culprit)
-        snprintf(text, 160, " while rank %d waited for it in %s", control->rank, what);
-    else
-        snprintf(text, 160, " while rank %d waited for rank %d in %s", control->rank, waited_for, what);
+    const struct control_rank *culprit = rank_entry(control, rank);
+    char waiting[160] = "";
+    if (waited_for == rank)
+        snprintf(waiting, sizeof waiting, " while rank %d waited for it in %s", control->rank, what);
+    else if (waited_for >= 0)
+        snprintf(waiting, sizeof waiting, " while rank %d waited for rank %d in %s", control->rank, waited_for, what);
+    control_blame(control, rank, failure, STATUS_PEER, "rank %d on %s (process %d) %s%s; hint: %s", rank, culprit->host,
+                  culprit->pid, how, waiting, hint);
 }
 
 static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
 {
-    const struct control_rank *culprit = rank_entry(control, rank);
-    char waiting[160];
-    print_waiting(control, rank, waited_for, what, waiting);
-    control_blame(control, rank, FAILURE_SILENT, STATUS_PEER,
-                  "rank %d on %s (process %d) has been silent for %.3g s%s; "
-                  "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
-                  rank, culprit->host, culprit->pid, control->silence, waiting);
+    char how[64];
+    snprintf(how, sizeof how, "has been silent for %.3g s", control->silence);
+    fail_culprit(control, rank, waited_for, FAILURE_SILENT, what, how,
+                 "it hangs or is stopped; raise comm.timeout_seconds if it is only slow");
 }
 
 static void fail_gone(struct control *control, int rank, int waited_for, enum failure failure, const char *how,
                       const char *what)
 {
-    const struct control_rank *culprit = rank_entry(control, rank);
-    char waiting[160];
-    print_waiting(control, rank, waited_for, what, waiting);
-    control_blame(
-        control, rank, failure, STATUS_PEER,
-        "rank %d on %s (process %d) %s%s; hint: its own last words are above this line or in the run folder's "
-        "log/rank-%d.log; if there are none, it was killed, perhaps for memory (dmesg, sacct)",
-        rank, culprit->host, culprit->pid, how, waiting, rank);
+    char hint[192];
+    snprintf(hint, sizeof hint,
+             "its own last words are above this line or in the run folder's log/rank-%d.log; if there are none, it was "
+             "killed, perhaps for memory (dmesg, sacct)",
+             rank);
+    fail_culprit(control, rank, waited_for, failure, what, how, hint);
 }
 
-static void fail_dead(struct control *control, int rank, int waited_for, const char *what)
+void peer_blame_rank(struct control *control, int rank, int waited_for, const char *what)
 {
     fail_gone(control, rank, waited_for, FAILURE_DIED, "died", what);
 }
@@ -69,15 +67,14 @@ static void fail_lost(struct control *control, int rank, uint32_t state, const c
     if (state == RANK_CLOSED)
         fail_gone(control, rank, rank, FAILURE_LEFT, "left the job", what);
     else
-        fail_dead(control, rank, rank, what);
+        peer_blame_rank(control, rank, rank, what);
 }
 
-/* Fails the job for the loss of a node, and names the culprit. */
-static void fail_node(struct control *control, int node, int waited_for, const char *what)
+void peer_blame_node(struct control *control, int node, int waited_for, const char *what)
 {
     int culprit = control->agents[node];
     const struct control_rank *agent = rank_entry(control, culprit);
-    char waiting[160];
+    char how[128], hint[128];
     switch ((enum node_condition)atomic_load(&agent->condition)) {
     case NODE_FINE: break;
     case NODE_ENDED:
@@ -89,28 +86,15 @@ static void fail_node(struct control *control, int node, int waited_for, const c
                 break;
             }
         }
-        fail_dead(control, culprit, waited_for, what);
+        peer_blame_rank(control, culprit, waited_for, what);
         break;
     case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
     case NODE_UNREACHABLE:
-        print_waiting(control, culprit, waited_for, what, waiting);
-        control_blame(control, culprit, FAILURE_UNREACHABLE, STATUS_PEER,
-                      "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the "
-                      "two, or the node %s, is down",
-                      culprit, agent->host, agent->pid, agent_entry(control, control->node)->host, waiting,
-                      agent->host);
+        snprintf(how, sizeof how, "cannot be reached from %s any more", agent_entry(control, control->node)->host);
+        snprintf(hint, sizeof hint, "the network between the two, or the node %s, is down", agent->host);
+        fail_culprit(control, culprit, waited_for, FAILURE_UNREACHABLE, what, how, hint);
         break;
     }
-}
-
-void peer_blame_rank(struct control *control, int rank)
-{
-    fail_dead(control, rank, -1, NULL);
-}
-
-void peer_blame_node(struct control *control, int node)
-{
-    fail_node(control, node, -1, NULL);
 }
 
 /* ---- watching ------------------------------------------------------------ */
@@ -138,7 +122,7 @@ static void look_at_own_agent(struct control *control, struct watchdog *watch, c
     if (watch->mute >= control->silence)
         fail_silent(control, agent, watch->peer, what);
     if (control_process_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
-        fail_dead(control, agent, watch->peer, what);
+        peer_blame_rank(control, agent, watch->peer, what);
 }
 
 void watchdog_look(struct control *control, struct watchdog *watch, const char *what)
@@ -179,7 +163,7 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
     if (!local && condition != NODE_FINE) {
         watch->gone += slice; /* the node's own explanation may still be on its way through another node */
         if (watch->gone >= gone_grace)
-            fail_node(control, other->node, watch->peer, what);
+            peer_blame_node(control, other->node, watch->peer, what);
     } else if (state == RANK_CLOSED || state == RANK_DEAD ||
                (local && control_process_gone(control, other->local_rank))) {
         watch->gone += slice; /* supervisor or agent may have a better explanation */
@@ -205,7 +189,7 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
         heartbeat_beat();
     }
     if (atomic_load(&agent->condition) != NODE_FINE)
-        fail_node(control, node, peer, what);
+        peer_blame_node(control, node, peer, what);
     char how[256];
     uint32_t state = atomic_load(&rank_entry(control, peer)->state); /* as its agent may have reported meanwhile */
     snprintf(how, sizeof how, "is out of reach (%s)", reason);

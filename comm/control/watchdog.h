@@ -3,19 +3,17 @@
  *     gone       the process of the peer has ended, as a pidfd, the supervisor or an agent shows
  *     silent     the peer has not advanced its progress counter (core/heartbeat.h) for nine tenths of the timeout
  *
- * A rank that waits beats, so that the message names the culprit and not its victims. Silence is counted in the
- * waiter's own slices of time: if the whole job is stopped and continued, no rank is accused. A rank on another node is
- * judged by the reports of that node's agent. While these do not come, this node's agent judges that node; and if this
- * node's agent itself is silent or gone, it is the culprit.
+ * A rank that waits beats, so that the message names the culprit. Silence is counted in the waiter's own slices of
+ * time: if the whole job is stopped and continued, nobody is accused. A rank on another node is judged by that node's
+ * agent; while that is silent, this node's agent judges the node; a silent or dead agent of this node is the culprit.
  *
- * Whoever finds a culprit fails the job (control_fail); the first failure wins. Any thread. */
+ * Whoever finds a culprit fails the job (control_fail). Any thread. */
 #pragma once
 
 #include "comm/control/control.h"
 
-/* A peer for which this rank waits. Call watchdog_look() every 20 to 100 ms while nothing arrives; it beats, and
- * fails the job if the peer is gone or has been silent for too long. `what` names this rank's operation for the
- * message. */
+/* Call watchdog_look() every 20 to 100 ms while nothing arrives; it beats, and fails the job if the peer is gone or
+ * silent for too long. `what` names this rank's operation. */
 struct watchdog {
     int peer;
     uint64_t progress;      /* the peer's at the last look */
@@ -27,15 +25,14 @@ struct watchdog {
 };
 void watchdog_begin(struct control *control, int peer, struct watchdog *watch);
 void watchdog_look(struct control *control, struct watchdog *watch, const char *what);
-/* The same without the heartbeat, for a thread whose life does not show that the rank lives. */
+/* The same without the heartbeat, for a helper thread. */
 void watchdog_peek(struct control *control, struct watchdog *watch, const char *what);
 
-/* The connection with a peer broke in operation `what`. Waits half a second for a better explanation, or, while the
- * peer's node is silent, until this node's agent has judged that node; then fails the job with "rank R on HOST …
- * (REASON)". Returns the job's failure. */
+/* The connection with a peer broke in `what`. Waits half a second for a better explanation, or until this node's agent
+ * has judged a silent node; then fails the job with "rank R on HOST … (REASON)". Returns the job's failure. */
 enum status peer_lost(struct control *control, int peer, const char *what, const char *reason);
 
-/* For the agent, when no rank that waits has named the culprit: fail the job because a rank of this node died; because
- * of the condition of another node (control_node_lost), unless that is NODE_FINE. */
-void peer_blame_rank(struct control *control, int rank);
-void peer_blame_node(struct control *control, int node);
+/* A rank of this node died; another node is lost, unless it is NODE_FINE. waited_for: the rank for which this one waits
+ * in `what`; -1: none. */
+void peer_blame_rank(struct control *control, int rank, int waited_for, const char *what);
+void peer_blame_node(struct control *control, int node, int waited_for, const char *what);

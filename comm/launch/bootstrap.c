@@ -99,7 +99,7 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
         if (!address && nodes && !slurm_first_node(nodes, rendezvous.hosts[0], sizeof rendezvous.hosts[0]))
             return error_set(err, STATUS_USAGE, "SLURM_STEP_NODELIST='%.200s' is not a list of nodes", nodes);
         if (!address && launch)
-            snprintf(rendezvous.hosts[1], sizeof rendezvous.hosts[1], "%s", launch);
+            snprintf(rendezvous.hosts[*rendezvous.hosts[0] != 0], sizeof rendezvous.hosts[1], "%s", launch);
         rendezvous.several_nodes = !count || env_number(count) != 1;
     } else {
         const char *local_world = env_variable("LOCAL_WORLD_SIZE");
@@ -109,7 +109,7 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
     }
     if (address)
         snprintf(rendezvous.hosts[0], sizeof rendezvous.hosts[0], "%s", address);
-    if (!rendezvous.hosts[0][0] && !rendezvous.hosts[1][0]) {
+    if (!rendezvous.hosts[0][0]) {
         error_set(err, STATUS_USAGE, "rank %d of %d started by %s does not know where rank 0 is", boot->rank,
                   boot->world, name);
         return error_hint(err, "set MASTER_ADDR to rank 0's machine on all ranks, or use %s",
@@ -231,8 +231,7 @@ void bootstrap_host(char *host, size_t size)
     host[size - 1] = 0;
 }
 
-/* This node's processors that Slurm has given to the job, which the affinity mask shows only where tasks are bound; -1:
- * unknown. */
+/* Processors of this node that Slurm has given to the job (the affinity mask may have more); -1: unknown. */
 static int slurm_cores(void)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *here = env_variable("SLURM_CPUS_ON_NODE");

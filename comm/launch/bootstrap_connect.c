@@ -135,6 +135,7 @@ static void fill_introduction(const struct bootstrap *boot, struct introduction 
     own->node = identify_node(boot->host);
     own->pid = getpid();
     own->core_count = boot->cores;
+    snprintf(own->job_id, sizeof own->job_id, "%s", boot->job_id);
     cpu_set_t set;
     CPU_ZERO(&set);
     sched_getaffinity(0, sizeof set, &set);
@@ -179,16 +180,6 @@ static enum status connect_places(struct bootstrap *boot, const struct introduct
     return STATUS_OK;
 }
 
-/* Rank 0 names the job and, unless every rank was given it, makes a secret. */
-static enum status name_job(struct bootstrap *boot, struct introduction *own, struct error *err)
-{
-    snprintf(own->job_id, sizeof own->job_id, "%s", boot->job_id);
-    if (!boot->launcher->secret && boot->rank == 0 &&
-        getrandom(own->secret, sizeof own->secret, 0) != (ssize_t)sizeof own->secret)
-        return error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
-    return STATUS_OK;
-}
-
 static enum status rendezvous_through_launcher(struct bootstrap *boot, const char *interface, struct error *err)
 {
     enum status status;
@@ -196,7 +187,11 @@ static enum status rendezvous_through_launcher(struct bootstrap *boot, const cha
     struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
     fill_introduction(boot, &own);
     TRY_END(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
-    TRY_END(name_job(boot, &own, err));
+    if (!launcher->secret && boot->rank == 0 &&
+        getrandom(own.secret, sizeof own.secret, 0) != (ssize_t)sizeof own.secret) {
+        status = error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
+        goto end;
+    }
     TRY_END(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
     for (int r = 0; r < boot->world; r++) { /* bytes from outside */
         all[r].host[sizeof all[r].host - 1] = 0;

@@ -23,6 +23,7 @@ struct kv_client {
     int fd, world;
     kv_ended *ended;
     void *context;
+    double grace;
     pthread_t reader;
     pthread_mutex_t mutex, sending;
     pthread_cond_t changed;
@@ -114,7 +115,10 @@ static void *read_all(void *context)
         pthread_cond_broadcast(&client->changed);
         pthread_mutex_unlock(&client->mutex);
     }
+    struct timespec end = time_after(client->grace);
     pthread_mutex_lock(&client->mutex);
+    while (!client->left && pthread_cond_timedwait(&client->changed, &client->mutex, &end) != ETIMEDOUT)
+        ;
     bool unexpected = !client->left;
     pthread_mutex_unlock(&client->mutex);
     if (unexpected && client->ended)
@@ -145,8 +149,7 @@ static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, 
     return sent == bytes;
 }
 
-/* Sends a request and waits for its answer, of which `count` are values; 0: none came. Nothing is written to `values`
- * after it returns. */
+/* count: values of the answer. 0: none came. Nothing is written to `values` after it returns. */
 static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *text, char *values, int count,
                     double seconds)
 {
@@ -197,7 +200,8 @@ static void say_farewell(struct kv_client *client, enum kv_kind kind, int number
     struct timespec end = time_after(seconds);
     pthread_mutex_lock(&client->mutex);
     bool over = client->over;
-    client->left = true;
+    client->left |= !over || kind == KV_LEAVE;
+    pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->mutex);
     if (over || !send_frame(client, kind, number, text))
         return;
@@ -209,9 +213,7 @@ static void say_farewell(struct kv_client *client, enum kv_kind kind, int number
 
 void kv_abort(struct kv_client *client, enum status code, const char *text)
 {
-    char line[KV_TEXT_MAX + 1];
-    snprintf(line, sizeof line, "%s", text);
-    say_farewell(client, KV_ABORT, (int)code, line, farewell_seconds);
+    say_farewell(client, KV_ABORT, (int)code, text, farewell_seconds); /* the server cuts the text */
 }
 
 void kv_leave(struct kv_client *client, double seconds)
@@ -221,12 +223,12 @@ void kv_leave(struct kv_client *client, double seconds)
 
 /* ---- beginning and end --------------------------------------------------- */
 
-enum status kv_client_new(int fd, int world, kv_ended *ended, void *context, struct kv_client **client,
+enum status kv_client_new(int fd, int world, double grace, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err)
 {
     struct kv_client *c = memory_zeroed(1, sizeof *c);
     *client = NULL;
-    *c = (struct kv_client){.fd = fd, .world = world, .ended = ended, .context = context};
+    *c = (struct kv_client){.fd = fd, .world = world, .ended = ended, .context = context, .grace = grace};
     pthread_mutex_init(&c->mutex, NULL);
     pthread_mutex_init(&c->sending, NULL);
     condition_init(&c->changed);
@@ -246,6 +248,7 @@ void kv_client_free(struct kv_client *client)
         return;
     pthread_mutex_lock(&client->mutex);
     client->left = true;
+    pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->mutex);
     shutdown(client->fd, SHUT_RD); /* the reader ends */
     pthread_join(client->reader, NULL);

@@ -309,6 +309,21 @@ static void *serve(void *context)
 
 /* ---- beginning and end --------------------------------------------------- */
 
+static void release_server(struct kv_server *server)
+{
+    close_doors(server);
+    for (int r = 0; r < server->world; r++) {
+        hang_up(&server->members[r], LEFT);
+        free(server->members[r].out);
+    }
+    if (server->stop >= 0)
+        close(server->stop);
+    free(server->members);
+    free(server->answers);
+    free(server->polled);
+    free(server);
+}
+
 enum status kv_server_new(int world, struct wire_server *const *doors, int count, struct kv_server **server, int *own,
                           struct error *err)
 {
@@ -344,15 +359,7 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     *server = s;
     return STATUS_OK;
 fail:
-    for (int r = 0; r < world; r++)
-        hang_up(&s->members[r], LEFT);
-    close_doors(s);
-    if (s->stop >= 0)
-        close(s->stop);
-    free(s->members);
-    free(s->answers);
-    free(s->polled);
-    free(s);
+    release_server(s);
     return status;
 }
 
@@ -363,15 +370,5 @@ void kv_server_free(struct kv_server *server)
     const uint64_t one = 1;
     if (write(server->stop, &one, sizeof one) == (ssize_t)sizeof one)
         pthread_join(server->thread, NULL);
-    close_doors(server);
-    for (int r = 0; r < server->world; r++) {
-        struct member *member = &server->members[r];
-        hang_up(member, LEFT);
-        free(member->out);
-    }
-    close(server->stop);
-    free(server->members);
-    free(server->answers);
-    free(server->polled);
-    free(server);
+    release_server(server);
 }

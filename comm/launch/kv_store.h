@@ -59,8 +59,8 @@ void kv_server_free(struct kv_server *server);
  * most once, by the client's thread as its last act. */
 typedef void kv_ended(void *context, enum status code, const char *text);
 
-/* Takes ownership of the connection, even on error. */
-enum status kv_client_new(int fd, int world, kv_ended *ended, void *context, struct kv_client **client,
+/* Owns the connection, even on error. grace: seconds that this rank has to leave before `ended` is called. */
+enum status kv_client_new(int fd, int world, double grace, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err);
 /* Waits for `ended` if it has been called. NULL is allowed. */
 void kv_client_free(struct kv_client *client);
@@ -69,6 +69,5 @@ void kv_client_free(struct kv_client *client);
 enum status kv_exchange(struct kv_client *client, const char *own, char *values, double seconds, struct error *err);
 /* Returns when the others are informed, or after a second. */
 void kv_abort(struct kv_client *client, enum status code, const char *text);
-/* Leaves in order: `ended` is no longer called. Waits for the answer (rank 0: until the others have left) or
- * `seconds`. */
+/* Leaves in order, without `ended`. Waits `seconds` for the answer (rank 0: until the others have left). */
 void kv_leave(struct kv_client *client, double seconds);

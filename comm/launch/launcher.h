@@ -35,7 +35,7 @@ enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *
 
 /* ztrain's own store at rank 0, for ranks that have only the environment in common. */
 struct launcher_rendezvous {
-    char hosts[2][256]; /* where rank 0 may be found; "": none */
+    char hosts[2][256]; /* where rank 0 may be found; the second may be "" */
     int port;           /* 0: one of a few that are derived from job and secret */
     bool several_nodes; /* or unknown: a loopback address is not enough */
     unsigned char secret[32];

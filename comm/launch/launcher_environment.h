@@ -52,6 +52,5 @@ bool slurm_step_is_set(void);
 /* The number of tasks in a list such as "4(x2),3": 11. -1: not a list. */
 int slurm_task_count(const char *list);
 
-/* The first node of a list such as "n[0-3,5],gpu-[01-10]" or "a[1-2]b[3-4]": "n0", "a1b3". False: not a list, or longer
- * than out. */
+/* The first node of "n[0-3,5],gpu-[01-10]" or "a[1-2]b[3-4]": "n0", "a1b3". False: not a list, or longer than out. */
 bool slurm_first_node(const char *list, char *out, size_t size);

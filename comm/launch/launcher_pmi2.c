@@ -8,10 +8,15 @@
  *   PMI2_Abort      ends the process through exit() with its first argument. */
 #include "comm/launch/pmi_library.h"
 
+#include "core/clock.h"
+
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum { KEY_BYTES = 64 /* PMI2_MAX_KEYLEN */, VALUE_BYTES = 1025 /* PMI2_MAX_VALLEN + 1 */, ID_NULL = -1 };
 enum { NO_KEY = 14 /* PMI2_ERR_INVALID_KEY */, TOO_LONG = -1 /* not one of the library's */ };
@@ -91,21 +96,6 @@ static const char *pmi2_explain(const struct pmi_function *function, int code, c
                               : " (an error of the library)";
 }
 
-static enum status init_failed(int code, int world, struct error *err)
-{
-    const char *fd = getenv("PMI_FD");
-    error_set(err, STATUS_USAGE, "PMI2_Init over PMI_FD=%s failed (error %d)", fd ? fd : "", code);
-    return error_hint(err,
-                      "the variable is left over from another step, or another program of this step has used it; let "
-                      "srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...",
-                      world);
-}
-
-static enum status other_rank(int world, struct error *err)
-{
-    return error_hint(err, "let srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...", world);
-}
-
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
     static const struct pmi_library library = {.name = "PMI-2",
@@ -116,8 +106,10 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
                                                .finalize = {"PMI2_Finalize", run_finalize},
                                                .abort = abort_job,
                                                .explain = pmi2_explain,
-                                               .init_failed = init_failed,
-                                               .other_rank = other_rank};
+                                               .variable = "PMI_FD",
+                                               .hint =
+                                                   "the variable is left over from another step, or another "
+                                                   "program of this step has used it; let srun itself start ztrain"};
     static const struct pmi_symbol symbols[] = {
         {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &pmi2.finalize}, {"PMI2_Abort", &pmi2.abort},
         {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &pmi2.fence},   {"PMI2_KVS_Get", &pmi2.get},
@@ -129,4 +121,89 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
                          symbols, COUNT_OF(symbols), err));
     *launcher = pmi_launcher_new(&library, rank, world);
     return STATUS_OK;
+}
+
+/* ---- refusing to start --------------------------------------------------- */
+
+/* How a rank of srun --mpi=pmi2 that cannot open libpmi2 tells the others that it does not come, for
+ * which they would wait. That takes init, one put and one fence of PMI-2: a line each way; then messages, each a length
+ * in six characters and "cmd=NAME;key=value;…", each answered by one with "rc=0;". */
+enum { LENGTH_DIGITS = 6, MESSAGE_MAX = 2048 };
+
+struct talk {
+    int fd;
+    double end; /* on the monotonic clock */
+    struct error *err;
+};
+
+static enum status pmi2_failed(struct talk *talk, const char *what, const char *why)
+{
+    return error_set(talk->err, STATUS_PEER, "%s over PMI_FD: %s", what, why);
+}
+
+static enum status pmi2_send(struct talk *talk, const char *text)
+{
+    size_t bytes = strlen(text);
+    ssize_t n = send(talk->fd, text, bytes, MSG_NOSIGNAL); /* far less than a socket takes at once */
+    return n == (ssize_t)bytes ? STATUS_OK : pmi2_failed(talk, "sending", n < 0 ? strerror(errno) : "no room");
+}
+
+static enum status pmi2_receive(struct talk *talk, char *text, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        struct pollfd ready = {.fd = talk->fd, .events = POLLIN};
+        double left = talk->end - seconds_now();
+        int found = poll(&ready, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
+        if (found == 0)
+            return pmi2_failed(talk, "waiting for an answer", "none came in time");
+        ssize_t n = found < 0 ? -1 : recv(talk->fd, text + at, bytes - at, 0);
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return pmi2_failed(talk, "waiting for an answer", n < 0 ? strerror(errno) : "the connection was closed");
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return STATUS_OK;
+}
+
+static enum status pmi2_greet(struct talk *talk)
+{
+    char line[256];
+    size_t at = 0;
+    TRY(pmi2_send(talk, "cmd=init pmi_version=2 pmi_subversion=0\n"));
+    do {
+        if (at == sizeof line - 1)
+            return pmi2_failed(talk, "greeting", "a line without an end");
+        TRY(pmi2_receive(talk, line + at, 1));
+    } while (line[at++] != '\n');
+    line[at] = 0;
+    return strstr(line, "rc=0") ? STATUS_OK : pmi2_failed(talk, "greeting", "it does not speak PMI-2");
+}
+
+static enum status pmi2_command(struct talk *talk, const char *command)
+{
+    char message[MESSAGE_MAX + LENGTH_DIGITS], *end;
+    snprintf(message, sizeof message, "%*zu%s", (int)LENGTH_DIGITS, strlen(command), command);
+    TRY(pmi2_send(talk, message));
+    TRY(pmi2_receive(talk, message, LENGTH_DIGITS));
+    message[LENGTH_DIGITS] = 0;
+    long length = strtol(message, &end, 10);
+    end += strspn(end, " ");
+    if (end == message || *end || length < 1 || length >= MESSAGE_MAX)
+        return pmi2_failed(talk, "reading an answer", "the answer has no length");
+    TRY(pmi2_receive(talk, message, (size_t)length));
+    message[length] = 0;
+    return strstr(message, "rc=0;") ? STATUS_OK : pmi2_failed(talk, "reading an answer", message);
+}
+
+enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
+                                 struct error *err)
+{
+    struct talk talk = {.fd = fd, .end = seconds_now() + seconds, .err = err};
+    char command[MESSAGE_MAX];
+    const char *job = getenv("PMI_JOBID");
+    TRY(pmi2_greet(&talk));
+    snprintf(command, sizeof command, "cmd=fullinit;pmijobid=%.64s;pmirank=%d;threaded=FALSE;", job ? job : "0", rank);
+    TRY(pmi2_command(&talk, command));
+    snprintf(command, sizeof command, "cmd=kvs-put;key=ztrain.%s.%d;value=%s;", key, rank, value);
+    TRY(pmi2_command(&talk, command));
+    return pmi2_command(&talk, "cmd=kvs-fence;");
 }

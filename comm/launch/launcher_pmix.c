@@ -144,22 +144,6 @@ static const char *pmix_explain(const struct pmi_function *function, int code, c
     return text;
 }
 
-static enum status init_failed(int code, int world, struct error *err)
-{
-    char text[64];
-    error_set(err, STATUS_USAGE, "PMIx_Init failed%s", pmix_explain(NULL, code, text));
-    return error_hint(err,
-                      "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or this libpmix does not fit the "
-                      "launcher's; srun --mpi=pmi2 -n %d ztrain ... needs no PMIx",
-                      world);
-}
-
-static enum status other_rank(int world, struct error *err)
-{
-    (void)world;
-    return error_hint(err, "let the launcher itself start ztrain");
-}
-
 /* The first number in "OpenPMIx 4.2.2, repo rev …", or -1. */
 static int major_version(const char *text)
 {
@@ -178,8 +162,8 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
                                                .finalize = {"PMIx_Finalize", run_finalize},
                                                .abort = abort_job,
                                                .explain = pmix_explain,
-                                               .init_failed = init_failed,
-                                               .other_rank = other_rank};
+                                               .hint = "PMIX_NAMESPACE and PMIX_RANK are left over from another step, "
+                                                       "or this libpmix does not fit the launcher's; without PMIx"};
     static const struct pmi_symbol symbols[] = {
         {"PMIx_Get_version", &pmix.version}, {"PMIx_Init", &pmix.init}, {"PMIx_Finalize", &pmix.finalize},
         {"PMIx_Abort", &pmix.abort},         {"PMIx_Put", &pmix.put},   {"PMIx_Commit", &pmix.commit},

@@ -13,12 +13,10 @@
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +41,6 @@ struct store {
     struct wire_self self;
     struct kv_server *server; /* rank 0's */
     struct kv_client *client;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool closing; /* this rank is leaving: end_process() does nothing */
 };
 
 /* ---- where rank 0 is ----------------------------------------------------- */
@@ -175,8 +170,8 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
             doors[num] = addresses[i];
             doors[num].port = port_choice(rendezvous, p);
         }
-    const char *host = rendezvous->hosts[0][0] ? rendezvous->hosts[0] : rendezvous->hosts[1];
-    struct wire_peer zero = {.rank = 0, .service = WIRE_STORE, .host = host, .addresses = doors, .num_addresses = num};
+    struct wire_peer zero = {
+        .service = WIRE_STORE, .host = rendezvous->hosts[0], .addresses = doors, .num_addresses = num};
     enum status status = wire_connect(&store->self, NULL, &zero, 1, seconds, err);
     *fd = zero.fd;
     if (status == STATUS_PEER)
@@ -186,29 +181,10 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
     return status;
 }
 
-static enum status hint_at_absent(const struct store *store, enum status status, struct error *err)
-{
-    const struct launcher_rendezvous *rendezvous = &store->rendezvous;
-    if (status != STATUS_PEER)
-        return status;
-    return error_hint(err,
-                      "a missing rank was not started, has ended (see its own messages), does not reach rank 0 at "
-                      "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
-                      rendezvous->hosts[0][0] ? rendezvous->hosts[0] : rendezvous->hosts[1]);
-}
-
-/* The job has ended for this rank (kv_store.h). */
+/* The job has ended for this rank (kv_store.h), which has not ended in order. */
 static void end_process(void *context, enum status code, const char *text)
 {
-    struct store *store = context;
-    struct timespec end = time_after(abort_grace);
-    pthread_mutex_lock(&store->mutex);
-    while (!store->closing && pthread_cond_timedwait(&store->changed, &store->mutex, &end) != ETIMEDOUT)
-        ;
-    bool closing = store->closing;
-    pthread_mutex_unlock(&store->mutex);
-    if (closing)
-        return;
+    (void)context;
     struct error err;
     error_set(&err, code, "the job has ended: %s", text);
     log_error(&err);
@@ -225,7 +201,7 @@ static enum status store_connect(struct launcher *launcher, double seconds, cons
         TRY(open_server(store, interface, &fd, err));
     else
         TRY(reach_server(store, seconds, &fd, err));
-    return kv_client_new(fd, launcher->world, end_process, store, &store->client, err);
+    return kv_client_new(fd, launcher->world, abort_grace, end_process, NULL, &store->client, err);
 }
 
 /* ---- the other verbs ----------------------------------------------------- */
@@ -235,15 +211,13 @@ static enum status store_exchange(struct launcher *launcher, const char *key, co
 {
     struct store *store = (struct store *)launcher;
     (void)key; /* exchanges come one after the other */
-    return hint_at_absent(store, kv_exchange(store->client, own, values, seconds, err), err);
-}
-
-static void stop_watching(struct store *store)
-{
-    pthread_mutex_lock(&store->mutex);
-    store->closing = true;
-    pthread_cond_broadcast(&store->changed);
-    pthread_mutex_unlock(&store->mutex);
+    enum status status = kv_exchange(store->client, own, values, seconds, err);
+    if (status != STATUS_PEER)
+        return status;
+    return error_hint(err,
+                      "a missing rank was not started, has ended (see its own messages), does not reach rank 0 at "
+                      "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
+                      store->rendezvous.hosts[0]);
 }
 
 static void store_abort(struct launcher *launcher, enum status code, const char *text)
@@ -259,7 +233,6 @@ static void store_abort(struct launcher *launcher, enum status code, const char 
 static void store_finish(struct launcher *launcher)
 {
     struct store *store = (struct store *)launcher;
-    stop_watching(store);
     if (store->client)
         kv_leave(store->client, farewell_seconds);
 }
@@ -267,11 +240,8 @@ static void store_finish(struct launcher *launcher)
 static void store_release(struct launcher *launcher)
 {
     struct store *store = (struct store *)launcher;
-    stop_watching(store);
     kv_client_free(store->client);
     kv_server_free(store->server);
-    pthread_cond_destroy(&store->changed);
-    pthread_mutex_destroy(&store->mutex);
     free(store);
 }
 
@@ -295,8 +265,6 @@ enum status launcher_store_new(int rank, int world, const struct launcher_rendez
         (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->rendezvous.secret};
     store->self = (struct wire_self){
         .rank = rank, .world = world, .job = store->rendezvous.job_id, .secret = store->rendezvous.secret};
-    condition_init(&store->changed);
-    pthread_mutex_init(&store->mutex, NULL);
     *launcher = &store->base;
     return STATUS_OK;
 }

@@ -74,8 +74,7 @@ static void *call_thread(void *context)
     return NULL;
 }
 
-/* *code: the function's return value. After a failure, which is STATUS_PEER if it is too late, the call is its
- * thread's. */
+/* *code: what it returned. After a failure (STATUS_PEER: too late) the call is its thread's. */
 static enum status call_run(struct pmi_call *call, const struct pmi_function *function, double seconds, int *code,
                             struct error *err)
 {
@@ -112,15 +111,23 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
     TRY(call_run(call, &library->init, seconds, &code, err));
     const int rank = call->rank, world = call->world;
     call_free(call);
-    if (code != 0)
-        return library->init_failed(code, launcher->world, err);
+    if (code != 0) {
+        const char *value = library->variable ? getenv(library->variable) : NULL;
+        char over[64] = "", text[64];
+        if (value)
+            snprintf(over, sizeof over, " over %s=%.32s", library->variable, value);
+        error_set(err, STATUS_USAGE, "%s%s failed%s", library->init.name, over,
+                  library->explain(&library->init, code, text));
+        return error_hint(err, "%s: srun --mpi=pmi2 -n %d ztrain ...", library->hint, launcher->world);
+    }
     ((struct pmi_launcher *)launcher)->initialized = true;
     if (rank == launcher->rank && world == launcher->world)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "%s reports rank %d of %d, but the environment has rank %d of %d", library->name, rank,
               world, launcher->rank, launcher->world);
     error_blame(err, launcher->rank, FAILURE_NONE);
-    return library->other_rank(launcher->world, err);
+    return error_hint(err, "let the launcher itself start ztrain, such as srun --mpi=pmi2 -n %d ztrain ...",
+                      launcher->world);
 }
 
 static enum status call_failed(const struct launcher *launcher, const struct pmi_function *function, int code,
@@ -133,47 +140,34 @@ static enum status call_failed(const struct launcher *launcher, const struct pmi
     return STATUS_PEER;
 }
 
-static enum status pmi_put(struct launcher *launcher, const char *key, const char *own, double seconds,
-                           struct error *err)
+/* Calls put, or fence with empty texts. */
+static enum status pmi_call(struct launcher *launcher, const struct pmi_function *function, const char *key,
+                            const char *own, double seconds, struct error *err)
 {
-    const struct pmi_function *put = &library_of(launcher)->put;
     struct pmi_call *call = call_new(launcher, key, 0);
     int code;
     snprintf(call->value, sizeof call->value, "%s", own);
-    TRY(call_run(call, put, seconds, &code, err));
+    TRY(call_run(call, function, seconds, &code, err));
     call_free(call);
     if (code == 0)
         return STATUS_OK;
-    error_set(err, STATUS_PEER, "%s of '%s'", put->name, key);
-    return call_failed(launcher, put, code, err);
-}
-
-static enum status pmi_fence(struct launcher *launcher, double seconds, struct error *err)
-{
-    const struct pmi_function *fence = &library_of(launcher)->fence;
-    struct pmi_call *call = call_new(launcher, "", 0);
-    int code;
-    enum status status = call_run(call, fence, seconds, &code, err);
-    if (status == STATUS_PEER)
-        error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
-                        "when that happens");
-    TRY(status);
-    call_free(call);
-    if (code == 0)
-        return STATUS_OK;
-    error_set(err, STATUS_PEER, "%s", fence->name);
-    return call_failed(launcher, fence, code, err);
+    error_set(err, STATUS_PEER, "%s%s%s%s", function->name, *key ? " of '" : "", key, *key ? "'" : "");
+    return call_failed(launcher, function, code, err);
 }
 
 static enum status pmi_exchange(struct launcher *launcher, const char *key, const char *own, char *values,
                                 double seconds, struct error *err)
 {
-    const struct pmi_function *get = &library_of(launcher)->get;
-    struct pmi_call *call;
+    const struct pmi_library *library = library_of(launcher);
+    const struct pmi_function *get = &library->get;
     int code;
-    TRY(pmi_put(launcher, key, own, seconds, err));
-    TRY(pmi_fence(launcher, seconds, err));
-    call = call_new(launcher, key, launcher->world);
+    TRY(pmi_call(launcher, &library->put, key, own, seconds, err));
+    enum status status = pmi_call(launcher, &library->fence, "", "", seconds, err);
+    if (status == STATUS_PEER)
+        error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
+                        "when that happens");
+    TRY(status);
+    struct pmi_call *call = call_new(launcher, key, launcher->world);
     call->rank = 0;
     TRY(call_run(call, get, seconds, &code, err));
     if (code == 0)

@@ -36,8 +36,8 @@ struct pmi_library {
     struct pmi_function init, put, fence, get, finalize;
     void (*abort)(int code, const char *text);
     const char *(*explain)(const struct pmi_function *function, int code, char text[64]); /* " (error 14)" */
-    enum status (*init_failed)(int code, int world, struct error *err);
-    enum status (*other_rank)(int world, struct error *err); /* adds a hint: the library reports another rank */
+    const char *variable; /* of init, for messages; NULL: none */
+    const char *hint;     /* if init fails or reports another rank, before the line of srun that works */
 };
 
 struct pmi_symbol {

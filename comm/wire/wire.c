@@ -1,8 +1,6 @@
-/* wire.c: listening, connecting, and the handshake. See wire.h.
- *
- * One state machine serves both ends: `talk` holds all messages so far, one after the other, each ending with the MAC
- * of everything before it. The connecting end sends the even messages, the accepting end the odd ones. Everything is
- * driven by readiness: no call here waits for a single peer. */
+/* wire.c: listening, connecting, and the handshake. See wire.h. One state machine serves both ends: `talk` holds all
+ * messages so far, each ending with the MAC of everything before it. The connecting end sends the even messages. No
+ * call here waits for a single peer. */
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"
@@ -92,7 +90,7 @@ static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES]
     crypto_generichash(hash, JOB_BYTES, (const unsigned char *)self->job, strlen(self->job), NULL, 0);
 }
 
-/* Fills `input` with the bytes that the message's MAC covers: its number and all bytes of the talk before the MAC. */
+/* Fills `input` with what the message's MAC covers: its number and all bytes of the talk before the MAC. */
 static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME_END])
 {
     size_t length = message_end[link->message] - MAC_BYTES;
@@ -101,7 +99,6 @@ static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME
     return length + 1;
 }
 
-/* Appends our next message to the talk. */
 static void compose(struct link *link)
 {
     unsigned char input[1 + WELCOME_END], *talk = link->talk;
@@ -120,7 +117,7 @@ static void compose(struct link *link)
     crypto_auth(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
 }
 
-/* Checks the peer's message, which has arrived as a whole. Returns NULL, or the reason why it is not valid. */
+/* Checks the peer's message. Returns NULL, or why it is not valid. */
 static const char *examine(struct link *link)
 {
     unsigned char input[1 + WELCOME_END], job[JOB_BYTES];
@@ -145,7 +142,7 @@ static const char *examine(struct link *link)
     return NULL;
 }
 
-/* Sends and receives as much as the socket takes and gives. LINK_BROKEN: *why has the reason. */
+/* As far as the socket takes and gives. LINK_BROKEN: *why has the reason. */
 static enum progress link_step(struct link *link, const char **why)
 {
     for (;;) {
@@ -191,7 +188,7 @@ static void set_option(int fd, int level, int option, int value)
     setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* Options of a connection that leaves this module; see wire_self for the timeouts. */
+/* See wire_self for the timeouts. */
 static void set_options(const struct link *link)
 {
     bool watched = link->service != WIRE_DATA && link->self->timeout_seconds > 0;
@@ -216,19 +213,6 @@ struct wire_server {
     int num_warned;
 };
 
-/* The socket address of a numeric address, NULL if it is none; freed by the caller with freeaddrinfo(). */
-static struct addrinfo *to_socket_address(const struct wire_address *address)
-{
-    const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
-    char port[8];
-    snprintf(port, sizeof port, "%u", address->port);
-    int code = getaddrinfo(address->text, port, &want, &list);
-    if (code == EAI_MEMORY)
-        memory_exhausted(0);
-    return code == 0 ? list : NULL;
-}
-
 static void from_socket_address(const struct sockaddr *from, socklen_t size, struct wire_address *address)
 {
     char port[8] = "0";
@@ -244,7 +228,7 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     *listener = -1;
-    struct addrinfo *where = to_socket_address(address);
+    struct addrinfo *where = wire_socket_address(address->text, address->port);
     if (!where)
         return error_set(err, STATUS_PEER, "cannot listen at '%s': not a numeric address", address->text);
     int fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -280,7 +264,7 @@ enum status wire_server_new(const struct wire_self *self, int listener, struct w
     return STATUS_OK;
 }
 
-/* Takes a link from the server and frees it; its descriptor stays open. */
+/* Frees the link; its descriptor stays open. */
 static void remove_link(struct wire_server *server, struct link *link)
 {
     int i = 0;
@@ -314,7 +298,7 @@ int wire_server_fd(const struct wire_server *server)
     return server->epoll;
 }
 
-/* Warns once for each address, since a stranger may connect a thousand times. */
+/* Once for each address: a stranger may connect a thousand times. */
 static void warn(struct wire_server *server, const struct link *link, const char *why)
 {
     char text[WIRE_PRINTED];
@@ -360,7 +344,6 @@ static void advance(struct wire_server *server, struct link *link)
     }
 }
 
-/* Accepts all connections that are waiting. */
 static void accept_all(struct wire_server *server)
 {
     while (server->count < LINKS_MAX || make_room(server)) {
@@ -386,7 +369,7 @@ static void accept_all(struct wire_server *server)
     }
 }
 
-/* Drops handshakes that are too slow. Returns the seconds until the next one expires (at most `most`). */
+/* Drops slow handshakes. Returns the seconds until the next one expires (at most `most`). */
 static double expire(struct wire_server *server, double most)
 {
     double now = seconds_now();
@@ -439,7 +422,6 @@ bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_co
 
 /* ---- connecting ---------------------------------------------------------- */
 
-/* One connection that is being made. */
 struct dial {
     struct wire_peer *peer;
     int turn; /* of its addresses */
@@ -470,7 +452,8 @@ static void dial_start(const struct wire_self *self, struct dial *dial)
     dial->link = (struct link){
         .self = self, .fd = -1, .since = seconds_now(), .peer = dial->peer->rank, .service = dial->peer->service};
     dial->connected = false;
-    struct addrinfo *where = to_socket_address(&dial->peer->addresses[dial->turn % dial->peer->num_addresses]);
+    const struct wire_address *address = &dial->peer->addresses[dial->turn % dial->peer->num_addresses];
+    struct addrinfo *where = wire_socket_address(address->text, address->port);
     if (!where) {
         dial_failed(dial, "not a numeric address");
         return;
@@ -481,7 +464,6 @@ static void dial_start(const struct wire_self *self, struct dial *dial)
     freeaddrinfo(where);
 }
 
-/* The socket is ready. */
 static void dial_step(struct dial *dial)
 {
     const char *why = NULL;
@@ -511,7 +493,7 @@ static short dial_events(const struct dial *dial)
     return !dial->connected || dial->link.message % 2 == 0 ? POLLOUT : POLLIN;
 }
 
-/* Gives an accepted connection to the peer that waits for it; closes one that no peer waits for. */
+/* Closes a connection that no peer waits for. */
 static void keep_connection(const struct wire_self *self, const struct wire_connection *connection,
                             struct wire_peer *peers, int count)
 {
@@ -531,7 +513,7 @@ static const char *service_name(enum wire_service service)
     return service == WIRE_STORE ? "key-value store" : service == WIRE_AGENT ? "health" : "data";
 }
 
-/* The error that names the first peer without a connection. dials: those of this rank. */
+/* Names the first peer without a connection. dials: those of this rank. */
 static enum status name_missing(const struct wire_self *self, const struct wire_peer *peers, int count,
                                 const struct dial *dials, int num_dials, double seconds, struct error *err)
 {
@@ -575,7 +557,7 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
         err, "look for a firewall between the nodes, or an interface that does not connect them (comm.interface)");
 }
 
-/* One call of wire_connect(): the connections to make, and those to wait for. */
+/* One call of wire_connect(). */
 struct rendezvous {
     const struct wire_self *self;
     struct wire_server *server; /* NULL: no connection is waited for */
@@ -596,8 +578,8 @@ static bool all_connected(const struct rendezvous *m)
     return true;
 }
 
-/* Leaves an address that does not answer, where there are others. A listener that has not answered the hello may be
- * another program than the rank we look for; one that has answered is the rank, and may take its time. */
+/* Leaves an address that does not answer, where there are others: a listener that is silent after the hello may be
+ * another program; one that has answered may take its time. */
 static void leave_silent_address(struct dial *dial, double now)
 {
     if (dial->link.fd < 0 || dial->peer->num_addresses == 1 || dial->link.message > CHALLENGE ||
@@ -607,7 +589,7 @@ static void leave_silent_address(struct dial *dial, double now)
     dial->patience = dial->patience < longest_try ? 2 * dial->patience : longest_try;
 }
 
-/* Starts the dials that are due and fills fds. Returns when the next dial is due, at most a heartbeat from now. */
+/* Starts the dials that are due and fills fds. Returns when the next one is due, at most a heartbeat from now. */
 static double start_dials(struct rendezvous *m, double now)
 {
     double wake = now + 1e-3 * HEARTBEAT_MS;
@@ -630,7 +612,6 @@ static double start_dials(struct rendezvous *m, double now)
     return wake;
 }
 
-/* Makes and accepts connections until every peer has one or `seconds` are over. */
 static enum status connect_all(struct rendezvous *m, double seconds, struct error *err)
 {
     const double end = seconds_now() + seconds;
@@ -653,35 +634,28 @@ static enum status connect_all(struct rendezvous *m, double seconds, struct erro
     }
 }
 
-/* connect_all(). After a failure no peer has a connection. */
-static enum status connect_peers(struct rendezvous *m, double seconds, struct error *err)
-{
-    enum status status = connect_all(m, seconds, err);
-    for (int i = 0; i < m->num_dials; i++)
-        link_close(&m->dials[i].link);
-    for (int i = 0; status != STATUS_OK && i < m->count; i++) {
-        if (m->peers[i].fd >= 0)
-            close(m->peers[i].fd);
-        m->peers[i].fd = -1;
-    }
-    return status;
-}
-
 enum status wire_connect(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
                          double timeout_seconds, struct error *err)
 {
-    struct rendezvous rendezvous = {.self = self, .server = server, .peers = peers, .count = count};
+    struct rendezvous m = {.self = self, .server = server, .peers = peers, .count = count};
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
-    rendezvous.dials = memory_zeroed((size_t)count + 1, sizeof *rendezvous.dials);
+    m.dials = memory_zeroed((size_t)count + 1, sizeof *m.dials);
     /* the nearest rank first, so that not all ranks connect to rank 0 at once */
     for (int i = count - 1; i >= 0; i--) {
         peers[i].fd = -1;
         if (!server || peers[i].rank < self->rank)
-            rendezvous.dials[rendezvous.num_dials++] =
+            m.dials[m.num_dials++] =
                 (struct dial){.peer = &peers[i], .link.fd = -1, .patience = try_seconds, .pause_ms = PAUSE_MIN_MS};
     }
-    enum status status = connect_peers(&rendezvous, timeout_seconds, err);
-    free(rendezvous.dials);
+    enum status status = connect_all(&m, timeout_seconds, err);
+    for (int i = 0; i < m.num_dials; i++)
+        link_close(&m.dials[i].link);
+    for (int i = 0; status != STATUS_OK && i < count; i++) {
+        if (peers[i].fd >= 0)
+            close(peers[i].fd);
+        peers[i].fd = -1;
+    }
+    free(m.dials);
     return status;
 }

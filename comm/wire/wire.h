@@ -1,8 +1,8 @@
 /* wire.h: TCP connections between the ranks of one job, closed to everybody else.
  *
- * Addresses. Each machine lists its addresses (wire_host_read), the ranks exchange these lists, and wire_choose() finds
- * the address at which this rank listens: ranks under one kernel and network namespace use loopback; others an address
- * in the same network as their peers. Addresses that several machines have (bridges such as docker0) do not count.
+ * Addresses. The ranks exchange their machines' addresses (wire_host_read), and wire_choose() finds the one at which
+ * this rank listens: loopback under one kernel and network namespace; else one in the same network as the peers.
+ * Addresses that several machines have (bridges such as docker0) do not count.
  *
  * Handshake. Both ends prove that they know the job's secret before a byte of anything else is read:
  *
@@ -14,10 +14,9 @@
  *                                                 <------   welcome: MAC of everything so far
  *
  * The MAC is libsodium's crypto_auth (HMAC-SHA-512-256), compared in constant time; it covers the number of the
- * message, so that no message can stand for another. A stranger never gets an answer, only a closed connection: at once
- * if it sends anything other than a hello, after WIRE_STRANGER_SECONDS if it is silent or slow; when there are too
- * many, the oldest one is dropped. The data after the handshake is neither encrypted nor authenticated: an attacker who
- * can rewrite packets between the machines can change it.
+ * message. A stranger gets only a closed connection: at once if it sends anything other than a hello, after
+ * WIRE_STRANGER_SECONDS if it is silent or slow; of too many the oldest is dropped. The data after the handshake is
+ * neither encrypted nor authenticated: who can rewrite packets between the machines can change it.
  *
  * A connection that breaks or is refused during the handshake is tried again until the deadline.
  *
@@ -50,9 +49,8 @@ struct wire_self {
     int rank, world;
     const char *job;             /* distinguishes jobs and their restarts; the same on all ranks; borrowed */
     const unsigned char *secret; /* (WIRE_SECRET_BYTES); borrowed */
-    double timeout_seconds;      /* 0: none. A WIRE_STORE or WIRE_AGENT connection whose data or keepalives are not
-                                    acknowledged for this long is closed. Not so WIRE_DATA, whose reader may be busy for
-                                    any time: the agents watch over its ends instead */
+    double timeout_seconds; /* 0: none. A WIRE_STORE or WIRE_AGENT connection that acknowledges nothing for this long is
+                               closed. Not so WIRE_DATA, whose reader may be busy: agents watch over its ends */
 };
 
 /* ---- addresses ----------------------------------------------------------- */
@@ -60,7 +58,7 @@ struct wire_self {
 /* A machine, as ranks exchange it. */
 struct wire_host {
     uint64_t kernel; /* the same for processes that can talk over loopback */
-    int32_t named;   /* the user named the interface; the addresses are those of that one */
+    int32_t named;   /* the user named the interface of these addresses */
     int32_t count;
     struct wire_host_address {
         char text[46];  /* INET6_ADDRSTRLEN */
@@ -72,14 +70,14 @@ struct wire_host {
 bool wire_host_is_valid(const struct wire_host *host);
 bool wire_address_is_valid(const struct wire_address *address);
 
-/* The same number for processes under one kernel and network namespace, a different one for all others. */
+/* The same number only for processes under one kernel and network namespace. */
 uint64_t wire_kernel_identity(void);
 
-/* Reads this machine's addresses. interface: its name, its address, or a network that contains its address
- * ("10.1.0.0/16"); NULL or "": all interfaces that are up, without loopback and link-local addresses. */
+/* Reads this machine's addresses. interface: its name, its address, or a network that contains it ("10.1.0.0/16"); NULL
+ * or "": all that are up, without loopback and link-local addresses. */
 enum status wire_host_read(const char *interface, struct wire_host *host, struct error *err);
 
-/* Chooses the address at which hosts[me] listens (port 0), so that the others reach it. hosts: one for each node. */
+/* The address at which the others reach hosts[me] (port 0). hosts: one for each node. */
 enum status wire_choose(const struct wire_host *hosts, int count, int me, struct wire_address *address,
                         struct error *err);
 
@@ -87,24 +85,25 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
 enum status wire_resolve(const char *name, uint16_t port, struct wire_address *addresses, int max, int *count,
                          struct error *err);
 
+/* The socket address of a numeric address, for freeaddrinfo(); NULL: it is not such. */
+struct addrinfo *wire_socket_address(const char *text, uint16_t port);
+
 /* "10.0.0.1:4711", "[fd00::1]:4711" */
 enum { WIRE_PRINTED = 80 };
 const char *wire_address_print(const struct wire_address *address, char text[WIRE_PRINTED]);
 
 /* ---- accepting ----------------------------------------------------------- */
 
-/* Listens at the address; port 0 becomes the port that the system chooses. The caller closes *listener, or gives it to
- * wire_server_new(). */
+/* Port 0 becomes the port that the system chooses. The caller closes *listener, or gives it to wire_server_new(). */
 enum status wire_listen(struct wire_address *address, int *listener, struct error *err);
 
 struct wire_server;
 
-/* Takes ownership of the listener, even on error. The job and the secret of `self` are borrowed until
- * wire_server_free(). */
+/* Takes ownership of the listener, even on error. Borrows job and secret of `self`. */
 enum status wire_server_new(const struct wire_self *self, int listener, struct wire_server **server, struct error *err);
 void wire_server_free(struct wire_server *server);
 
-/* A descriptor to poll for POLLIN; when it is ready, call wire_server_next(). Call that once a second in any case. */
+/* To poll for POLLIN; when it is ready, and once a second in any case, call wire_server_next(). */
 int wire_server_fd(const struct wire_server *server);
 
 struct wire_connection {
@@ -113,8 +112,8 @@ struct wire_connection {
     enum wire_service service;
 };
 
-/* The next connection of a rank of this job within timeout_ms (0: without waiting); false: there is none. If a rank
- * comes twice, it has given up its first connection. */
+/* The next connection of a rank of this job within timeout_ms; false: none. A rank that comes twice has given up its
+ * first connection. */
 bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_connection *connection);
 
 /* ---- connecting ---------------------------------------------------------- */
@@ -129,7 +128,7 @@ struct wire_peer {
 };
 
 /* Makes one connection for each entry of `peers`, all at the same time; of two ranks the lower one accepts, at `server`
- * (NULL: this rank accepts none). Every rank calls it with its list of peers; beats while it waits (core/heartbeat.h).
- * After a failure no peer has a connection. */
+ * (NULL: this rank accepts none). Every rank calls it; beats while it waits. After a failure no peer has a
+ * connection. */
 enum status wire_connect(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
                          double timeout_seconds, struct error *err);

@@ -51,6 +51,18 @@ bool wire_address_is_valid(const struct wire_address *address)
     return memchr(address->text, 0, sizeof address->text) && numeric(address->text);
 }
 
+struct addrinfo *wire_socket_address(const char *text, uint16_t port)
+{
+    const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    int code = getaddrinfo(text, service, &want, &list);
+    if (code == EAI_MEMORY)
+        memory_exhausted(0);
+    return code == 0 ? list : NULL;
+}
+
 enum status wire_resolve(const char *name, uint16_t port, struct wire_address *addresses, int max, int *count,
                          struct error *err)
 {
@@ -125,7 +137,6 @@ static bool link_local(const struct sockaddr *address)
     return bits[0] == 0xfe && (bits[1] & 0xc0) == 0x80;
 }
 
-/* Whether b is in a's network. */
 static bool same_network(const struct wire_host_address *a, const struct wire_host_address *b)
 {
     unsigned char x[16], y[16];
@@ -151,7 +162,7 @@ static bool parse_network(const char *text, struct wire_host_address *out)
     return !*end && is_network(out);
 }
 
-/* Whether the user's `interface` (a name, an address or a network, see wire_host_read) means this one. */
+/* Whether the user's `interface` (see wire_host_read) means this one. */
 static bool is_meant(const char *interface, const char *name, const struct wire_host_address *address)
 {
     struct wire_host_address network;
@@ -160,11 +171,9 @@ static bool is_meant(const char *interface, const char *name, const struct wire_
     return !strcmp(interface, name) || !strcmp(interface, address->text);
 }
 
-/* Whether `one` is an address that peers may use; fills out. flags: IFF_ flags that its interface must have. */
+/* Whether peers may use the address; fills out. flags: IFF_ flags that its interface must have. */
 static bool usable(const struct ifaddrs *one, const char *interface, unsigned flags, struct wire_host_address *out)
 {
-    if (!one->ifa_addr || (one->ifa_addr->sa_family != AF_INET && one->ifa_addr->sa_family != AF_INET6))
-        return false;
     if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
         return false;
     out->prefix = (int16_t)count_bits(one->ifa_netmask);
@@ -178,7 +187,7 @@ static bool usable(const struct ifaddrs *one, const char *interface, unsigned fl
     return (one->ifa_flags & flags) == flags;
 }
 
-/* Adds the usable addresses to host, IPv4 first. */
+/* IPv4 first. */
 static void add_usable(const struct ifaddrs *list, const char *interface, unsigned flags, struct wire_host *host)
 {
     const int families[] = {AF_INET, AF_INET6};
@@ -239,18 +248,14 @@ static bool ambiguous(const struct wire_host *hosts, int count, const struct wir
     return false;
 }
 
-/* Whether packets of this machine to `to` carry the address `from`. Sends nothing. */
+/* Whether packets to `to` carry the address `from`. Sends nothing. */
 static bool routed_from(const char *from, const char *to)
 {
-    const struct addrinfo want = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST};
-    struct addrinfo *list;
+    struct addrinfo *list = wire_socket_address(to, 9);
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     char text[64] = "";
-    int code = getaddrinfo(to, "9", &want, &list);
-    if (code == EAI_MEMORY)
-        memory_exhausted(0);
-    if (code != 0)
+    if (!list)
         return false;
     int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&
@@ -276,7 +281,6 @@ static const char *list_addresses(const struct wire_host *host, char text[HOST_T
 
 enum { UNREACHABLE, ROUTED, NEIGHBOUR };
 
-/* How `peer` reaches an address of hosts[me]. */
 static int reach(const struct wire_host *hosts, int count, int me, const struct wire_host_address *address,
                  const struct wire_host *peer)
 {

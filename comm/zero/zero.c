@@ -40,8 +40,7 @@ static void add_range(struct zero *z, int *n, struct decay_range range)
     z->ranges[(*n)++] = range;
 }
 
-/* Cuts the state kept here into ranges with one weight decay; a gap belongs to the tensor before it, unless that is
- * Muon's. */
+/* Ranges with one weight decay in the state kept here; a gap belongs to the tensor before it, unless that is Muon's. */
 static void build_ranges(struct zero *z)
 {
     const struct tensor_table *table = z->config.table;
@@ -137,7 +136,6 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
     z->segments = memory_zeroed((size_t)table->num_tensors, sizeof *z->segments);
     build_ranges(z);
-    zero_verbs_init(z);
     TRY_GOTO(zero_offload_params_init(z, err));
     if (comm)
         TRY_GOTO(make_events(z, err));
@@ -217,7 +215,9 @@ static void lay_out_slots(struct zero *z, struct arena *local, struct arena *sha
             z->buckets[p].memory =
                 arena_take(peers_read_buckets ? shared : local, MEM_COMM, (size_t)bucket_room[p] * sizeof(float));
     }
-    zero_comm_buffers_layout(z, trained_room, shared);
+    for (int p = 0; p < SLOTS && zero_narrow_comm(z); p++)
+        z->comm_buffers[p].memory =
+            arena_take(shared, MEM_COMM, (size_t)trained_room[p] * dtype_size(config->comm_dtype));
 }
 
 static bool has_narrow_state(const struct zero *z)
@@ -324,9 +324,8 @@ static enum status write_back(struct zero *z, struct error *err)
         stream_sync(z->stream);
         return STATUS_OK;
     }
-    for (int64_t i = 0; narrow && i < written.count; i++)
-        z->host_halves[i] =
-            written.dtype == DTYPE_BF16 ? bf16_from_f32(z->host_slice[i]) : f16_from_f32(z->host_slice[i]);
+    if (narrow)
+        floats_to(z->host_halves, z->host_slice, (size_t)written.count, written.dtype);
     if (written.disk)
         return slice_file_transfer(written.disk, true, written.unit, written.part, (void *)(uintptr_t)source, err);
     if (!written.slice)
@@ -383,8 +382,7 @@ static enum status slice_in_buffer(struct zero *z, enum slice_access access, con
     if (home->dtype == DTYPE_F32)
         return read_slice(z, home, z->host_slice, err);
     TRY(read_slice(z, home, z->host_halves, err));
-    for (int64_t i = 0; i < home->count; i++)
-        z->host_slice[i] = home->dtype == DTYPE_BF16 ? bf16_to_f32(z->host_halves[i]) : f16_to_f32(z->host_halves[i]);
+    floats_from(z->host_slice, z->host_halves, (size_t)home->count, home->dtype);
     return STATUS_OK;
 }
 

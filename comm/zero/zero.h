@@ -11,7 +11,7 @@
  * stream: the next unit is gathered while this one computes, and gradients are reduced while backward continues.
  *
  * Variants, with the same bits: offload_optimizer (zero_offload.c), offload_param at stage 3 (zero_offload_params.c),
- * Muon (zero_muon.c). Other types of gradients than fp32: zero_precision.c; then every stage has buckets.
+ * Muon (zero_muon.c). Other types of gradients than fp32: zero_gather_reduce.c; then every stage has buckets.
  *
  * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
  * micro-batch. With accumulation stages 0 and 1 agree (a rank's micro-batches are added up and reduced once), and so do
@@ -71,8 +71,7 @@ const struct param_verbs *zero_verbs(struct zero *zero);
 /* Whether blocks have matrix_sums. */
 bool zero_has_matrix_sums(const struct zero *zero);
 
-/* The own slice of `unit` (layout->slice[unit] elements, padding included) on the device, or in host memory if
- * offloaded. */
+/* The own slice of `unit` (padding included) on the device, or in host memory if offloaded. */
 void *zero_slice(struct zero *zero, enum state_kind state, int unit);
 
 /* Access to this rank's slices in host memory, between steps. After writing all that change, call
@@ -93,8 +92,7 @@ enum status zero_take_snapshot(struct zero *zero, struct error *err);
 /* The slices as they were copied last, for one thread at a time, until the next zero_take_snapshot(). */
 struct state_slices zero_snapshot(struct zero *zero);
 
-/* After the own slices were written (initialisation, import, resume): computes everything else from them.
- * Collective. */
+/* After the own slices were written (initialisation, import, resume): computes everything else. Collective. */
 enum status zero_params_changed(struct zero *zero, struct stream *compute, struct error *err);
 
 /* The first difference between the ranks' copies. */
@@ -146,15 +144,13 @@ void zero_set_position(struct zero *zero, int64_t optimizer_step, const struct l
 /* A device scalar: backward multiplies the loss by it. NULL in a dtype that needs none. */
 const float *zero_loss_scale(const struct zero *zero);
 
-/* Enqueues a step's end: waits for the reductions, then norm, clipping, update, gathers. loss_sum (device): this
- * rank's. Collective. */
+/* Enqueues a step's end: reductions, norm, clipping, update, gathers. loss_sum (device): this rank's. Collective. */
 enum status zero_finish_step(struct zero *zero, const double *loss_sum, struct stream *compute, struct error *err);
 
 /* Enqueues the copy of the step's results to the host, and checks whether anything has failed so far. */
 enum status zero_end_step(struct zero *zero, struct stream *compute, struct error *err);
 
-/* Waits for the oldest ended step that was not collected, and returns its results, the same on all ranks.
- * Collective. */
+/* Waits for the oldest ended step that was not collected. The results are the same on all ranks. Collective. */
 enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
 
 /* Bytes that this rank gathers and reduces in one step by theory, as comm_stats counts them: (N-1)/N of the data,

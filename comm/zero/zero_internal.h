@@ -3,7 +3,7 @@
  *     zero_replicas.c, zero_check.c -> zero_hash.c; zero_snapshot.c
  *     zero.c (creation, memory, slices); zero_step.c (the end of a step) -> zero_muon.c
  *     zero_gather_reduce.c (the verbs)
- *     zero_offload.c, zero_offload_params.c, zero_precision.c
+ *     zero_offload.c, zero_offload_params.c
  *     zero_update.c, slice_file.c */
 #pragma once
 
@@ -83,8 +83,7 @@ struct d2h_buffer {
     struct event *d2h_done; /* the copy down has read it */
 };
 
-/* The optimizer's state of the last units, in host memory (zero_offload.c): forward needs them last, and backward
- * finishes their gradients first. */
+/* The optimizer's state of the last units, which forward needs last, in host memory. */
 struct zero_offload {
     int first_unit;                            /* units: none is offloaded, and the rest is unused */
     int64_t piece;                             /* elements that the host updates at a time, where it has to cut */
@@ -390,8 +389,7 @@ enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT }
 const char *zero_array_name(int array);
 char *zero_array_at(const struct zero *zero, int array, int unit, int64_t offset);
 
-/* The elements [first, end) of a unit that the rank keeps in an array; none: what is on a disk, or is another array's.
- */
+/* Elements [first, end) of a unit that the rank keeps in an array; none: on a disk, or another array's. */
 struct zero_kept {
     int64_t first, end;
     bool in_host;
@@ -415,24 +413,11 @@ static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
            config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && unit > 0 && unit < zero_head(zero);
 }
 
-/* room: elements of the largest unit in each slot. */
-void zero_comm_buffers_layout(struct zero *zero, const int64_t room[SLOTS], struct arena *shared);
-
-/* Rounds a unit's gradients (shard_padded) for the reduction. Returns their copy, valid until
- * comm_buffers[slot].sent. */
-const void *zero_fill_comm_buffer(struct zero *zero, int slot, int unit, const float *grads, struct stream *stream);
-
-/* Adds a unit's gradients in its bucket to its accumulator, which the first micro-batch overwrites; where products add
- * matrices, only the rest. to_bucket: adds the accumulator to the bucket instead. */
-void zero_fold_grads(struct zero *zero, int unit, float *bucket, bool to_bucket, struct stream *stream);
-
 /* Whether a product has added the tensor's gradient to its accumulator. */
 static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
 {
     return tensor->ndim == 2 && zero_gives_matrix_sums(zero, tensor->unit);
 }
-
-void zero_verbs_init(struct zero *zero);
 
 enum status zero_offload_params_init(struct zero *zero, struct error *err);
 void zero_offload_params_release(struct zero *zero);
@@ -462,8 +447,7 @@ float zero_weight_decay(const struct zero *zero, const struct decay_range *range
  * that state; param NULL: the master weights are the parameters); dtypes and settings are filled here. */
 void zero_update(const struct zero *zero, const struct op_table *ops, struct adam_args args, struct stream *stream);
 
-/* The same on the device for `range`, one of z->ranges, and all that are joined to it. args: addresses of its first
- * element. */
+/* On the device, for `range` of z->ranges and all that are joined to it. args: addresses of its first element. */
 void zero_update_joined(const struct zero *zero, const struct decay_range *range, struct adam_args args,
                         struct stream *stream);
 
@@ -491,8 +475,7 @@ void zero_offload_d2h(struct zero *zero, int unit, const void *grads, struct eve
 /* After decide_step: the host learns the decision, and searches the gradients of a skipped step. */
 void zero_offload_begin_update(struct zero *zero, struct stream *compute);
 
-/* Updates an offloaded unit on the host, copies its parameters up and records offload.h2d_done[unit]. cast_only: only
- * the parameters follow from the master weights. */
+/* Updates an offloaded unit on the host and copies its parameters up (h2d_done). cast_only: only the parameters. */
 void zero_offload_update(struct zero *zero, int unit, bool cast_only);
 
 void zero_offload_sync(struct zero *zero);

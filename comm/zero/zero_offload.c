@@ -424,67 +424,56 @@ static void submit_update(struct zero *z, struct host_piece piece, bool cast_onl
     stream_submit(z->offload.host, run_update, &update, sizeof update);
 }
 
-static void update_params_on_disk(struct zero *z, int unit, bool cast_only)
+/* Parameters on a disk. buffer: the file's, in which the piece before this one is. Returns that of this one. */
+static char *update_on_disk(struct zero *z, struct host_piece piece, bool cast_only, char *buffer)
 {
     struct stream *host = z->offload.host;
     struct slice_file *disk = z->offloaded_params.disk;
     const int writer = z->offload.first_unit > 0; /* the other one is the stream `down` of units before it */
-    const int64_t slice = z->config.layout->slice[unit], buffer = z->offloaded_params.piece;
-    char *memory = NULL;
-    for (int64_t at = 0; at < slice;) {
-        const struct host_piece piece = piece_from(z, unit, at);
-        const int64_t first = at - at % buffer;
-        if (at == first)
-            memory = slice_file_begin_write(disk, unit, first, writer, host);
-        submit_update(z, piece, cast_only, memory + (size_t)(at - first) * dtype_size(z->config.dtype));
-        at += piece.count;
-        if (at % buffer == 0 || at == slice)
-            slice_file_end_write(disk, unit, first, writer, host);
-    }
+    const int64_t size = z->offloaded_params.piece, first = piece.at - piece.at % size, end = piece.at + piece.count;
+    if (piece.at == first)
+        buffer = slice_file_begin_write(disk, piece.unit, first, writer, host);
+    submit_update(z, piece, cast_only, buffer + (size_t)(piece.at - first) * dtype_size(z->config.dtype));
+    if (end % size == 0 || end == z->config.layout->slice[piece.unit])
+        slice_file_end_write(disk, piece.unit, first, writer, host);
+    return buffer;
 }
 
-static void update_params_in_memory(struct zero *z, int unit, bool cast_only)
-{
-    for (int64_t at = 0; at < z->config.layout->slice[unit];) {
-        const struct host_piece piece = piece_from(z, unit, at);
-        submit_update(z, piece, cast_only,
-                      zero_master_is_params(z) ? NULL : zero_param(z, unit, zero_own(z, unit) + at));
-        at += piece.count;
-    }
-}
-
-static void update_params_on_device(struct zero *z, int unit, bool cast_only)
+static void update_on_device(struct zero *z, struct host_piece piece, bool cast_only)
 {
     struct zero_offload *o = &z->offload;
-    for (int64_t at = 0; at < z->config.layout->slice[unit];) {
-        const struct host_piece piece = piece_from(z, unit, at);
-        const int64_t offset = zero_own(z, unit) + at;
-        struct h2d_buffer *copy = &o->copies[o->next_copy++ % OFFLOAD_BUFFERS];
-        stream_wait(o->host, copy->h2d_done);
-        submit_update(z, piece, cast_only, copy->memory);
-        event_record(o->written, o->host);
-        stream_wait(o->h2d, o->written);
-        const void *source = copy->memory ? copy->memory : zero_state_at(z, STATE_MASTER, unit, offset);
-        stream_copy_in_order(o->h2d, zero_param(z, unit, offset), source,
-                             (size_t)piece.count * dtype_size(z->config.dtype));
-        event_record(copy->h2d_done, o->h2d);
-        at += piece.count;
-    }
-    event_record(o->h2d_done[unit], o->h2d);
+    const int64_t offset = zero_own(z, piece.unit) + piece.at;
+    struct h2d_buffer *copy = &o->copies[o->next_copy++ % OFFLOAD_BUFFERS];
+    stream_wait(o->host, copy->h2d_done);
+    submit_update(z, piece, cast_only, copy->memory);
+    event_record(o->written, o->host);
+    stream_wait(o->h2d, o->written);
+    const void *source = copy->memory ? copy->memory : zero_state_at(z, STATE_MASTER, piece.unit, offset);
+    stream_copy_in_order(o->h2d, zero_param(z, piece.unit, offset), source,
+                         (size_t)piece.count * dtype_size(z->config.dtype));
+    event_record(copy->h2d_done, o->h2d);
 }
 
 void zero_offload_update(struct zero *z, int unit, bool cast_only)
 {
-    stream_wait(z->offload.host, z->offload.d2h_done[unit]);
-    if (!zero_offloads_params(z)) {
-        update_params_on_device(z, unit, cast_only);
-        return;
+    struct zero_offload *o = &z->offload;
+    char *buffer = NULL;
+    stream_wait(o->host, o->d2h_done[unit]);
+    for (int64_t at = 0; at < z->config.layout->slice[unit];) {
+        const struct host_piece piece = piece_from(z, unit, at);
+        if (!zero_offloads_params(z))
+            update_on_device(z, piece, cast_only);
+        else if (zero_param_on_disk(z, unit))
+            buffer = update_on_disk(z, piece, cast_only, buffer);
+        else
+            submit_update(z, piece, cast_only,
+                          zero_master_is_params(z) ? NULL : zero_param(z, unit, zero_own(z, unit) + at));
+        at += piece.count;
     }
-    if (zero_param_on_disk(z, unit))
-        update_params_on_disk(z, unit, cast_only);
+    if (zero_offloads_params(z))
+        event_record(z->offloaded_params.settled[unit], o->host);
     else
-        update_params_in_memory(z, unit, cast_only);
-    event_record(z->offloaded_params.settled[unit], z->offload.host);
+        event_record(o->h2d_done[unit], o->h2d);
 }
 
 void zero_offload_sync(struct zero *z)

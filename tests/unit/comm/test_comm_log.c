@@ -22,7 +22,7 @@ struct logged {
     int64_t told; /* operations that config.each was called for */
 };
 
-static void count_op(void *context, const struct comm_log_op *op)
+static void count_op(void *context, const struct comm_log_row *op)
 {
     struct logged *l = context;
     CHECK(op->bytes > 0 && op->seconds >= 0);

@@ -142,7 +142,7 @@ static enum status exchange(struct control *control, uint32_t turn, const void *
     uint32_t target = control_arrive(control, CHANNEL_CONTROL);
     CHECK(target == turn + 1);
     heartbeat_beat();
-    if (control_wait_all(control, CHANNEL_CONTROL, target, "an exchange") == STATUS_OK)
+    if (control_wait(control, CHANNEL_CONTROL, target, "an exchange") == STATUS_OK)
         return STATUS_OK;
     return control_status(control, &error);
 }

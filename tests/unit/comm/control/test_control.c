@@ -259,13 +259,13 @@ static void test_blame_without_waiting(void **state)
         int fd;
         CHECK_OK(control_create(&shape, &fd, &error));
         struct control *control = attach(fd, 0, 1);
-        peer_blame_node(control, 1); /* its agent is alive: no rank is to blame */
+        peer_blame_node(control, 1, -1, NULL); /* its agent is alive: no rank is to blame */
         assert_int_equal(control_status(control, &error), STATUS_OK);
         control_node_lost(control, 1, NODE_ENDED);
         if (i == 0)
-            peer_blame_node(control, 1);
+            peer_blame_node(control, 1, -1, NULL);
         else
-            peer_blame_rank(control, 2);
+            peer_blame_rank(control, 2, -1, NULL);
         assert_int_equal(control_status(control, &error), STATUS_PEER);
         const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own last words"
                                     : "rank 2 on host0 (process 102) died; hint: its own last words";

@@ -73,7 +73,7 @@ static void scene_open(struct scene *s, int num_connected)
 
 static void make_client(struct scene *s, int rank)
 {
-    assert_int_equal(kv_client_new(s->fds[rank], WORLD, note_end, &s->told[rank], &s->clients[rank], &error),
+    assert_int_equal(kv_client_new(s->fds[rank], WORLD, 0, note_end, &s->told[rank], &s->clients[rank], &error),
                      STATUS_OK);
 }
 
@@ -348,7 +348,7 @@ static void test_bad_servers(void **state)
         struct kv_client *client;
         struct told told = {.times = 0};
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        assert_int_equal(kv_client_new(pair[0], WORLD, note_end, &told, &client, &error), STATUS_OK);
+        assert_int_equal(kv_client_new(pair[0], WORLD, 0, note_end, &told, &client, &error), STATUS_OK);
         send_raw(pair[1], cases[c].kind, cases[c].number, cases[c].length, body, cases[c].bytes);
         assert_true(comes_true(&told.times, 1));
         if (told.code != cases[c].code || !strstr(told.text, cases[c].words))
@@ -362,7 +362,7 @@ static void test_bad_servers(void **state)
     struct kv_client *client;
     struct told told = {.times = 0};
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-    assert_int_equal(kv_client_new(pair[0], WORLD, note_end, &told, &client, &error), STATUS_OK);
+    assert_int_equal(kv_client_new(pair[0], WORLD, 0, note_end, &told, &client, &error), STATUS_OK);
     assert_int_equal(exchange(client, 0.1), STATUS_PEER);
     assert_non_null(strstr(error.text, "no answer from rank 0's key-value store for 0.1 s"));
     kv_client_free(client);
