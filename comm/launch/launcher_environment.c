@@ -128,18 +128,17 @@ static const struct claimant_row {
 };
 _Static_assert(COUNT_OF(claimants) == CLAIM_COUNT, "every claimant has a row");
 
-/* text: the numbers of this node's ranks, "2,3" */
-static int beyond_last(const char *text)
-{
-    const char *last = strrchr(text, ',');
-    int index = env_number(last ? last + 1 : text);
-    return index < 0 || index == INT_MAX ? -1 : index + 1;
-}
-
 static int beyond(const char *text)
 {
     int index = env_number(text);
     return index < 0 || index == INT_MAX ? -1 : index + 1;
+}
+
+/* text: the numbers of this node's ranks, "2,3" */
+static int beyond_last(const char *text)
+{
+    const char *last = strrchr(text, ',');
+    return beyond(last ? last + 1 : text);
 }
 
 /* `ranks` returns the least number of ranks that the variable implies; -1: none. */

@@ -14,6 +14,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sodium.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,18 +26,6 @@ enum {
     NONCE_BYTES = 32,
     JOB_BYTES = 32, /* hash of the job's name */
     MAC_BYTES = crypto_auth_BYTES,
-    WORD_BYTES = sizeof(uint32_t), /* in this machine's byte order: all ranks run the same binary */
-
-    HELLO_SERVICE = 8, /* offsets in the hello */
-    HELLO_WORLD = HELLO_SERVICE + WORD_BYTES,
-    HELLO_FROM = HELLO_WORLD + WORD_BYTES,
-    HELLO_TO = HELLO_FROM + WORD_BYTES,
-    HELLO_JOB = HELLO_TO + WORD_BYTES,
-    HELLO_NONCE = HELLO_JOB + JOB_BYTES,
-    HELLO_END = HELLO_NONCE + NONCE_BYTES + MAC_BYTES,
-    CHALLENGE_END = HELLO_END + NONCE_BYTES + MAC_BYTES,
-    PROOF_END = CHALLENGE_END + MAC_BYTES,
-    WELCOME_END = PROOF_END + MAC_BYTES,
 
     LINKS_MAX = 512,   /* connections that a server has at once, most of them in a handshake */
     DIALS_MAX = 128,   /* connects at once */
@@ -47,13 +36,28 @@ enum {
 };
 _Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is the key");
 
-static const unsigned char magic[HELLO_SERVICE] = "ztrain\0\1"; /* the last byte is the protocol's version */
+static const unsigned char magic[8] = "ztrain\0\1";    /* the last byte is the protocol's version */
 static const double known_seconds = 15;                /* for a handshake after a valid hello: packets may get lost */
 static const double try_seconds = 2, longest_try = 16; /* for one of several addresses; doubled after each silent try */
 
 enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
-static const size_t message_end[] = {
-    [HELLO] = HELLO_END, [CHALLENGE] = CHALLENGE_END, [PROOF] = PROOF_END, [WELCOME] = WELCOME_END};
+
+/* All messages, one after the other; words in this machine's byte order: all ranks run the same binary. */
+struct talk {
+    struct {
+        unsigned char magic[sizeof magic];
+        uint32_t service, world, from, to;
+        unsigned char job[JOB_BYTES], nonce[NONCE_BYTES], mac[MAC_BYTES];
+    } hello;
+    struct {
+        unsigned char nonce[NONCE_BYTES], mac[MAC_BYTES];
+    } challenge;
+    unsigned char proof[MAC_BYTES], welcome[MAC_BYTES];
+};
+static const size_t message_end[] = {[HELLO] = offsetof(struct talk, challenge),
+                                     [CHALLENGE] = offsetof(struct talk, proof),
+                                     [PROOF] = offsetof(struct talk, welcome),
+                                     [WELCOME] = sizeof(struct talk)};
 _Static_assert(COUNT_OF(message_end) == MESSAGE_COUNT, "every message has an end");
 
 /* ---- handshake ----------------------------------------------------------- */
@@ -68,22 +72,10 @@ struct link {
     struct wire_address from; /* accepting: the peer's */
     int peer;                 /* the peer's rank, and the service; accepting: taken from the hello */
     uint32_t service;
-    unsigned char talk[WELCOME_END];
+    struct talk talk;
 };
 
 enum progress { LINK_WAITS, LINK_READY, LINK_BROKEN };
-
-static void put_word(unsigned char *at, uint32_t value)
-{
-    memcpy(at, &value, sizeof value);
-}
-
-static uint32_t get_word(const unsigned char *at)
-{
-    uint32_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
 
 static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES])
 {
@@ -91,54 +83,54 @@ static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES]
 }
 
 /* Fills `input` with what the message's MAC covers: its number and all bytes of the talk before the MAC. */
-static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME_END])
+static size_t mac_input(const struct link *link, unsigned char input[1 + sizeof(struct talk)])
 {
     size_t length = message_end[link->message] - MAC_BYTES;
     input[0] = (unsigned char)link->message;
-    memcpy(input + 1, link->talk, length);
+    memcpy(input + 1, &link->talk, length);
     return length + 1;
 }
 
 static void compose(struct link *link)
 {
-    unsigned char input[1 + WELCOME_END], *talk = link->talk;
+    unsigned char input[1 + sizeof link->talk];
+    struct talk *talk = &link->talk;
     if (link->message == HELLO) {
-        memcpy(talk, magic, sizeof magic);
-        put_word(talk + HELLO_SERVICE, link->service);
-        put_word(talk + HELLO_WORLD, (uint32_t)link->self->world);
-        put_word(talk + HELLO_FROM, (uint32_t)link->self->rank);
-        put_word(talk + HELLO_TO, (uint32_t)link->peer);
-        job_hash(link->self, talk + HELLO_JOB);
-        randombytes_buf(talk + HELLO_NONCE, NONCE_BYTES);
+        memcpy(talk->hello.magic, magic, sizeof magic);
+        talk->hello.service = link->service;
+        talk->hello.world = (uint32_t)link->self->world;
+        talk->hello.from = (uint32_t)link->self->rank;
+        talk->hello.to = (uint32_t)link->peer;
+        job_hash(link->self, talk->hello.job);
+        randombytes_buf(talk->hello.nonce, NONCE_BYTES);
     } else if (link->message == CHALLENGE) {
-        randombytes_buf(talk + HELLO_END, NONCE_BYTES);
+        randombytes_buf(talk->challenge.nonce, NONCE_BYTES);
     }
     size_t length = mac_input(link, input);
-    crypto_auth(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
+    crypto_auth((unsigned char *)talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
 }
 
 /* Checks the peer's message. Returns NULL, or why it is not valid. */
 static const char *examine(struct link *link)
 {
-    unsigned char input[1 + WELCOME_END], job[JOB_BYTES];
-    const unsigned char *talk = link->talk;
-    size_t length = mac_input(link, input);
-    if (crypto_auth_verify(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret) != 0)
+    unsigned char input[1 + sizeof link->talk], job[JOB_BYTES];
+    const struct talk *talk = &link->talk;
+    const unsigned char *mac = (const unsigned char *)talk + message_end[link->message] - MAC_BYTES;
+    if (crypto_auth_verify(mac, input, mac_input(link, input), link->self->secret) != 0)
         return link->message == HELLO ? "it does not know this job's secret"
                                       : "it cannot prove that it belongs to this job";
     if (link->message != HELLO)
         return NULL;
     job_hash(link->self, job);
-    uint32_t from = get_word(talk + HELLO_FROM);
-    if (sodium_memcmp(talk + HELLO_JOB, job, JOB_BYTES) != 0 ||
-        get_word(talk + HELLO_WORLD) != (uint32_t)link->self->world)
+    const uint32_t from = talk->hello.from, world = (uint32_t)link->self->world, rank = (uint32_t)link->self->rank;
+    if (sodium_memcmp(talk->hello.job, job, JOB_BYTES) != 0 || talk->hello.world != world)
         return "it belongs to another job with the same secret";
-    if (get_word(talk + HELLO_TO) != (uint32_t)link->self->rank)
+    if (talk->hello.to != rank)
         return "it looks for another rank";
-    if (from >= (uint32_t)link->self->world || from == (uint32_t)link->self->rank)
+    if (from >= world || from == rank)
         return "it claims a rank that this job does not have";
     link->peer = (int)from;
-    link->service = get_word(talk + HELLO_SERVICE);
+    link->service = talk->hello.service;
     return NULL;
 }
 
@@ -150,8 +142,8 @@ static enum progress link_step(struct link *link, const char **why)
         bool ours = (link->message % 2 == 1) == link->accepting;
         if (ours && link->done == start)
             compose(link);
-        ssize_t n = ours ? send(link->fd, link->talk + link->done, end - link->done, MSG_NOSIGNAL)
-                         : recv(link->fd, link->talk + link->done, end - link->done, 0);
+        unsigned char *at = (unsigned char *)&link->talk + link->done;
+        ssize_t n = ours ? send(link->fd, at, end - link->done, MSG_NOSIGNAL) : recv(link->fd, at, end - link->done, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -162,7 +154,7 @@ static enum progress link_step(struct link *link, const char **why)
         }
         link->done += (size_t)n;
         if (!ours && link->message == HELLO &&
-            memcmp(link->talk, magic, link->done < sizeof magic ? link->done : sizeof magic) != 0) {
+            memcmp(&link->talk, magic, link->done < sizeof magic ? link->done : sizeof magic) != 0) {
             *why = "it does not speak this protocol";
             return LINK_BROKEN;
         }

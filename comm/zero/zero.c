@@ -435,15 +435,10 @@ struct state_slices zero_slices(struct zero *z)
 
 static void cast_unit(struct zero *z, int unit, struct stream *compute)
 {
-    const struct zero_config *config = &z->config;
     bool whole = z->state_whole[STATE_MASTER];
     int64_t first = whole ? 0 : zero_own(z, unit);
-    struct cast_args cast = {.dst_dtype = config->dtype,
-                             .src_dtype = config->master_dtype,
-                             .n = whole ? shard_padded(config->layout, unit) : config->layout->slice[unit],
-                             .dst = zero_param(z, unit, first),
-                             .src = zero_state_at(z, STATE_MASTER, unit, first)};
-    z->device->ops->cast(compute, &cast);
+    zero_cast(z, z->device->ops, whole ? shard_padded(z->config.layout, unit) : z->config.layout->slice[unit],
+              zero_state_at(z, STATE_MASTER, unit, first), zero_param(z, unit, first), compute);
 }
 
 static void gather_state(struct zero *z, int unit)
@@ -475,15 +470,12 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     const bool cast_own = !zero_one_copy(z) && !z->state_whole[STATE_MASTER];
     zero_slots_clear(z);
     TRY(write_back(z, err));
-    event_record(z->computed, compute);
-    stream_wait(z->stream, z->computed);
+    zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && u < z->units; u++)
         gather_state(z, u);
-    event_record(z->drained, z->stream);
-    stream_wait(compute, z->drained);
+    zero_follow_comm(z, compute);
     compute_params(z, compute);
-    event_record(z->computed, compute);
-    stream_wait(z->stream, z->computed);
+    zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && z->params_whole && u < z->all_units; u++)
         if (zero_is_offloaded(z, u) || cast_own || u >= z->units)
             zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);

@@ -355,8 +355,7 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     if (zero_narrow_comm(z))
         send = fill_comm_buffer(z, zero_slot(z, unit), unit, send, stream);
     if (zero_parallel(z)) {
-        event_record(z->computed, stream);
-        stream_wait(z->stream, z->computed);
+        zero_follow_compute(z, stream);
         const void *slice = reduce_grads(z, unit, send);
         if (z->observer)
             TRY(z->observer->reduced(z, unit, slice, err));

@@ -373,6 +373,31 @@ static inline enum status zero_event_new(struct zero *zero, struct event **event
     return STATUS_OK;
 }
 
+/* The communication stream waits for what `compute` has done so far, and the other way round. */
+static inline void zero_follow_compute(const struct zero *zero, struct stream *compute)
+{
+    event_record(zero->computed, compute);
+    stream_wait(zero->stream, zero->computed);
+}
+
+static inline void zero_follow_comm(const struct zero *zero, struct stream *compute)
+{
+    event_record(zero->drained, zero->stream);
+    stream_wait(compute, zero->drained);
+}
+
+/* Computes parameters from master weights with `ops`. */
+static inline void zero_cast(const struct zero *zero, const struct op_table *ops, int64_t count, const void *master,
+                             void *param, struct stream *stream)
+{
+    struct cast_args cast = {.dst_dtype = zero->config.dtype,
+                             .src_dtype = zero->config.master_dtype,
+                             .n = count,
+                             .dst = param,
+                             .src = master};
+    ops->cast(stream, &cast);
+}
+
 /* The first failure of a disk. */
 enum status zero_disk_status(const struct zero *zero, struct error *err);
 

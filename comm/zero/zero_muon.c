@@ -53,19 +53,6 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
     scratch->sum = arena_take(local, MEM_WORKSPACE, sizeof *scratch->sum);
 }
 
-/* The communication stream waits for what `compute` has done so far, and the other way round. */
-static void begin_exchange(struct zero *z, struct stream *compute)
-{
-    event_record(z->computed, compute);
-    stream_wait(z->stream, z->computed);
-}
-
-static void end_exchange(struct zero *z, struct stream *compute)
-{
-    event_record(z->drained, z->stream);
-    stream_wait(compute, z->drained);
-}
-
 /* ---- a round ------------------------------------------------------------- */
 
 /* Updates the momentum kept here, and rounds it for the exchange. */
@@ -114,9 +101,9 @@ void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
         take_momentum(z, u, compute);
         if (!zero_parallel(z) || z->config.zero.stage == 0)
             continue;
-        begin_exchange(z, compute);
+        zero_follow_compute(z, compute);
         zero_gather(z, COMM_UPDATES, u, updates + zero_own(z, u), updates, DTYPE_BF16);
-        end_exchange(z, compute);
+        zero_follow_comm(z, compute);
     }
     if (mine)
         orthogonalize_block(z, mine, compute);
@@ -128,11 +115,11 @@ static void deal_out(struct zero *z, int unit, struct stream *compute)
     uint16_t *updates = updates_of(z, unit), *own = updates + zero_own(z, unit);
     if (!is_mine(z, unit))
         stream_fill_zero(compute, updates, (size_t)shard_padded(z->config.layout, unit) * sizeof *updates);
-    begin_exchange(z, compute);
+    zero_follow_compute(z, compute);
     zero_sum_halves(z, unit, updates, own);
     if (z->config.zero.stage == 0)
         zero_gather(z, COMM_UPDATES, unit, own, updates, DTYPE_BF16);
-    end_exchange(z, compute);
+    zero_follow_comm(z, compute);
 }
 
 /* The factor of the learning rate for a matrix. */

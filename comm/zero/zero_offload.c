@@ -385,13 +385,6 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
     }
 }
 
-static void cast_on_host(const struct zero *z, int64_t count, const void *master, void *param)
-{
-    struct cast_args cast = {
-        .dst_dtype = z->config.dtype, .src_dtype = z->config.master_dtype, .n = count, .dst = param, .src = master};
-    z->device->host_ops->cast(NULL, &cast);
-}
-
 static bool ends_record(const struct zero *z, struct host_piece piece)
 {
     const int64_t end = piece.at + piece.count;
@@ -413,7 +406,7 @@ static void run_update(void *argument)
     if (!unchanged)
         update_on_host(z, update->piece, state, zero_one_copy(z) ? NULL : update->copy);
     if (update->copy && (unchanged || zero_one_copy(z)))
-        cast_on_host(z, update->piece.count, state[STATE_MASTER], update->copy);
+        zero_cast(z, z->device->host_ops, update->piece.count, state[STATE_MASTER], update->copy, NULL);
     if (!unchanged && z->offload.disk && ends_record(z, update->piece))
         slice_file_walk_store(z->offload.disk, update->piece.unit, update->piece.at);
 }

@@ -158,13 +158,9 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
 void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
 {
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
-    struct cast_args cast = {.dst_dtype = z->config.dtype,
-                             .src_dtype = DTYPE_F32,
-                             .n = z->config.layout->slice[unit],
-                             .dst = slot->staging,
-                             .src = zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit))};
     await_staging(z, slot, compute);
-    z->device->ops->cast(compute, &cast);
+    zero_cast(z, z->device->ops, z->config.layout->slice[unit], zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit)),
+              slot->staging, compute);
     param_d2h(z, unit, compute);
 }
 

@@ -76,8 +76,7 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
     stream_copy(compute, &own[z->units], loss_sum, sizeof *loss_sum);
     if (!zero_parallel(z))
         return;
-    event_record(z->computed, compute);
-    stream_wait(z->stream, z->computed);
+    zero_follow_compute(z, compute);
     const struct data_op op = {.send = own,
                                .recv = z->reports,
                                .count = (size_t)row * (sizeof *own / sizeof(float)),
@@ -85,8 +84,7 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
                                .purpose = COMM_REPORTS,
                                .unit = -1};
     comm_all_gather(z->comm, &op, z->stream);
-    event_record(z->drained, z->stream); /* peers have read the own slices, so these may change */
-    stream_wait(compute, z->drained);
+    zero_follow_comm(z, compute); /* peers have read the own slices, so these may change */
 }
 
 /* The op computes the norm from the reports, and the factor that clips gradients (config.clip). */
@@ -139,8 +137,7 @@ static void gather_updated(struct zero *z, int unit, struct stream *compute)
     if (zero_is_offloaded(z, unit)) {
         stream_wait(z->stream, z->offload.h2d_done[unit]);
     } else {
-        event_record(z->computed, compute);
-        stream_wait(z->stream, z->computed);
+        zero_follow_compute(z, compute);
     }
     zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0),
                 z->config.dtype);
