@@ -4,18 +4,13 @@
 
 #include <stdlib.h>
 
-static int node_of(const struct rank_place *places, int rank)
-{
-    return places ? places[rank].node : 0;
-}
-
 void topology_init(struct topology *t, int rank, int world, const struct rank_place *places)
 {
     ASSERT(world >= 1 && rank >= 0 && rank < world);
-    *t = (struct topology){.rank = rank, .world = world, .node = node_of(places, rank), .num_nodes = 1};
+    *t = (struct topology){.rank = rank, .world = world, .node = places[rank].node, .num_nodes = 1};
     for (int r = 0; r < world; r++)
-        if (node_of(places, r) >= t->num_nodes)
-            t->num_nodes = node_of(places, r) + 1;
+        if (places[r].node >= t->num_nodes)
+            t->num_nodes = places[r].node + 1;
     t->locals = memory_zeroed((size_t)world, sizeof *t->locals);
     t->remotes = memory_zeroed((size_t)world, sizeof *t->remotes);
     t->proxies = memory_zeroed((size_t)t->num_nodes, sizeof *t->proxies);
@@ -24,17 +19,17 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     int *sizes = memory_zeroed((size_t)t->num_nodes, sizeof *sizes),
         *counts = memory_zeroed((size_t)world, sizeof *counts);
     for (int r = 0; r < world; r++) {
-        sizes[node_of(places, r)]++;
+        sizes[places[r].node]++;
         if (r == rank)
             t->local_rank = t->local_world;
-        if (node_of(places, r) == t->node)
+        if (places[r].node == t->node)
             t->locals[t->local_world++] = r;
         else
             t->remotes[t->num_remotes++] = r;
     }
     for (int r = 0, *seen = counts; r < world; r++) { /* seen[node]: its ranks before r; num_nodes <= world */
-        int node = node_of(places, r), local = seen[node]++;
-        ASSERT(!places || places[r].local_rank == local);
+        int node = places[r].node, local = seen[node]++;
+        ASSERT(places[r].local_rank == local);
         if (local == t->local_rank % sizes[node])
             t->proxies[node] = r;
     }

@@ -20,6 +20,6 @@ struct topology {
     int most_carried;    /* the largest number of remotes that one rank of this node serves */
 };
 
-/* places: (world); every node has a rank. NULL: all ranks are on one node. */
+/* places: (world); every node has a rank. */
 void topology_init(struct topology *topology, int rank, int world, const struct rank_place *places);
 void topology_release(struct topology *topology);

@@ -301,18 +301,6 @@ static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
         end_job(n);
 }
 
-static ncclResult_t enqueue_gather(struct nccl *n, const struct data_op *op, cudaStream_t stream)
-{
-    return n->nccl->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
-}
-
-/* In place of the owner's contribution, or in `recv`. */
-static ncclResult_t enqueue_reduce(struct nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
-{
-    ncclDataType_t type = nccl_type_of(op->dtype);
-    return n->nccl->ncclReduceScatter(op->send, recv, op->count, type, ncclSum, n->handle, stream);
-}
-
 static bool is_usable(const struct nccl *n)
 {
     return n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
@@ -334,13 +322,17 @@ static void nccl_submit(struct transport_nccl *base, const struct data_op *op, s
     cudaStream_t handle = cuda_stream_of(stream)->handle;
     char *slice = (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->count * dtype_size(op->dtype);
     const bool add = op->accumulate || op->dtype != op->recv_dtype; /* NCCL does neither */
-    void *recv = add ? slice : op->recv;
+    const ncclDataType_t type = nccl_type_of(op->dtype);
     pthread_mutex_lock(&n->mutex);
     if (is_usable(n)) {
         if (op->kind == OP_ALL_GATHER)
-            finish_call(n, enqueue_gather(n, op, handle), "an all-gather");
+            finish_call(n, n->nccl->ncclAllGather(op->send, op->recv, op->count, type, n->handle, handle),
+                        "an all-gather");
         else
-            finish_call(n, enqueue_reduce(n, op, recv, handle), "a reduce-scatter");
+            finish_call(n,
+                        n->nccl->ncclReduceScatter(op->send, add ? slice : op->recv, op->count, type, ncclSum,
+                                                   n->handle, handle),
+                        "a reduce-scatter");
     }
     pthread_mutex_unlock(&n->mutex);
     if (op->kind == OP_REDUCE_SCATTER && add) {

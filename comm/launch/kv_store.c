@@ -253,7 +253,7 @@ static void let_in(struct kv_server *server)
     struct wire_connection one;
     bool all = true;
     for (int d = 0; d < server->num_doors; d++)
-        while (wire_server_next(server->doors[d], 0, &one)) {
+        while (wire_server_next(server->doors[d], &one)) {
             struct member *member = one.rank > 0 && one.rank < server->world ? &server->members[one.rank] : NULL;
             if (!member || one.service != WIRE_STORE || (member->presence == HERE && member->known)) {
                 close(one.fd);

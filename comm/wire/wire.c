@@ -361,55 +361,55 @@ static void accept_all(struct wire_server *server)
     }
 }
 
-/* Drops slow handshakes. Returns the seconds until the next one expires (at most `most`). */
-static double expire(struct wire_server *server, double most)
+static void drop_slow_handshakes(struct wire_server *server)
 {
-    double now = seconds_now();
     for (int i = server->count - 1; i >= 0; i--) {
         struct link *link = server->links[i];
-        if (link->message == MESSAGE_COUNT)
+        if (link->message == MESSAGE_COUNT ||
+            seconds_now() - link->since < (link->message == HELLO ? WIRE_STRANGER_SECONDS : known_seconds))
             continue;
-        double left = link->since + (link->message == HELLO ? WIRE_STRANGER_SECONDS : known_seconds) - now;
-        if (left <= 0) {
-            warn(server, link, link->done ? "its handshake is too slow" : "it sent nothing");
-            drop(server, link);
-        } else if (left < most) {
-            most = left;
-        }
+        warn(server, link, link->done ? "its handshake is too slow" : "it sent nothing");
+        drop(server, link);
     }
-    return most;
 }
 
-bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_connection *connection)
+/* Does what is ready now. */
+static void serve(struct wire_server *server)
 {
-    double end = seconds_now() + 1e-3 * timeout_ms;
-    for (bool last = false;;) {
-        for (int i = 0; i < server->count; i++) {
-            struct link *link = server->links[i];
-            if (link->message != MESSAGE_COUNT)
-                continue;
-            set_options(link);
-            *connection = (struct wire_connection){link->fd, link->peer, (enum wire_service)link->service};
-            remove_link(server, link);
-            return true;
-        }
-        if (last)
-            return false;
-        struct epoll_event events[64];
-        double left = end - seconds_now();
-        last = left <= 0;
-        left = expire(server, last ? 0 : left);
-        int n = epoll_wait(server->epoll, events, COUNT_OF(events), last ? 0 : (int)(left * 1e3) + 1);
-        bool knocked = false;
-        for (int i = 0; i < n; i++) {
-            if (events[i].data.ptr)
-                advance(server, events[i].data.ptr);
-            else
-                knocked = true; /* accept later: making room may free a link that has an event in this list */
-        }
-        if (knocked)
-            accept_all(server);
+    struct epoll_event events[64];
+    bool knocked = false;
+    drop_slow_handshakes(server);
+    int n = epoll_wait(server->epoll, events, COUNT_OF(events), 0);
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr)
+            advance(server, events[i].data.ptr);
+        else
+            knocked = true; /* accept later: making room may free a link that has an event in this list */
     }
+    if (knocked)
+        accept_all(server);
+}
+
+static bool take_ready(struct wire_server *server, struct wire_connection *connection)
+{
+    for (int i = 0; i < server->count; i++) {
+        struct link *link = server->links[i];
+        if (link->message != MESSAGE_COUNT)
+            continue;
+        set_options(link);
+        *connection = (struct wire_connection){link->fd, link->peer, (enum wire_service)link->service};
+        remove_link(server, link);
+        return true;
+    }
+    return false;
+}
+
+bool wire_server_next(struct wire_server *server, struct wire_connection *connection)
+{
+    if (take_ready(server, connection))
+        return true;
+    serve(server);
+    return take_ready(server, connection);
 }
 
 /* ---- connecting ---------------------------------------------------------- */
@@ -609,7 +609,7 @@ static enum status connect_all(struct rendezvous *m, double seconds, struct erro
     const double end = seconds_now() + seconds;
     for (;;) {
         struct wire_connection connection;
-        while (m->server && wire_server_next(m->server, 0, &connection))
+        while (m->server && wire_server_next(m->server, &connection))
             keep_connection(m->self, &connection, m->peers, m->count);
         if (all_connected(m))
             return STATUS_OK;

@@ -112,9 +112,8 @@ struct wire_connection {
     enum wire_service service;
 };
 
-/* The next connection of a rank of this job within timeout_ms; false: none. A rank that comes twice has given up its
- * first connection. */
-bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_connection *connection);
+/* The next connection of a rank of this job; false: none yet. A rank that comes twice has given up its first one. */
+bool wire_server_next(struct wire_server *server, struct wire_connection *connection);
 
 /* ---- connecting ---------------------------------------------------------- */
 

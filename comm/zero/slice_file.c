@@ -297,15 +297,15 @@ void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int wri
     enqueue_work(file, record_of(file, unit, at), file->writing[writer], STORE, stream);
 }
 
-void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream)
+void slice_file_d2h(struct slice_file *file, int unit, const void *memory, struct stream *stream)
 {
     const int64_t slice = file->config.layout->slice[unit], piece = file->config.piece;
     const size_t size = dtype_size(file->config.dtype[0]);
     for (int64_t at = 0; at < slice; at += piece) {
-        void *address = slice_file_begin_write(file, unit, at, writer, stream);
+        void *address = slice_file_begin_write(file, unit, at, 0, stream);
         stream_copy(stream, address, (const char *)memory + (size_t)at * size,
                     (size_t)piece_count(file, unit, at) * size);
-        slice_file_end_write(file, unit, at, writer, stream);
+        slice_file_end_write(file, unit, at, 0, stream);
     }
 }
 

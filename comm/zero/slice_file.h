@@ -72,11 +72,11 @@ void slice_file_walk_ahead(struct slice_file *file);
 void slice_file_read_ahead(struct slice_file *file, int unit, struct stream *stream);
 /* Enqueues on that stream the copy of the unit to `memory`, piece by piece. */
 void slice_file_h2d(struct slice_file *file, int unit, void *memory, struct stream *stream);
-/* Enqueues the copy of `memory` to the unit. writer: which of the streams that write this one is. */
-void slice_file_d2h(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream);
+/* Enqueues the copy of `memory` to the unit; the stream is writer 0. */
+void slice_file_d2h(struct slice_file *file, int unit, const void *memory, struct stream *stream);
 
 /* Returns the address at which work on `stream` may write the piece at element `at`, until slice_file_end_write()
- * enqueues its way to the disk. */
+ * enqueues its way to the disk. writer: which of the streams that write this one is. */
 void *slice_file_begin_write(struct slice_file *file, int unit, int64_t at, int writer, struct stream *stream);
 void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int writer, struct stream *stream);
 

@@ -252,7 +252,7 @@ void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event 
         event_record(z->reduced[unit], o->d2h);
     }
     if (o->grads_disk)
-        slice_file_d2h(o->grads_disk, unit, 0, grads, o->d2h);
+        slice_file_d2h(o->grads_disk, unit, grads, o->d2h);
     else
         stream_copy(o->d2h, host_grad(z, unit), grads, grad_bytes(z, unit));
     event_record(o->d2h_done[unit], o->d2h);

@@ -146,7 +146,7 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
     event_record(z->computed, compute);
     stream_wait(d2h, z->computed);
     if (disk)
-        slice_file_d2h(disk, unit, 0, slot->staging, d2h);
+        slice_file_d2h(disk, unit, slot->staging, d2h);
     else
         stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging, slice_bytes(z, unit));
     event_record(slot->d2h_done, d2h);

@@ -248,7 +248,7 @@ static void *serve(void *argument)
     while (!host->stop) {
         struct pollfd ready = {.fd = wire_server_fd(host->server), .events = POLLIN};
         poll(&ready, 1, 50);
-        while (wire_server_next(host->server, 0, &connection)) {
+        while (wire_server_next(host->server, &connection)) {
             if (host->taken)
                 close(host->last.fd);
             host->last = connection;
