@@ -4,7 +4,7 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "core/spec/model_compare.h"
+#include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 
 #include <errno.h>

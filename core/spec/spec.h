@@ -225,9 +225,9 @@ json_t *spec_to_json(const struct run_spec *spec);
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report);
 
-/* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: with the reason and a hint. */
-void spec_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
-                         const json_t *now, bool refused);
+/* Adds a line with both values to `differences` for each key of config.json that makes `now` compute something else
+ * than `was`, which the run began with. */
+void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
 /* --help-spec: every key with its type, default, range and help, from the key table. markdown: docs/run-spec.md. */
 void spec_print_help(FILE *out, bool markdown);

@@ -2,47 +2,11 @@
  *
  * The first pass looks in the tree for keys that the table does not have (did you mean …?). The second goes through the
  * table and checks type, range and verdict of each value, stores it, and stores the default of each absent key. The
- * third applies the rules that tie keys together (spec_rules.c). A key that is wrong in one pass is left out of the
- * next ones, so that one mistake gives one line. */
+ * third applies the rules that tie keys together (spec_key_conflicts.c). A key that is wrong in one pass is left out of
+ * the next ones, so that one mistake gives one line. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>
-
-/* ---- unknown keys -------------------------------------------------------- */
-
-/* JSON has no comments, so that people write them as keys of their DeepSpeed file: "_comment", "//". */
-static bool is_comment(struct spec_context *ctx, const struct spec_node *node)
-{
-    if (node->key_pos.source != 1 || !strchr("_/#", *node->key))
-        return false;
-    spec_notice(ctx, node->key_pos, "'%s' is taken as a comment", spec_show(ctx, node->key));
-    return true;
-}
-
-static void find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
-                         const char *section_path)
-{
-    if (spec_is_unknown_territory(root, section_path))
-        return;
-    for (const struct spec_node *node = section->first; node; node = node->next) {
-        const char *path = *section_path ? spec_arena_printf(ctx->arena, "%s.%s", section_path, node->key) : node->key;
-        const struct spec_key *key = strchr(node->key, '.') ? NULL : spec_key_find(path);
-        if (key && key->type == KEY_SECTION && node->kind == NODE_MAPPING)
-            find_unknown(ctx, root, node, path);
-        if (!key && (node->removed || is_comment(ctx, node)))
-            continue;
-        if (key || ctx->errors.count == SPEC_MAX_PROBLEMS) {
-            ctx->errors.dropped += !key;
-            continue;
-        }
-        const char *where = *section_path ? spec_arena_printf(ctx->arena, " in '%s'", section_path) : "";
-        const char *leave = node->key_pos.source == 1
-                                ? spec_arena_printf(ctx->arena, "; --set %s=null leaves it out", spec_show(ctx, path))
-                                : "";
-        spec_error(ctx, node->key_pos, "unknown key '%s'%s; hint: %s%s", spec_show(ctx, node->key), where,
-                   spec_hint_unknown(ctx, section_path, node->key), leave);
-    }
-}
 
 /* ---- values and verdicts ------------------------------------------------- */
 
@@ -186,6 +150,23 @@ static void refuse_param(struct spec_context *ctx, const struct spec_full *full,
                    params_of(ctx, full, section));
 }
 
+static const char *hint_section(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    const char *member = node->kind == NODE_STRING && !spec_is_auto(node) ? "type" : "enabled";
+    const struct spec_key *inner = spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member));
+    if (!inner || (node->kind != NODE_STRING && node->kind != NODE_BOOL))
+        return "--help-spec lists them";
+    bool available = spec_choice_is_available(inner, node->text);
+    return spec_arena_printf(ctx->arena, "write %s: {%s: %s}%s", key->path, member,
+                             available ? spec_show(ctx, node->text) : inner->fallback,
+                             available ? "" : ", or another one that --help-spec lists");
+}
+
+static const char *hint_missing(struct spec_context *ctx, const struct spec_key *key)
+{
+    return spec_arena_printf(ctx->arena, "%.*s", (int)strcspn(key->help, ";"), key->help);
+}
+
 static void check_row(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root,
                       const struct spec_key *key)
 {
@@ -197,8 +178,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
         json_decref(usual);
     }
     if (!node && key->flags & KEY_REQUIRED) {
-        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path,
-                   spec_hint_missing(ctx, key));
+        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path, hint_missing(ctx, key));
         return;
     }
     if (!node)
@@ -209,7 +189,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     if (key->type == KEY_SECTION) {
         if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
             spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
-                       key->path, spec_hint_section(ctx, key, node));
+                       key->path, hint_section(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {
         if (foreign_is_on(node))
             apply_verdict(ctx, key, node);
@@ -219,7 +199,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
         if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
-            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, spec_hint_missing(ctx, key));
+            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, hint_missing(ctx, key));
     }
 }
 
@@ -228,7 +208,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete)
 {
     spec_normalise(ctx, root); /* overrides may have old names as well */
-    find_unknown(ctx, root, root, "");
+    spec_find_unknown(ctx, root, root, "");
     full->spec.scheduler.warmup_max_lr = -1;
     for (int i = 0; i < spec_num_keys; i++)
         check_row(ctx, full, root, &spec_keys[i]);

@@ -5,6 +5,9 @@
  * accepted. */
 #include "core/spec/spec_keys.h"
 
+#include <string.h>
+#include <strings.h>
+
 #define FIELD(member) .offset = offsetof(struct spec_full, member), .size = sizeof(((struct spec_full *)0)->member)
 #define S(name) (1u << SCHEDULE_##name)
 #define O(name) (1u << OPTIMIZER_##name)
@@ -843,3 +846,64 @@ const struct spec_key spec_keys[] = {
     {REFUSED("datastates_ckpt", FOREIGN, NULL, "checkpoints go to the run's folder; hint: remove the section")},
 };
 const int spec_num_keys = COUNT_OF(spec_keys);
+
+const struct spec_key *spec_key_find(const char *path)
+{
+    for (int i = 0; i < spec_num_keys; i++)
+        if (strcmp(spec_keys[i].path, path) == 0)
+            return &spec_keys[i];
+    return NULL;
+}
+
+size_t spec_key_section_length(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? (size_t)(dot - path) : 0;
+}
+
+const char *spec_key_leaf(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+bool spec_key_in(const struct spec_key *key, const char *section)
+{
+    size_t length = spec_key_section_length(key->path);
+    return strlen(section) == length && strncmp(key->path, section, length) == 0;
+}
+
+bool spec_key_applies(const struct spec_full *full, const struct spec_key *key)
+{
+    return (!key->schedules || key->schedules & 1u << full->spec.scheduler.type) &&
+           (!key->optimizers || key->optimizers & 1u << full->spec.optimizer.type);
+}
+
+bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text)
+{
+    return (key->flags & KEY_ANY_CASE ? strcasecmp(choice->name, text) : strcmp(choice->name, text)) == 0;
+}
+
+json_t *spec_choice_json(const char *name)
+{
+    if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0)
+        return json_boolean(*name == 't');
+    return json_string(name);
+}
+
+bool spec_choice_is_available(const struct spec_key *key, const char *text)
+{
+    for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++)
+        if (spec_choice_is(key, choice, text))
+            return choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS;
+    return !key->choices;
+}
+
+bool spec_is_unknown_territory(const struct spec_node *root, const char *section)
+{
+    const char *path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
+                       : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
+                                                                  : NULL;
+    const struct spec_node *type = path ? spec_find(root, path) : NULL;
+    return type && type->kind == NODE_STRING && !spec_choice_is_available(spec_key_find(path), type->text);
+}

@@ -16,7 +16,7 @@ enum spec_key_type {
     KEY_SIZE, /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */
     KEY_STRING,
     KEY_STRING_LIST, /* one string, or a list of them */
-    KEY_SOURCES,     /* the same, or a list of mappings: spec_sources.c */
+    KEY_SOURCES,     /* the same, or a list of mappings */
     KEY_PROMPTS,     /* texts and lists of token ids */
     KEY_CHOICE,
     KEY_MODEL_CONFIG, /* a path, or a mapping */
@@ -43,7 +43,7 @@ enum {
     KEY_ABOVE_MIN = 8, /* the minimum itself is too small */
     KEY_ANY_CASE = 16, /* a choice in small or capital letters */
     KEY_NULL = 32,     /* null stands for the default, as in DeepSpeed */
-    KEY_NEEDED = 64,   /* required, unless another key stands in for it: a rule of spec_rules.c */
+    KEY_NEEDED = 64,   /* required, unless another key stands in for it: a rule of spec_key_conflicts.c */
     KEY_WHOLE = 128,   /* a real number that is written as an integer where it is one */
     KEY_PATH = 256     /* names files or folders: a ~ at its beginning is the home folder */
 };
@@ -133,12 +133,11 @@ bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice
 /* Whether ztrain has the choice of this name, under it or another; true for keys without choices. */
 bool spec_choice_is_available(const struct spec_key *key, const char *text);
 
-/* KEY_SOURCES (spec_sources.c): whether the list is a mixture; its value as JSON, as spec_key_convert(); the fields
- * data.train, data.amount and data.amounts of a spec from JSON, and their JSON (new reference), NULL: unset. */
-bool spec_sources_is_mixture(const struct spec_node *node);
-json_t *spec_sources_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-void spec_sources_store(struct spec_full *full, const json_t *value);
-json_t *spec_sources_fetch(const struct spec_full *full);
+/* A used choice as JSON: the choices true and false are booleans. */
+json_t *spec_choice_json(const char *name);
+
+/* enum spec_amount: "weight", "epochs" */
+extern const char *const spec_amount_names[];
 
 /* The default as JSON (new reference), or NULL where the key may be unset. */
 json_t *spec_key_default(const struct spec_key *key);
@@ -152,20 +151,21 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* Applies the rules that tie keys together, and sets the values that follow from several keys (spec_rules.c). */
+/* Applies the rules that tie keys together, and sets the values that follow from several keys (spec_key_conflicts.c).
+ */
 void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
 /* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
-/* Whether a key takes "auto": DeepSpeed's keys do. This and the next are in spec_auto.c. */
+/* Whether a key takes "auto": DeepSpeed's keys do. This and the next are in spec_auto_values.c. */
 bool spec_auto_is_allowed(const struct spec_key *key);
 
 /* The value of a key with "auto" that no other file sets, as JSON (new reference); NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto.c says. The record is in
- * the spec's arena. */
+/* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto_values.c says. The record is
+ * in the spec's arena. */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 
 /* With a DeepSpeed file, a gradient_clipping that is not set is DeepSpeed's default. */
@@ -189,19 +189,14 @@ extern const int spec_num_foreign_names;
 /* The row of a name, or NULL. */
 const struct spec_foreign_name *spec_foreign_name_find(const char *name);
 
-/* The hint for an unknown key of a section ("": of the top level). */
-const char *spec_hint_unknown(struct spec_context *ctx, const char *section, const char *name);
-
-/* What to write instead of a section's single value, as other trainers have it: `optimizer: adamw_torch`. */
-const char *spec_hint_section(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-
-/* What the value of a missing key is: its help, up to the first semicolon. */
-const char *spec_hint_missing(struct spec_context *ctx, const struct spec_key *key);
+/* An error for each key below `section` ("": the root) that the table does not have. */
+void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
+                       const char *section_path);
 
 /* The table of names as Markdown. */
 void spec_print_names(FILE *out);
 
-/* Replaces old names and places in the tree of one file, or of all, by the ones of the table (spec_normalise.c). */
+/* Replaces old names and places in the tree of one file, or of all, by the ones of the table (spec_aliases.c). */
 void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 
 /* Checks a tree against the table (unknown keys, types, ranges, verdicts) and stores values and defaults

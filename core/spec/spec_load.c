@@ -105,12 +105,6 @@ static void find_folders(struct spec_full *full)
         spec->model.tokenizer_folder = spec->model.folder;
 }
 
-void spec_resolve_tokenizer_resumed(struct run_spec *spec, const char *checkpoint)
-{
-    if (spec->model.tokenizer_folder && !fs_is_dir(spec->model.tokenizer_folder))
-        spec->model.tokenizer_folder = spec_arena_copy(&spec_full(spec)->arena, checkpoint, strlen(checkpoint));
-}
-
 enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
                       struct run_spec **spec, struct spec_report *report)
 {
@@ -165,63 +159,4 @@ void spec_report_release(struct spec_report *report)
 {
     string_list_release(&report->errors);
     string_list_release(&report->notices);
-}
-
-/* ---- length of the run --------------------------------------------------- */
-
-/* The steps of some passes over the data; those of a fraction are rounded up, as in Trainer. */
-static int64_t steps_of_epochs(double epochs, int64_t steps_per_epoch)
-{
-    static const double slack = 1e-6; /* of a step: 0.1 is a little more than a tenth, and still 1 step of 10 */
-    const double whole = floor(epochs), part = ceil((epochs - whole) * (double)steps_per_epoch - slack);
-    int64_t steps;
-    if (!(whole < 0x1p62) || __builtin_mul_overflow((int64_t)whole, steps_per_epoch, &steps) ||
-        __builtin_add_overflow(steps, (int64_t)part, &steps))
-        return INT64_MAX;
-    return steps > 0 ? steps : 1;
-}
-
-int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoch)
-{
-    if (epochs <= 0 && max_steps)
-        return max_steps;
-    const int64_t steps = steps_of_epochs(epochs > 0 ? epochs : 1, steps_per_epoch);
-    return max_steps && max_steps < steps ? max_steps : steps;
-}
-
-int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
-{
-    ASSERT(steps_per_epoch > 0);
-    const int64_t steps = spec_run_length(spec->train.epochs, spec->train.max_steps, steps_per_epoch);
-    if (!spec_full(spec)->given_total_steps)
-        spec->scheduler.total_steps = steps;
-    return steps;
-}
-
-/* ---- a resumed run ------------------------------------------------------- */
-
-void spec_resolve_resumed(struct run_spec *spec, const json_t *stored)
-{
-    struct spec_full *full = spec_full(spec);
-    const json_t *was = json_object_get(stored, "gradient_clipping"), *type = json_object_get(stored, "scheduler.type");
-    const double clipping = json_number_value(was);
-    spec_resolve_document_mask(spec, json_is_true(json_object_get(stored, "data.document_mask")));
-    if (full->unset_clipping && clipping != spec->gradient_clipping) {
-        spec->gradient_clipping = clipping;
-        spec_auto_origin(full, spec_key_find("gradient_clipping"), "the run as it began");
-    }
-    const bool same_type =
-        json_is_string(type) && strcmp(json_string_value(type), schedule_name(spec->scheduler.type)) == 0;
-    full->former_follows = same_type && !json_object_get(stored, "scheduler.params.total_steps") &&
-                           !json_object_get(stored, "scheduler.params.total_num_steps");
-    full->former_epochs = json_number_value(json_object_get(stored, "train.epochs"));
-    full->former_max_steps = json_integer_value(json_object_get(stored, "train.max_steps"));
-}
-
-int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch)
-{
-    const struct spec_full *full = spec_full(spec);
-    if (!full->former_follows || full->given_total_steps)
-        return 0;
-    return spec_run_length(full->former_epochs, full->former_max_steps, steps_per_epoch);
 }

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/spec/model_compare.h"
 
 #include "core/spec/spec.h"
 

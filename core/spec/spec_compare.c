@@ -1,16 +1,81 @@
-/* model_compare.c: whether two model descriptions compute the same. One table has the fields and their keys in
- * config.json.
- *
- * The table leaves out what a resumed run may change: the initialisation of weights (initializer_range, padding_token),
- * the dtype of files, max_positions with RoPE (where it is a limit; in GPT-2 it is the number of rows of wpe), notices
- * and the source. It also leaves out what follows from model_type and attention_bias: norm, mlp, weights_in_out,
- * fused_qkv, fused_gate_up, o_bias, qk_norm. Descriptions are compared, not files, so that the different keys of
- * transformers 4 and 5 are equivalent. */
-#include "core/spec/model_compare.h"
-
-#include "core/spec/spec.h"
+/* spec_compare.c: whether a resumed run is the one that began: its spec, and what its model computes. */
+#include "core/memory.h"
+#include "core/spec/spec_keys.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: with the reason and a hint. */
+static void add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                           const json_t *now, bool refused)
+{
+    const char *why =
+        refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
+    char *old = spec_json_text(was), *new = spec_json_text(now);
+    char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old, new, why);
+    string_list_add(list, line);
+    free(line);
+    free(old);
+    free(new);
+}
+
+/* 10 and 10.0 are the same: other programs may have written either. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+/* What a run did whose checkpoint does not have the key, a new reference: the key's default, or what was done before
+ * there was such a key. NULL: nothing. */
+static json_t *value_before(const struct run_spec *spec, const struct spec_key *key)
+{
+    if (key->offset == offsetof(struct spec_full, spec.data.document_mask))
+        return json_false();
+    if (key->offset == offsetof(struct spec_full, spec.train.logits_dtype) && spec->dtype != DTYPE_F32 &&
+        spec->model.task == TASK_CAUSAL_LM)
+        return json_string("fp32");
+    return spec_key_default(key);
+}
+
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
+                         struct spec_report *report)
+{
+    const struct spec_full *full = spec_full(spec);
+    int errors = 0;
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        if (!key->size || key->resume == RESUME_SILENT)
+            continue;
+        /* a schedule's length that follows from the run's is stored as unset */
+        bool follows =
+            key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && !full->given_total_steps;
+        if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
+            continue;
+        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = value_before(spec, key);
+        const json_t *was = json_object_get(stored, key->path);
+        bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
+        bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
+        bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
+        if (!same && key->resume >= RESUME_CONTENTS && !moved) {
+            add_difference(&report->errors, key->path, "", was, now, true);
+            errors++;
+        } else if (!same) {
+            add_difference(&report->notices, key->path, "", was, now, false);
+        }
+        json_decref(usual);
+        json_decref(now);
+    }
+    return errors ? STATUS_USAGE : STATUS_OK;
+}
+
+/* ---- the model ----------------------------------------------------------- */
+
+/* Descriptions are compared, so that the keys of transformers 4 and 5 are equivalent. FIELDS leaves out what a resumed
+ * run may change (initialisation, dtypes of files, max_positions with RoPE, where it is a limit) and what follows from
+ * model_type and attention_bias. */
 
 enum field_type {
     FIELD_FAMILY,
@@ -166,7 +231,7 @@ void model_desc_compare(const struct model_desc *was, const struct model_desc *n
             continue;
         json_t *old = value_of(was, field), *new = value_of(now, field);
         if (old != new && !json_equal(old, new))
-            spec_add_difference(differences, key, " of the model", old, new, true);
+            add_difference(differences, key, " of the model", old, new, true);
         json_decref(old);
         json_decref(new);
     }

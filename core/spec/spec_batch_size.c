@@ -1,4 +1,4 @@
-/* spec_batch.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
+/* spec_batch_size.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
  *
  * A new run takes the sizes that the spec gives and derives the others. A resumed run keeps its train_batch_size at any
  * world size, because the course of training depends on it. The micro batch is the given one or, if none is given, at
@@ -174,11 +174,4 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     spec->train_micro_batch_size_per_gpu = micro;
     spec->gradient_accumulation_steps = per_rank / micro;
     return STATUS_OK;
-}
-
-double spec_comm_factor(const struct run_spec *spec, int world)
-{
-    if (spec->communication_data_type != DTYPE_F16 || spec->prescale_gradients)
-        return 1;
-    return world / spec->gradient_predivide_factor;
 }

@@ -1,4 +1,4 @@
-/* spec_auto.c: what "auto" stands for.
+/* spec_auto_values.c: what "auto" stands for.
  *
  * Hugging Face's Trainer fills a DeepSpeed configuration's "auto" from its own arguments. Here the run spec has their
  * place: a value in the YAML file counts where the DeepSpeed file has "auto" (spec_merge). Elsewhere a value follows

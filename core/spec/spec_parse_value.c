@@ -1,7 +1,5 @@
-/* spec_values.c: converts one value of the run spec between a node of the tree, JSON, and its field.
- *
- * JSON is the common form: nodes and defaults are converted to it (the only place where type, range and choices are
- * checked), and the value of a field is fetched as JSON for printing, comparison and the manifest. */
+/* spec_parse_value.c: parses the value of a key: a node of the tree becomes JSON, if it has the key's type and range,
+ * or is one of its choices. */
 #include "core/edit_distance.h"
 #include "core/memory.h"
 #include "core/size_text.h"
@@ -9,60 +7,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <strings.h>
-
-/* ---- the table ----------------------------------------------------------- */
-
-const struct spec_key *spec_key_find(const char *path)
-{
-    for (int i = 0; i < spec_num_keys; i++)
-        if (strcmp(spec_keys[i].path, path) == 0)
-            return &spec_keys[i];
-    return NULL;
-}
-
-size_t spec_key_section_length(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot ? (size_t)(dot - path) : 0;
-}
-
-const char *spec_key_leaf(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot ? dot + 1 : path;
-}
-
-bool spec_key_in(const struct spec_key *key, const char *section)
-{
-    size_t length = spec_key_section_length(key->path);
-    return strlen(section) == length && strncmp(key->path, section, length) == 0;
-}
-
-bool spec_key_applies(const struct spec_full *full, const struct spec_key *key)
-{
-    return (!key->schedules || key->schedules & 1u << full->spec.scheduler.type) &&
-           (!key->optimizers || key->optimizers & 1u << full->spec.optimizer.type);
-}
-
-bool spec_choice_is_available(const struct spec_key *key, const char *text)
-{
-    for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++)
-        if (spec_choice_is(key, choice, text))
-            return choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS;
-    return !key->choices;
-}
-
-bool spec_is_unknown_territory(const struct spec_node *root, const char *section)
-{
-    const char *path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
-                       : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
-                                                                  : NULL;
-    const struct spec_node *type = path ? spec_find(root, path) : NULL;
-    return type && type->kind == NODE_STRING && !spec_choice_is_available(spec_key_find(path), type->text);
-}
-
-/* ---- node to JSON -------------------------------------------------------- */
 
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
 {
@@ -294,19 +238,6 @@ static const char *choice_names(struct spec_context *ctx, const struct spec_key 
     return names;
 }
 
-bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text)
-{
-    return (key->flags & KEY_ANY_CASE ? strcasecmp(choice->name, text) : strcmp(choice->name, text)) == 0;
-}
-
-/* The choices true and false are booleans, as in keys that have no others. */
-static json_t *choice_to_json(const char *name)
-{
-    if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0)
-        return json_boolean(*name == 't');
-    return json_string(name);
-}
-
 static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind != NODE_STRING && node->kind != NODE_BOOL)
@@ -316,7 +247,7 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
         if (choice->verdict == VERDICT_SYNONYM || !spec_choice_is(key, choice, text))
             continue;
         if (choice->verdict == VERDICT_USED)
-            return choice_to_json(choice->name);
+            return spec_choice_json(choice->name);
         if (choice->verdict == VERDICT_ALIAS) {
             spec_notice(ctx, node->pos, "'%s' %s is taken as %s", key->path, choice->name, choice->why);
             return json_string(choice->why);
@@ -331,6 +262,160 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
     return wrong(ctx, key, node, choice_names(ctx, key));
 }
 
+/* ---- data.train as a mixture --------------------------------------------- */
+
+/* A list of mappings, all with a weight or all with epochs; its JSON is the same list:
+ *
+ *     - {path: data/code, weight: 2.0}        - {path: data/code, epochs: 0.5} */
+
+static const double largest_amount = 1e6;
+
+static bool is_mixture(const struct spec_node *node)
+{
+    if (node->kind == NODE_MAPPING)
+        return true;
+    for (const struct spec_node *child = node->first; child; child = child->next)
+        if (child->kind == NODE_MAPPING)
+            return true;
+    return false;
+}
+
+/* Reports the keys that a source does not have. Returns whether there are none. */
+static bool check_source_keys(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
+{
+    static const char *const names[] = {"path", "weight", "epochs"};
+    bool good = true;
+    for (const struct spec_node *child = source->first; child; child = child->next) {
+        const char *hint = "a source has a path, and a weight or epochs";
+        bool known = false;
+        for (size_t i = 0; i < COUNT_OF(names); i++) {
+            known = known || strcmp(child->key, names[i]) == 0;
+            if (edit_distance(names[i], child->key) <= edit_distance_limit(child->key))
+                hint = spec_arena_printf(ctx->arena, "did you mean '%s'?", names[i]);
+        }
+        if (!known)
+            spec_error(ctx, child->key_pos, "unknown key '%s' in a source of '%s'; hint: %s",
+                       spec_show(ctx, child->key), key->path, hint);
+        good = good && known;
+    }
+    return good;
+}
+
+/* The source's path; NULL after an error. */
+static const char *path_of(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
+{
+    const struct spec_node *path = spec_child(source, "path");
+    if (path && path->kind != NODE_NULL && path->kind != NODE_LIST && path->kind != NODE_MAPPING && *path->text)
+        return spec_home_path(ctx, key->path, path);
+    if (path)
+        spec_error(ctx, path->pos,
+                   "the path of a source of '%s' must be one text; hint: a Megatron-LM prefix, an llm.c .bin file, or "
+                   "a glob, whose shards form one source",
+                   key->path);
+    else
+        spec_error(ctx, source->pos, "a source of '%s' has no path; hint: write {path: …, weight: …}", key->path);
+    return NULL;
+}
+
+/* The node of the source's number, and its kind; NULL after an error. */
+static const struct spec_node *amount_of(struct spec_context *ctx, const struct spec_key *key,
+                                         const struct spec_node *source, enum spec_amount *amount)
+{
+    const struct spec_node *weight = spec_child(source, "weight"), *epochs = spec_child(source, "epochs");
+    const struct spec_node *node = weight ? weight : epochs;
+    if (!node || (weight && epochs)) {
+        spec_error(ctx, source->pos,
+                   "a source of '%s' has %s; hint: weight: its share of the samples, relative to the other sources, or "
+                   "epochs: how many passes over it are one epoch of the run",
+                   key->path, node ? "both a weight and epochs" : "neither a weight nor epochs");
+        return NULL;
+    }
+    *amount = weight ? SPEC_AMOUNT_WEIGHT : SPEC_AMOUNT_EPOCHS;
+    if (spec_is_number(node) && node->real > 0 && node->real <= largest_amount)
+        return node;
+    spec_error(ctx, node->pos, "'%s' of a source of '%s' must be a number above 0, up to %.15g%s", node->key, key->path,
+               largest_amount,
+               node->kind == NODE_INT && node->integer == 0 ? "; hint: leave out a source that gives no sample" : "");
+    return NULL;
+}
+
+/* A source as JSON; NULL after an error. */
+static json_t *convert_source(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source,
+                              enum spec_amount *amount)
+{
+    if (source->kind != NODE_MAPPING) {
+        spec_error(ctx, source->pos,
+                   "'%s' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
+                   "{path: %s, weight: 1}, or list paths only",
+                   key->path, source->kind == NODE_STRING ? spec_show(ctx, source->text) : "…");
+        return NULL;
+    }
+    if (!check_source_keys(ctx, key, source))
+        return NULL;
+    const char *path = path_of(ctx, key, source);
+    const struct spec_node *number = amount_of(ctx, key, source, amount);
+    if (!path || !number)
+        return NULL;
+    return json_pack("{sssf}", "path", path, spec_amount_names[*amount], number->real);
+}
+
+/* Whether a source agrees with those before it (`list`, whose kind is `all`). */
+static bool fits(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node, const json_t *list,
+                 const json_t *source, enum spec_amount all, enum spec_amount amount)
+{
+    const char *path = json_string_value(json_object_get(source, "path"));
+    size_t i;
+    const json_t *other;
+    if (amount != all) {
+        spec_error(ctx, node->pos,
+                   "'%s' has a source with %s after one with %s: the two do not mix, as a weight is a share of the run "
+                   "and epochs are passes over a source; hint: use one of them for all sources",
+                   key->path, spec_amount_names[amount], spec_amount_names[all]);
+        return false;
+    }
+    json_array_foreach(list, i, other) if (strcmp(json_string_value(json_object_get(other, "path")), path) == 0)
+    {
+        spec_error(ctx, node->pos, "'%s' has the source '%s' twice; hint: name it once, with a larger %s", key->path,
+                   spec_show(ctx, path), spec_amount_names[all]);
+        return false;
+    }
+    return true;
+}
+
+static json_t *convert_sources(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    enum spec_amount all = SPEC_AMOUNT_NONE;
+    bool good = true;
+    if (node->kind == NODE_MAPPING) {
+        spec_error(ctx, node->pos,
+                   "'%s' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list, as "
+                   "in [{path: a, weight: 2}, {path: b, weight: 1}]",
+                   key->path);
+        return NULL;
+    }
+    if (node->count > SPEC_MAX_SOURCES) {
+        spec_error(ctx, node->pos, "'%s' has %d sources, and a mixture has %d at most; hint: a glob is one source",
+                   key->path, node->count, SPEC_MAX_SOURCES);
+        return NULL;
+    }
+    json_t *list = json_array();
+    for (const struct spec_node *child = node->first; child; child = child->next) {
+        enum spec_amount amount;
+        json_t *source = convert_source(ctx, key, child, &amount);
+        if (source && !all)
+            all = amount;
+        good = source && fits(ctx, key, child, list, source, all, amount) && good;
+        if (source)
+            json_array_append_new(list, source);
+    }
+    if (good)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* ---- any value ----------------------------------------------------------- */
+
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     switch (key->type) {
@@ -344,8 +429,7 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_SIZE: return convert_size(ctx, key, node);
     case KEY_STRING: return convert_string(ctx, key, node, "text");
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
-    case KEY_SOURCES:
-        return spec_sources_is_mixture(node) ? spec_sources_convert(ctx, key, node) : convert_list(ctx, key, node);
+    case KEY_SOURCES: return is_mixture(node) ? convert_sources(ctx, key, node) : convert_list(ctx, key, node);
     case KEY_PROMPTS: return convert_prompts(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
@@ -379,168 +463,4 @@ json_t *spec_key_default(const struct spec_key *key)
 char *spec_json_text(const json_t *value)
 {
     return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : memory_text("unset");
-}
-
-/* ---- JSON to field and back ---------------------------------------------- */
-
-static void store_choice(char *field, const struct spec_key *key, const char *name)
-{
-    const struct spec_choice *choice = key->choices;
-    while (strcmp(choice->name, name) != 0)
-        choice++;
-    if (key->size == sizeof(bool))
-        *(bool *)(void *)field = choice->value != 0;
-    else
-        *(int *)(void *)field = choice->value;
-}
-
-static void store_list(struct spec_full *full, struct string_list *list, const json_t *value)
-{
-    size_t count = json_array_size(value);
-    list->count = (int)count;
-    list->items = spec_arena_alloc(&full->arena, (count + 1) * sizeof *list->items);
-    for (size_t i = 0; i < count; i++) {
-        const char *item = json_string_value(json_array_get(value, i));
-        list->items[i] = spec_arena_copy(&full->arena, item, strlen(item));
-    }
-}
-
-static void store_prompts(struct spec_full *full, const json_t *value)
-{
-    const size_t count = json_array_size(value);
-    struct spec_prompt *prompts = spec_arena_alloc(&full->arena, (count + 1) * sizeof *prompts);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *item = json_array_get(value, i);
-        const char *text = json_string_value(item);
-        struct spec_prompt *prompt = &prompts[i];
-        if (text)
-            prompt->text = spec_arena_copy(&full->arena, text, strlen(text));
-        prompt->count = text ? 0 : (int64_t)json_array_size(item);
-        prompt->tokens = spec_arena_alloc(&full->arena, ((size_t)prompt->count + 1) * sizeof *prompt->tokens);
-        for (int64_t k = 0; k < prompt->count; k++)
-            prompt->tokens[k] = (int32_t)json_integer_value(json_array_get(item, (size_t)k));
-    }
-    full->spec.train.samples = prompts;
-    full->spec.train.num_samples = (int)count;
-}
-
-void spec_key_store(struct spec_full *full, const struct spec_key *key, const json_t *value)
-{
-    ASSERT(key->size > 0);
-    char *field = (char *)full + key->offset;
-    const char *text = json_is_string(value) ? json_string_value(value) : NULL;
-    char *copy = text ? spec_arena_copy(&full->arena, text, strlen(text)) : NULL;
-    switch (key->type) {
-    case KEY_BOOL: *(bool *)(void *)field = json_is_true(value); return;
-    case KEY_INT:
-        if (key->size == sizeof(int))
-            *(int *)(void *)field = (int)json_integer_value(value);
-        else
-            *(int64_t *)(void *)field = json_integer_value(value);
-        return;
-    case KEY_REAL: *(double *)(void *)field = value ? json_number_value(value) : -1; return;
-    case KEY_REAL_PAIR:
-        for (size_t i = 0; i < 2; i++)
-            ((double *)(void *)field)[i] = json_number_value(json_array_get(value, i));
-        return;
-    case KEY_SIZE:
-        *(int64_t *)(void *)field = 0;
-        if (text && !size_parse(text, (int64_t *)(void *)field))
-            BUG("'%s' holds '%s'", key->path, text);
-        return;
-    case KEY_STRING: *(char **)(void *)field = copy; return;
-    case KEY_STRING_LIST: store_list(full, (struct string_list *)(void *)field, value); return;
-    case KEY_SOURCES:
-        spec_sources_store(full, value);
-        if (!full->spec.data.amount)
-            store_list(full, (struct string_list *)(void *)field, value);
-        return;
-    case KEY_PROMPTS: store_prompts(full, value); return;
-    case KEY_CHOICE: store_choice(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
-    case KEY_MODEL_CONFIG:
-        full->spec.model.config_path = copy;
-        json_decref(full->spec.model.config);
-        full->spec.model.config = json_is_object(value) ? json_incref((json_t *)value) : NULL;
-        return;
-    default: BUG("'%s' has no field", key->path);
-    }
-}
-
-static json_t *fetch_choice(const char *field, const struct spec_key *key)
-{
-    int value = key->size == sizeof(bool) ? *(const bool *)(const void *)field : *(const int *)(const void *)field;
-    for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-        if (choice->verdict == VERDICT_USED && choice->value == value)
-            return choice_to_json(choice->name);
-    BUG("'%s' holds %d", key->path, value);
-}
-
-static json_t *fetch_list(const struct string_list *list)
-{
-    if (!list->count)
-        return NULL;
-    json_t *array = json_array();
-    for (int i = 0; i < list->count; i++)
-        json_array_append_new(array, json_string(list->items[i]));
-    return array;
-}
-
-static json_t *fetch_prompts(const struct spec_full *full)
-{
-    json_t *list = full->spec.train.num_samples ? json_array() : NULL;
-    for (int i = 0; i < full->spec.train.num_samples; i++) {
-        const struct spec_prompt *prompt = &full->spec.train.samples[i];
-        json_t *item = prompt->text ? json_string(prompt->text) : json_array();
-        for (int64_t k = 0; k < prompt->count; k++)
-            json_array_append_new(item, json_integer(prompt->tokens[k]));
-        json_array_append_new(list, item);
-    }
-    return list;
-}
-
-json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
-{
-    ASSERT(key->size > 0);
-    const char *field = (const char *)full + key->offset;
-    bool optional = !key->fallback;
-    if (!spec_key_applies(full, key))
-        return NULL;
-    switch (key->type) {
-    case KEY_BOOL: return json_boolean(*(const bool *)(const void *)field);
-    case KEY_INT: {
-        int64_t value =
-            key->size == sizeof(int) ? *(const int *)(const void *)field : *(const int64_t *)(const void *)field;
-        return optional && value == 0 ? NULL : json_integer(value);
-    }
-    case KEY_REAL: {
-        double value = *(const double *)(const void *)field;
-        if (optional && value < 0)
-            return NULL;
-        return key->flags & KEY_WHOLE && value == floor(value) ? json_integer((json_int_t)value) : json_real(value);
-    }
-    case KEY_REAL_PAIR: {
-        const double *pair = (const double *)(const void *)field;
-        return json_pack("[ff]", pair[0], pair[1]);
-    }
-    case KEY_SIZE: {
-        const int64_t bytes = *(const int64_t *)(const void *)field;
-        char text[SIZE_TEXT_MAX];
-        return bytes ? json_string(size_format(bytes, text)) : NULL;
-    }
-    case KEY_STRING: {
-        const char *text = *(char *const *)(const void *)field;
-        return text ? json_string(text) : NULL;
-    }
-    case KEY_STRING_LIST: return fetch_list((const struct string_list *)(const void *)field);
-    case KEY_SOURCES:
-        return full->spec.data.amount ? spec_sources_fetch(full)
-                                      : fetch_list((const struct string_list *)(const void *)field);
-    case KEY_PROMPTS: return fetch_prompts(full);
-    case KEY_CHOICE: return fetch_choice(field, key);
-    case KEY_MODEL_CONFIG:
-        if (full->spec.model.config)
-            return json_incref(full->spec.model.config);
-        return full->spec.model.config_path ? json_string(full->spec.model.config_path) : NULL;
-    default: BUG("'%s' has no field", key->path);
-    }
 }

@@ -1,4 +1,5 @@
-/* spec_rules.c: the rules that tie keys of the run spec together, and the values that follow from several keys. */
+/* spec_key_conflicts.c: the rules that tie keys of the run spec together, and the values that follow from several keys.
+ */
 #include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
 

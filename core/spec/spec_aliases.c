@@ -1,4 +1,4 @@
-/* spec_normalise.c: brings a tree into the form of the key table, before files are merged and again after the
+/* spec_aliases.c: brings a tree into the form of the key table, before files are merged and again after the
  * overrides.
  *
  * Old names become new ones, keys that pages print in the wrong place go where they belong, and values of another type
