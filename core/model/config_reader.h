@@ -1,4 +1,4 @@
-/* config_reader.h: reads the keys of a config.json one by one, for model_config.c and the files below it.
+/* config_reader.h: reads the keys of a config.json one by one, for model_config.c and the files that read a part of it.
  *
  * Reading is sticky: after the first fault the getters return defaults, and the fault is returned at the end, so that
  * the code reads as a list of keys. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
@@ -52,3 +52,37 @@ __attribute__((format(printf, 2, 3))) void config_notice(struct model_desc *desc
 
 /* Looks for misspelt keys; called once all keys have been asked for. */
 void reader_check_spelling(struct config_reader *reader, struct model_desc *desc);
+
+/* ---- parts that other files read ----------------------------------------- */
+
+/* Which RoPE a family has in transformers. */
+struct rope_facts {
+    double theta; /* the default of rope_theta */
+    bool partial; /* partial_rotary_factor has an effect */
+    bool scaling; /* rope types other than "default" and LongRoPE exist */
+    double local; /* layers with a window have a RoPE of their own: the default of rope_local_base_freq; 0: they have
+                     not */
+};
+
+/* Reads desc->rope, desc->local_rope and desc->rotary_dim. head_dim and max_positions are known. */
+void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc);
+
+/* The layers that have the sliding window in transformers. */
+enum window_rule {
+    WINDOW_NONE, /* no layer, whatever the config says */
+    WINDOW_ALL,
+    WINDOW_FROM,        /* with use_sliding_window: those from max_window_layers on, or as layer_types lists them */
+    WINDOW_NOPE,        /* with use_sliding_window: those without RoPE, or as layer_types lists them */
+    WINDOW_EVERY_OTHER, /* the first, the third, …, or as layer_types lists them; there must be a window */
+    WINDOW_PATTERN      /* all but every sliding_window_pattern-th; else as above */
+};
+
+struct layer_facts {
+    enum window_rule windows;
+    int64_t window; /* the default of sliding_window; 0: none */
+    bool nope;      /* no_rope_layers has an effect */
+};
+
+/* Fills desc->layers, which the caller has allocated for desc->num_layers; desc->head_dim and desc->local_rope are
+ * known. */
+void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc);

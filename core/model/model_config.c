@@ -8,9 +8,8 @@
 #include "core/fsutil.h"
 #include "core/kept_files.h"
 #include "core/memory.h"
+#include "core/model/config_reader.h"
 #include "core/model/model_folder.h"
-#include "core/model/model_layers.h"
-#include "core/model/model_rope.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -286,7 +285,6 @@ static void read_num_labels(struct config_reader *reader, struct model_desc *des
                     desc->num_labels, desc->num_labels == 1 ? "" : "s");
 }
 
-/* Families of encoders, which people use as classifiers. */
 static bool is_encoder(const char *type)
 {
     static const char *const names[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
@@ -521,7 +519,6 @@ static void read_multipliers(struct config_reader *reader, struct model_desc *de
     desc->logit_multiplier = 1 / reader_positive(reader, "logits_scaling", 1);
 }
 
-/* A soft cap; null: none. */
 static double read_softcap(struct config_reader *reader, const char *key, double absent)
 {
     return reader_positive(reader, key, reader_is_null(reader, key) ? 0 : absent);
@@ -540,7 +537,6 @@ static void read_gemma(struct config_reader *reader, struct model_desc *desc)
     desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
 }
 
-/* What a block computes. */
 static void read_blocks(struct config_reader *reader, struct model_desc *desc)
 {
     const int family = 1 << desc->family;

@@ -1,9 +1,7 @@
 /* model_config.h: a description of a model, in the names of Hugging Face's config.json.
  *
- * Families: GPT-2, the Llama family (Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite, SmolLM 3, OLMo 2, Gemma 2, Gemma 3's
- * text models), and BERT, which looks both ways and is trained as a classifier only. A feature that a config asks for
- * and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`), never ignored. A damaged
- * config.json is STATUS_DATA. */
+ * A feature that a config asks for and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`),
+ * never ignored. A damaged config.json is STATUS_DATA. */
 #pragma once
 
 #include "core/dtype.h"
@@ -36,8 +34,7 @@ enum model_family {
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
 enum norm_kind { NORM_LAYER, NORM_RMS };
 /* Where a block has its norms: on the input of attention and MLP; on their output (OLMo 2); on both (Gemma); or on the
- * sum of their input and output, so that the residual stream itself is normed and no norm is left for the end (BERT).
- */
+ * sum of input and output, with no norm left for the end (BERT). */
 enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH, NORM_AFTER_RESIDUAL };
 /* RMSNorm of q and k before RoPE: of every head (Qwen3, Gemma 3), or over all heads together (OLMo 2). */
 enum qk_norm_kind { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_PROJECTION };
@@ -138,8 +135,8 @@ enum status model_desc_keep(const char *path, struct error *err);
 /* model_desc_load() from parsed JSON (borrowed); `where` names the source in messages. */
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err);
 
-/* The same from a run spec's model.config. It is written by hand, so a misspelt key is an error instead of a notice,
- * and all its faults are those of the run spec, STATUS_USAGE. */
+/* The same from a run spec's model.config: a misspelt key is an error instead of a notice, and all faults are
+ * STATUS_USAGE. */
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
 
 void model_desc_release(struct model_desc *desc);
@@ -152,11 +149,10 @@ bool model_family_classifies(enum model_family family);
 /* STATUS_USAGE, with a hint, if the description cannot be trained as a causal language model: it looks both ways. */
 enum status model_desc_check_causal(const struct model_desc *desc, struct error *err);
 
-/* Makes the description of a language model that of a classifier with num_labels labels, which are called
- * LABEL_0, LABEL_1, …: the head is the matrix `score` (BERT: `classifier`), untied, and the source gets the keys that
- * transformers' …ForSequenceClassification reads: architectures, id2label, label2id, and pad_token_id (by default the
- * end-of-text token; without one a notice). A classifier keeps its labels; num_labels must then be the same
- * (STATUS_USAGE). STATUS_USAGE as well for a family that does not classify. */
+/* Makes the description of a language model that of a classifier with num_labels labels, LABEL_0, LABEL_1, …: the head
+ * is the matrix `score` (BERT: `classifier`), untied, and the source gets architectures, id2label, label2id and
+ * pad_token_id (by default the end-of-text token; without one a notice). STATUS_USAGE: it is a classifier with another
+ * number of labels, or the family does not classify. */
 enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, struct error *err);
 
 /* Gives a classifier the names of `id2label`. Names that the source has already must be the same, unless they are
@@ -176,12 +172,11 @@ void model_desc_set_dropout(struct model_desc *desc, double rate);
 /* "gpt2", "llama", …: config.json's model_type */
 const char *model_family_name(enum model_family family);
 
-/* The config as transformers should read it for export: the source's keys, with architectures, model_type and the dtype
- * of the written weights set ("torch_dtype" if the source used that name, else "dtype"). Caller decrefs. */
+/* The source's keys with architectures, model_type and the dtype of the written weights ("torch_dtype" if the source
+ * used that name, else "dtype"). Caller decrefs. */
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype);
 
-/* The inverse frequencies of a description's RoPE, rotary_dim / 2 values, scaling applied, with the roundings of
- * transformers, which computes them in float32. */
+/* inv_freq (rotary_dim / 2): inverse frequencies with scaling, in transformers' roundings to float32. */
 void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, float *inv_freq);
 
 #ifdef __cplusplus

@@ -23,7 +23,6 @@ static bool below(const char *variable, const char *rest, char out[FS_PATH_MAX])
     return value && *value && snprintf(out, FS_PATH_MAX, "%s%s", value, rest) < FS_PATH_MAX;
 }
 
-/* The folder of the cache; "": no variable names one. */
 static void find_cache(char out[FS_PATH_MAX])
 {
     if (!below("HF_HUB_CACHE", "", out) && !below("HF_HOME", "/hub", out) &&
@@ -31,7 +30,6 @@ static void find_cache(char out[FS_PATH_MAX])
         out[0] = '\0';
 }
 
-/* Reads the revision of a model's main branch. */
 static bool read_revision(const char *model, char revision[128])
 {
     char path[FS_PATH_MAX];

@@ -1,5 +1,5 @@
 /* model_layers.c: which layers have a sliding window, and which have no RoPE, or one of their own. */
-#include "core/model/model_layers.h"
+#include "core/model/config_reader.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -32,7 +32,6 @@ static void read_layer_types(struct config_reader *reader, const json_t *types, 
         reader_fail(reader, STATUS_DATA, "layer_types has full attention, but there is a sliding window");
 }
 
-/* sliding_window, or 0. */
 static int64_t read_window(struct config_reader *reader, const struct layer_facts *facts)
 {
     bool optional = facts->windows == WINDOW_FROM || facts->windows == WINDOW_NOPE;

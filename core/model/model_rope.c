@@ -1,11 +1,10 @@
 /* model_rope.c: RoPE's keys in config.json, and the inverse frequencies that follow from them.
  *
- * There are two dialects. transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type,
- * factor, …} or null. transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins where both are
- * present; theta and the partial factor inside the object win over those outside, and original_max_position_embeddings
- * outside over one inside. Gemma 3 has two RoPEs: transformers 4 adds rope_local_base_freq, the theta of layers with a
- * window, and in transformers 5 rope_parameters has an object for each type of layer. */
-#include "core/model/model_rope.h"
+ * transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type, factor, …} or null.
+ * transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins over it; theta and the partial factor
+ * inside the object win over those outside, original_max_position_embeddings outside over one inside. Gemma 3 has two
+ * RoPEs: rope_local_base_freq is the theta of layers with a window, or rope_parameters has an object for each type. */
+#include "core/model/config_reader.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -59,7 +58,6 @@ static bool is_longrope(const char *type, const struct rope_facts *facts)
     return strcmp(type, "longrope") == 0 || early_phi3;
 }
 
-/* rope_type, and `factor` for all but "default". */
 static void read_type(struct rope_object object, struct rope_desc *rope)
 {
     static const char *const NAMES[] = {[ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
@@ -89,7 +87,6 @@ static void read_type(struct rope_object object, struct rope_desc *rope)
         reader_fail(members, STATUS_DATA, "%s.factor is missing; rope_type '%s' needs it", object.key, type);
 }
 
-/* The members that only rope_type "llama3" has. */
 static void read_llama3(struct rope_object object, struct rope_desc *rope)
 {
     struct config_reader *members = object.members;
@@ -175,14 +172,12 @@ static void read_rope(struct config_reader *reader, const struct rope_facts *fac
     reader->status = members.status;
 }
 
-/* The object of a type of layer; NULL: it is absent or null. */
 static const json_t *object_of_type(const json_t *parameters, const char *type)
 {
     const json_t *object = json_object_get(parameters, type);
     return json_is_null(object) ? NULL : object;
 }
 
-/* A family with a RoPE of its own for layers with a window. */
 static void read_both(struct config_reader *reader, const struct rope_facts *facts, const json_t *scaling,
                       struct model_desc *desc)
 {
@@ -269,8 +264,7 @@ static float yarn_frequency(const struct rope_desc *rope, struct yarn_range rang
     return 1 / ((float)rope->factor * power) * (1 - keep) + 1 / power * keep;
 }
 
-/* In float32, operation by operation as torch computes it: a rounding here changes the angle at every position, and
- * models were trained with torch's roundings. */
+/* In float32, operation by operation as torch: models were trained with its roundings. */
 void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, float *inv_freq)
 {
     ASSERT(rope->kind != ROPE_NONE && dim > 0 && dim % 2 == 0);

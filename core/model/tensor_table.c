@@ -1,8 +1,4 @@
-/* tensor_table.c: the rules that turn a model description into the tensor table.
- *
- * A rule describes one tensor of a unit: its name after the block's prefix, its shape in letters, when the model has
- * it, and its initial values. The rules stand in the order of the flat range; a family has three lists: embedding,
- * block, head. */
+/* tensor_table.c: the rules that turn a model description into the tensor table, in the order of the flat range. */
 #include "core/model/tensor_table.h"
 
 #include "core/memory.h"
@@ -97,7 +93,6 @@ static const struct tensor_rule GPT2_BLOCK[] = {
 };
 
 static const struct tensor_rule GPT2_HEAD[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_FINAL_NORM_W,   "transformer.ln_f.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
     {ROLE_FINAL_NORM_B,   "transformer.ln_f.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
     {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
@@ -105,7 +100,6 @@ static const struct tensor_rule GPT2_HEAD[] = {
 };
 
 static const struct tensor_rule LLAMA_EMBEDDING[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_WTE,            "model.embed_tokens.weight",         DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
 };
 
@@ -168,7 +162,6 @@ static const struct tensor_rule BERT_BLOCK[] = {
 };
 
 static const struct tensor_rule BERT_HEAD[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_POOLER_W,       "bert.pooler.dense.weight",          DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
     {ROLE_POOLER_B,       "bert.pooler.dense.bias",            DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
     {ROLE_SCORE_W,        "classifier.weight",                 DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
@@ -176,7 +169,6 @@ static const struct tensor_rule BERT_HEAD[] = {
 };
 
 static const struct tensor_rule LLAMA_HEAD[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_FINAL_NORM_W,   "model.norm.weight",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
     {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
     {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
@@ -194,15 +186,6 @@ static const struct family_rules LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_
 
 static const struct family_rules BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK),
                                                RULES(BERT_HEAD)};
-
-static const struct family_rules *rules_of(enum model_family family)
-{
-    switch (family) {
-    case FAMILY_GPT2: return &GPT2_RULES;
-    case FAMILY_BERT: return &BERT_RULES;
-    default: return &LLAMA_RULES;
-    }
-}
 
 static int64_t dim_value(const struct model_desc *desc, enum dim dim)
 {
@@ -247,7 +230,6 @@ static bool is_present(const struct model_desc *desc, enum presence presence)
     BUG("presence %d", (int)presence);
 }
 
-/* The tensor, the next one of the table, goes to the end of the unit. */
 static void take_tensor(struct unit_info *unit, struct tensor_info *tensor)
 {
     tensor->offset = tensor->joined ? unit->numel : round_up(unit->numel, TENSOR_ALIGN);
@@ -291,7 +273,9 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
 void tensor_table_build(const struct model_desc *desc, struct tensor_table *table)
 {
     memset(table, 0, sizeof *table);
-    const struct family_rules *rules = rules_of(desc->family);
+    const struct family_rules *rules = desc->family == FAMILY_GPT2   ? &GPT2_RULES
+                                       : desc->family == FAMILY_BERT ? &BERT_RULES
+                                                                     : &LLAMA_RULES;
     size_t units = (size_t)desc->num_layers + 2;
     size_t tensors = (size_t)rules->embedding.count + (size_t)rules->head.count +
                      (size_t)desc->num_layers * (size_t)rules->block.count;

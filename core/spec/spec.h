@@ -1,16 +1,10 @@
-/* spec.h: the run spec. Its loader is the only reader of YAML. One key table (spec_keys.c) drives parsing, defaults,
- * --help-spec, the documentation and the comparison on resume.
- *
- * All errors are collected as "file:line:column: message; hint"; the caller prints them and exits 2. An error about an
- * absent key is placed at 1:1, one about an override at "--set a.b.c".
+/* spec.h: the run spec. One key table (spec_keys.c) drives parsing, defaults, --help-spec, the documentation and the
+ * comparison on resume. Errors are collected as "file:line:column: message; hint" for the caller, who exits 2. An error
+ * about an absent key is placed at 1:1, one about an override at "--set a.b.c".
  *
  *   spec_load          turns files and overrides into values and defaults
- *   spec_resolve_*     fill in what follows from the world size and from the length of the data
- *   spec_write_yaml, spec_to_json, spec_compare    give the effective spec to people, the manifest, a resumed run
- *
- * The length of a run: with epochs and max_steps set, whichever ends first; with epochs alone, that many passes over
- * the data, and of a fraction of a pass its steps, rounded up; with max_steps alone, the data repeat until then; with
- * neither, one epoch. */
+ *   spec_resolve_*     fill in what follows from the ranks, the data, the model, a resumed run
+ *   spec_write_yaml, spec_to_json, spec_compare    give the effective spec to people, the manifest, a resumed run */
 #pragma once
 
 #include "core/dtype.h"
@@ -148,52 +142,48 @@ struct run_spec {
     void *private_; /* the whole spec, struct spec_full in spec_keys.h: which values were given, which are derived */
 };
 
-/* Lines for the user: errors ("file:line:column: message; hint") and notices (accepted keys that have no effect). */
+/* Lines for the user; notices: accepted keys that have no effect. */
 struct spec_report {
     struct string_list errors, notices;
 };
 void spec_report_release(struct spec_report *report);
 
-/* Reads `path`, then the DeepSpeed configuration `deepspeed` (or NULL; its keys count as if they were in the spec; a
- * key that both set to different values is an error), then the --set overrides ("a.b.c=VALUE"), checks everything and
- * fills in the defaults. Returns STATUS_OK, or STATUS_USAGE with at least one line in report->errors. *spec is owned by
- * the caller (spec_free). */
+/* Reads `path`, the DeepSpeed configuration `deepspeed` (or NULL; a key that both set to different values is an error)
+ * and the --set overrides ("a.b.c=VALUE"), checks all and fills in defaults. STATUS_OK, or STATUS_USAGE with at least
+ * one line in report->errors. The caller owns *spec (spec_free). */
 enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
                       struct run_spec **spec, struct spec_report *report);
 void spec_free(struct run_spec *spec);
 
-/* The batch triangle for `world` ranks: fills in the three batch sizes, or returns an error that names the sizes which
- * do not fit. `world_source` names the origin of the world size ("--local-gpus 2", "srun", …) in the message. */
+/* Fills in the three batch sizes for `world` ranks, or names those that do not fit. `world_source`: where the world
+ * size comes from ("--local-gpus 2", "srun", …), for the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
 
-/* The same for a run that continues from a checkpoint which stored_world ranks wrote with the spec `stored` (its
- * spec_to_json()): train_batch_size stays, the accumulation adapts to the world size, and so does the micro batch
- * unless the spec gives it. If the batch cannot be split, the error lists the world sizes that can. */
+/* The same for a run that continues from a checkpoint of stored_world ranks and the spec `stored` (its spec_to_json()):
+ * train_batch_size stays; the accumulation adapts, and so does the micro batch unless the spec gives it. */
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err);
 
-/* The factor by which a rank multiplies its gradients before it sends them, as DeepSpeed defines prescale_gradients and
- * gradient_predivide_factor: its gradients are a rank's mean, ztrain's are already divided by the number of ranks.
- * 1 unless communication_data_type is fp16. */
+/* The factor by which a rank multiplies its gradients before it sends them, after DeepSpeed's prescale_gradients and
+ * gradient_predivide_factor: 1 unless communication_data_type is fp16. (ztrain's are already divided by the ranks.) */
 double spec_comm_factor(const struct run_spec *spec, int world);
 
-/* The optimizer steps of a run with these train.epochs (<= 0: unset) and train.max_steps (0: unset). */
+/* The optimizer steps of a run with these train.epochs (<= 0: unset) and train.max_steps (0: unset): whichever ends
+ * first; with neither, one epoch. The steps of a fraction of an epoch are rounded up. */
 int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoch);
 
-/* Called once the data are known: returns the number of optimizer steps of the whole run, from epochs and max_steps,
- * and fills in scheduler.total_steps if it was absent or "auto". steps_per_epoch > 0. */
+/* The optimizer steps of the whole run; fills in scheduler.total_steps if it was absent or "auto". */
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
 
-/* Replaces data.document_mask auto once it is known whether data.train has loss masks: on with them, if it has an
- * effect (samples of several documents, a language model), else off. A value other than auto stays as it is. */
+/* Replaces data.document_mask auto: on if data.train has loss masks and it has an effect, else off. */
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
 
-/* A run goes on as it began: takes data.document_mask, if it is auto, and the gradient_clipping that neither file sets,
- * from the run that is resumed (its spec_to_json()), and notes that run's length. */
+/* Takes data.document_mask, if it is auto, and the gradient_clipping that neither file sets from the run that is
+ * resumed (its spec_to_json()), and notes that run's length. */
 void spec_resolve_resumed(struct run_spec *spec, const json_t *stored);
 
-/* The length of the run, in steps, when the checkpoint that it is resumed from was written, if its schedule ended with
- * it then and does so now; else 0. */
+/* The steps of the resumed run when its checkpoint was written, if its schedule ended with it and still does; else 0.
+ */
 int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch);
 
 /* Lets a resumed run, whose tokenizer folder is gone, take the files that its checkpoint has. */
@@ -202,26 +192,22 @@ void spec_resolve_tokenizer_resumed(struct run_spec *spec, const char *checkpoin
 /* Whether data.document_mask was auto. */
 bool spec_document_mask_was_auto(const struct run_spec *spec);
 
-/* Called once the model is known: fills in the sizes that are "auto" and follow from its hidden size, with the formulas
- * of Hugging Face's Trainer. */
+/* Fills in the sizes that are "auto" and follow from the model, with the formulas of Hugging Face's Trainer. */
 void spec_resolve_model(struct run_spec *spec, int64_t hidden_size);
 
 /* Adds a line for each key that was "auto": "KEY: auto → VALUE, from ORIGIN", after spec_resolve_…(). */
 void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
 
-/* Writes the effective spec as YAML that spec_load() reads back to the same values. all: with the keys that have their
- * default. Values derived from the world size or the data are comments, so that the file fits any world size. */
+/* Writes YAML that spec_load() reads back to the same values. all: also keys that have their default. Values derived
+ * from the world size or the data are comments, so that the file fits any world size. */
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
 
-/* The effective spec as a flat JSON object: {"data.seq_length": 1024, …}, for the checkpoint's manifest, without
- * the keys that are unset. Called after spec_resolve_…(). New reference. */
+/* The spec after spec_resolve_…() as flat JSON, {"data.seq_length": 1024, …}, without unset keys. New reference. */
 json_t *spec_to_json(const struct run_spec *spec);
 
-/* Compares the spec with the one stored in a checkpoint (its spec_to_json()), after spec_resolve_…(). A key whose
- * change would silently change the run (model, data, seed, seq_length, train_batch_size, precision, kind of optimizer)
- * gets an error line with both values, and the result is STATUS_USAGE; a key that may change gets a notice line.
- * same_model, same_data: the contents at model.… and data.train are the same as then, so that another path is only a
- * notice. */
+/* Compares the spec, after spec_resolve_…(), with the one of a checkpoint. A change by which the run would be another
+ * one is an error with both values (STATUS_USAGE), other changes are notices, and so are other paths of model.… and
+ * data.train if their contents are the same (same_model, same_data). */
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report);
 
@@ -229,5 +215,5 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
  * than `was`, which the run began with. */
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
-/* --help-spec: every key with its type, default, range and help, from the key table. markdown: docs/run-spec.md. */
+/* --help-spec. markdown: docs/run-spec.md. */
 void spec_print_help(FILE *out, bool markdown);

@@ -1,14 +1,11 @@
-/* spec_aliases.c: brings a tree into the form of the key table, before files are merged and again after the
- * overrides.
- *
- * Old names become new ones, keys that pages print in the wrong place go where they belong, and values of another type
- * that DeepSpeed or Python takes are converted. What a person could not expect is a notice. */
+/* spec_aliases.c: old names become new ones, keys that pages print in the wrong place go where they belong, and values
+ * of another type that DeepSpeed or Python takes are converted: before files are merged, and again after the overrides.
+ */
 #include "core/spec/spec_keys.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes a node a mapping with this child; NULL: with none. */
 static void make_mapping(struct spec_node *node, struct spec_node *child)
 {
     node->kind = NODE_MAPPING;
@@ -16,7 +13,6 @@ static void make_mapping(struct spec_node *node, struct spec_node *child)
     node->count = child != NULL;
 }
 
-/* A new node under another key at the place of `node`. */
 static struct spec_node *new_node(struct spec_context *ctx, const struct spec_node *node, const char *key)
 {
     struct spec_node *new = spec_arena_alloc(ctx->arena, sizeof *new);
@@ -48,7 +44,6 @@ static void normalise_stage(struct spec_context *ctx, struct spec_node *zero)
     make_mapping(zero, stage);
 }
 
-/* Gives a node a number that stands for its value. */
 static void make_number(struct spec_node *node, const char *number)
 {
     node->kind = NODE_STRING;
@@ -97,7 +92,6 @@ static void merge_at_top(struct spec_context *ctx, struct spec_node *root, struc
     spec_merge(ctx, root, &whole);
 }
 
-/* Moves a key of the top level into the section to which it belongs, SECTION.NAME. */
 static void move_into_section(struct spec_context *ctx, struct spec_node *root, struct spec_node *node,
                               const char *target)
 {
@@ -112,7 +106,6 @@ static void move_into_section(struct spec_context *ctx, struct spec_node *root, 
     merge_at_top(ctx, root, section);
 }
 
-/* Moves a section that is within another one, `path`, to the top level. */
 static void move_to_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *parent,
                         struct spec_node *node, const char *path)
 {

@@ -1,12 +1,8 @@
 /* spec_auto_values.c: what "auto" stands for.
  *
- * Hugging Face's Trainer fills a DeepSpeed configuration's "auto" from its own arguments. Here the run spec has their
- * place: a value in the YAML file counts where the DeepSpeed file has "auto" (spec_merge). Elsewhere a value follows
- * from others (batch sizes from the number of ranks, the schedule's length from the data, bucket sizes from the model)
- * or is the default. Each such value is recorded when the tree is checked, and printed with its origin once the ranks,
- * the model and the data are known.
- *
- * Source of the formulas and defaults: transformers 5.23, integrations/deepspeed.py and TrainingArguments. */
+ * As Trainer's arguments do, a value in the YAML file counts where the DeepSpeed file has "auto" (spec_merge).
+ * Elsewhere a value follows from others or is the default; it is recorded, and printed with its origin once ranks,
+ * model and data are known. Source: transformers 5.23, integrations/deepspeed.py and TrainingArguments. */
 #include "core/spec/spec_keys.h"
 
 #include "core/memory.h"
@@ -143,23 +139,18 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     }
 }
 
-/* Whether a key is the steps of a warm-up that is given as a ratio. */
 static bool follows_ratio(const struct spec_full *full, const char *path)
 {
     return full->spec.scheduler.warmup_ratio > 0 && (strcmp(path, "scheduler.params.warmup_steps") == 0 ||
                                                      strcmp(path, "scheduler.params.warmup_num_steps") == 0);
 }
 
-/* The steps of a warm-up that is given as a ratio; NULL: the length of the run is not known. */
-static json_t *warmup_value(const struct schedule_spec *schedule)
-{
-    return schedule->total_steps ? json_integer(schedule_warmup(schedule)) : NULL;
-}
-
 /* The value that "auto" has become, as text that the caller frees. */
 static char *value_text(const struct spec_full *full, const struct spec_auto *filled)
 {
-    json_t *value = follows_ratio(full, filled->key->path) ? warmup_value(&full->spec.scheduler)
+    const struct schedule_spec *schedule = &full->spec.scheduler;
+    const bool known = schedule->total_steps; /* else the steps of a ratio are not */
+    json_t *value = follows_ratio(full, filled->key->path) ? known ? json_integer(schedule_warmup(schedule)) : NULL
                     : filled->key->size                    ? spec_key_fetch(full, filled->key)
                     : filled->derived ? json_integer(from_hidden_size(filled->key, full->hidden_size))
                                       : spec_auto_value(filled->key);

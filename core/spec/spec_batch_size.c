@@ -1,8 +1,7 @@
 /* spec_batch_size.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
  *
- * A new run takes the sizes that the spec gives and derives the others. A resumed run keeps its train_batch_size at any
- * world size, because the course of training depends on it. The micro batch is the given one or, if none is given, at
- * most as large as it was, because a rank's memory depends on it; the accumulation adapts. */
+ * A resumed run keeps its train_batch_size at any world size. Its micro batch, if none is given, is at most as large as
+ * it was, because a rank's memory depends on it; the accumulation adapts. */
 #include "core/spec/spec.h"
 
 #include "core/spec/spec_keys.h"

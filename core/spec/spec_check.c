@@ -1,9 +1,6 @@
-/* spec_check.c: checks a tree against the key table, in three passes.
- *
- * The first pass looks in the tree for keys that the table does not have (did you mean …?). The second goes through the
- * table and checks type, range and verdict of each value, stores it, and stores the default of each absent key. The
- * third applies the rules that tie keys together (spec_key_conflicts.c). A key that is wrong in one pass is left out of
- * the next ones, so that one mistake gives one line. */
+/* spec_check.c: checks a tree against the key table: unknown keys, then type, range and verdict of each value, which is
+ * stored, or its default, then the rules that tie keys together. A key that is wrong in one pass is left out of the
+ * next ones, so that one mistake gives one line. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>
@@ -39,7 +36,6 @@ static bool foreign_is_on(const struct spec_node *node)
     return on || (!has_switch && node->count > 0);
 }
 
-/* Adds the message about a value that asks for a behaviour which ztrain does not have. */
 static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     switch (key->verdict) {
@@ -55,20 +51,12 @@ static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, 
     }
 }
 
-static bool has_choice(const struct spec_key *key, const char *name)
-{
-    for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++)
-        if (strcmp(choice->name, name) == 0)
-            return true;
-    return false;
-}
-
 /* Whether "auto" is not a value of the key: a text, or a choice of this name. */
 static bool stands_for_another(const struct spec_key *key)
 {
     return key->type != KEY_STRING && key->type != KEY_STRING_LIST && key->type != KEY_SOURCES &&
            key->type != KEY_PROMPTS && key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY &&
-           !has_choice(key, "auto");
+           !(key->choices && spec_choice_is_available(key, "auto"));
 }
 
 static void check_auto(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,
@@ -89,7 +77,6 @@ static void check_auto(struct spec_context *ctx, struct spec_full *full, const s
     spec_auto_record(full, key, NULL);
 }
 
-/* Converts, judges and stores the value at `node`; a wrong value leaves the default in place. */
 static void check_value(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,
                         const struct spec_node *node)
 {
@@ -123,7 +110,6 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
     json_decref(value);
 }
 
-/* The parameters of the optimizer or schedule in use, which are the keys of a section, for a hint. */
 static const char *params_of(struct spec_context *ctx, const struct spec_full *full, const char *section)
 {
     const char *names = "";

@@ -151,40 +151,26 @@ static const struct field {
 };
 /* clang-format on */
 
-/* Whether the config has query_pre_attn_scalar instead of a multiplier. */
 static bool is_gemma(const struct model_desc *desc)
 {
     return desc->family == FAMILY_GEMMA2 || desc->family == FAMILY_GEMMA3;
 }
 
-/* The window that all layers have, a list if they differ, NULL if there is none. */
-static json_t *windows_of(const struct model_desc *desc)
+/* Of each layer its window, or whether it has RoPE (1 or 0). All alike: the window, NULL for none or for RoPE. */
+static json_t *layers_of(const struct model_desc *desc, bool windows)
 {
+    const int64_t usual = windows ? desc->layers[0].window : 1;
     json_t *list = json_array();
     bool alike = true;
     for (int64_t i = 0; i < desc->num_layers; i++) {
-        alike &= desc->layers[i].window == desc->layers[0].window;
-        json_array_append_new(list, json_integer(desc->layers[i].window));
+        const int64_t value = windows ? desc->layers[i].window : !desc->layers[i].no_rope;
+        alike &= value == usual;
+        json_array_append_new(list, json_integer(value));
     }
     if (!alike)
         return list;
     json_decref(list);
-    return desc->layers[0].window ? json_integer(desc->layers[0].window) : NULL;
-}
-
-/* 1 for each layer with RoPE, 0 for one without; NULL if all have it. */
-static json_t *rope_layers_of(const struct model_desc *desc)
-{
-    json_t *list = json_array();
-    bool all = true;
-    for (int64_t i = 0; i < desc->num_layers; i++) {
-        all &= !desc->layers[i].no_rope;
-        json_array_append_new(list, json_integer(!desc->layers[i].no_rope));
-    }
-    if (!all)
-        return list;
-    json_decref(list);
-    return NULL;
+    return windows && usual ? json_integer(usual) : NULL;
 }
 
 /* New reference; NULL where there is none: numbers are 0 then. */
@@ -207,8 +193,8 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
     case FIELD_ACTIVATION: return json_string(ACTIVATIONS[*(const enum mlp_kind *)member]);
     case FIELD_POSITIONS: /* the rows of an embedding, or only a limit */
         return desc->rope.kind == ROPE_NONE ? json_integer(*(const int64_t *)member) : NULL;
-    case FIELD_WINDOWS: return windows_of(desc);
-    case FIELD_ROPE_LAYERS: return rope_layers_of(desc);
+    case FIELD_WINDOWS: return layers_of(desc, true);
+    case FIELD_ROPE_LAYERS: return layers_of(desc, false);
     /* these two follow from head_dim, unless the config says otherwise */
     case FIELD_ROTARY_DIM:
         return desc->rotary_dim == desc->head_dim ? NULL : json_real((double)desc->rotary_dim / (double)desc->head_dim);

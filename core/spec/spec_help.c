@@ -1,5 +1,4 @@
-/* spec_help.c: --help-spec and docs/run-spec.md, made from the key table. The prose around the tables is in this file
- * as well, so that the page is one output of the program and cannot disagree with it. */
+/* spec_help.c: --help-spec and docs/run-spec.md, made from the key table and the prose here. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>
@@ -197,7 +196,6 @@ static const char *describe_default(const struct spec_key *key)
 
 /* ---- plain text ---------------------------------------------------------- */
 
-/* Help in indented lines of at most 100 columns. */
 static void print_wrapped(FILE *out, const char *text)
 {
     enum { INDENT = 8, WIDTH = 100 };
@@ -263,7 +261,6 @@ static void print_text(FILE *out)
 
 /* ---- Markdown ------------------------------------------------------------ */
 
-/* The text of a table's cell, where a bar is escaped. */
 static void print_cell(FILE *out, const char *text)
 {
     for (; *text; text++)

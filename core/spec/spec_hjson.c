@@ -14,13 +14,12 @@
  *   literal   null, true, false or a number
  *   blank     blanks, ends of lines and comments: # and // up to the end of the line, slash-star to star-slash
  *
- * Two things differ from Hjson. Text in three quotes over several lines is refused: no key here has such a value. So is
- * bare text that ends with punctuation or has a comment behind it, as these characters would be parts of the text.
- *
- * Limits are those of spec_yaml.c. The depth is bounded, and so is the recursion. Each byte is looked at a bounded
- * number of times. */
+ * Refused, unlike in Hjson: text in three quotes, and bare text that ends with punctuation or has a comment behind it,
+ * as these characters would be parts of the text. Depth and nodes are bounded; each byte is looked at a bounded number
+ * of times. */
 #include "core/spec/spec_tree.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -55,7 +54,6 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* Whether the text at `at` begins with `word`. */
 static bool ahead(const struct reader *r, const char *at, const char *word)
 {
     size_t length = strlen(word);
@@ -91,23 +89,17 @@ static bool skip_blank(struct reader *r)
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* Four hexadecimal digits, or -1. */
 static int hex4(const struct reader *r, const char *at)
 {
     int value = 0;
     for (int i = 0; i < 4; i++) {
-        const char *digits = "0123456789abcdef", *digit;
-        char c = at + i < r->end ? at[i] : 0;
-        if (c >= 'A' && c <= 'F')
-            c = (char)(c - 'A' + 'a');
-        if (!c || !(digit = strchr(digits, c)))
+        if (at + i >= r->end || !isxdigit((unsigned char)at[i]))
             return -1;
-        value = value << 4 | (int)(digit - digits);
+        value = value << 4 | (isdigit((unsigned char)at[i]) ? at[i] - '0' : (at[i] | 0x20) - 'a' + 10);
     }
     return value;
 }
 
-/* Reads the escape after a backslash and appends its character. */
 static bool read_escape(struct reader *r, char **out)
 {
     static const char names[] = "\"'\\/bfnrt", values[] = "\"'\\/\b\f\n\r\t";
@@ -135,7 +127,6 @@ static bool read_escape(struct reader *r, char **out)
     return true;
 }
 
-/* A text in quotes; NULL after an error. */
 static const char *read_quoted(struct reader *r)
 {
     struct spec_pos start = here(r);
@@ -173,7 +164,6 @@ static bool is_punctuation(char c)
     return c && strchr("{}[],:", c);
 }
 
-/* Whether a comment starts after a blank within bare text. */
 static bool has_comment(const char *text)
 {
     for (const char *p = text; *p; p++)
@@ -182,7 +172,6 @@ static bool has_comment(const char *text)
     return false;
 }
 
-/* Bare text: a literal up to the next punctuation or comment, else everything up to the line's end. */
 static bool read_bare(struct reader *r, struct spec_node *node)
 {
     const char *start = r->at, *stop = start;
@@ -235,7 +224,6 @@ static bool read_key(struct reader *r, struct spec_node **key)
     return skip_blank(r);
 }
 
-/* key: value */
 static bool read_member(struct reader *r, struct spec_node *mapping)
 {
     struct spec_node *key, *value;
@@ -322,7 +310,6 @@ static bool read_value(struct reader *r, struct spec_node **value)
 
 /* ---- the whole file ------------------------------------------------------ */
 
-/* Whether the file is text in UTF-8; else reports its first byte that is not. */
 static bool check_text(struct reader *r)
 {
     utf8proc_int32_t point;

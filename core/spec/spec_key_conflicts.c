@@ -27,7 +27,6 @@ static bool has_text(const struct spec_node *node, const char *text)
     return node && node->kind == NODE_STRING && strcmp(node->text, text) == 0;
 }
 
-/* Whether the device of a section of offload is another than none. */
 static bool offloads(const struct spec_node *device)
 {
     return device && !has_text(device, "none");
@@ -116,7 +115,6 @@ static size_t text_stem(const char *name)
     return 0;
 }
 
-/* Refuses text where token shards are expected, with the line that makes them of it. */
 static void check_shards(const struct rules *r, const char *key, const struct string_list *shards)
 {
     const char *tokenizer = r->spec->model.tokenizer    ? r->spec->model.tokenizer
@@ -183,7 +181,6 @@ static void check_learning_rate(const struct rules *r)
                lr ? "\"auto\", and the run spec does not set it" : "missing");
 }
 
-/* The schedule gives learning rates that are not relative to the optimizer's. */
 static bool schedule_sets_lr(const struct schedule_spec *s)
 {
     bool warms_up = s->type == SCHEDULE_WARMUP_LR || s->type == SCHEDULE_WARMUP_DECAY_LR;
@@ -249,7 +246,6 @@ static void check_optimizer(const struct rules *r)
     check_muon_rates(r);
 }
 
-/* The parameters that a schedule cannot do without. */
 static void check_required(const struct rules *r)
 {
     static const struct {
@@ -439,7 +435,6 @@ static void check_idle_keys(const struct rules *r)
     }
 }
 
-/* The rules that both sections of offload have. */
 static void check_offload_section(const struct rules *r, const char *section, enum offload_device used)
 {
     const char *path = spec_arena_printf(r->ctx->arena, "zero_optimization.%s", section);
@@ -569,7 +564,6 @@ static void check_metric(const struct rules *r, const char *key, bool used, cons
                    eval_metric_name(metric));
 }
 
-/* The keys that choose a checkpoint, or the run's end, by its evaluations. */
 static void check_evaluations(const struct rules *r)
 {
     static const char *const others[] = {"train.early_stopping.metric", "train.early_stopping.min_delta"};
@@ -585,7 +579,6 @@ static void check_evaluations(const struct rules *r)
                  r->spec->checkpoint.metric);
 }
 
-/* Names of DeepSpeed's and PyTorch's that ztrain has a collective for. */
 static bool is_collective(const char *name)
 {
     static const char *const names[] = {"all_gather", "all_gather_into_tensor", "reduce_scatter",

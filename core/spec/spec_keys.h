@@ -120,8 +120,8 @@ bool spec_key_in(const struct spec_key *key, const char *section);
 /* Whether the optimizer and schedule in use have the key, if it is a parameter of theirs. */
 bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
 
-/* Checks that a node has the type and range of a row, and returns its value as JSON (a choice by its name as in the
- * table, a list always as an array; new reference), or NULL after an error. */
+/* The value of a node as JSON (a choice by its name in the table, a list as an array; new reference); NULL after an
+ * error: it has not the type or range of the row. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 
 /* Whether the node is a number or a truth value in quotes. */
@@ -151,27 +151,25 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* Applies the rules that tie keys together, and sets the values that follow from several keys (spec_key_conflicts.c).
- */
+/* Applies the rules that tie keys together, and sets the values that follow from several keys. */
 void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
 /* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
-/* Whether a key takes "auto": DeepSpeed's keys do. This and the next are in spec_auto_values.c. */
+/* Whether a key takes "auto": DeepSpeed's keys do. */
 bool spec_auto_is_allowed(const struct spec_key *key);
 
 /* The value of a key with "auto" that no other file sets, as JSON (new reference); NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto_values.c says. The record is
- * in the spec's arena. */
+/* Records that a key was "auto" and where its value comes from; NULL: from where the table of autos says. */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 
 /* With a DeepSpeed file, a gradient_clipping that is not set is DeepSpeed's default. */
 void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
-/* Corrects where the value of a recorded key comes from; a key that is not recorded stays so. */
+/* Corrects where the value of a recorded key comes from. */
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
 
 /* Whether the key is "auto" and its value follows from the model. */
@@ -196,9 +194,9 @@ void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, c
 /* The table of names as Markdown. */
 void spec_print_names(FILE *out);
 
-/* Replaces old names and places in the tree of one file, or of all, by the ones of the table (spec_aliases.c). */
+/* Replaces old names and places by those of the table. */
 void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 
-/* Checks a tree against the table (unknown keys, types, ranges, verdicts) and stores values and defaults
- * (spec_check.c). complete: all files could be read; only then the rules that tie keys together apply. */
+/* Checks a tree against the table and stores values and defaults. complete: all files could be read; only then the
+ * rules that tie keys together apply. */
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);

@@ -1,7 +1,5 @@
-/* spec_load.c: makes a run spec of files and overrides, and derives its length once the data are known.
- *
- * The YAML file is read first, the DeepSpeed file is merged into it, the overrides are applied, and then the whole tree
- * is checked once. The errors of all sources are reported together. */
+/* spec_load.c: reads the YAML file, merges the DeepSpeed file into it, applies the overrides, and checks the whole tree
+ * once, so that the errors of all sources are reported together. */
 #include "core/spec/spec.h"
 
 #include "core/model/model_folder.h"
@@ -9,8 +7,6 @@
 
 #include <math.h>
 #include <string.h>
-
-/* ---- load ---------------------------------------------------------------- */
 
 /* "tiny" for "runs/tiny.yaml" */
 static char *name_from_path(struct spec_arena *arena, const char *path)
@@ -21,7 +17,6 @@ static char *name_from_path(struct spec_arena *arena, const char *path)
     return length ? spec_arena_copy(arena, base, length) : spec_arena_copy(arena, "run", 3);
 }
 
-/* Names of the sources: the files, then "--set KEY" for each override. */
 static void name_sources(struct spec_context *ctx, const char *path, const char *deepspeed,
                          const char *const *overrides, int num_overrides)
 {
@@ -35,7 +30,6 @@ static void name_sources(struct spec_context *ctx, const char *path, const char 
     }
 }
 
-/* Reads source 0 or 1, which must be a mapping. NULL after an error. */
 static struct spec_node *read_source(struct spec_context *ctx, int source)
 {
     static const char mark[] = "\xef\xbb\xbf"; /* of the byte order, as some editors write it */

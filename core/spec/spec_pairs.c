@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A value on one line. */
 static void put_value(FILE *out, const struct spec_node *node)
 {
     const bool list = node->kind == NODE_LIST;

@@ -85,7 +85,6 @@ static bool in_range(const struct spec_key *key, double value)
     return value <= key->max && (key->flags & KEY_ABOVE_MIN ? value > key->min : value >= key->min);
 }
 
-/* Integers may be written as 5e8. */
 static json_t *convert_int(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     int64_t value = node->integer;
@@ -118,7 +117,6 @@ static json_t *convert_pair(struct spec_context *ctx, const struct spec_key *key
     return json_pack("[oo]", first, second);
 }
 
-/* "300MiB", or a number of bytes. */
 static json_t *convert_size(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     char text[SIZE_TEXT_MAX];
@@ -160,7 +158,6 @@ static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key
     return convert_name(ctx, key, node);
 }
 
-/* Each child of a list; NULL after an error. */
 static json_t *convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
                             json_t *(*convert)(struct spec_context *, const struct spec_key *,
                                                const struct spec_node *))
@@ -202,7 +199,6 @@ static json_t *convert_id(struct spec_context *ctx, const struct spec_key *key, 
     return is_id ? json_integer(node->integer) : wrong_prompt(ctx, key, node);
 }
 
-/* A text or a list of ids. */
 static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind == NODE_STRING)
@@ -280,7 +276,6 @@ static bool is_mixture(const struct spec_node *node)
     return false;
 }
 
-/* Reports the keys that a source does not have. Returns whether there are none. */
 static bool check_source_keys(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
 {
     static const char *const names[] = {"path", "weight", "epochs"};
@@ -301,7 +296,6 @@ static bool check_source_keys(struct spec_context *ctx, const struct spec_key *k
     return good;
 }
 
-/* The source's path; NULL after an error. */
 static const char *path_of(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
 {
     const struct spec_node *path = spec_child(source, "path");
@@ -339,7 +333,6 @@ static const struct spec_node *amount_of(struct spec_context *ctx, const struct 
     return NULL;
 }
 
-/* A source as JSON; NULL after an error. */
 static json_t *convert_source(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source,
                               enum spec_amount *amount)
 {

@@ -190,23 +190,17 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
     return NULL;
 }
 
-struct spec_node *spec_child(const struct spec_node *node, const char *key)
-{
-    if (!node || node->kind != NODE_MAPPING)
-        return NULL;
-    for (struct spec_node *child = node->first; child; child = child->next)
-        if (strcmp(child->key, key) == 0)
-            return child;
-    return NULL;
-}
-
-/* The child whose key is the `length` bytes at `key`. */
 static struct spec_node *child_of_part(const struct spec_node *node, const char *key, size_t length)
 {
     for (struct spec_node *child = node->first; child; child = child->next)
         if (strncmp(child->key, key, length) == 0 && !child->key[length])
             return child;
     return NULL;
+}
+
+struct spec_node *spec_child(const struct spec_node *node, const char *key)
+{
+    return node && node->kind == NODE_MAPPING ? child_of_part(node, key, strlen(key)) : NULL;
 }
 
 struct spec_node *spec_find(const struct spec_node *root, const char *path)
@@ -244,7 +238,6 @@ void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec
         append_child(parent, child);
 }
 
-/* Gives `node` the value of `value`; the node keeps its key and its position among its siblings. */
 static void replace_value(struct spec_node *node, const struct spec_node *value)
 {
     struct spec_node *next = node->next;
@@ -270,7 +263,6 @@ static bool yields(const struct spec_node *node)
     return node->kind == NODE_NULL || (spec_is_auto(node) && node->key_pos.source < 2);
 }
 
-/* Replaces the value of a node, which may have been "auto". */
 static void fill(struct spec_node *node, const struct spec_node *value)
 {
     bool was_auto = node->was_auto || spec_is_auto(node);
@@ -296,21 +288,6 @@ static bool same_value(const struct spec_node *a, const struct spec_node *b)
     return !x && !y;
 }
 
-/* The sections around two that are merged, from the inside out; a key of NULL: the top level. */
-struct around {
-    const struct around *next;
-    const char *key;
-};
-
-/* The path of a key, for a message. */
-static const char *path_shown(struct spec_context *ctx, const struct around *sections, const char *key)
-{
-    const char *path = spec_show(ctx, key);
-    for (; sections && sections->key; sections = sections->next)
-        path = spec_arena_printf(ctx->arena, "%s.%s", spec_show(ctx, sections->key), path);
-    return path;
-}
-
 static void refuse_both(struct spec_context *ctx, const char *path, const struct spec_node *a,
                         const struct spec_node *b)
 {
@@ -323,33 +300,35 @@ static void refuse_both(struct spec_context *ctx, const char *path, const struct
                    spec_pos_text(ctx, b->key_pos));
 }
 
-static void merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from,
-                  const struct around *sections)
+/* prefix: the path of the sections around, for messages, with a dot at its end, or "". */
+static void merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from, const char *prefix)
 {
-    const struct around here = {sections, into->key};
     for (struct spec_node *child = from->first, *next; child; child = next) {
         next = child->next;
         struct spec_node *twin = spec_child(into, child->key);
         if (!twin) {
             append_child(into, child);
-        } else if (yields(child) && twin->kind != NODE_NULL) {
+            continue;
+        }
+        const char *path = spec_arena_printf(ctx->arena, "%s%s", prefix, spec_show(ctx, child->key));
+        if (yields(child) && twin->kind != NODE_NULL) {
             twin->was_auto = twin->was_auto || spec_is_auto(child);
         } else if (yields(twin)) {
             fill(twin, child);
         } else if (twin->kind == NODE_MAPPING && child->kind == NODE_MAPPING) {
-            merge(ctx, twin, child, &here);
+            merge(ctx, twin, child, spec_arena_printf(ctx->arena, "%s.", path));
         } else if (child->key_pos.source >= 2 || twin->key_pos.source >= 2) {
             if (child->key_pos.source > twin->key_pos.source) /* the last --set wins */
                 replace_value(twin, child);
         } else if (!same_value(child, twin)) {
-            refuse_both(ctx, path_shown(ctx, &here, child->key), child, twin);
+            refuse_both(ctx, path, child, twin);
         }
     }
 }
 
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from)
 {
-    merge(ctx, into, from, NULL);
+    merge(ctx, into, from, into->key ? spec_arena_printf(ctx->arena, "%s.", spec_show(ctx, into->key)) : "");
 }
 
 void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,

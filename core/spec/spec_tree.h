@@ -1,11 +1,7 @@
 /* spec_tree.h: the run spec as it was written: a tree of nodes with their places. Only core/spec uses it.
  *
- * The tree is built from libyaml's events, never by its document loader, so that every limit below holds during
- * reading: the size of the file, the depth, the number of nodes, the keys of a mapping. Anchors, aliases and tags are
- * refused, so a tree has no cycles and nothing grows by reference. All memory belongs to an arena: nodes, keys and
- * strings live until it is released.
- *
- * Messages are collected, each with its place, and sorted at the end: a user sees all errors at once. */
+ * Every limit below holds during reading. Nodes, keys and strings live in an arena until it is released. Messages are
+ * collected, each with its place, and sorted at the end: a user sees all errors at once. */
 #pragma once
 
 #include "core/spec/spec.h"
@@ -93,10 +89,10 @@ const char *spec_show(struct spec_context *ctx, const char *text);
 /* Sorts the collected lines by place and appends them to `lines`, each "place: text". */
 void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines);
 
-/* Reads a whole file of at most SPEC_MAX_BYTES. NULL after an error. A NUL follows the *size bytes. */
+/* A whole file of at most SPEC_MAX_BYTES, with a NUL after it. NULL after an error. */
 char *spec_read_file(struct spec_context *ctx, int source, size_t *size);
 
-/* Parses YAML text. NULL after an error that ends the reading; a key set twice is an error after which it goes on. */
+/* Parses YAML. NULL after an error that ends the reading; a key set twice is an error after which it goes on. */
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size);
 
 /* Gives a scalar without quotes its kind: a NODE_STRING becomes null, a bool or a number if its text is one. */
@@ -105,12 +101,10 @@ void spec_resolve_plain(struct spec_node *node);
 /* Parses JSON, or Hjson (spec_hjson.c). NULL as with YAML. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);
 
-/* The path that is the value of `key`, with the home folder in the place of ~ at its beginning. NULL after an error:
- * HOME is not set, or another user's home (~name) is asked for. */
+/* The path that is the value of `key`, with HOME in the place of ~ at its beginning. NULL after an error. */
 const char *spec_home_path(struct spec_context *ctx, const char *key, const struct spec_node *node);
 
-/* Appends a child to a list or, with its key, to a mapping. If the mapping has that key, it is an error, and the child
- * is left out; reading goes on, as there may be more errors. */
+/* Appends a child to a list or a mapping. A key that the mapping has is an error, after which reading goes on. */
 void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child);
 
 /* Whether the value is "auto"; whether it is a number, whose value is `real`. node may be NULL. */
@@ -123,8 +117,8 @@ struct spec_node *spec_child(const struct spec_node *node, const char *key);
 /* The node at a dotted path, or NULL. */
 struct spec_node *spec_find(const struct spec_node *root, const char *path);
 
-/* Moves the keys of mapping `from` into mapping `into`, section by section. A key that both set is an error, unless the
- * values are the same, or one of them is null or "auto": then the other one counts. */
+/* Moves the keys of mapping `from` into `into`, section by section. A key that both set is an error, unless the values
+ * are the same, or one is null or "auto": then the other one counts. */
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from);
 
 /* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are created. */

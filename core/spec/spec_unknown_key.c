@@ -192,7 +192,6 @@ enum {
     FARTHEST_ELSEWHERE = 2 /* edits that lead to a key of another section: more of them lead to another meaning */
 };
 
-/* Whether a text ends with an underscore and this word (or words). */
 static bool ends_with_word(const char *text, const char *word)
 {
     size_t all = strlen(text), length = strlen(word);
@@ -211,7 +210,6 @@ static bool is_part(const char *name, const char *key, bool same_section)
            (same_section && ends_with_word(name, key));
 }
 
-/* The hint for a name that other trainers use, or NULL. */
 static const char *foreign_suggestion(struct spec_context *ctx, const char *name)
 {
     const struct spec_foreign_name *foreign = spec_foreign_name_find(name);
@@ -222,18 +220,13 @@ static const char *foreign_suggestion(struct spec_context *ctx, const char *name
 }
 
 /* A single word, such as debug, may mean anything: it leads to no key of another section that has no effect here. */
-static bool is_word(const char *name)
-{
-    return !strchr(name, '_');
-}
-
 static const char *hint_unknown(struct spec_context *ctx, const char *section, const char *name)
 {
     const char *foreign = foreign_suggestion(ctx, name);
     if (foreign)
         return foreign;
     const char *places = sections_with(ctx, name, true);
-    if (!places && !is_word(name))
+    if (!places && strchr(name, '_'))
         places = sections_with(ctx, name, false);
     if (places)
         return spec_arena_printf(ctx->arena, "this key belongs %s", places);
@@ -245,7 +238,7 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
             const struct spec_key *key = &spec_keys[i];
             const char *leaf = spec_key_leaf(key->path);
             if (spec_key_in(key, section) != !elsewhere || key->type == KEY_ALIAS || is_unavailable(key) ||
-                (elsewhere && is_word(name) && key->verdict != VERDICT_USED))
+                (elsewhere && !strchr(name, '_') && key->verdict != VERDICT_USED))
                 continue;
             bool part = key->type != KEY_SECTION && is_part(name, leaf, !elsewhere);
             int distance = part ? 1 : edit_distance(name, leaf);

@@ -49,7 +49,6 @@ static void write_quoted(FILE *out, const char *text)
     fputc('"', out);
 }
 
-/* A text that every YAML reader takes for text is written without quotes. */
 static void write_string(FILE *out, const char *text)
 {
     static const char *const words[] = {"true", "false", "null", "yes", "no",  "on",
@@ -66,7 +65,6 @@ static void write_string(FILE *out, const char *text)
         write_quoted(out, text);
 }
 
-/* A value in flow style: [a, b], {"key": value}. */
 static void write_flow(FILE *out, const json_t *value)
 {
     const char *glue = "";

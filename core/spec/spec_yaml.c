@@ -1,12 +1,9 @@
 /* spec_yaml.c: parses YAML text into a spec's tree.
  *
- * libyaml's event parser reads the text; this file keeps the stack of open lists and mappings, so that depth and size
- * are bounded before memory is allocated. A run spec needs no features that make reading unbounded or ambiguous, and
- * they are refused: anchors and aliases (cycles, exponential growth), tags, %TAG directives (libyaml compares them
- * pairwise), several documents, keys that are not plain text.
- *
- * Plain scalars follow YAML's core schema with two differences: 5e8 is a number (for YAML 1.1 it is text), and octal
- * numbers, hexadecimal numbers and numbers with leading zeros are text, because readers disagree on them. */
+ * libyaml gives events, and this file keeps the stack of open lists and mappings, so that depth and size are bounded
+ * before memory is allocated. What makes reading unbounded or ambiguous is refused: anchors and aliases, tags, %TAG
+ * directives, several documents, keys that are not plain text. Plain scalars follow YAML's core schema, but 5e8 is a
+ * number, and octal, hexadecimal numbers and leading zeros are text, because readers disagree on them. */
 #include "core/spec/spec_tree.h"
 
 #include "core/kept_files.h"
@@ -147,7 +144,6 @@ static struct spec_pos mark_pos(const struct reader *reader, yaml_mark_t mark)
         return;                                      \
     } while (0)
 
-/* Appends a node to the open mapping or list, or makes it the root. */
 static void attach(struct reader *reader, struct spec_node *node)
 {
     if (reader->depth == 0) {
@@ -242,7 +238,6 @@ static void read_event(struct reader *reader, const yaml_event_t *event)
     }
 }
 
-/* Reports libyaml's error for text that it cannot read. */
 static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser, const char *text, size_t size)
 {
     const char *problem = parser->problem ? parser->problem : "unreadable";

@@ -37,7 +37,6 @@ int64_t schedule_warmup(const struct schedule_spec *s)
     return s->warmup_ratio > 0 ? (int64_t)ceil(s->warmup_ratio * (double)s->total_steps) : s->warmup_steps;
 }
 
-/* What is left of lr - min_lr after the fraction x in [0, 1] of a decay. */
 static double decay_left(enum decay_type type, double x)
 {
     return type == DECAY_COSINE ? 0.5 * (1.0 + cos(M_PI * x)) : type == DECAY_LINEAR ? 1.0 - x : 1.0 - sqrt(x);

@@ -1,8 +1,6 @@
 /* recompute.h: how much of a block's activations is computed again in backward instead of being kept since forward.
- *
- * Each policy includes those before it. The results have the same bits under every policy, except where a GPU computes
- * SwiGLU inside a matrix product in forward: mlp and attention compute it by a kernel of its own, as backward does, and
- * agree with the other policies to rounding. The picture of the kept buffers is in gpu/model/transformer_layout.c. */
+ * Each policy includes those before it. The bits are the same under every policy, except where a GPU computes SwiGLU
+ * inside a matrix product: mlp and attention do not, and agree with the others to rounding. */
 #pragma once
 
 /* The policies by their names in the run spec:
