@@ -132,8 +132,7 @@ static const struct limited_key REMARKS[] = {
     /* keys with which other families change the mathematics */
     {{"layer_norm_eps"}, CAUSAL, "null", NO_EFFECT},
     {{"attn_logit_softcapping"}, ALL & ~GEMMA2, "null", NO_EFFECT},
-    {{"final_logit_softcapping"}, ALL & ~GEMMA, "null", NO_EFFECT},
-    {{"query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
+    {{"final_logit_softcapping", "query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
     {{"logit_scale"}, ALL, "1", NO_EFFECT},
     {{"logits_scaling", "attention_multiplier", "embedding_multiplier", "residual_multiplier"},
      ALL & ~GRANITE,
@@ -297,40 +296,28 @@ static bool is_encoder(const char *type)
 
 /* Kinds of models that are known and not supported, by a part of their model_type. */
 static const struct unsupported {
-    const char *part, *kind, *hint;
+    const char *parts[8], *kind, *hint;
 } UNSUPPORTED[] = {
-#define EXPERTS "a mixture of experts (MoE)", "ztrain trains dense models only"
-    {"moe", EXPERTS},
-    {"mixtral", EXPERTS},
-    {"deepseek_v2", EXPERTS},
-    {"deepseek_v3", EXPERTS},
-    {"gpt_oss", EXPERTS},
-    {"llama4", EXPERTS},
-    {"dbrx", EXPERTS},
-    {"qwen3_next", EXPERTS},
-#undef EXPERTS
-#define IMAGES "a multimodal model", "ztrain trains text models only"
-    {"gemma3n", IMAGES},
-    {"_vl", IMAGES},
-    {"llava", IMAGES},
-    {"mllama", IMAGES},
-    {"pixtral", IMAGES},
-    {"phi4_multimodal", IMAGES},
-    {"mistral3", IMAGES},
-    {"paligemma", IMAGES},
-#undef IMAGES
-    {"gemma3", "a multimodal model (Gemma3ForConditionalGeneration)", "gemma3_text (Gemma3ForCausalLM) is"},
+    {{"moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "dbrx", "qwen3_next"},
+     "a mixture of experts (MoE)",
+     "ztrain trains dense models only"},
+    {{"gemma3n", "_vl", "llava", "mllama", "pixtral", "phi4_multimodal", "mistral3", "paligemma"},
+     "a multimodal model",
+     "ztrain trains text models only"},
+    {{"gemma3"}, "a multimodal model (Gemma3ForConditionalGeneration)", "gemma3_text (Gemma3ForCausalLM) is"},
 };
 
 static void refuse_type(struct config_reader *reader, const char *type)
 {
     char list[256];
-    for (size_t i = 0; i < COUNT_OF(UNSUPPORTED); i++) {
-        if (!strstr(type, UNSUPPORTED[i].part))
-            continue;
-        reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
-                    UNSUPPORTED[i].kind, UNSUPPORTED[i].hint);
-        return;
+    for (const struct unsupported *row = UNSUPPORTED; row < UNSUPPORTED + COUNT_OF(UNSUPPORTED); row++) {
+        for (size_t i = 0; i < COUNT_OF(row->parts) && row->parts[i]; i++) {
+            if (!strstr(type, row->parts[i]))
+                continue;
+            reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
+                        row->kind, row->hint);
+            return;
+        }
     }
     reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is not supported; hint: %s are", type,
                 family_list(list, sizeof list));

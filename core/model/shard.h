@@ -1,5 +1,4 @@
-/* shard.h: which elements of which unit a rank owns. The layout is the same for every ZeRO stage, so a checkpoint does
- * not depend on the stage.
+/* shard.h: which elements of which unit a rank owns, at every ZeRO stage.
  *
  * Unit u of n elements is padded at its end to world × slice(u), slice(u) = ceil(n / world) rounded up to SHARD_ALIGN:
  *
@@ -9,8 +8,7 @@
  * shard has shard_numel elements. The optimizer's state (master, m, v) is one such flat array of each kind, of the
  * first num_trained units only: those after them are frozen (tensor_table.h).
  *
- * A unit without elements, because all of it is frozen, has a slice of padding, so that no loop over units needs an
- * exception for it. */
+ * A unit without elements, because all of it is frozen, has a slice of padding. */
 #pragma once
 
 #include "core/model/state_slices.h"

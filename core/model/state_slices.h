@@ -1,7 +1,6 @@
 /* state_slices.h: the kinds of training state that a checkpoint holds, and access to one rank's slices of them.
  *
- * ZeRO (comm/zero) owns the slices at run time; checkpoints and imported models (ckpt/) read and fill them through
- * `struct state_slices`, so that neither needs to include the other. Which elements a slice has: core/model/shard.h. */
+ * comm/zero owns the slices; ckpt/ reads and fills them. Which elements a slice has: core/model/shard.h. */
 #pragma once
 
 #include "core/status.h"

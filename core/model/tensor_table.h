@@ -12,9 +12,9 @@
  * Phi-3's qkv_proj and gate_up_proj are one tensor already.) Gap elements are zero and stay zero: their gradients are
  * never written. All blocks have the same layout, unless tensors of some are frozen.
  *
- * A *frozen* tensor is not trained: it has parameters in the compute dtype, but no gradient and no optimizer state. The
- * frozen tensors of a unit form a unit of their own after the head. The two are gathered together; each is sharded by
- * itself, so that every rank has its share of what is trained:
+ * A *frozen* tensor has parameters in the compute dtype, but no gradient and no optimizer state. The frozen tensors of
+ * a unit are a unit of their own after the head: gathered with it, sharded by itself, so that ranks share what is
+ * trained:
  *
  *     embedding | block 0 | block 1 | … | head | block 0, frozen | …      optimizer state: up to the head */
 #pragma once
@@ -103,9 +103,8 @@ struct tensor_table {
 void tensor_table_build(const struct model_desc *desc, struct tensor_table *table);
 void tensor_table_release(struct tensor_table *table);
 
-/* Freezes the tensors that `is_frozen` names; called once, before anything is derived from the table. The tensors of a
- * fused group, which are one matrix of a product, must have the same answer. transformer_new() refuses most frozen
- * matrices whose bias is trained. */
+/* Freezes the tensors that `is_frozen` names, all or none of a fused group; called once, before anything is derived.
+ * transformer_new() refuses a frozen matrix whose bias is trained, unless the bias has a gradient of its own. */
 void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
                          void *context);
 
@@ -127,7 +126,6 @@ static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_al
     return decay_all || tensor->ndim >= 2;
 }
 
-/* Fills elements [first, first + count) of a tensor (its flat index space) with its initial values in fp32. A pure
- * function of seed, the tensor's index in the table and the element: the same bits for every world size. */
+/* Elements [first, first + count) of a tensor's initial values in fp32: a function of seed, tensor and element. */
 void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t seed, int64_t first, int64_t count,
                        float *out);

@@ -99,12 +99,12 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
     int64_t product = saturating_product(saturating_product(micro, accumulation), world);
     if (train > largest_batch()) { /* a product; a given value has been checked already */
-        error_set(err, STATUS_USAGE,
-                  "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d (from "
-                  "%s) is more than %lld samples; hint: make one of them smaller",
-                  full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
-                  (long long)largest_batch());
-        return STATUS_USAGE;
+        return error_set(
+            err, STATUS_USAGE,
+            "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d (from "
+            "%s) is more than %lld samples; hint: make one of them smaller",
+            full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
+            (long long)largest_batch());
     }
     if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that is not in the spec */
         error_set(err, STATUS_USAGE,

@@ -100,6 +100,16 @@ static const struct field {
     size_t offset; /* in struct model_desc */
 } FIELDS[] = {
 #define FIELD(key, gpt2_key, type, member) {key, gpt2_key, FIELD_##type, offsetof(struct model_desc, member)}
+#define ROPE(prefix, factor_prefix, member) \
+    FIELD(prefix "rope_type", NULL, ROPE_TYPE, member.kind), \
+    FIELD(factor_prefix "factor", NULL, REAL, member.factor), \
+    FIELD(prefix "low_freq_factor", NULL, REAL, member.low_freq_factor), \
+    FIELD(prefix "high_freq_factor", NULL, REAL, member.high_freq_factor), \
+    FIELD(prefix "original_max_position_embeddings", NULL, INT, member.original_max_positions), \
+    FIELD(prefix "beta_fast", NULL, REAL, member.beta_fast), \
+    FIELD(prefix "beta_slow", NULL, REAL, member.beta_slow), \
+    FIELD(prefix "truncate", NULL, BOOL, member.untruncated), \
+    FIELD(prefix "attention_factor", NULL, REAL, member.attention_factor)
     FIELD("model_type", "model_type", FAMILY, family),
     FIELD("vocab_size", "vocab_size", INT, vocab_size),
     FIELD("hidden_size", "n_embd", INT, hidden_size),
@@ -120,25 +130,9 @@ static const struct field {
     FIELD("sliding_window", NULL, WINDOWS, layers),
     FIELD("no_rope_layers", NULL, ROPE_LAYERS, layers),
     FIELD("rope_theta", NULL, REAL, rope.theta),
-    FIELD("rope_type", NULL, ROPE_TYPE, rope.kind),
-    FIELD("rope_scaling.factor", NULL, REAL, rope.factor),
-    FIELD("low_freq_factor", NULL, REAL, rope.low_freq_factor),
-    FIELD("high_freq_factor", NULL, REAL, rope.high_freq_factor),
-    FIELD("original_max_position_embeddings", NULL, INT, rope.original_max_positions),
-    FIELD("beta_fast", NULL, REAL, rope.beta_fast),
-    FIELD("beta_slow", NULL, REAL, rope.beta_slow),
-    FIELD("truncate", NULL, BOOL, rope.untruncated),
-    FIELD("attention_factor", NULL, REAL, rope.attention_factor),
+    ROPE("", "rope_scaling.", rope),
     FIELD("rope_local_base_freq", NULL, REAL, local_rope.theta),
-    FIELD("sliding_attention.rope_type", NULL, ROPE_TYPE, local_rope.kind),
-    FIELD("sliding_attention.factor", NULL, REAL, local_rope.factor),
-    FIELD("sliding_attention.low_freq_factor", NULL, REAL, local_rope.low_freq_factor),
-    FIELD("sliding_attention.high_freq_factor", NULL, REAL, local_rope.high_freq_factor),
-    FIELD("sliding_attention.original_max_position_embeddings", NULL, INT, local_rope.original_max_positions),
-    FIELD("sliding_attention.beta_fast", NULL, REAL, local_rope.beta_fast),
-    FIELD("sliding_attention.beta_slow", NULL, REAL, local_rope.beta_slow),
-    FIELD("sliding_attention.truncate", NULL, BOOL, local_rope.untruncated),
-    FIELD("sliding_attention.attention_factor", NULL, REAL, local_rope.attention_factor),
+    ROPE("sliding_attention.", "sliding_attention.", local_rope),
     FIELD("partial_rotary_factor", NULL, ROTARY_DIM, rotary_dim),
     FIELD("embedding_multiplier", NULL, REAL, embedding_multiplier),
     FIELD("residual_multiplier", NULL, REAL, residual_multiplier),
@@ -147,6 +141,7 @@ static const struct field {
     FIELD("attn_logit_softcapping", NULL, REAL, attention_softcap),
     FIELD("final_logit_softcapping", NULL, REAL, logit_softcap),
     FIELD("logits_scaling", NULL, REAL, logit_multiplier),
+#undef ROPE
 #undef FIELD
 };
 /* clang-format on */

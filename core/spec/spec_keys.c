@@ -27,6 +27,11 @@
     USED("scheduler.params." name, type_, spec.scheduler.member, fallback_, NOTICE, help_), .schedules = types
 #define OPTIMIZER(types, name, type_, member, fallback_, help_) \
     USED("optimizer.params." name, type_, spec.optimizer.member, fallback_, NOTICE, help_), .optimizers = types
+/* of zero_optimization */
+#define OFFLOAD_OPTIMIZER(name, type_, member, ...) \
+    USED("zero_optimization.offload_optimizer." name, type_, spec.zero.offload_optimizer.member, __VA_ARGS__)
+#define OFFLOAD_PARAM(name, type_, member, ...) \
+    USED("zero_optimization.offload_param." name, type_, spec.zero.offload_param.member, __VA_ARGS__)
 /* keys without a field */
 #define LATER(...) ROW(LATER, __VA_ARGS__)
 #define NOTICE(...) ROW(NOTICE, __VA_ARGS__)
@@ -48,13 +53,11 @@
 #define NAME(name, value) {name, value, VERDICT_USED, NULL}
 #define OTHER_NAME(name, meant) {name, 0, VERDICT_ALIAS, meant}
 /* clang-format on */
-
-static const struct spec_choice switch_choices[] = {
-    NAME("auto", SPEC_AUTO),
-    NAME("true", SPEC_ON),
-    NAME("false", SPEC_OFF),
-    {0},
-};
+#define OFFLOAD CHOICE(NAME("none", OFFLOAD_NONE), NAME("cpu", OFFLOAD_CPU), NAME("nvme", OFFLOAD_NVME))
+#define METRIC                                                                                                      \
+    CHOICE(NAME("eval_loss", EVAL_METRIC_LOSS), NAME("accuracy", EVAL_METRIC_ACCURACY), NAME("f1", EVAL_METRIC_F1), \
+           OTHER_NAME("loss", "eval_loss"), OTHER_NAME("eval_accuracy", "accuracy"), OTHER_NAME("eval_f1", "f1"))
+#define SWITCH CHOICE(NAME("auto", SPEC_AUTO), NAME("true", SPEC_ON), NAME("false", SPEC_OFF))
 
 #define RECOMPUTE_CHOICE(name, word) {word, RECOMPUTE_##name, VERDICT_USED, NULL},
 static const struct spec_choice recompute_choices[] = {
@@ -95,23 +98,6 @@ static const struct spec_choice scheduler_choices[] = {
     {0},
 };
 _Static_assert(COUNT_OF(scheduler_choices) == SCHEDULE_COUNT + 1, "every schedule has a name");
-
-static const struct spec_choice metric_choices[] = {
-    NAME("eval_loss", EVAL_METRIC_LOSS),
-    NAME("accuracy", EVAL_METRIC_ACCURACY),
-    NAME("f1", EVAL_METRIC_F1),
-    OTHER_NAME("loss", "eval_loss"),
-    OTHER_NAME("eval_accuracy", "accuracy"),
-    OTHER_NAME("eval_f1", "f1"),
-    {0},
-};
-
-static const struct spec_choice offload_choices[] = {
-    NAME("none", OFFLOAD_NONE),
-    NAME("cpu", OFFLOAD_CPU),
-    NAME("nvme", OFFLOAD_NVME),
-    {0},
-};
 
 const struct spec_key spec_keys[] = {
     /* ---- ztrain's -------------------------------------------------------- */
@@ -177,7 +163,7 @@ const struct spec_key spec_keys[] = {
           "true: the documents are joined end to end and cut into samples; first_fit: a sample is filled with whole "
           "documents, each in the first sample with room for it, in file order; false: each document is one sample; "
           "with the latter two, documents are cut to seq_length, and padding has no part in the loss")},
-    {USED("data.document_mask", ONE_OF(switch_choices), spec.data.document_mask, "auto", ERROR,
+    {USED("data.document_mask", SWITCH, spec.data.document_mask, "auto", ERROR,
           "true: attention stays within the documents of a sample, positions begin anew in each, and the last token of "
           "a document predicts nothing; with packing false it is so anyway; auto: true where data.train has a loss "
           "mask (PREFIX.mask), else false, and a resumed run keeps what it began with")},
@@ -198,12 +184,12 @@ const struct spec_key spec_keys[] = {
           CHOICE(NAME("auto", SPEC_DEVICE_AUTO), NAME("cpu", SPEC_DEVICE_CPU), NAME("cuda", SPEC_DEVICE_CUDA),
                  {"gpu", 0, VERDICT_SYNONYM, "cuda"}),
           spec.train.device, "auto", NOTICE, "auto: CUDA if the machine has a GPU, else the CPU")},
-    {USED("train.cuda_graphs", ONE_OF(switch_choices), spec.train.cuda_graphs, "auto", SILENT,
+    {USED("train.cuda_graphs", SWITCH, spec.train.cuda_graphs, "auto", SILENT,
           "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; with "
           "offload, cpu_checkpointing, comms_logger and where ranks share a GPU, a graph for each block's forward and "
           "backward; auto: do so if launching the kernels takes about as long as running them (small models); true is "
           "refused on the CPU device, with data.packing other than true, data.document_mask and --profile")},
-    {USED("train.sm_count_target", ONE_OF(switch_choices), spec.train.sm_count_target, "auto", NOTICE,
+    {USED("train.sm_count_target", SWITCH, spec.train.sm_count_target, "auto", NOTICE,
           "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), whose collectives "
           "then use no more than 16 (maxCTAs of its communicator); auto: with several ranks over NCCL, stage 3, "
           "zero_optimization.overlap_comm and GPUs of 96 multiprocessors or more on all ranks, never with one rank; "
@@ -254,7 +240,7 @@ const struct spec_key spec_keys[] = {
     {USED("train.early_stopping.patience", INT(0, MAX_COUNT), spec.train.early_stopping.patience, "0", SILENT,
           "end the run, with exit code 0, after this many evaluations in a row that have not improved on the best one; "
           "0: only epochs and max_steps end it")},
-    {USED("train.early_stopping.metric", ONE_OF(metric_choices), spec.train.early_stopping.metric, "eval_loss", SILENT,
+    {USED("train.early_stopping.metric", METRIC, spec.train.early_stopping.metric, "eval_loss", SILENT,
           "the metric that has to improve: a lower eval_loss, or a classifier's higher accuracy or f1")},
     {USED("train.early_stopping.min_delta", REAL(0, MAX_COUNT), spec.train.early_stopping.min_delta, "0", SILENT,
           "an improvement by no more than this does not count")},
@@ -269,7 +255,7 @@ const struct spec_key spec_keys[] = {
     {USED("checkpoint.keep_best", INT(0, MAX_COUNT), spec.checkpoint.keep_best, "0", SILENT,
           "keep this many checkpoints with the best evaluations, however old they are; an evaluation that is one of "
           "them is followed by a checkpoint, and the link checkpoints/best points at the best; 0: none")},
-    {USED("checkpoint.metric", ONE_OF(metric_choices), spec.checkpoint.metric, "eval_loss", SILENT,
+    {USED("checkpoint.metric", METRIC, spec.checkpoint.metric, "eval_loss", SILENT,
           "the metric by which keep_best and `ztrain export --best` choose; accuracy and f1 are a classifier's")},
     {USED("checkpoint.mode",
           CHOICE(NAME("auto", EVAL_MODE_AUTO), NAME("min", EVAL_MODE_MIN), NAME("max", EVAL_MODE_MAX)),
@@ -294,7 +280,7 @@ const struct spec_key spec_keys[] = {
     {SECTION("checkpoint.parallel_write", "how DeepSpeed divides the writing among ranks")},
     {NOTICE("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "every rank writes its own shard")},
     {SECTION("checkpoint.writer", "DeepSpeed's checkpoint writer")},
-    {USED("checkpoint.writer.decoupled", ONE_OF(switch_choices), spec.checkpoint.decoupled, "auto", SILENT,
+    {USED("checkpoint.writer.decoupled", SWITCH, spec.checkpoint.decoupled, "auto", SILENT,
           "write checkpoints in the background: training waits only while a rank's slices are copied into host memory, "
           "of which that takes as many bytes as the slices have in fp32; the last checkpoint of a run, and one that is "
           "due while another is being written, wait; auto: true if 80 % of the host memory suffices, also of what "
@@ -665,56 +651,58 @@ const struct spec_key spec_keys[] = {
     {REFUSED("zero_optimization.super_offload", BOOL, "false",
              "ztrain does not have SuperOffload; hint: remove the key")},
     {SECTION("zero_optimization.offload_optimizer", "where the optimizer state lives")},
-    {USED("zero_optimization.offload_optimizer.device", ONE_OF(offload_choices), spec.zero.offload_optimizer.device,
-          "none", SILENT,
-          "cpu: master weights, m and v are in host memory, where the CPU updates them; gradients come down during "
-          "backward and parameters go up during the next forward; needs stage 1, 2 or 3; nvme: they and the gradients "
-          "are on a local disk and pass through host memory in pieces; needs stage 3 and nvme_path; the bits are those "
-          "of a run without offload (on a GPU not those of gradients that are accumulated in bf16, which agree to "
-          "rounding)")},
-    {USED("zero_optimization.offload_optimizer.ratio", REAL(0, 1), spec.zero.offload_optimizer.ratio, "1.0", SILENT,
-          "at least this fraction of the optimizer's state is in host memory: that of the last units, which the next "
-          "forward needs last")},
-    {USED("zero_optimization.offload_optimizer.pin_memory", BOOL, spec.zero.offload_optimizer.pin_memory, "true",
-          SILENT,
-          "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
-    {USED("zero_optimization.offload_optimizer.nvme_path", STRING, spec.zero.offload_optimizer.nvme_path, NULL, SILENT,
-          "device nvme: a folder on a local disk, in which each rank has a folder of its own while it runs; jobs may "
-          "share it"),
+    {OFFLOAD_OPTIMIZER(
+        "device", OFFLOAD, device, "none", SILENT,
+        "cpu: master weights, m and v are in host memory, where the CPU updates them; gradients come down during "
+        "backward and parameters go up during the next forward; needs stage 1, 2 or 3; nvme: they and the gradients "
+        "are on a local disk and pass through host memory in pieces; needs stage 3 and nvme_path; the bits are those "
+        "of a run without offload (on a GPU not those of gradients that are accumulated in bf16, which agree to "
+        "rounding)")},
+    {OFFLOAD_OPTIMIZER(
+        "ratio", REAL(0, 1), ratio, "1.0", SILENT,
+        "at least this fraction of the optimizer's state is in host memory: that of the last units, which the next "
+        "forward needs last")},
+    {OFFLOAD_OPTIMIZER(
+        "pin_memory", BOOL, pin_memory, "true", SILENT,
+        "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
+    {OFFLOAD_OPTIMIZER(
+         "nvme_path", STRING, nvme_path, NULL, SILENT,
+         "device nvme: a folder on a local disk, in which each rank has a folder of its own while it runs; jobs may "
+         "share it"),
      .flags = KEY_PATH},
-    {USED("zero_optimization.offload_optimizer.buffer_count", INT(1, 1024), spec.zero.offload_optimizer.buffer_count,
-          "4", SILENT,
-          "device nvme: buffers in host memory, each for master, m and v of sub_group_size elements; one is in use, "
-          "one is written, the others are read ahead; gradients have seven smaller ones")},
-    {USED("zero_optimization.offload_optimizer.pipeline_read", BOOL, spec.zero.offload_optimizer.pipeline_read, "true",
-          SILENT, "device nvme: pieces are read while earlier ones are updated (DeepSpeed's default is false)")},
-    {USED("zero_optimization.offload_optimizer.pipeline_write", BOOL, spec.zero.offload_optimizer.pipeline_write,
-          "true", SILENT,
-          "device nvme: a piece is written while later ones are updated (DeepSpeed's default is false)")},
+    {OFFLOAD_OPTIMIZER(
+        "buffer_count", INT(1, 1024), buffer_count, "4", SILENT,
+        "device nvme: buffers in host memory, each for master, m and v of sub_group_size elements; one is in use, "
+        "one is written, the others are read ahead; gradients have seven smaller ones")},
+    {OFFLOAD_OPTIMIZER("pipeline_read", BOOL, pipeline_read, "true", SILENT,
+                       "device nvme: pieces are read while earlier ones are updated (DeepSpeed's default is false)")},
+    {OFFLOAD_OPTIMIZER("pipeline_write", BOOL, pipeline_write, "true", SILENT,
+                       "device nvme: a piece is written while later ones are updated (DeepSpeed's default is false)")},
     {NOTICE("zero_optimization.offload_optimizer.fast_init", BOOL, "false", "the state is laid out in place")},
     {NOTICE("zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, NULL,
             "AdamW uses all threads of the rank")},
     {REFUSED("zero_optimization.offload_optimizer.super_offload", BOOL, "false",
              "ztrain does not have SuperOffload; hint: remove the key")},
     {SECTION("zero_optimization.offload_param", "where stage 3's parameters live")},
-    {USED("zero_optimization.offload_param.device", ONE_OF(offload_choices), spec.zero.offload_param.device, "none",
-          NOTICE,
-          "cpu: a rank keeps its slices of the parameters in host memory; each is copied to the device before its "
-          "block is gathered; nvme: those beyond max_in_cpu are on a local disk, and each is read one block ahead")},
-    {USED("zero_optimization.offload_param.nvme_path", STRING, spec.zero.offload_param.nvme_path, NULL, SILENT,
-          "device nvme: a folder on a local disk, as for offload_optimizer"),
+    {OFFLOAD_PARAM(
+        "device", OFFLOAD, device, "none", NOTICE,
+        "cpu: a rank keeps its slices of the parameters in host memory; each is copied to the device before its "
+        "block is gathered; nvme: those beyond max_in_cpu are on a local disk, and each is read one block ahead")},
+    {OFFLOAD_PARAM("nvme_path", STRING, nvme_path, NULL, SILENT,
+                   "device nvme: a folder on a local disk, as for offload_optimizer"),
      .flags = KEY_PATH},
-    {USED("zero_optimization.offload_param.pin_memory", BOOL, spec.zero.offload_param.pin_memory, "true", SILENT,
-          "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
-    {USED("zero_optimization.offload_param.buffer_count", INT(1, 1024), spec.zero.offload_param.buffer_count, "5",
-          SILENT,
-          "device nvme: buffers in host memory, each of buffer_size elements: one or two for each stream that writes, "
-          "the others to read; there is always one of each")},
-    {USED("zero_optimization.offload_param.max_in_cpu", INT(0, MAX_COUNT), spec.zero.offload_param.max_in_cpu, "1e9",
-          SILENT, "device nvme: a rank's own slices of the first units stay in host memory, up to this many elements")},
-    {USED(
-        "zero_optimization.offload_param.buffer_size", INT(1, MAX_COUNT), spec.zero.offload_param.buffer_size,
-        "4194304", SILENT,
+    {OFFLOAD_PARAM(
+        "pin_memory", BOOL, pin_memory, "true", SILENT,
+        "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
+    {OFFLOAD_PARAM(
+        "buffer_count", INT(1, 1024), buffer_count, "5", SILENT,
+        "device nvme: buffers in host memory, each of buffer_size elements: one or two for each stream that writes, "
+        "the others to read; there is always one of each")},
+    {OFFLOAD_PARAM(
+        "max_in_cpu", INT(0, MAX_COUNT), max_in_cpu, "1e9", SILENT,
+        "device nvme: a rank's own slices of the first units stay in host memory, up to this many elements")},
+    {OFFLOAD_PARAM(
+        "buffer_size", INT(1, MAX_COUNT), buffer_size, "4194304", SILENT,
         "device nvme: elements of a buffer, through which larger slices pass in pieces (DeepSpeed's default is 1e8)")},
     {SECTION("aio", "how offload to NVMe reads and writes")},
     {USED("aio.block_size", INT(1, 1 << 30), spec.aio.block_size, "1048576", SILENT,

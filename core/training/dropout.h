@@ -1,6 +1,5 @@
-/* dropout.h: which elements dropout zeroes: a function of the run's seed, the place of the dropout in the model, and
- * the number of the token, so that recomputation, a resumed run, any stage, world size and micro-batch see the same
- * ones.
+/* dropout.h: which elements dropout zeroes: a function of seed, place of the dropout in the model and number of the
+ * token, so that recomputation, a resumed run, any stage, world size and micro-batch see the same ones.
  *
  * A token's number is unique in the run: ((step - 1) · train_batch_size + the sample's place in the step) · seq_length
  * + the token's place in the sample (token_stream.h). Philox gives 16 bits for each element; it is dropped if they are

@@ -1,9 +1,8 @@
 /* philox.c: Philox4x32-10 and a standard normal stream on top of it.
  *
- * The normal values must have the same bits on every machine and at every vector width. So logarithm, sine and cosine
- * are computed here, by IEEE additions, multiplications, divisions and square roots only (no libm), and the compiler
- * must not contract a multiplication and an addition into an FMA (gcc does not with -std=c11; clang obeys the pragma
- * below). The loops run over LANES counters at once in a form that compilers vectorise.
+ * The normal values have the same bits on every machine and at every vector width: logarithm, sine and cosine are IEEE
+ * additions, multiplications, divisions and square roots (no libm), and no multiplication and addition becomes an FMA
+ * (gcc makes none with -std=c11; clang obeys the pragma below). Compilers vectorise the loops over LANES counters.
  *
  *     block b of a stream = Philox(key = seed, counter = (b, stream)) = 4 words = elements 4b … 4b+3:
  *     words 0, 1 -> radius and angle of elements 4b, 4b+1; words 2, 3 -> those of 4b+2, 4b+3 */
@@ -114,8 +113,7 @@ static inline __attribute__((always_inline)) void normal_blocks_body(uint64_t se
     }
 }
 
-/* The same code compiled for several vector widths. Each element goes through the same operations, so that the bits
- * are the same. */
+/* The same code compiled for several vector widths, with the same bits. */
 typedef void normal_blocks_function(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES]);
 
 static void normal_blocks_plain(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])

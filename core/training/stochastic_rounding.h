@@ -1,9 +1,8 @@
 /* stochastic_rounding.h: rounds fp32 to one of the two neighbouring bf16 values, to either with the probability that
  * makes the mean exact: x between a and b becomes b with probability (x - a) / (b - a), in steps of 2^-16.
  *
- * The random bits are a function of the run's seed, the optimizer step, the state (enum state_kind), the unit and the
- * element's place in the unit. So they depend neither on the stage nor on the world size, and a resumed run has the
- * same ones. A block of Philox serves eight neighbouring elements:
+ * The random bits are a function of seed, optimizer step, state (enum state_kind), unit and the element's place in it,
+ * whatever the stage and world size. A block of Philox serves eight neighbouring elements:
  *
  *     key      seed ^ DOMAIN (the initial weights use the seed itself)
  *     counter  place / 8, 48 bits | step, bits 32 to 47 | unit, 24 bits | state, 8 bits | step, bits 0 to 31
