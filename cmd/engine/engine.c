@@ -5,7 +5,6 @@
 #include "core/model/model_folder.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
-#include "gpu/open/device_open.h"
 #include "gpu/phase_times.h"
 
 #include <inttypes.h>

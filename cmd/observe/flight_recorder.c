@@ -162,9 +162,8 @@ static int is_start(const struct dirent *entry)
     return flight_start_is(entry->d_name);
 }
 
-/* Deletes a start's records, or only the files that flight_file_create() leaves where a rank is killed in it; then the
- * folder, if it is empty. The run is locked, so nobody writes there but a rank of another node that is slow to die, and
- * it merely makes its record again. */
+/* Deletes a start's records, or only what a rank that was killed has left half made; then the folder, if it is empty. A
+ * rank of another node that is slow to die merely makes its record again. */
 static void sweep_start(const char *name, bool records)
 {
     char path[PATH_BYTES + 300];

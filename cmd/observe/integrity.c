@@ -29,8 +29,7 @@ static const char undecided_hint[] = "memory, a processor or the network of one 
                                      "last checkpoint, on other nodes if it "
                                      "recurs";
 
-/* Rank 0 writes what was found to metrics.jsonl; the run ends in any case. other: the second rank where neither can be
- * accused, else -1. */
+/* Rank 0 writes what was found to metrics.jsonl. other: the second rank where neither can be accused, else -1. */
 static void write_line(struct run *run, int64_t step, int rank, int other, const char *what, const char *tensor)
 {
     const struct corruption_metrics line = {.step = step,

@@ -71,8 +71,7 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
     return STATUS_OK;
 }
 
-/* Deletes the files that fs_write_file() leaves when a run is killed in it. The folder is locked, so no process is
- * writing there now. */
+/* Deletes the files that fs_write_file() leaves when a run is killed in it. */
 static void sweep_torn_files(const struct run_folder *folder)
 {
     static const char *const written[] = {"run.yaml", "metrics.jsonl", "comms.json", "kernels-"};

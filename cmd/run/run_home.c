@@ -98,8 +98,7 @@ static enum status check_above(const struct run_home *home, struct error *err)
     return error_hint(err, "%s", run_dir_hint);
 }
 
-/* Nothing else may be in the place of the run folder or of a folder in it. A disk that does not answer is waited for
- * later. */
+/* Nothing else may be in their place. A disk that does not answer is waited for later. */
 static enum status check_folders(const struct run_home *home, struct error *err)
 {
     static const char *const names[] = {"checkpoints", "log"};

@@ -33,14 +33,12 @@ static size_t head_length(const char *text)
     return (size_t)(end - text);
 }
 
-/* ---- on a resume --------------------------------------------------------- */
-
 static bool file_in(const char *folder, const char *name, char path[FS_PATH_MAX])
 {
     return fs_join(path, folder, name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path);
 }
 
-/* The file next to checkpoints/, in which the checkpoint lies. */
+/* Beside checkpoints/, in which the checkpoint lies. */
 static bool file_above(const char *checkpoint, const char *name, char path[FS_PATH_MAX])
 {
     char checkpoints[FS_PATH_MAX], folder[FS_PATH_MAX];
@@ -49,8 +47,7 @@ static bool file_above(const char *checkpoint, const char *name, char path[FS_PA
     return file_in(folder, name, path);
 }
 
-/* Finds the file of the run that the checkpoint belongs to. A run that branches off has another folder than that one;
- * either checkpoints/ or the checkpoint may be a link. */
+/* The file of the checkpoint's run, whose folder is another one where a run branches off, and may be behind a link. */
 static bool find_file(const struct device *device, const struct run_home *home, const struct checkpoint *checkpoint,
                       char path[FS_PATH_MAX])
 {
@@ -70,7 +67,7 @@ static bool is_to_measure_again(void)
     return env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, &err) == STATUS_OK && word == 0;
 }
 
-/* Reads a text that the device can take: its head is that of the device's own. */
+/* NULL: the device cannot take it, as its head is not that of the device's own. */
 static char *read_text(const char *path, const char *own)
 {
     struct error err;
@@ -107,8 +104,6 @@ char *run_kernels_take(struct device *device, const struct run_home *home, const
     log_info("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
     return text;
 }
-
-/* ---- for a resume -------------------------------------------------------- */
 
 char *run_kernels_join(struct device *device, char *taken)
 {

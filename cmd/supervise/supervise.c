@@ -267,8 +267,7 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
     control_mark_dead(job->control, rank, err);
 }
 
-/* Names the reason why a rank was killed by a signal. Returns the code: where a control group's limit is too small,
- * another start would end alike. */
+/* Why a rank was killed by a signal. Returns the code: with a control group's limit another start would end alike. */
 static enum status explain_kill(const struct job *job, int signal_number, char text[256])
 {
     struct machine_memory machine;

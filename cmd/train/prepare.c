@@ -158,8 +158,7 @@ static void log_start(const struct run *run)
     memory_plan_print(t);
 }
 
-/* Records the machine that this run computes with, and logs its differences from the checkpoint's. The ranks must be
- * alike. */
+/* Of this run, next to the checkpoint's and the other ranks'. */
 static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     char text[1024];
@@ -172,8 +171,7 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
 
 /* ---- outputs ------------------------------------------------------------- */
 
-/* Moves checkpoints of later steps aside, opens metrics.jsonl with the lines that led to the checkpoint, and completes
- * its save. */
+/* Moves later checkpoints aside, opens metrics.jsonl with the lines that led to this one, and completes its save. */
 static enum status apply_planned_rewind(struct run *run, const struct checkpoint *checkpoint,
                                         const struct checkpoint_rewind *rewind, struct error *err)
 {
@@ -203,8 +201,8 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
     return STATUS_OK;
 }
 
-/* Commits to the resume: up to here only run.yaml has changed in the run folder, and everything that can refuse the
- * resume has had its turn. */
+/* Up to here only run.yaml has changed in the run folder, and everything that can refuse the resume has had its turn.
+ */
 static enum status commit_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct checkpoint_rewind rewind;

@@ -101,8 +101,7 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
 
 static struct comm *comm_of_process; /* for abort_exhausted(), which has no context */
 
-/* Called in any thread that cannot allocate memory, or whose library ends the process: informs the other ranks. Then
- * the process ends. */
+/* In any thread that cannot allocate memory, or whose library ends the process, before it ends: informs the others. */
 static void abort_exhausted(const struct error *err)
 {
     const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to the other nodes */
@@ -111,8 +110,7 @@ static void abort_exhausted(const struct error *err)
         nanosleep(&moment, NULL);
 }
 
-/* Called in the thread that watches over this rank, when a file or a device has blocked it for too long: the job has
- * failed, and as the blocked thread cannot end the process, this one does. */
+/* In the thread that watches over this rank, when a file or a device has blocked it for too long. */
 static void end_blocked_rank(void *context, const char *text)
 {
     struct run *run = context;

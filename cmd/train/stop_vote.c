@@ -10,8 +10,8 @@
 
 static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */
 
-/* On rank 0, at a vote: the number of micro-batches until the next one, as many as take vote_seconds at the pace since
- * the last vote. At most twice the last interval: a host that is ahead of its device measures too little time. */
+/* On rank 0: as many micro-batches until the next vote as take vote_seconds at the pace since the last one; at most
+ * twice the last interval, as a host that is ahead of its device measures too little time. */
 static double next_vote(struct vote *vote)
 {
     double now = seconds_now(), most = 2 * (double)(vote->interval > 0 ? vote->interval : 1);
