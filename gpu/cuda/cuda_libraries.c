@@ -159,25 +159,19 @@ enum status nccl_open(const struct nccl_functions **functions, struct error *err
 /* "major.minor.patch", by the library's own function. */
 static void describe_version(enum cuda_library which, char *text, size_t size)
 {
-    long version = 0, major_unit = 10000;
-    switch (which) {
-    case CUDA_LIBRARY_CUBLASLT: version = (long)cublaslt.cublasLtGetVersion(); break;
-    case CUDA_LIBRARY_CUDNN:
+    long version = 0;
+    if (which == CUDA_LIBRARY_CUBLASLT)
+        version = (long)cublaslt.cublasLtGetVersion();
 #if ZTRAIN_HAVE_CUDNN
+    if (which == CUDA_LIBRARY_CUDNN)
         version = (long)cudnn.cudnnGetVersion();
 #endif
-        break;
-    case CUDA_LIBRARY_NCCL: {
-        int number = 0;
 #if ZTRAIN_HAVE_NCCL
-        nccl.ncclGetVersion(&number);
-#endif
+    int number;
+    if (which == CUDA_LIBRARY_NCCL && nccl.ncclGetVersion(&number) == ncclSuccess)
         version = number;
-        break;
-    }
-    case CUDA_LIBRARY_COUNT: BUG("no library");
-    }
-    snprintf(text, size, "%ld.%ld.%ld", version / major_unit, version / 100 % 100, version % 100);
+#endif
+    snprintf(text, size, "%ld.%ld.%ld", version / 10000, version / 100 % 100, version % 100);
 }
 
 void cuda_library_describe(enum cuda_library which, struct cuda_library_info *info)

@@ -151,12 +151,6 @@ static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_
 }
 
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
-                                 const int64_t *strides)
-{
-    return cudnn_ragged(graph, id, type, dims, strides, NULL);
-}
-
-struct cudnn_tensor cudnn_ragged(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
                                  const int64_t *strides, const struct cudnn_tensor *offsets)
 {
     struct cudnn_tensor tensor = {.type = type};

@@ -82,11 +82,9 @@ struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank)
 /* cudnn_memory(): a tensor in memory, whose pointer is `id` (from 0) in cudnn_plan_execute(); cudnn_virtual(): a dense
  * virtual one, the last dimension innermost; cudnn_scalar(): a value on the host. */
 enum { CUDNN_MAX_POINTERS = 20 };
+/* offsets: NULL, or a tensor in memory, int32 or int64 (B + 1, 1, 1, 1): sequence b begins offsets[b] elements after
+ * the pointer, not b times the first stride. */
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
-                                 const int64_t *strides);
-/* Sequences of unequal length: sequence b of the tensor begins offsets[b] elements after its pointer, not b times the
- * first stride. `offsets` is a tensor in memory, int32 or int64 (B + 1, 1, 1, 1). */
-struct cudnn_tensor cudnn_ragged(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
                                  const int64_t *strides, const struct cudnn_tensor *offsets);
 struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t type, const int64_t *dims);
 struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value);

@@ -73,10 +73,10 @@ static void describe_sequences(struct builder *b)
     const int64_t dense[CUDNN_RANK] = {1, 1, 1, 1};
     if (!b->s->ragged)
         return;
-    b->lengths = cudnn_memory(b->g, ATTENTION_LENGTHS, CUDNN_DATA_INT32, count, dense);
+    b->lengths = cudnn_memory(b->g, ATTENTION_LENGTHS, CUDNN_DATA_INT32, count, dense, NULL);
     b->count = attention_strides(b->s, b->strides);
     for (int i = 0; i < b->count; i++)
-        b->offsets[i] = cudnn_memory(b->g, ATTENTION_OFFSETS + i, CUDNN_DATA_INT64, ends, dense);
+        b->offsets[i] = cudnn_memory(b->g, ATTENTION_OFFSETS + i, CUDNN_DATA_INT64, ends, dense, NULL);
 }
 
 /* The offsets of a tensor whose rows are ld apart; NULL: it is not ragged. */
@@ -100,7 +100,7 @@ static struct cudnn_tensor rows(struct builder *b, enum attention_pointer id, in
 {
     const struct attention_shape *s = b->s;
     const int64_t dims[CUDNN_RANK] = {s->B, heads, s->T, s->D}, strides[CUDNN_RANK] = {s->T * ld, s->D, ld, 1};
-    return cudnn_ragged(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
+    return cudnn_memory(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
 }
 
 /* The same memory as (B, heads, D, T). */
@@ -108,7 +108,7 @@ static struct cudnn_tensor columns(struct builder *b, enum attention_pointer id,
 {
     const struct attention_shape *s = b->s;
     const int64_t dims[CUDNN_RANK] = {s->B, heads, s->D, s->T}, strides[CUDNN_RANK] = {s->T * ld, s->D, 1, ld};
-    return cudnn_ragged(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
+    return cudnn_memory(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
 }
 
 /* `width` floats for each query, dense (B, H, T, width). */
@@ -117,7 +117,7 @@ static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer 
     const struct attention_shape *s = b->s;
     const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, width};
     const int64_t strides[CUDNN_RANK] = {s->H * s->T * width, s->T * width, width, 1};
-    return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides);
+    return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides, NULL);
 }
 
 static float dropout_factor(const struct attention_shape *s)
@@ -132,7 +132,7 @@ static void describe_dropout(struct builder *b)
     const int64_t strides[CUDNN_RANK] = {s->H * s->T * ld, s->T * ld, ld, 1};
     if (!s->dropout)
         return;
-    b->kept = cudnn_memory(b->g, ATTENTION_KEPT, cudnn_type_of(s), dims, strides);
+    b->kept = cudnn_memory(b->g, ATTENTION_KEPT, cudnn_type_of(s), dims, strides, NULL);
     b->factor = cudnn_scalar(b->g, dropout_factor(s));
 }
 

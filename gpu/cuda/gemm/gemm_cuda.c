@@ -143,17 +143,6 @@ static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
 }
 
-/* dbias from dx, which is first multiplied by the slopes of GELU at `aux`, unless NULL. */
-static void input_sums(struct stream *stream, const struct linear_bwd_input_args *a, const void *aux)
-{
-    float *scratch = sums_scratch_of(stream, cuda_column_sums_bytes(a->M, a->K));
-    if (aux)
-        cuda_gelu_backward_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
-                                scratch);
-    else
-        cuda_column_sums(stream, a->M, a->K, a->dbias, a->dx, a->K, a->dtype, a->accumulate_dbias, scratch);
-}
-
 static void product_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
@@ -171,7 +160,8 @@ static void product_bwd_input(struct stream *stream, const struct linear_bwd_inp
         run_plain(stream, &p, "linear_bwd_input");
     }
     if (a->dbias)
-        input_sums(stream, a, aux);
+        cuda_column_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
+                         sums_scratch_of(stream, cuda_column_sums_bytes(a->M, a->K)));
     else if (aux)
         cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
 }

@@ -89,14 +89,13 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
 static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, struct error *err)
 {
     struct gemm_cuda *g = t->gemm;
-    const struct autotune_key whole = gemm_autotune_key(key);
     struct autotune_config known;
     if (gemm_plan_find(g, key))
         return STATUS_OK;
     struct gemm_plan *plan = gemm_plan_new(g, key);
     if (!plan->supported || gemm_plan_take_known(g, plan))
         return STATUS_OK;
-    if (autotune_cache_follows(g->cache) && autotune_cache_find(g->cache, &whole, &known))
+    if (autotune_cache_follows(g->cache) && gemm_config_find(g, key, &known))
         log_warn("this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld, "
                  "and gives other bits",
                  (long long)key->m, (long long)key->n, (long long)key->k);
@@ -251,8 +250,7 @@ static enum gemm_fusion fusion_of_twin(struct gemm_cuda *g, const struct gemm_ke
     struct gemm_key twin = *key;
     struct autotune_config known;
     twin.accumulate = !twin.accumulate;
-    const struct autotune_key whole = gemm_autotune_key(&twin);
-    return autotune_cache_find(g->cache, &whole, &known) ? (enum gemm_fusion)known.fusion : GEMM_UNTUNED;
+    return gemm_config_find(g, &twin, &known) ? (enum gemm_fusion)known.fusion : GEMM_UNTUNED;
 }
 
 /* The algorithms with and without the epilogue are known. */
@@ -303,13 +301,6 @@ static struct autotune_config config_of(const struct cudnn_plan *plan)
     return config;
 }
 
-static bool is_faulty(const struct gemm_cuda *g, const struct gemm_key *product, const struct cudnn_plan *plan)
-{
-    const struct autotune_key key = gemm_autotune_key(product);
-    const struct autotune_config config = config_of(plan);
-    return autotune_cache_is_faulty(g->cache, &key, &config);
-}
-
 /* cuDNN's plans that need no more workspace than other products, without kernels that have faulted; returns their
  * number. kernel: the only one that will do; 0: any. */
 static int make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uint64_t kernel, struct cudnn_plan **plans,
@@ -320,7 +311,7 @@ static int make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uin
     const int count = gemm_gated_plans(g->cudnn, key, &filter, plans, most, &ignored);
     int good = 0;
     for (int i = 0; i < count; i++) {
-        if (is_faulty(g, key, plans[i]))
+        if (gemm_config_is_faulty(g, key, config_of(plans[i])))
             cudnn_plan_free(plans[i]);
         else
             plans[good++] = plans[i];
@@ -352,7 +343,8 @@ static bool take_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
     const struct autotune_key key = gemm_autotune_key(&plan->key);
     struct autotune_config known;
     struct cudnn_plan *made;
-    if (plan->fusion == GEMM_FUSED && is_faulty(g, &plan->key, plan->cudnn)) { /* taken before the lock */
+    if (plan->fusion == GEMM_FUSED &&
+        gemm_config_is_faulty(g, &plan->key, config_of(plan->cudnn))) { /* taken before the lock */
         cudnn_plan_free(plan->cudnn);
         plan->cudnn = NULL;
         plan->fusion = GEMM_UNTUNED;
@@ -489,9 +481,8 @@ static enum status time_ceiling(struct tuning *t, enum dtype dtype, struct error
     struct gemm_rules rules = g->rules;
     rules.sm_target = 0; /* no collective runs at the same time */
     const struct gemm_product p = gemm_product_fwd(&rules, &args);
-    const struct autotune_key key = gemm_autotune_key(&p.key);
     TRY(tune_algorithm(t, &p.key, err));
-    if (autotune_cache_find(g->cache, &key, &known) && known.microseconds > 0)
+    if (gemm_config_find(g, &p.key, &known) && known.microseconds > 0)
         device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * known.microseconds);
     return STATUS_OK;
 }

@@ -17,7 +17,8 @@ static struct cudnn_tensor matrix(struct cudnn_graph *g, enum gemm_gated_pointer
     const int64_t dims[CUDNN_RANK] = {1, 1, rows, columns};
     const int64_t all = ld * (transposed ? columns : rows);
     const int64_t strides[CUDNN_RANK] = {all, all, transposed ? 1 : ld, transposed ? ld : 1};
-    return cudnn_memory(g, (int)id, key->input == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, dims, strides);
+    return cudnn_memory(g, (int)id, key->input == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, dims, strides,
+                        NULL);
 }
 
 static struct cudnn_tensor multiply(struct cudnn_graph *g, const struct cudnn_tensor *x, const struct cudnn_tensor *y)

@@ -303,14 +303,6 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
     });
 }
 
-void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
-                      enum dtype dtype, bool accumulate, void *scratch)
-{
-    const struct columns columns = {M, N, ld, {N, 0}, dy, nullptr, false};
-    if (M > 0 && N > 0)
-        sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
-}
-
 size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *a)
 {
     const size_t summed = cuda_column_sums_bytes(a->M, a->N - a->null_count), all = (size_t)a->N * sizeof(float);
@@ -326,10 +318,10 @@ void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *
     sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate_dbias, scratch);
 }
 
-void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
-                             enum dtype dtype, float *sums, bool accumulate, void *scratch)
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, const void *aux, bool erf_form,
+                      enum dtype dtype, float *sums, bool accumulate, void *scratch)
 {
-    const struct columns columns = {M, N, N, {N, 0}, dx, aux, erf_form};
+    const struct columns columns = {M, N, N, {N, 0}, x, aux, erf_form};
     if (M > 0 && N > 0)
         sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
 }

@@ -16,19 +16,15 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
 /* dx (n; dtype) *= gelu_tanh'(aux (n; dtype)), or gelu_erf'(aux) */
 void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype);
 
-/* sums (N) (+)= sums of dy (M, N; dtype; rows ld apart) over rows, in an order that depends on M and N alone. scratch:
- * cuda_column_sums_bytes(M, N) (gpu/cuda/cuda_workspace.h). */
-void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
-                      enum dtype dtype, bool accumulate, void *scratch);
-
 /* dbias of linear_bwd_weight from dy, without the null columns. scratch: cuda_bias_sums_bytes(args), with room for a
  * product's epilogue to put the sums of all N columns. */
 void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *args, void *scratch);
 size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *args);
 
-/* cuda_gelu_backward(), and sums (N) (+)= sums of the result over its rows, in one pass over dx. */
-void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
-                             enum dtype dtype, float *sums, bool accumulate, void *scratch);
+/* sums (N) (+)= sums of x (M, N; dtype) over its rows, in an order that depends on M and N alone; with aux, x is first
+ * multiplied as cuda_gelu_backward() does. scratch: cuda_column_sums_bytes(M, N) (gpu/cuda/cuda_workspace.h). */
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, const void *aux, bool erf_form,
+                      enum dtype dtype, float *sums, bool accumulate, void *scratch);
 
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);

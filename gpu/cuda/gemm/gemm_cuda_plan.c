@@ -143,12 +143,21 @@ struct autotune_config gemm_config_of(const cublasLtMatmulAlgo_t *algorithm, enu
     return config;
 }
 
-/* Whether a process ended while it tried the algorithm. */
+bool gemm_config_find(const struct gemm_cuda *g, const struct gemm_key *key, struct autotune_config *config)
+{
+    const struct autotune_key whole = gemm_autotune_key(key);
+    return autotune_cache_find(g->cache, &whole, config);
+}
+
+bool gemm_config_is_faulty(const struct gemm_cuda *g, const struct gemm_key *key, struct autotune_config config)
+{
+    const struct autotune_key whole = gemm_autotune_key(key);
+    return autotune_cache_is_faulty(g->cache, &whole, &config);
+}
+
 static bool is_faulty(const struct gemm_cuda *g, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm)
 {
-    const struct autotune_key key = gemm_autotune_key(&plan->key);
-    const struct autotune_config config = gemm_config_of(algorithm, GEMM_UNTUNED);
-    return autotune_cache_is_faulty(g->cache, &key, &config);
+    return gemm_config_is_faulty(g, &plan->key, gemm_config_of(algorithm, GEMM_UNTUNED));
 }
 
 int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, cublasLtMatmulHeuristicResult_t *results)
@@ -177,9 +186,8 @@ bool gemm_plan_take_known(struct gemm_cuda *g, struct gemm_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algorithm;
-    const struct autotune_key key = gemm_autotune_key(&plan->key);
     struct autotune_config known;
-    if (!autotune_cache_find(g->cache, &key, &known))
+    if (!gemm_config_find(g, &plan->key, &known))
         return false;
     memset(&result, 0, sizeof result);
     memcpy(&algorithm, known.kernel, sizeof algorithm);

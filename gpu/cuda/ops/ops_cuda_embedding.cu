@@ -183,6 +183,12 @@ __global__ void __launch_bounds__(THREADS)
     int current = sorted.keys[first];
     bool begins_here = first == 0 || sorted.keys[first - 1] != current;
     float sum[V] = {0};
+    auto put = [&]() {
+        if (begins_here)
+            add_to(dw + static_cast<int64_t>(current) * C + column, sum);
+        else
+            store(carried + static_cast<int64_t>(tile) * C + column, sum);
+    };
     for (int base = first; base < end; base += ROWS_AT_ONCE) {
         float x[ROWS_AT_ONCE][V];
         int key[ROWS_AT_ONCE];
@@ -198,10 +204,7 @@ __global__ void __launch_bounds__(THREADS)
             if (base + r >= end)
                 continue;
             if (key[r] != current) {
-                if (begins_here)
-                    add_to(dw + static_cast<int64_t>(current) * C + column, sum);
-                else
-                    store(carried + static_cast<int64_t>(tile) * C + column, sum);
+                put();
                 begins_here = true;
                 current = key[r];
 #pragma unroll
@@ -213,10 +216,7 @@ __global__ void __launch_bounds__(THREADS)
                 sum[v] = fmaf(x[r][v], scale, sum[v]);
         }
     }
-    if (begins_here)
-        add_to(dw + static_cast<int64_t>(current) * C + column, sum);
-    else
-        store(carried + static_cast<int64_t>(tile) * C + column, sum);
+    put();
 }
 
 /* Adds the sums that the following tiles carried to the run that begins in tile blockIdx.x and continues after it. */

@@ -187,9 +187,24 @@ __device__ __forceinline__ float decay_at(struct decay_place *place, const struc
 
 /* ---- Adam ---------------------------------------------------------------- */
 
-struct adam_numbers {
-    float scale, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
+/* A step's numbers in fp32. */
+struct step_numbers {
+    float scale, lr, beta1, rest1, beta2, rest2;
+    float inv_correction1, inv_root_correction2; /* Adam */
+    float kept, taken;                           /* SGD */
 };
+
+__device__ __forceinline__ struct step_numbers numbers_of(const struct step_state *step)
+{
+    struct step_numbers k = {};
+    k.scale = step->grad_scale;
+    k.lr = static_cast<float>(step->lr);
+    k.beta1 = static_cast<float>(step->beta1);
+    k.rest1 = static_cast<float>(1 - step->beta1);
+    k.beta2 = static_cast<float>(step->beta2);
+    k.rest2 = static_cast<float>(1 - step->beta2);
+    return k;
+}
 
 /* Stores N elements of a state, from element i on. */
 template <int STATE, int N>
@@ -218,7 +233,7 @@ __device__ __forceinline__ void store_state(__nv_bfloat16 *to, const float (&fro
 
 /* P: of the parameters, G: of the gradients, W and S: of the master weights and of the moments */
 template <typename P, typename G, typename W, typename S, int N>
-__device__ __forceinline__ void adam_at(const struct adam_args &a, const struct adam_numbers &k, float weight_decay,
+__device__ __forceinline__ void adam_at(const struct adam_args &a, const struct step_numbers &k, float weight_decay,
                                         int64_t i)
 {
     const float decay = a.adamw ? k.lr * weight_decay : 0, l2 = a.adamw ? 0 : weight_decay;
@@ -256,13 +271,7 @@ __global__ void __launch_bounds__(THREADS, ADAM_RESIDENT<W>) adam_kernel(struct 
     constexpr int N = ADAM_VECTOR<W>;
     if (a.step->skipped)
         return;
-    struct adam_numbers k;
-    k.scale = a.step->grad_scale;
-    k.lr = static_cast<float>(a.step->lr);
-    k.beta1 = static_cast<float>(a.step->beta1);
-    k.rest1 = static_cast<float>(1 - a.step->beta1);
-    k.beta2 = static_cast<float>(a.step->beta2);
-    k.rest2 = static_cast<float>(1 - a.step->beta2);
+    struct step_numbers k = numbers_of(a.step);
     k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
     k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
     struct decay_place place = decay_start(a.segments, a.weight_decay);
@@ -282,24 +291,13 @@ void adam_launch(struct stream *stream, const struct adam_args *a)
 
 /* ---- Lion, SGD ----------------------------------------------------------- */
 
-struct momentum_numbers {
-    float scale, lr, beta1, rest1, beta2, rest2; /* Lion */
-    float kept, taken;                           /* SGD */
-};
-
 template <typename P, typename G>
 __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args a, int64_t whole)
 {
     if (a.step->skipped)
         return;
     const bool first = a.step->optimizer_step == 1;
-    struct momentum_numbers k;
-    k.scale = a.step->grad_scale;
-    k.lr = static_cast<float>(a.step->lr);
-    k.beta1 = static_cast<float>(a.step->beta1);
-    k.rest1 = static_cast<float>(1 - a.step->beta1);
-    k.beta2 = static_cast<float>(a.step->beta2);
-    k.rest2 = static_cast<float>(1 - a.step->beta2);
+    struct step_numbers k = numbers_of(a.step);
     k.kept = first ? 0 : a.momentum;
     k.taken = first ? 1 : 1 - a.dampening;
     struct decay_place place = decay_start(a.segments, a.weight_decay);
