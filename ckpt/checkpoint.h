@@ -186,6 +186,7 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
-/* Whether `dir` (<run>/checkpoints) holds a checkpoint folder, valid or not. STATUS_CHECKPOINT: it exists, and cannot
- * be listed. */
-enum status checkpoint_any(const char *dir, bool *any, struct error *err);
+/* Whether `dir` (<run>/checkpoints) holds a folder with the name of a checkpoint, which a user may have renamed;
+ * history: with ztrain's name of one that was not moved aside. STATUS_CHECKPOINT: it exists and cannot be listed; else
+ * a run would begin anew over its own checkpoints. */
+enum status checkpoint_any(const char *dir, bool history, bool *any, struct error *err);

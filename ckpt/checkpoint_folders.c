@@ -88,10 +88,7 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
     return status;
 }
 
-/* Whether dir has a folder with the name of a checkpoint, which a user may have renamed; history: with ztrain's name of
- * one that was not moved aside. A dir that cannot be listed is an error, or a run would begin anew over its own
- * checkpoints. */
-static enum status any_folder(const char *dir, bool history, bool *any, struct error *err)
+enum status checkpoint_any(const char *dir, bool history, bool *any, struct error *err)
 {
     const struct dirent *entry;
     bool there, aside = false;
@@ -110,16 +107,6 @@ static enum status any_folder(const char *dir, bool history, bool *any, struct e
     if (folder)
         io_closedir(folder);
     return status;
-}
-
-enum status checkpoint_any(const char *dir, bool *any, struct error *err)
-{
-    return any_folder(dir, false, any, err);
-}
-
-enum status checkpoint_any_of_history(const char *dir, bool *any, struct error *err)
-{
-    return any_folder(dir, true, any, err);
 }
 
 /* ---- finding ------------------------------------------------------------- */
@@ -153,7 +140,7 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
         strcpy(folder, path);
         return STATUS_OK;
     }
-    TRY(checkpoint_any(dir, &there, err));
+    TRY(checkpoint_any(dir, false, &there, err));
     if (there)
         return STATUS_OK;
     TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run without a checkpoint so far */

@@ -38,9 +38,6 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
 /* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts as well. */
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
-/* checkpoint_any() of folders that were not moved aside; from the names alone. */
-enum status checkpoint_any_of_history(const char *dir, bool *any, struct error *err);
-
 /* The identity (inode) of the folder that has this name now; false: there is none. */
 bool checkpoint_identify(const char *folder, struct stat *identity);
 /* Whether the name still belongs to the same folder. */

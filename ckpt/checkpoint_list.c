@@ -125,9 +125,9 @@ static bool stamp_equal(const struct checkpoint_stamp *a, const struct checkpoin
            a->manifest_bytes == b->manifest_bytes;
 }
 
-/* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. On failure
- * the entry is as it was. */
-static enum status entry_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool *gone,
+/* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. holds: the
+ * entry keeps its manifest. On failure the entry is as it was. */
+static enum status entry_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool holds, bool *gone,
                                     struct error *err)
 {
     struct stat identity;
@@ -149,6 +149,10 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
     }
     entry_release(entry);
     *entry = now;
+    if (!holds) {
+        manifest_free(entry->manifest);
+        entry->manifest = NULL;
+    }
     return STATUS_OK;
 }
 
@@ -156,9 +160,7 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
 static enum status entry_read_in_place(struct checkpoint_entry *entry, const char *dir, bool files, struct error *err)
 {
     bool gone;
-    TRY(entry_read_still(entry, dir, files, &gone, err));
-    manifest_free(entry->manifest);
-    entry->manifest = NULL;
+    TRY(entry_read_still(entry, dir, files, false, &gone, err));
     if (!gone)
         return STATUS_OK;
     free(entry->damage);
@@ -191,11 +193,7 @@ enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *d
 static enum status list_read(struct checkpoint_list *list, const char *dir, int i, struct error *err)
 {
     bool gone;
-    TRY(entry_read_still(&list->entries[i], dir, false, &gone, err));
-    if (!list->holds) {
-        manifest_free(list->entries[i].manifest);
-        list->entries[i].manifest = NULL;
-    }
+    TRY(entry_read_still(&list->entries[i], dir, false, list->holds, &gone, err));
     if (gone) {
         list->changed = true;
         entry_release(&list->entries[i]);
@@ -206,7 +204,7 @@ static enum status list_read(struct checkpoint_list *list, const char *dir, int 
 
 /* ---- order --------------------------------------------------------------- */
 
-static struct train_position position_of(const struct checkpoint_entry *entry)
+struct train_position checkpoint_entry_position(const struct checkpoint_entry *entry)
 {
     return (struct train_position){.step = entry->step,
                                    .evaluation_due = entry->evaluation_due,
@@ -251,7 +249,7 @@ static int to_read(const struct checkpoint_list *list, const struct heads *heads
         return -1;
     if (heads->known < 0)
         return heads->epoch;
-    const struct train_position position = position_of(&all[heads->known]);
+    const struct train_position position = checkpoint_entry_position(&all[heads->known]);
     return checkpoint_may_be_later(&all[heads->epoch], &position) ? heads->epoch : -1;
 }
 
@@ -350,8 +348,7 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
     return list_names(list, dir, false, err);
 }
 
-/* A new list of which every entry is read. */
-static enum status list_whole(struct checkpoint_list *list, const char *dir, bool aside, struct error *err)
+enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, bool aside, struct error *err)
 {
     memset(list, 0, sizeof *list);
     enum status status = list_names(list, dir, aside, err);
@@ -363,16 +360,6 @@ static enum status list_whole(struct checkpoint_list *list, const char *dir, boo
         checkpoint_list_release(list);
     list->ordered = list->count;
     return status;
-}
-
-enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    return list_whole(list, dir, false, err);
-}
-
-enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    return list_whole(list, dir, true, err);
 }
 
 enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err)

@@ -1,14 +1,12 @@
-/* checkpoint_list.h: the checkpoints of a folder, with the facts from their manifests. For the files of ckpt/ and the
- * commands that list; nothing here is collective.
+/* checkpoint_list.h: the checkpoints of a folder, with the facts from their manifests.
  *
- * A list is made from the names in the folder alone. A manifest is read when one of its facts is needed, because that
- * of 512 ranks has some 50 KB of text for its files alone and a run may have hundreds of checkpoints. What the names
- * tell:
+ * A list is made from the names in the folder. A manifest is read when one of its facts is needed: that of 512 ranks
+ * has some 50 KB of text for its files, and a run may have hundreds of checkpoints. What the names tell:
  *
  *   step-N    of step N
  *   epoch-N   of the end of epoch N: later than any position of an earlier epoch, or before the end of this one
  *
- * So the newest of them is found by reading one or two. The order itself is that of the steps in the manifests. */
+ * The order itself is that of the steps in the manifests. */
 #pragma once
 
 #include "ckpt/checkpoint_folders.h"
@@ -22,8 +20,7 @@ struct checkpoint_stamp {
     int64_t manifest_bytes;
 };
 
-/* A checkpoint folder. Of the members from `settled` on only step, epoch_end, epoch and inode are set until it is read,
- * the first three from its name. */
+/* A checkpoint folder. Until it is read, it has what its name tells, and the inode. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
     bool read;                     /* its manifest was read, or cannot be */
@@ -51,36 +48,34 @@ struct checkpoint_list {
     struct checkpoint_entry *entries; /* owned */
 };
 
-/* Lists all checkpoint folders in dir by their manifests, newest step first, entries of unknown step before all others,
- * including those that cannot be read. STATUS_CHECKPOINT: dir cannot be read. */
-enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
+/* Lists all checkpoint folders in dir, or those that were moved aside (X.aside-N and X.damaged-N), by their manifests,
+ * newest step first, those of unknown step before all others, including those that cannot be read. STATUS_CHECKPOINT:
+ * dir cannot be read. */
+enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, bool aside, struct error *err);
 /* Brings a list up to date with the names in dir (it may be empty), and opens no file. Entries whose folders are still
  * there keep what was read of them, unless that had failed. On failure the list is empty. */
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
 
-/* Puts the `n` newest entries in their places, or all if there are fewer; only those are read, and what has to be read
- * to choose them. A checkpoint that was deleted meanwhile leaves the list. Entries in their places stay there until the
- * next update. An error is a lack of memory. */
+/* Puts the `n` newest entries, or all if there are fewer, in their places until the next update; reads only what has to
+ * be read to choose them. A checkpoint that was deleted meanwhile leaves the list. An error is a lack of memory. */
 enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir, int n, struct error *err);
 /* Reads the entries that are later than a position, as far as their names tell; NULL: all. Then sorts the list, in
- * which the entries that were not read have the places that their names give them. */
+ * which the others have the places that their names give them. */
 enum status checkpoint_list_read_later(struct checkpoint_list *list, const char *dir,
                                        const struct train_position *position, struct error *err);
 /* Reads the manifest of an entry that was not read yet. One that was deleted meanwhile counts as damaged. */
 enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *dir, struct error *err);
-/* Settles an entry: looks at the checkpoint's files, of which there is one for each rank, unless that was done. A
- * missing or short one makes it not ok. An error is a lack of memory. */
+/* Looks at the checkpoint's files, unless that was done. A missing or short one makes it not ok. */
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
 /* Settles an entry. One that has changed since it was read is read anew, and *changed is set: a file system may give
- * the same inode to another folder, and nothing may be deleted because of facts that are no longer true. Takes two
- * system calls if nothing has changed. */
+ * the same inode to another folder, and nothing may be deleted because of facts that are no longer true. */
 enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err);
 /* Whether the manifest, which was read, has the step or the epoch of the folder's name; a user may rename a folder. */
 bool checkpoint_name_fits(const struct checkpoint_entry *entry);
+/* What the entry has of a position. */
+struct train_position checkpoint_entry_position(const struct checkpoint_entry *entry);
 
-/* Lists the checkpoints that were moved aside, X.aside-N and X.damaged-N, by their manifests alone. */
-enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
-/* The same by their names alone. */
+/* Lists those that were moved aside by their names alone. */
 enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 

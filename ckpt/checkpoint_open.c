@@ -1,8 +1,6 @@
-/* checkpoint_open.c: opens checkpoints, and chooses the newest valid one of a run folder.
- *
- * A checkpoint can be opened by its manifest and file sizes alone (full: false). The checkpoints of a run folder are
- * ordered by the steps in their manifests, newest first; those alone are read that may be the newest by their names
- * (checkpoint_list.h). `latest` is not used, because it may be stale or dangling after a crash. */
+/* checkpoint_open.c: opens checkpoints, and chooses the newest valid one of a run folder, by the steps in the
+ * manifests; those alone are read that may be the newest by their names. `latest` may be stale or dangling after a
+ * crash. */
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/checkpoint_read.h"
@@ -17,8 +15,7 @@
 
 /* ---- open and close ------------------------------------------------------ */
 
-/* Gives the reader its manifest: that of the entry (NULL: none), if its folder is still the one that was there before
- * it was read, else the folder's. */
+/* Gives the reader its manifest: that of the entry (may be NULL) if the folder is still the same, else the folder's. */
 static enum status take_manifest(struct checkpoint_reader *reader, const char *folder, struct checkpoint_entry *entry,
                                  struct error *err)
 {
@@ -88,7 +85,6 @@ struct verifier {
     void *context;
 };
 
-/* Opens a folder, of which the entry may hold the manifest (or NULL), and, if asked, verifies it. */
 static enum status open_one(const char *folder, struct checkpoint_entry *entry, struct verifier full,
                             struct checkpoint **out, struct error *err)
 {
@@ -102,13 +98,12 @@ static enum status open_one(const char *folder, struct checkpoint_entry *entry, 
     return status;
 }
 
-/* Adds a hint if no checkpoint is taken: the user may name one that was moved aside. damaged: there are others, and a
- * warning has named the damage of each. */
+/* The hint where no checkpoint is taken. damaged: there are others, and a warning has named the damage of each. */
 static void hint_aside(const char *dir, bool damaged, struct error *err)
 {
     struct checkpoint_list aside;
     const struct checkpoint_entry *found = NULL;
-    if (checkpoint_list_aside(&aside, dir, NULL) != STATUS_OK)
+    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK)
         memset(&aside, 0, sizeof aside);
     for (int i = 0; i < aside.count && !found; i++)
         if (aside.entries[i].ok)
@@ -125,8 +120,7 @@ static void hint_aside(const char *dir, bool damaged, struct error *err)
     checkpoint_list_release(&aside);
 }
 
-/* Orders the list as far as the first entry from `at` on that is not known to be damaged or unreadable (*ok). NULL:
- * none is left. */
+/* Orders the list as far as the first entry from `at` on that is ok (*ok). NULL: none is left. */
 static enum status next_ok(struct checkpoint_list *list, const char *dir, int at, const struct checkpoint_entry **ok,
                            struct error *err)
 {
@@ -142,23 +136,13 @@ static enum status next_ok(struct checkpoint_list *list, const char *dir, int at
     }
 }
 
-/* For a hint: the next one that can be read after entry `at`, or NULL. */
-static const struct checkpoint_entry *older_than(struct checkpoint_list *list, const char *dir, int at)
-{
-    const struct checkpoint_entry *older;
-    return next_ok(list, dir, at + 1, &older, NULL) == STATUS_OK ? older : NULL;
-}
-
 /* The first entry that could not be read and may be newer than `entry` (which may be NULL). NULL: there is none. */
 static const struct checkpoint_entry *hidden_before(const struct checkpoint_list *list,
                                                     const struct checkpoint_entry *entry)
 {
     struct train_position position = {.step = -1};
     if (entry)
-        position = (struct train_position){.step = entry->step,
-                                           .evaluation_due = entry->evaluation_due,
-                                           .epoch = entry->epoch,
-                                           .epoch_end = entry->epoch_end};
+        position = checkpoint_entry_position(entry);
     for (int i = 0; i < list->count; i++)
         if (list->entries[i].unread && checkpoint_may_be_later(&list->entries[i], &position))
             return &list->entries[i];
@@ -183,8 +167,7 @@ static enum status fail_unread(const char *dir, const struct checkpoint_entry *u
     return hint_unread(dir, unread->name, older, err);
 }
 
-/* Warns, once a checkpoint is taken, about those that could not be read while it was looked for; all of them are
- * older. */
+/* Warns, once a checkpoint is taken, about those that could not be read, all of which are older. */
 static void say_unread(const struct checkpoint_list *list, const char *dir)
 {
     const struct checkpoint_entry *first = NULL;
@@ -207,8 +190,8 @@ static bool was_replaced(const char *folder, const struct checkpoint_entry *entr
     return identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder);
 }
 
-/* Opens the newest valid checkpoint of a folder, and warns about newer ones that are damaged. One that cannot be read
- * is passed over only if its name shows that it is older. *again: a checkpoint was deleted or replaced meanwhile. */
+/* Opens the newest valid checkpoint of a folder. One that cannot be read is passed over only if its name shows that it
+ * is older. *again: a checkpoint was deleted or replaced meanwhile. */
 static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
                                struct error *err)
 {
@@ -250,8 +233,10 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
             }
             /* a lack of memory or a failing disk does not justify an older checkpoint */
             if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
-                if (status == STATUS_CHECKPOINT)
-                    hint_unread(dir, entry->name, older_than(&list, dir, i), &damage);
+                if (status == STATUS_CHECKPOINT) {
+                    next_ok(&list, dir, i + 1, &ok, NULL);
+                    hint_unread(dir, entry->name, ok, &damage);
+                }
                 failure = damage;
                 break;
             }

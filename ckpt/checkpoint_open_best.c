@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* The choice of the run's newest checkpoint: checkpoint.metric and checkpoint.mode of its spec. Checkpoints of versions
- * without these keys give the defaults. */
+/* checkpoint.metric and checkpoint.mode of the run's newest checkpoint; of versions without these keys the defaults. */
 static enum status read_choice(const char *dir, struct checkpoint_keep *keep, struct error *err)
 {
     struct checkpoint *newest;
@@ -34,9 +33,8 @@ static void read_list(const char *folder, const struct checkpoint_list *list, st
     }
 }
 
-/* Chooses the best of the listed checkpoints that has all of its files; NULL: none has a score. Only the files of those
- * that would be the best are looked at: a run of 512 ranks has 512 in each checkpoint. *again: the run has deleted it
- * meanwhile, which is an error. */
+/* The best of the listed checkpoints that has all of its files; NULL: none has a score. Only the files of those that
+ * would be the best are looked at. *again: the run has deleted it meanwhile, which is an error. */
 static enum status choose_whole(const char *folder, struct checkpoint_list *list, const struct checkpoint_keep *keep,
                                 const struct checkpoint_entry **best, bool *again, struct error *err)
 {
@@ -96,7 +94,7 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {
-        TRY(checkpoint_list_init(&list, folder, err));
+        TRY(checkpoint_list_init(&list, folder, false, err));
         status = open_listed(folder, &list, &keep, full, checkpoint, &again, err);
         checkpoint_list_release(&list);
     }

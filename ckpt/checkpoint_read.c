@@ -269,47 +269,48 @@ static void tensor_text(const char *name, int ndim, const int64_t *shape, char o
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ", %" PRId64 ")", name, shape[0], shape[1]);
 }
 
+static bool same_tensor(const struct manifest_tensor *a, const struct tensor_info *b)
+{
+    return !strcmp(a->name, b->name) && a->ndim == b->ndim && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1];
+}
+
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
-    enum status status = STATUS_OK;
     char theirs[192] = "no more tensors", ours[192] = "no more tensors";
     if (manifest->num_units - manifest->num_trained != table->num_frozen)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units with frozen tensors, this model %d",
                          checkpoint->path, manifest->num_units - manifest->num_trained, table->num_frozen);
-    int most = manifest->num_tensors > table->num_tensors ? manifest->num_tensors : table->num_tensors;
-    for (int i = 0; i < most && status == STATUS_OK; i++) {
+    for (int i = 0; i < manifest->num_tensors || i < table->num_tensors; i++) {
         const struct manifest_tensor *a = i < manifest->num_tensors ? &manifest->tensors[i] : NULL;
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
-        if (a && b && !strcmp(a->name, b->name) && a->ndim == b->ndim && a->shape[0] == b->shape[0] &&
-            a->shape[1] == b->shape[1]) {
-            if (a->unit != b->unit || a->offset != b->offset)
-                return error_set(err, STATUS_CHECKPOINT,
-                                 "the checkpoint '%s' has '%s' at element %" PRId64 " of unit %d, this model at "
-                                 "element %" PRId64 " of unit %d",
-                                 checkpoint->path, a->name, a->offset, a->unit, b->offset, b->unit);
-            continue;
+        if (!a || !b || !same_tensor(a, b)) {
+            if (a)
+                tensor_text(a->name, a->ndim, a->shape, theirs);
+            if (b)
+                tensor_text(b->name, b->ndim, b->shape, ours);
+            error_set(err, STATUS_CHECKPOINT,
+                      "the checkpoint '%s' is of another model: tensor %d is %s there and %s in this model",
+                      checkpoint->path, i, theirs, ours);
+            return error_hint(err,
+                              "resume with the model that the checkpoint was trained with (ztrain inspect shows it)");
         }
-        if (a)
-            tensor_text(a->name, a->ndim, a->shape, theirs);
-        if (b)
-            tensor_text(b->name, b->ndim, b->shape, ours);
-        status = error_set(err, STATUS_CHECKPOINT,
-                           "the checkpoint '%s' is of another model: tensor %d is %s there and "
-                           "%s in this model",
-                           checkpoint->path, i, theirs, ours);
-        error_hint(err, "resume with the model that the checkpoint was trained with (ztrain inspect shows it)");
+        if (a->unit != b->unit || a->offset != b->offset)
+            return error_set(err, STATUS_CHECKPOINT,
+                             "the checkpoint '%s' has '%s' at element %" PRId64 " of unit %d, this model at element "
+                             "%" PRId64 " of unit %d",
+                             checkpoint->path, a->name, a->offset, a->unit, b->offset, b->unit);
     }
-    if (status == STATUS_OK && manifest->num_units != table->num_units)
+    if (manifest->num_units != table->num_units)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units, this model %d", checkpoint->path,
                          manifest->num_units, table->num_units);
-    for (int u = 0; status == STATUS_OK && u < table->num_units; u++)
+    for (int u = 0; u < table->num_units; u++)
         if (manifest->units[u].numel != table->units[u].numel)
-            status = error_set(err, STATUS_CHECKPOINT,
-                               "the checkpoint '%s' has %" PRId64 " elements in unit %d, this model %" PRId64,
-                               checkpoint->path, manifest->units[u].numel, u, table->units[u].numel);
-    return status;
+            return error_set(err, STATUS_CHECKPOINT,
+                             "the checkpoint '%s' has %" PRId64 " elements in unit %d, this model %" PRId64,
+                             checkpoint->path, manifest->units[u].numel, u, table->units[u].numel);
+    return STATUS_OK;
 }
 
 /* context: the manifest */

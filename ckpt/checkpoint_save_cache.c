@@ -1,4 +1,3 @@
-/* checkpoint_save_cache.c: see checkpoint_save_cache.h. */
 #include "ckpt/checkpoint_save_cache.h"
 
 #include "core/memory.h"

@@ -1,12 +1,7 @@
-/* checkpoint_save_cache.h: what rank 0 reads once for all saves of a run: the tokenizer files, and the list of
- * checkpoints. For checkpoint_save.c. */
+/* checkpoint_save_cache.h: what rank 0 reads once for all saves of a run. */
 #pragma once
 
 #include "ckpt/checkpoint_list.h"
-#include "ckpt/manifest.h"
-
-#include <stddef.h>
-#include <stdint.h>
 
 enum { TOKENIZER_FILES_MAX = 32 };
 

@@ -1,8 +1,6 @@
-/* manifest.h: manifest.json, which describes a checkpoint and covers every byte of its other files with checksums.
- *
- * The file is a JSON object with one line for each member, or for each element of its long lists. Its last member is
- * "checksum": the XXH3 of all bytes before the first digit of the checksum; the bytes after the digits are fixed. So
- * the manifest covers itself and, through its "files", everything else. docs/checkpoint-format.md lists the members. */
+/* manifest.h: manifest.json, which describes a checkpoint and covers every byte of its other files with checksums. Its
+ * last member is the XXH3 of all bytes before the checksum's first digit; the bytes after the digits are fixed.
+ * docs/checkpoint-format.md lists the members. */
 #pragma once
 
 #include "ckpt/checkpoint.h"
@@ -10,8 +8,7 @@
 
 #define MANIFEST_NAME "manifest.json"
 
-/* The folder of a model's additional chat templates. A checkpoint has no folders: TEMPLATES_FOLDER "/x.jinja"
- * is TEMPLATES_FOLDER "-x.jinja" there. */
+/* The folder of a model's additional chat templates; in a checkpoint its "/x.jinja" is TEMPLATES_FOLDER "-x.jinja". */
 #define TEMPLATES_FOLDER "additional_chat_templates"
 
 enum {
@@ -61,8 +58,8 @@ struct manifest {
     json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
 };
 
-/* Encodes a manifest of a checkpoint with num_states kinds of state; the text has been decoded again and compared with
- * the state that it describes. The caller frees *text. */
+/* Encodes a manifest of a checkpoint with num_states kinds of state; manifest_decode() accepts it. The caller frees
+ * *text. */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             int num_states, const struct manifest_file *files, int num_files, char **text,
                             size_t *bytes, struct error *err);
@@ -78,8 +75,7 @@ enum status manifest_load(const char *folder, bool files, struct manifest **mani
 enum status manifest_check_files(const struct manifest *manifest, const char *folder, int first, int end,
                                  struct error *err);
 
-/* Reads a file that one checksum covers as a whole, and verifies it. The caller frees *data, which has file->bytes
- * bytes. */
+/* Reads a file that is not a rank file, and verifies it. The caller frees *data (file->bytes bytes). */
 enum status manifest_read_file(const char *folder, const struct manifest_file *file, char **data, struct error *err);
 
 void manifest_free(struct manifest *manifest);

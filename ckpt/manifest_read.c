@@ -1,8 +1,6 @@
-/* manifest_read.c: reads manifest.json, from the outside in: size, the fixed end, the checksum, JSON, then every
- * member.
- *
- * Each member is read by a function that checks its type and range and names it in the message, so that a manifest
- * which passes needs no further checks. Numbers are below 2^53, because other programs may read them as doubles. */
+/* manifest_read.c: reads manifest.json: size, the fixed end, the checksum, JSON, then every member with its type and
+ * range, so that a manifest which passes needs no further checks. Numbers are below 2^53, because other programs may
+ * read them as doubles. */
 #include "ckpt/manifest_text.h"
 
 #include "core/fsutil.h"
@@ -31,7 +29,7 @@ void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX])
 
 struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
 {
-    struct rankfile_shape shape = {
+    return (struct rankfile_shape){
         .rank = rank,
         .world = manifest->world,
         .num_states = manifest->num_states,
@@ -40,7 +38,6 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
         .slice = manifest->slice,
         .state_name = state_kind_names,
     };
-    return shape;
 }
 
 /* ---- members ------------------------------------------------------------- */
@@ -103,17 +100,6 @@ static enum status get_checksum(const struct place *at, const json_t *object, co
     TRY(get_string(at, object, member, &digits, err));
     return hash_digits_parse(digits, out) ? STATUS_OK
                                           : wrong(at, member, err, "expected %d hexadecimal digits", HASH_DIGITS);
-}
-
-/* Both members may be absent. */
-static enum status read_data_fingerprint(const struct place *at, const json_t *object,
-                                         struct data_fingerprint *fingerprint, struct error *err)
-{
-    if (json_object_get(object, "data_fingerprint"))
-        TRY(get_checksum(at, object, "data_fingerprint", &fingerprint->first, err));
-    if (json_object_get(object, "data_sample_fingerprint"))
-        TRY(get_checksum(at, object, "data_sample_fingerprint", &fingerprint->sampled, err));
-    return STATUS_OK;
 }
 
 static enum status get_real(const struct place *at, const json_t *object, const char *member, double *out,
@@ -288,7 +274,10 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
                          top->path, version, MANIFEST_VERSION);
     TRY(get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
     TRY(get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
-    TRY(read_data_fingerprint(top, manifest->root, &manifest->data_fingerprint, err));
+    if (json_object_get(manifest->root, "data_fingerprint"))
+        TRY(get_checksum(top, manifest->root, "data_fingerprint", &manifest->data_fingerprint.first, err));
+    if (json_object_get(manifest->root, "data_sample_fingerprint"))
+        TRY(get_checksum(top, manifest->root, "data_sample_fingerprint", &manifest->data_fingerprint.sampled, err));
     TRY(get_string(top, manifest->root, "dtype", &dtype, err));
     manifest->dtype = DTYPE_COUNT;
     for (int d = 0; d < DTYPE_COUNT; d++)

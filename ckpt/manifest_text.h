@@ -1,13 +1,5 @@
-/* manifest_text.h: the form of manifest.json, for manifest_write.c and manifest_read.c.
- *
- *     {
- *      "format": "ztrain-checkpoint",
- *      …
- *      "files": [
- *       {"name": "rank-00000.zst", …}
- *      ],
- *      "checksum": "0123456789abcdef"
- *     } */
+/* manifest_text.h: the form of manifest.json, for manifest_write.c and manifest_read.c: a line for each member, or for
+ * each element of a long list. */
 #pragma once
 
 #include "ckpt/manifest.h"

@@ -1,4 +1,3 @@
-/* manifest_write.c: writes manifest.json, and reads the text back before it is used. */
 #include "ckpt/manifest_text.h"
 
 #include "core/hash_digits.h"
@@ -146,8 +145,13 @@ static void set_if_any(json_t *object, const char *name, const json_t *value)
 
 /* All members but the checksum, in their order. */
 static json_t *all_members(const struct checkpoint_writer *writer, const struct train_position *position,
-                           int num_states, const struct manifest_file *files, int num_files, const char *time)
+                           int num_states, const struct manifest_file *files, int num_files)
 {
+    char now[32];
+    struct tm utc;
+    const time_t seconds = time(NULL);
+    gmtime_r(&seconds, &utc);
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
     const int version = writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
     json_t *states = json_array(), *root = json_object();
     for (int s = 0; s < num_states; s++)
@@ -155,7 +159,7 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_object_set_new(root, "format", json_string(FORMAT));
     json_object_set_new(root, "format_version", json_integer(version));
     json_object_set_new(root, "ztrain_version", json_string(ZTRAIN_VERSION));
-    json_object_set_new(root, "time", json_string(time));
+    json_object_set_new(root, "time", json_string(now));
     json_object_set_new(root, "position", position_to_json(position, writer->dtype));
     json_object_set_new(root, "world", json_integer(writer->layout->world));
     json_object_set_new(root, "dtype", json_string(dtype_name(writer->dtype)));
@@ -195,45 +199,21 @@ static void write_text(json_t *root, char **text, size_t *bytes)
     fclose(out);
 }
 
-/* Reads the text as a resume does and compares it with what it describes, made again: without memory jansson's
- * functions may leave out a member. */
-static enum status check_text(const char *text, size_t bytes, json_t *again, struct error *err)
-{
-    struct manifest *manifest;
-    struct error damage;
-    enum status status = manifest_decode(text, bytes, MANIFEST_NAME, &manifest, &damage);
-    if (status == STATUS_OK) {
-        json_object_del(manifest->root, "checksum");
-        const bool same = json_equal(manifest->root, again);
-        manifest_free(manifest);
-        if (same)
-            return STATUS_OK;
-        error_set(&damage, STATUS_CHECKPOINT, "it differs from the state that it describes");
-    }
-    return error_set(
-        err, status == STATUS_OK ? STATUS_DEVICE : status,
-        "the new checkpoint's manifest cannot be read back: %.1500s; hint: the machine may be out of memory",
-        damage.text);
-}
-
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             int num_states, const struct manifest_file *files, int num_files, char **text,
                             size_t *bytes, struct error *err)
 {
-    char now[32];
-    struct tm utc;
-    time_t seconds = time(NULL);
-    gmtime_r(&seconds, &utc);
-    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_t *root = all_members(writer, position, num_states, files, num_files, now);
-    json_t *again = all_members(writer, position, num_states, files, num_files, now);
+    struct manifest *manifest;
+    struct error damage;
+    json_t *root = all_members(writer, position, num_states, files, num_files);
     write_text(root, text, bytes);
-    enum status status = check_text(*text, *bytes, again, err);
     json_decref(root);
-    json_decref(again);
-    if (status != STATUS_OK) {
-        free(*text);
-        *text = NULL;
+    enum status status = manifest_decode(*text, *bytes, MANIFEST_NAME, &manifest, &damage);
+    if (status == STATUS_OK) {
+        manifest_free(manifest);
+        return STATUS_OK;
     }
-    return status;
+    free(*text);
+    *text = NULL;
+    return error_set(err, status, "the new checkpoint's manifest cannot be read back: %.1500s", damage.text);
 }

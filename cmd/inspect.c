@@ -71,7 +71,7 @@ static void print_members(const char *title, const json_t *object)
 static void print_unread(const char *folder)
 {
     struct checkpoint_list list;
-    if (checkpoint_list_init(&list, folder, NULL) != STATUS_OK)
+    if (checkpoint_list_init(&list, folder, false, NULL) != STATUS_OK)
         return;
     for (int i = 0, n = 0; i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
@@ -91,7 +91,7 @@ static void print_others(const char *dir)
     if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
         return;
     print_unread(folder);
-    if (checkpoint_list_aside(&aside, folder, NULL) != STATUS_OK)
+    if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK)
         return;
     if (aside.count)
         printf("aside        set aside: no resume of the run takes them; --resume %s/NAME continues the run from one\n",

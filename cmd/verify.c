@@ -87,7 +87,7 @@ static enum status none_there(const char *dir, struct error *err)
 {
     struct checkpoint_list aside;
     enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
-    if (checkpoint_list_aside(&aside, dir, NULL) != STATUS_OK)
+    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK)
         return status;
     if (aside.count)
         error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be verified by its name", dir,
@@ -103,7 +103,7 @@ static enum status verify_all(const char *dir, struct error *err)
     struct tally tally = {.ok = 0};
     for (int i = 0; i < CHECKPOINT_TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
         struct checkpoint_list list;
-        TRY(checkpoint_list_init(&list, dir, err));
+        TRY(checkpoint_list_init(&list, dir, false, err));
         enum status status = list.count ? verify_list(&list, dir, &tally, err) : none_there(dir, err);
         checkpoint_list_release(&list);
         if (status != STATUS_OK)

@@ -1,13 +1,7 @@
 /* hf_export.c: writes a checkpoint as a folder that transformers loads.
  *
- * The model goes through one window: a piece of a unit's flat range is read from the checkpoint, and the tensors in it
- * are converted and written, in the order of the table. So the window is all the memory, whatever the size of the
- * model, and every frame of the checkpoint is read about once.
- *
- *     unit       | tensor A ............ | tensor B ............ | …
- *     windows    [   WINDOW   ][   WINDOW   ][   WINDOW   ] …        aligned in the unit
- *
- * Every file is synced, and the folder at the end; whoever exports gives it its name then (cmd/export.c). */
+ * The model goes through one window, a piece of a unit's flat range: the tensors in it are converted and written, in
+ * the order of the table. So the window is all the memory, and every frame of the checkpoint is read about once. */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "ckpt/manifest.h"
@@ -55,30 +49,24 @@ static enum status add_file(const struct exporter *exporter, const char *name, c
     return fs_join(path, exporter->out, name, STATUS_DATA, err);
 }
 
-/* JSON text with a newline at its end; numbers are as short as possible without losing a bit (1e-06, not
- * 9.9999999999999995e-7). The caller frees it. */
-static char *json_text(const json_t *value)
+/* Takes value over. Numbers are as short as possible without losing a bit (1e-06, not 9.9999999999999995e-7). */
+static enum status add_json(struct exporter *exporter, const char *name, json_t *value, struct error *err)
 {
     const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
-    char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
+    char path[FS_PATH_MAX], *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
     json_t *again = json_loads(text, 0, NULL);
     if (!json_equal(value, again)) {
         free(text);
         text = json_dumps(value, flags);
     }
     json_decref(again);
+    json_decref(value);
     char *line = memory_printf("%s\n", text);
     free(text);
-    return line;
-}
-
-static enum status add_json(struct exporter *exporter, const char *name, json_t *value, struct error *err)
-{
-    char path[FS_PATH_MAX];
-    TRY(add_file(exporter, name, path, err));
-    char *text = json_text(value);
-    enum status status = fs_write_file(path, text, strlen(text), STATUS_DATA, err);
-    free(text);
+    enum status status = add_file(exporter, name, path, err);
+    if (status == STATUS_OK)
+        status = fs_write_file(path, line, strlen(line), STATUS_DATA, err);
+    free(line);
     return status;
 }
 
@@ -226,9 +214,7 @@ static enum status write_index(struct exporter *exporter, struct error *err)
         json_object_set_new(map, exporter->table.tensors[i].name, json_string(name));
     }
     index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
-    enum status status = add_json(exporter, INDEX_FILE, index, err);
-    json_decref(index);
-    return status;
+    return add_json(exporter, INDEX_FILE, index, err);
 }
 
 /* ---- tokenizer, configuration -------------------------------------------- */
@@ -270,14 +256,6 @@ end:
     return status;
 }
 
-static enum status write_config(struct exporter *exporter, struct error *err)
-{
-    json_t *config = model_desc_export_config(&exporter->desc, exporter->dtype);
-    enum status status = add_json(exporter, CONFIG_FILE, config, err);
-    json_decref(config);
-    return status;
-}
-
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, bool force, struct error *err)
 {
@@ -300,7 +278,7 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     if (exporter.num_shards > 1)
         TRY_END(write_index(&exporter, err));
     TRY_END(copy_tokenizer(&exporter, err));
-    TRY_END(write_config(&exporter, err));
+    TRY_END(add_json(&exporter, CONFIG_FILE, model_desc_export_config(&exporter.desc, dtype), err));
     TRY_END(fs_sync_dir(out, STATUS_DATA, err));
 end:
     free(exporter.shard_of);

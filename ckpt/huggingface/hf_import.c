@@ -1,17 +1,16 @@
 /* hf_import.c: reads weights from a Hugging Face folder; each rank reads its slices.
  *
- * First the headers of all files are read and their tensors are matched with the table, so that a missing, extra or
- * misshapen tensor is named before a byte of the weights is read. Then this rank's slice of every unit is filled from
- * the byte ranges that it covers:
+ * First the tensors in the headers of all files are matched with the table, so that a missing, extra or misshapen one
+ * is named before a byte of the weights is read. Then the slice of every unit is filled from the byte ranges it covers:
  *
  *     unit's flat range   | tensor A ........ | tensor B ..... |gap| tensor C ...... |
  *     this rank's slice            [______________________________________]
  *     read                         [part of A | whole B        | 0 | part of C]
  *
- * fp32 is read into place; bf16 and fp16 go through a staging buffer of STAGING bytes, which is all the memory.
+ * fp32 is read into place; bf16 and fp16 go through a staging buffer.
  *
- * A tied model's file may have the shared matrix as the embedding, as the head, or as both. If it has both, they must
- * be equal: transformers would train different matrices as an untied model, but the table is that of a tied one. */
+ * A tied model's file may have the shared matrix as the embedding, as the head, or as both, which must be equal then:
+ * transformers would train them as an untied model. */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "core/fsutil.h"
@@ -54,10 +53,10 @@ struct import {
     const char *dir;
     const struct model_desc *desc;
     const struct tensor_table *table;
-    const struct string_list *ignore;   /* patterns of tensors to leave out; may be NULL */
-    uint64_t seed;                      /* of tensors that start fresh */
-    const struct tensor_info **by_name; /* sorted by name */
-    struct string_list files;           /* names in dir */
+    const struct string_list *ignore; /* patterns of tensors to leave out; may be NULL */
+    uint64_t seed;                    /* of tensors that start fresh */
+    json_t *by_name;                  /* name -> index in the table */
+    struct string_list files;         /* names in dir */
     struct source *sources;
     struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
     json_t *weight_map;      /* of the index, or NULL */
@@ -170,26 +169,10 @@ static enum status find_files(struct import *import, struct error *err)
 
 /* ---- which tensors ------------------------------------------------------- */
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp((*(const struct tensor_info *const *)a)->name, (*(const struct tensor_info *const *)b)->name);
-}
-
 static const struct tensor_info *find_name(const struct import *import, const char *name)
 {
-    struct tensor_info key;
-    if (strlen(name) >= sizeof key.name)
-        return NULL;
-    snprintf(key.name, sizeof key.name, "%s", name);
-    const struct tensor_info *wanted = &key, **found;
-    found = bsearch(&wanted, import->by_name, (size_t)import->table->num_tensors, sizeof wanted, compare_names);
-    return found ? *found : NULL;
-}
-
-static bool ends_with(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
+    const json_t *index = json_object_get(import->by_name, name);
+    return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
 /* Whether a tensor is of a head of BERT's pretraining, which a new classifier does not have. */
@@ -201,17 +184,16 @@ static bool is_pretraining_head(const struct model_desc *desc, const char *name)
 /* Whether a tensor is a buffer and not a parameter. */
 static bool is_skipped(const struct model_desc *desc, const char *name)
 {
-    if (desc->family == FAMILY_BERT && ends_with(name, "embeddings.position_ids"))
+    if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids"))
         return true;
-    if (desc->family == FAMILY_GPT2 && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
+    if (desc->family == FAMILY_GPT2 && (fs_has_suffix(name, ".attn.bias") || fs_has_suffix(name, ".attn.masked_bias")))
         return true;
     if (desc->num_labels > 0 && desc->new_head && strcmp(name, LM_HEAD) == 0) /* a classifier has another head */
         return true;
-    return ends_with(name, "rotary_emb.inv_freq");
+    return fs_has_suffix(name, "rotary_emb.inv_freq");
 }
 
-/* Whether the tensor is the head of a classifier that starts from a language model's folder, which has none; or the
- * pooler, which a folder of BertForMaskedLM lacks. */
+/* Whether the tensor is the head of a new classifier, or the pooler, which a folder of BertForMaskedLM lacks. */
 static bool starts_fresh(const struct import *import, const struct tensor_info *tensor)
 {
     const bool pooler = tensor->role == ROLE_POOLER_W || tensor->role == ROLE_POOLER_B;
@@ -223,11 +205,11 @@ static bool starts_fresh(const struct import *import, const struct tensor_info *
 static bool exchange_end(const char *name, const char *old, const char *new, char out[TENSOR_NAME_MAX])
 {
     int kept = (int)(strlen(name) - strlen(old));
-    return ends_with(name, old) && snprintf(out, TENSOR_NAME_MAX, "%.*s%s", kept, name, new) < TENSOR_NAME_MAX;
+    return fs_has_suffix(name, old) && snprintf(out, TENSOR_NAME_MAX, "%.*s%s", kept, name, new) < TENSOR_NAME_MAX;
 }
 
-/* The table's tensor for a name in a file. GPT-2's hub files, and those saved from a model without its head
- * (LlamaModel, BertModel), lack the prefix; old files of BERT have other names in its norms. */
+/* The table's tensor for a name in a file: GPT-2's hub files, and those of a model without its head (LlamaModel,
+ * BertModel), lack the prefix; old files of BERT have other names in its norms. */
 static const struct tensor_info *find_tensor(const struct import *import, const char *name)
 {
     char current[TENSOR_NAME_MAX], prefixed[TENSOR_NAME_MAX];
@@ -317,13 +299,12 @@ static enum status match_file(struct import *import, int file, struct error *err
 {
     char path[FS_PATH_MAX];
     struct safetensors_header header = {0};
-    enum status status;
+    enum status status = STATUS_OK;
     TRY(fs_join(path, import->dir, import->files.items[file], STATUS_DATA, err));
     TRY(safetensors_read_header(path, &header, err));
     import->seen += (size_t)header.count;
     for (int i = 0; i < header.count; i++)
         TRY_END(match_entry(import, file, path, &header.entries[i], err));
-    status = STATUS_OK;
 end:
     safetensors_header_release(&header);
     return status;
@@ -484,7 +465,7 @@ int64_t huggingface_not_finite(const float *x, int64_t count)
     return count;
 }
 
-/* x (count) = elements [first, first + count) of a tensor. A single weight that is not finite makes every loss NaN. */
+/* x (count) = elements [first, first + count) of a tensor. */
 static enum status check_finite(const struct import *import, const struct tensor_info *tensor,
                                 const struct source *source, int64_t first, const float *x, int64_t count,
                                 struct error *err)
@@ -558,16 +539,14 @@ static enum status import_begin(struct import *import, const struct huggingface_
                               .ignore = source->ignore,
                               .tied_head.file = -1,
                               .open_file = -1};
-    import->by_name = memory_zeroed(tensors, sizeof *import->by_name);
+    import->by_name = json_object();
     import->sources = memory_zeroed(tensors, sizeof *import->sources);
     import->staging = memory_alloc(STAGING);
     import->compared = memory_alloc(STAGING);
     for (size_t i = 0; i < tensors; i++) {
-        import->by_name[i] = &table->tensors[i];
+        json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
         import->sources[i].file = -1;
     }
-    qsort(import->by_name, tensors, sizeof *import->by_name, compare_names);
-
     TRY(find_files(import, err));
     TRY(refuse_adapter(import, err));
     for (int file = 0; file < import->files.count; file++)
@@ -585,10 +564,10 @@ static void import_end(struct import *import)
         io_close(import->fd);
     string_list_release(&import->files);
     json_decref(import->weight_map);
+    json_decref(import->by_name);
     free(import->staging);
     free(import->compared);
     free(import->sources);
-    free(import->by_name);
 }
 
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)

@@ -15,15 +15,16 @@ struct huggingface_source {
     const struct string_list *ignore; /* fnmatch(3) patterns of tensors to leave out, which rank 0 logs; may be NULL */
 };
 
-/* Reads this rank's slices of the weights into `slices` (master weights), only the byte ranges that it owns. The folder
- * has model.safetensors, or shards with model.safetensors.index.json, in fp32, bf16 or fp16. Names may lack the prefix
- * of the family ("model.", "transformer.", "bert."). The tensors rotary_emb.inv_freq, attn.bias and attn.masked_bias
- * are skipped. A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that
- * is missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that is not the embedding;
- * and a folder that has an adapter beside the model. With desc->new_head, lm_head.weight is skipped, and the
- * classifier's head gets initial values that depend on `seed`. BERT's files may have LayerNorm.gamma and .beta; with
- * new_head their heads of pretraining (cls.…) are left out, and a pooler that they lack gets initial values: rank 0
- * logs both. */
+/* Reads this rank's slices of the weights into `slices` (master weights), only the byte ranges that it owns, from
+ * model.safetensors or shards with an index, in fp32, bf16 or fp16. Names may lack the prefix of the family ("model.",
+ * "transformer.", "bert."); rotary_emb.inv_freq, attn.bias and attn.masked_bias are skipped. A tied model's
+ * lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that is missing, extra, misshapen
+ * or truncated, or has a NaN or an infinity, and a tied head that is not the embedding; and a folder that has an
+ * adapter beside the model.
+ *
+ * With desc->new_head, lm_head.weight is skipped, and the classifier's head gets initial values that depend on `seed`.
+ * BERT's files may have LayerNorm.gamma and .beta; with new_head their heads of pretraining (cls.…) are left out, and a
+ * pooler that they lack gets initial values: rank 0 logs both. */
 enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
                              uint64_t seed, struct state_slices slices, struct error *err);
 
@@ -31,21 +32,20 @@ enum status huggingface_load(const struct huggingface_source *source, const stru
  * error because the folder has no weights of any kind. */
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
 
-/* Makes folder `out` and writes into it: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
- * index; config.json; the checkpoint's tokenizer files. All of it is on the disk then; an error leaves what is written
- * so far. Needs a few MiB of memory, whatever the size of the model. STATUS_DATA: the folder exists, or cannot be
- * written; STATUS_CHECKPOINT: the checkpoint is damaged; STATUS_DIVERGED: weights are not finite, and `force` is unset.
- */
+/* Makes folder `out` and writes into it, durably: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB)
+ * with an index; config.json; the checkpoint's tokenizer files. An error leaves what is written so far. Needs a few MiB
+ * of memory. STATUS_DATA: the folder exists, or cannot be written; STATUS_CHECKPOINT: the checkpoint is damaged;
+ * STATUS_DIVERGED: weights are not finite, and `force` is unset. */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, bool force, struct error *err);
 
 /* The first i for which x[i] is NaN or infinite, or count. */
 int64_t huggingface_not_finite(const float *x, int64_t count);
 
-/* safetensors: 8 bytes header length n (little-endian), n bytes of JSON, then the tensors' bytes. The JSON object maps
- * names to {"dtype", "shape", "data_offsets": [begin, end]} (from the end of the header), and "__metadata__" to
- * strings. Checked: n <= 100 MB and within the file, unique names, types, shape × dtype = bytes (no overflow), offsets
- * that cover the rest of the file in some order without holes or overlaps. */
+/* safetensors: 8 bytes header length n (little-endian), n bytes of JSON, then the tensors' bytes. The JSON maps names
+ * to
+ * {"dtype", "shape", "data_offsets": [begin, end]} (from the end of the header), and "__metadata__" to strings.
+ * Checked: n, unique names, types, shape × dtype = bytes, offsets that cover the file without holes or overlaps. */
 enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_MAX_DIMS = 8 };
 
 struct safetensors_entry {

@@ -1,9 +1,5 @@
-/* safetensors.c: parses the header of a safetensors file without trusting it.
- *
- *     | 8 bytes: n | n bytes: JSON header | tensor | tensor | …      data_offsets count from the end of the header
- *
- * Every number is checked against the file before it is used, so that a file whose header safetensors_parse() accepts
- * can be read without further checks. */
+/* safetensors.c: parses the header of a safetensors file: every number is checked against the file before it is used.
+ */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "core/fsutil.h"

@@ -48,7 +48,7 @@ static void read_model(struct watched_run *run)
     if ((run->model.known && run->model.events == events) ||
         fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK)
         return;
-    if (checkpoint_any(folder, &any, &why) != STATUS_OK) {
+    if (checkpoint_any(folder, false, &any, &why) != STATUS_OK) {
         if (!run->model.warned)
             log_warn("%s", why.text);
         run->model.warned = true;

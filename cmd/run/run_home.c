@@ -128,7 +128,7 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
     TRY(check_above(home, err));
     if (is_auto(resume)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
         TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
-        TRY(checkpoint_any_of_history(checkpoints, &any, err));
+        TRY(checkpoint_any(checkpoints, true, &any, err));
         home->start = any ? RUN_RESUMED : RUN_NEW;
         return STATUS_OK;
     }
@@ -154,10 +154,10 @@ enum status run_home_check(const struct run_home *home, struct error *err)
     if (home->start == RUN_RESUMED)
         return STATUS_OK;
     TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
-    TRY(checkpoint_any(checkpoints, &any, err));
+    TRY(checkpoint_any(checkpoints, false, &any, err));
     if (!any)
         return STATUS_OK;
-    TRY(checkpoint_any_of_history(checkpoints, &of_history, err));
+    TRY(checkpoint_any(checkpoints, true, &of_history, err));
     error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", home->path,
               home->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
     if (!of_history)

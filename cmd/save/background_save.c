@@ -1,9 +1,10 @@
-/* background_save.c: see background_save.h. */
 #include "cmd/save/background_save.h"
 
+#include "cmd/observe/integrity.h"
 #include "cmd/run/stop_signal.h"
 #include "core/clock.h"
 #include "core/faults.h"
+#include "core/flight/flight.h"
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -138,11 +139,6 @@ enum status background_save_start(struct run *run, struct error *err)
     return code ? error_system(err, STATUS_DEVICE, code, "cannot start the thread that writes checkpoints") : STATUS_OK;
 }
 
-bool background_save_possible(const struct run *run)
-{
-    return run->background->threaded;
-}
-
 /* Waits until the thread has no job. false: it still has one after `seconds`. */
 static bool await_idle(struct background_save *b, double seconds)
 {
@@ -214,16 +210,15 @@ static struct checkpoint_writer writer_of(struct run *run)
     };
 }
 
-/* Whether a save failed because of the disk: another attempt may succeed, and training can continue without the
- * checkpoint. Other causes are fatal: a folder that is gone (RUN_LOCK_GONE) or that another run has taken over
- * (STATUS_USAGE), memory, a peer. */
+/* Whether another attempt may succeed, and training can continue without the checkpoint. Fatal are a folder that is
+ * gone (RUN_LOCK_GONE) or that another run has taken over (STATUS_USAGE), memory, a peer. */
 static bool is_disk_error(const struct error *err)
 {
     return (err->code == STATUS_CHECKPOINT && err->cause != RUN_LOCK_GONE) || error_is_transient(err);
 }
 
-/* Notes a complete checkpoint in the run's state, on rank 0 also in the metrics and the log. stalled, seconds: that
- * training waited; from the begin of the save to its end. */
+/* Notes a complete checkpoint in the run's state, on rank 0 also in the metrics and the log. stalled: seconds that
+ * training waited; seconds: of the whole save. */
 static enum status report_save(struct run *run, const char *name, int64_t bytes, double stalled, double seconds,
                                struct error *err)
 {
@@ -284,28 +279,6 @@ static void begin_save(struct run *run, bool here, double since)
     begin_attempt(run);
 }
 
-enum status background_save_begin(struct run *run, double since, struct error *err)
-{
-    const double start = seconds_now();
-    ASSERT(!run->position.evaluation_due);
-    TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
-    run->background->copied = seconds_now() - start;
-    deadline_waited(&run->deadline, run->background->copied);
-    begin_save(run, false, since);
-    note_stall(run, since);
-    return STATUS_OK;
-}
-
-enum status background_save_here(struct run *run, bool last, double since, struct error *err)
-{
-    run->background->copied = 0;
-    run->background->waiting = true;
-    begin_save(run, true, since);
-    TRY(background_save_wait(run, last, err));
-    run->checkpoint_seconds += seconds_now() - since;
-    return STATUS_OK;
-}
-
 static void end_save(struct run *run)
 {
     struct background_save *b = run->background;
@@ -319,7 +292,7 @@ static enum status complete_save(struct run *run, double since, struct error *er
 {
     struct background_save *b = run->background;
     char name[64];
-    snprintf(name, sizeof name, "%s", checkpoint_saving_name(b->saving));
+    strcpy(name, checkpoint_saving_name(b->saving));
     const int64_t bytes = checkpoint_saving_bytes(b->saving);
     if (b->attempt > 1 && run->boot->rank == 0)
         log_info("attempt %d wrote the checkpoint", b->attempt);
@@ -460,5 +433,63 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
     }
     b->waiting = false;
     deadline_waited(&run->deadline, seconds_now() - since);
+    return STATUS_OK;
+}
+
+/* ---- beginning a save ---------------------------------------------------- */
+
+/* While training continues. since: when training began to wait for it. */
+static enum status save_in_background(struct run *run, double since, struct error *err)
+{
+    const double start = seconds_now();
+    ASSERT(!run->position.evaluation_due);
+    TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
+    run->background->copied = seconds_now() - start;
+    deadline_waited(&run->deadline, run->background->copied);
+    begin_save(run, false, since);
+    note_stall(run, since);
+    return STATUS_OK;
+}
+
+/* While training waits, from the slices themselves. last: the run ends with it. */
+static enum status save_here(struct run *run, bool last, double since, struct error *err)
+{
+    run->background->copied = 0;
+    run->background->waiting = true;
+    begin_save(run, true, since);
+    TRY(background_save_wait(run, last, err));
+    run->checkpoint_seconds += seconds_now() - since;
+    return STATUS_OK;
+}
+
+enum status save_checkpoint(struct run *run, bool last, struct error *err)
+{
+    double start = seconds_now();
+    flight_phase(FLIGHT_CHECKPOINT);
+    TRY(background_save_wait(run, last || run->stop, err));
+    TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
+    if (run->background->threaded && !last && !run->stop)
+        return save_in_background(run, start, err);
+    if (run->metrics)
+        TRY(metrics_flush(run->metrics, err));
+    const uint64_t entry = flight_begin(FLIGHT_SAVE, -1, 0, -1);
+    enum status status = save_here(run, last || run->stop, start, err);
+    flight_end(entry);
+    return status;
+}
+
+enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err)
+{
+    const struct checkpoint_keep keep = save_keep_of(run);
+    double best = 0, start = seconds_now();
+    *due = false;
+    if (!keep.best)
+        return STATUS_OK;
+    TRY(background_save_wait(run, false, err)); /* it would be compared with the checkpoints before it alone */
+    run->checkpoint_seconds += seconds_now() - start;
+    if (run->boot->rank == 0)
+        best = checkpoint_is_among_best(run->save_cache, run->folder.checkpoints, &keep, &run->position);
+    TRY(comm_sum(run->comm, &best, 1, err));
+    *due = best > 0;
     return STATUS_OK;
 }

@@ -13,41 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether `resume` is a run folder, whose newest checkpoint is taken, rather than a checkpoint. False if the disk does
- * not answer: for a run folder, checkpoints ahead of the newest valid one would be moved aside as damaged. */
-static bool names_run_folder(const char *resume)
+bool resume_names_run(const char *resume)
 {
     char manifest[4200];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
     return io_access(manifest, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
-}
-
-enum status resume_open(const char *resume, const struct retry *retry, checkpoint_verifier *verify, void *context,
-                        struct checkpoint **checkpoint, struct error *err)
-{
-    struct retry again = *retry;
-    enum status status;
-    do
-        status = checkpoint_open_verified(resume, names_run_folder(resume) ? verify : NULL, context, checkpoint, err);
-    while (retry_again(&again, &status, err));
-    if (status == STATUS_OK)
-        (*checkpoint)->retry = *retry;
-    else if (status == STATUS_CHECKPOINT && !names_run_folder(resume) && !error_is_unreadable(err))
-        error_hint(err, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
-    return status;
-}
-
-enum status resume_open_share(const char *folder, int part, int parts, const struct retry *retry,
-                              struct checkpoint **checkpoint, struct error *err)
-{
-    struct retry again = *retry;
-    enum status status;
-    do
-        status = checkpoint_open_part(folder, part, parts, checkpoint, err);
-    while (retry_again(&again, &status, err));
-    if (status == STATUS_OK)
-        (*checkpoint)->retry = *retry;
-    return status;
 }
 
 enum status resume_plan_rewind(const char *resume, const struct run_home *home, const struct checkpoint *checkpoint,
@@ -56,11 +26,10 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
     memset(rewind, 0, sizeof *rewind);
     if (home->start == RUN_BRANCHED)
         return STATUS_OK;
-    return checkpoint_rewind_plan(home->path, checkpoint, names_run_folder(resume), rewind, err);
+    return checkpoint_rewind_plan(home->path, checkpoint, resume_names_run(resume), rewind, err);
 }
 
-/* Compares the model's config, as it is now, with the config that the checkpoint was trained with: the spec names only
- * its place. */
+/* Compares the model's config with the checkpoint's: the spec names only its place. */
 static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
                                   struct string_list *differences, struct error *err)
 {
@@ -87,8 +56,8 @@ static const char *folder_name(const char *path, size_t *length)
     return path + begin;
 }
 
-/* Whether model.pretrained may be the folder that the run began with, moved elsewhere. Its config does not distinguish
- * a base model from a model that was tuned from it; the folder's name does. */
+/* Whether model.pretrained may be the folder that the run began with, moved elsewhere. The config of a tuned model is
+ * that of its base model; the folder's name is not. */
 static bool same_pretrained_name(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
@@ -101,8 +70,8 @@ static bool same_pretrained_name(const struct checkpoint *checkpoint, const stru
     return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
-/* Whether data.train names the data that the run began with, wherever they are now, mixed in the same way. False for
- * data that cannot be read and for checkpoints that do not record a fingerprint: other checks judge those. */
+/* Whether data.train names the data that the run began with, wherever they are now. False for data that cannot be read
+ * and for checkpoints without a fingerprint: other checks judge those. */
 static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     json_t *whole = spec_to_json(spec);
@@ -171,7 +140,7 @@ enum status resume_dry(const char *resume, const struct run_home *home, struct r
     enum status status;
     struct checkpoint *checkpoint;
     struct checkpoint_rewind rewind = {.count = 0};
-    TRY(checkpoint_open(resume, names_run_folder(resume), &checkpoint, err));
+    TRY(checkpoint_open(resume, resume_names_run(resume), &checkpoint, err));
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
     TRY_END(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);

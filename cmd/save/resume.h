@@ -7,26 +7,28 @@
 #include "core/retry.h"
 #include "core/spec/spec.h"
 
-/* Opens the checkpoint; in a run folder the newest valid one, whose contents are verified by `verify`. A file that
- * exists but cannot be read is read again within the limits of `retry`, now and when the checkpoint is loaded, and then
- * is an error (STATUS_CHECKPOINT, with the cause): it is not damaged, so no older checkpoint is taken. STATUS_REQUEUE:
- * asked to stop meanwhile. */
-enum status resume_open(const char *resume, const struct retry *retry, checkpoint_verifier *verify, void *context,
+/* Collective: opens the checkpoint on all ranks; in a run folder the newest valid one. Rank 0 chooses. Every rank opens
+ * the one whose contents are to be verified and verifies its share (checkpoint_verify_part()); the fault that comes
+ * first in the files decides, as if one rank had read them all. A file that exists but cannot be read is read again
+ * within the limits of `retry`, now and when the checkpoint is loaded, and then is an error (STATUS_CHECKPOINT, with
+ * the cause): it is not damaged, so no older checkpoint is taken. STATUS_REQUEUE: asked to stop meanwhile.
+ *
+ * host: this rank's. STATUS_OK on a rank does not mean that the others have opened theirs: the caller agrees. If rank 0
+ * finds no checkpoint, the other ranks return STATUS_OK and *checkpoint is NULL. Whatever is in *checkpoint is the
+ * caller's to close. */
+enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                         struct checkpoint **checkpoint, struct error *err);
 
-/* The same of a checkpoint that rank 0 has opened, for another rank: it looks only at the files of which it verifies
- * share `part` of `parts` (checkpoint_open_part()). */
-enum status resume_open_share(const char *folder, int part, int parts, const struct retry *retry,
-                              struct checkpoint **checkpoint, struct error *err);
+/* Whether `resume` is a run folder, whose newest checkpoint is taken, rather than a checkpoint. False if the disk does
+ * not answer: for a run folder, checkpoints ahead of the newest valid one would be moved aside as damaged. */
+bool resume_names_run(const char *resume);
 
-/* Checks that a run on `world` ranks may continue from it: STATUS_USAGE for a difference that would silently change the
- * run. Fills in the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; print:
- * prints the differences. */
+/* Checks that a run on `world` ranks may continue: STATUS_USAGE for a difference that would silently change it. Fills
+ * in the spec's batch sizes. source: where the world size comes from; print: prints the differences. */
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
                          bool print, struct error *err);
 
-/* Plans what the resume has to change in the run folder: nothing if the run branches off into another one. The caller
- * releases the plan (checkpoint_rewind.h), also after an error. */
+/* checkpoint_rewind_plan(): nothing if the run branches off into another folder. */
 enum status resume_plan_rewind(const char *resume, const struct run_home *home, const struct checkpoint *checkpoint,
                                struct checkpoint_rewind *rewind, struct error *err);
 

@@ -16,7 +16,6 @@
 #include "cmd/observe/integrity.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
-#include "cmd/save/save.h"
 #include "cmd/train/rank_main.h"
 #include "cmd/train/stop_vote.h"
 #include "comm/comm_log.h"

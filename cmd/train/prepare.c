@@ -8,7 +8,6 @@
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
-#include "cmd/save/resume_together.h"
 #include "cmd/train/rank_main.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -85,7 +84,7 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
     const struct bootstrap *boot = run->boot;
     const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
                                 .stopped = stop_signal_pending};
-    TRY(run_agree(run, resume_open_together(run->comm, boot->host, run->resume, &retry, checkpoint, err), err));
+    TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, checkpoint, err), err));
     enum status status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
     return run_agree(run, status, err);
 }

@@ -1,6 +1,5 @@
-#include "cmd/save/resume_together.h"
-
 #include "cmd/save/resume.h"
+
 #include "comm/agree.h"
 #include "core/memory.h"
 
@@ -34,11 +33,18 @@ struct together {
     struct error why;
 };
 
-/* Opens the folder that rank 0 has named, without verifying it; rank 0 has looked at all of its files. */
+/* Opens the folder that rank 0 has named, without verifying it: looks only at the files of this rank's share. */
 static enum status open_named(const struct together *all, const char *path, struct checkpoint **checkpoint,
                               struct error *err)
 {
-    return resume_open_share(path, comm_rank(all->comm), comm_world(all->comm), all->retry, checkpoint, err);
+    struct retry again = *all->retry;
+    enum status status;
+    do
+        status = checkpoint_open_part(path, comm_rank(all->comm), comm_world(all->comm), checkpoint, err);
+    while (retry_again(&again, &status, err));
+    if (status == STATUS_OK)
+        (*checkpoint)->retry = *all->retry;
+    return status;
 }
 
 /* Verifies this rank's share, unless it has failed already, and exchanges the outcomes: all ranks have the error of the
@@ -89,12 +95,28 @@ static enum status verify_together(void *context, const struct checkpoint *check
     return STATUS_PEER; /* ends the search: an older checkpoint is not an answer to this */
 }
 
+/* Rank 0: opens the checkpoint, in a run folder the newest whose contents all ranks have verified. */
+static enum status choose(struct together *all, const char *resume, struct checkpoint **checkpoint, struct error *err)
+{
+    checkpoint_verifier *verify = resume_names_run(resume) ? verify_together : NULL;
+    struct retry again = *all->retry;
+    enum status status;
+    do
+        status = checkpoint_open_verified(resume, verify, all, checkpoint, err);
+    while (retry_again(&again, &status, err));
+    if (status == STATUS_OK)
+        (*checkpoint)->retry = *all->retry;
+    else if (status == STATUS_CHECKPOINT && !resume_names_run(resume) && !error_is_unreadable(err))
+        error_hint(err, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
+    return status;
+}
+
 /* Rank 0: chooses, then tells the others what to take. */
 static enum status lead(struct together *all, const char *resume, struct checkpoint **checkpoint, struct error *err)
 {
     struct error failure;
     struct order order = {.kind = ORDER_END};
-    enum status status = resume_open(resume, all->retry, verify_together, all, checkpoint, &failure);
+    enum status status = choose(all, resume, checkpoint, &failure);
     if (status == STATUS_OK) {
         order.kind = ORDER_TAKE;
         snprintf(order.path, sizeof order.path, "%s", (*checkpoint)->path);
@@ -129,8 +151,8 @@ static enum status follow(struct together *all, struct checkpoint **checkpoint, 
     }
 }
 
-enum status resume_open_together(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
-                                 struct checkpoint **checkpoint, struct error *err)
+enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
+                        struct checkpoint **checkpoint, struct error *err)
 {
     struct together all = {.comm = comm, .host = host, .retry = retry};
     *checkpoint = NULL;
