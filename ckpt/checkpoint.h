@@ -118,8 +118,8 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
 
 /* On rank 0, on a resume from NAME of `position`, the newest one in `dir`: does again what follows a complete save, as
  * a kill may have come in between. Failures are warnings. */
-void checkpoint_publish_again(struct checkpoint_save_cache *cache, const char *dir, const char *name,
-                              const struct train_position *position, const struct checkpoint_keep *keep);
+void checkpoint_save_tidy(struct checkpoint_save_cache *cache, const char *dir, const char *name,
+                          const struct train_position *position, const struct checkpoint_keep *keep);
 
 /* How often a reader looks for the newest checkpoint again if a run that is training has deleted or replaced it. */
 enum { CHECKPOINT_TRIES = 5 };
@@ -163,9 +163,8 @@ void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 
 /* Verifies every byte; err names the file and offset of the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
-/* The same of one of `parts` shares (from 0) of about the same size, in the files' order: of several shares with a
- * fault, the lowest has the first. With as many shares as ranks wrote the checkpoint, share r is the file of rank r;
- * the last one has the tokenizer's files as well. */
+/* The same of one of `parts` shares (from 0) of about the same size, in the files' order. With as many shares as ranks
+ * wrote the checkpoint, share r is the file of rank r; the last one has the tokenizer's files as well. */
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err);
 
 /* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
@@ -176,8 +175,7 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
 /* Freezes the tensors of the table that are frozen in the checkpoint, for readers of the parameters alone. */
 void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
 
-/* Checks that the checkpoint has the tensors of this table (names, shapes, offsets); the error names the first
- * difference. */
+/* Checks that the checkpoint has the tensors of this table; the error names the first difference. */
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err);
 

@@ -6,14 +6,12 @@
 #include "core/heartbeat.h"
 #include "core/io.h"
 #include "core/log.h"
-#include "core/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -58,7 +56,6 @@ bool checkpoint_own_name(const char *name, bool *aside)
     return end != NULL;
 }
 
-/* Whether anything has this name; it is an error if the file system does not answer. */
 static enum status look_for(const char *path, bool *there, struct error *err)
 {
     struct stat facts;

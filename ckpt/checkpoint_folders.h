@@ -31,8 +31,8 @@ void checkpoint_name(const struct train_position *position, char name[64]);
 /* Whether ztrain writes this name. *aside: the folder was moved aside, or is damaged. */
 bool checkpoint_own_name(const char *name, bool *aside);
 
-/* fs_find_dir() of a folder of a run, with a hint what to do about something else in its place (STATUS_CHECKPOINT): a
- * link whose disk is not mounted may lead to the run's checkpoints. */
+/* fs_find_dir() of a folder of a run, with a hint about something else in its place: a link whose disk is not mounted.
+ */
 enum status checkpoint_find_folder(const char *dir, bool *there, struct error *err);
 
 /* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts as well. */
@@ -79,6 +79,5 @@ enum status checkpoint_io_error(const char *what, const char *path, struct error
 enum status checkpoint_put_file(const char *folder, const char *name, const void *data, size_t bytes,
                                 struct error *err);
 
-/* Drops the cached pages of a file that is on disk, so that the next read comes from there; else the read verifies the
- * cached pages. */
+/* Drops the cached pages of a file, so that the next read comes from the disk, if that works. */
 enum status checkpoint_reads_from_disk(const char *path, struct error *err);

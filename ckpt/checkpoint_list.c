@@ -39,7 +39,6 @@ bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct
 
 /* ---- reading manifests --------------------------------------------------- */
 
-/* An entry with what its name tells. */
 static void entry_name(struct checkpoint_entry *entry, const char *name, uint64_t inode)
 {
     long long step, epoch;
@@ -156,7 +155,6 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
     return STATUS_OK;
 }
 
-/* The same for an entry that stays in its list. */
 static enum status entry_read_in_place(struct checkpoint_entry *entry, const char *dir, bool files, struct error *err)
 {
     bool gone;
@@ -290,7 +288,6 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
 
 /* ---- listing ------------------------------------------------------------- */
 
-/* Appends a folder, from `known` (sorted by name) if it is there, else by its name. */
 static void list_append(struct checkpoint_list *list, struct checkpoint_list *known, const struct dirent *found,
                         int *room)
 {
@@ -309,7 +306,6 @@ static void list_append(struct checkpoint_list *list, struct checkpoint_list *kn
     list->entries[list->count++] = key;
 }
 
-/* Lists the checkpoints of the history, or those that were moved aside. */
 static enum status list_names(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     enum status status = STATUS_OK;

@@ -183,11 +183,30 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
                  first->name, first->damage);
 }
 
-/* Whether the folder is gone, or another one than when the list was read. */
 static bool was_replaced(const char *folder, const struct checkpoint_entry *entry)
 {
     const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
     return identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder);
+}
+
+/* Opens entry `at` of the list, which is ok. *damaged: an older one may be taken; a lack of memory or a failing disk
+ * does not justify that. *again: it was deleted or replaced meanwhile. */
+static enum status open_entry(struct checkpoint_list *list, const char *dir, int at, struct verifier full,
+                              struct checkpoint **out, bool *damaged, bool *again, struct error *err)
+{
+    struct checkpoint_entry *entry = &list->entries[at];
+    const struct checkpoint_entry *older;
+    char folder[FS_PATH_MAX];
+    *damaged = true;
+    TRY(fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, err));
+    enum status status = open_one(folder, entry, full, out, err);
+    *again = status == STATUS_CHECKPOINT && was_replaced(folder, entry);
+    *damaged = status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(err);
+    if (status == STATUS_CHECKPOINT && !*again && !*damaged) {
+        next_ok(list, dir, at + 1, &older, NULL);
+        hint_unread(dir, entry->name, older, err);
+    }
+    return status;
 }
 
 /* Opens the newest valid checkpoint of a folder. One that cannot be read is passed over only if its name shows that it
@@ -196,50 +215,35 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
                                struct error *err)
 {
     struct checkpoint_list list = {.count = 0};
-    *again = false;
     struct error damage, failure; /* err is touched only if none is found */
-    char folder[FS_PATH_MAX];
+    *again = false;
     TRY(checkpoint_list_update(&list, dir, err));
     list.holds = true; /* what is read to choose is not read again to open */
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
     for (int i = 0;; i++) {
         const struct checkpoint_entry *ok;
-        enum status listed = next_ok(&list, dir, i, &ok, &damage);
+        enum status found = next_ok(&list, dir, i, &ok, &damage);
         const struct checkpoint_entry *entry = &list.entries[i], *hidden = hidden_before(&list, ok);
-        if (listed != STATUS_OK) {
-            status = listed;
-            failure = damage;
-            break;
-        }
-        if (hidden) {
+        bool damaged = found == STATUS_OK;
+        if (damaged && hidden) {
             status = fail_unread(dir, hidden, ok, &failure);
             break;
         }
-        if (i >= list.count)
+        if (damaged && i >= list.count)
             break;
-        if (entry->unread)
+        if (damaged && entry->unread)
             continue;
-        snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
-        if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
-            status = open_one(folder, &list.entries[i], full, out, &damage);
-            if (status == STATUS_OK) {
+        if (damaged && entry->ok)
+            found = open_entry(&list, dir, i, full, out, &damaged, again, &damage);
+        else if (damaged)
+            snprintf(damage.text, sizeof damage.text, "%s", entry->damage);
+        if (!damaged) {
+            status = found;
+            if (status == STATUS_OK)
                 say_unread(&list, dir);
-                break;
-            }
-            *again = status == STATUS_CHECKPOINT && was_replaced(folder, entry);
-            if (*again) {
+            else
                 failure = damage;
-                break;
-            }
-            /* a lack of memory or a failing disk does not justify an older checkpoint */
-            if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
-                if (status == STATUS_CHECKPOINT) {
-                    next_ok(&list, dir, i + 1, &ok, NULL);
-                    hint_unread(dir, entry->name, ok, &damage);
-                }
-                failure = damage;
-                break;
-            }
+            break;
         }
         log_warn("the checkpoint '%s/%s' is not used: %s", dir, entry->name, damage.text);
         status = error_set(&failure, STATUS_CHECKPOINT,

@@ -54,7 +54,6 @@ static enum status choose_whole(const char *folder, struct checkpoint_list *list
     return STATUS_OK;
 }
 
-/* Opens the best of the listed checkpoints. *again: the run has deleted or replaced it meanwhile. */
 static enum status open_listed(const char *folder, struct checkpoint_list *list, struct checkpoint_keep *keep,
                                bool full, struct checkpoint **checkpoint, bool *again, struct error *err)
 {

@@ -1,7 +1,5 @@
-/* checkpoint_read.c: verifies, reads and loads the contents of checkpoints.
- *
- * Every frame is compared with its checksum before its contents are used, and the manifest covers the checksums. So the
- * contents of a checkpoint that was opened by its manifest alone are verified as they are read.
+/* checkpoint_read.c: verifies, reads and loads the contents of checkpoints. Every frame is compared with its checksum
+ * before its contents are used.
  *
  * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
  * Threads read the frames ahead (rankfile.h), also those of the next files and ranges. */
@@ -44,8 +42,7 @@ struct stream {
 
 /* ---- files --------------------------------------------------------------- */
 
-/* Half of the descriptors that the process may have. Each range of a load goes through the files of all writers whose
- * slices it has, so fewer would be opened anew for each unit of each state. */
+/* Half of the descriptors that the process may have. Fewer files would be opened anew for each unit of each state. */
 static int most_open(void)
 {
     struct rlimit limit;
@@ -54,7 +51,6 @@ static int most_open(void)
     return limit.rlim_cur / 2 < MANIFEST_MAX_WORLD ? (int)(limit.rlim_cur / 2) : MANIFEST_MAX_WORLD;
 }
 
-/* Closes a rank's file if it is open. */
 static void forget_file(struct checkpoint_reader *reader, int rank)
 {
     reader->num_open -= reader->files[rank] != NULL;
@@ -70,7 +66,6 @@ void checkpoint_reader_close_files(struct checkpoint_reader *reader)
     reader->files = NULL;
 }
 
-/* Opens the file of a rank, if it is not open yet, and checks its index. */
 static enum status file_of(struct checkpoint_reader *reader, int rank, struct rankfile **out, struct error *err)
 {
     const struct manifest *manifest = reader->manifest;
@@ -98,7 +93,6 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
 
 /* ---- the threads that read ----------------------------------------------- */
 
-/* Moves to the next span of the ranges: as much of the range as one writer's slice has. */
 static void next_span(struct stream *stream)
 {
     while (stream->done == stream->ranges[stream->range].count) {
@@ -168,14 +162,12 @@ static int64_t frames_of_range(const struct manifest *manifest, const struct ran
     return frames;
 }
 
-/* Begins to read `frames` frames. */
 static enum status begin(struct stream *stream, int64_t frames, struct error *err)
 {
     const struct read_ahead_source source = {.context = stream, .next = name_frame, .again = read_frame_again};
     return frames ? rankfile_stream_new(&source, frames, &stream->frames, err) : STATUS_OK;
 }
 
-/* Begins to read `count` ranges, one after the other. */
 static enum status begin_ranges(struct stream *stream, const struct checkpoint *checkpoint, const struct range *ranges,
                                 int count, struct error *err)
 {
@@ -313,7 +305,6 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     return STATUS_OK;
 }
 
-/* context: the manifest */
 static bool is_frozen_there(void *context, const struct tensor_info *tensor)
 {
     const struct manifest *manifest = context;
@@ -339,7 +330,6 @@ static struct range own_range(const struct tensor_table *table, const struct sha
     return (struct range){state, unit, count ? first : 0, count};
 }
 
-/* Reads the ranges, unit by unit of each state, into the rank's slices. */
 static enum status load_slices(struct stream *stream, int count, const struct shard_layout *layout,
                                struct state_slices slices, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* checkpoint_read.h: an open checkpoint from inside. For checkpoint_open.c and checkpoint_read.c. */
+/* checkpoint_read.h: an open checkpoint from inside. For the files of ckpt/. */
 #pragma once
 
 #include "ckpt/manifest.h"

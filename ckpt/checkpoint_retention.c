@@ -25,15 +25,6 @@ static enum status look_for_successor(const char *dir, struct checkpoint_list *k
     return STATUS_OK;
 }
 
-static enum status move_later_aside(const char *dir, const struct checkpoint_entry *entry, struct error *err)
-{
-    char aside[FS_PATH_MAX];
-    TRY(checkpoint_move_aside(dir, entry->name, "aside", aside, err));
-    log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", which this run has not reached again yet; it is now '%s'",
-             dir, entry->name, entry->step, aside);
-    return STATUS_OK;
-}
-
 /* The score that counts; NAN: the checkpoint has none. */
 static double score(const struct checkpoint_entry *entry, const struct checkpoint_keep *keep)
 {
@@ -72,8 +63,7 @@ const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *lis
     return best;
 }
 
-/* Settles those that would be among the best ones, and looks again at those that are known: a checkpoint with a missing
- * file must not take the place of a whole one. */
+/* Settles those that would be among the best: one with a missing file must not take the place of a whole one. */
 static enum status settle_best(const char *dir, struct checkpoint_list *list, const struct checkpoint_keep *keep,
                                int64_t newest, struct error *err)
 {
@@ -108,7 +98,6 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
     return count_better(&cache->known, keep, position->step, position->step, value) < keep->best;
 }
 
-/* Whether `keep` names this checkpoint for its scores or for its step. */
 static bool is_kept(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
                     const struct checkpoint_entry *entry)
 {
@@ -128,7 +117,6 @@ static void point_best(const char *dir, const struct checkpoint_list *list, cons
         checkpoint_unpoint(dir, "best", true);
 }
 
-/* A save's limit at work. */
 struct retention {
     const char *dir, *name; /* of the new checkpoint */
     int64_t step;           /* its step */
@@ -149,7 +137,7 @@ static enum status stays(const struct retention *now, struct checkpoint_entry *e
 }
 
 /* Deletes an entry, or moves it aside because it is later than the new one; damaged ones stay, and those with names
- * that do not fit their manifests, since only the names have told that they are old. */
+ * that do not fit their manifests. */
 static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
     const bool known = entry->settled;
@@ -157,8 +145,14 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
     TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
     if (!entry->ok || changed) /* the next save decides about what has changed */
         return STATUS_OK;
-    if (entry->step > now->step)
-        return move_later_aside(now->dir, entry, err);
+    if (entry->step > now->step) {
+        char aside[FS_PATH_MAX];
+        TRY(checkpoint_move_aside(now->dir, entry->name, "aside", aside, err));
+        log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", which this run has not reached again yet; it is now "
+                 "'%s'",
+                 now->dir, entry->name, entry->step, aside);
+        return STATUS_OK;
+    }
     if (checkpoint_name_fits(entry))
         return checkpoint_delete(now->dir, entry->name, err);
     if (!known)
@@ -191,7 +185,6 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
     return stay ? STATUS_OK : remove_entry(now, entry, err);
 }
 
-/* Reads what the limit needs to know, apart from the newest ones. */
 static enum status read_needed(const struct retention *now, const struct train_position *position, struct error *err)
 {
     TRY(checkpoint_list_update(now->known, now->dir, err));

@@ -5,9 +5,7 @@
  *   metrics.jsonl                     metrics.jsonl.N           has all lines of that history
  *
  * Resuming X.aside-N by its name makes its history the run's again: its name becomes X, the lines that led to it come
- * from metrics.jsonl.N, and what came since the two histories parted goes aside under another number.
- *
- * Only rank 0 calls these functions, under the run folder's lock. */
+ * from metrics.jsonl.N, and what came since the two parted goes aside. For rank 0, under the run folder's lock. */
 #pragma once
 
 #include "ckpt/checkpoint_list.h"

@@ -9,7 +9,7 @@
  *        6  rank 0   moves `latest` (made aside, then renamed)
  *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
  *
- * Steps 3 to 7 are in checkpoint_publish.c. Each is fsynced before the next; before step 7 only folders that are never
+ * Each is fsynced before the next; before step 7 only folders that are never
  * read are deleted. UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its
  * .tmp folder, and may prevent its deletion (a warning), but does not disturb this save.
  *
@@ -18,23 +18,60 @@
  *
  * Before steps 1, 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner); else
  * the save ends with that error on all ranks. If the disk does not answer, steps 1 and 5 fail, and steps 6 and 7 are
- * left out: checkpoint_publish_again() does them at the next start. */
-#include "ckpt/checkpoint_folders.h"
-#include "ckpt/checkpoint_publish.h"
+ * left out: checkpoint_save_tidy() does them at the next start. */
+#include "ckpt/checkpoint_retention.h"
+#include "ckpt/checkpoint_save_cache.h"
+#include "comm/agree.h"
 #include "core/faults.h"
+#include "core/fsutil.h"
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-/* Exchanges the outcomes of a part. */
+enum { SAVING_UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
+
+/* What ranks exchange after a part. */
+struct saving_report {
+    struct outcome outcome;
+    int cause; /* error_cause() */
+    char host[256], text[1536];
+    struct rankfile_facts facts;
+    char unique[SAVING_UNIQUE_BYTES]; /* rank 0's */
+    int64_t bytes;                    /* rank 0's, after publication */
+};
+_Static_assert(sizeof(struct saving_report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
+
+/* The parts of a save; the ranks exchange their outcomes after each. */
+enum saving_part { PART_FOLDER, PART_RANK_FILES, PART_PUBLICATION, PARTS };
+
+/* One save on this rank. */
+struct checkpoint_saving {
+    const struct checkpoint_writer *writer;
+    struct train_position position;
+    struct state_slices slices;
+    enum saving_part part; /* to be done next; PARTS: all are done */
+    enum status status;
+    struct error err;              /* of this rank's share of `part` */
+    struct rankfile_facts facts;   /* of this rank's file */
+    struct saving_report *reports; /* [world] owned: of the part before */
+    bool made, complete;           /* the folder `tmp` was made by this rank; the checkpoint is published */
+    int rank, world, num_states;
+    char name[64], unique[SAVING_UNIQUE_BYTES];
+    char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
+    bool exchanged;                            /* the folder under `tmp` now was under `final` before */
+    struct manifest_file *files;               /* [world + the cache's files] owned; rank 0 */
+    int num_files;
+    int64_t bytes;  /* of all files and the manifest; rank 0 */
+    bool peer_lost; /* others may still write under tmp: the next save sweeps it away */
+};
+
 static enum status finish_part(struct checkpoint_saving *save, struct error *err)
 {
     struct saving_report own = {.bytes = save->bytes, .facts = save->facts};
@@ -140,6 +177,186 @@ end:
     return status;
 }
 
+/* ---- publication --------------------------------------------------------- */
+
+/* Collects the rank files as the ranks reported them; this rank must see them as well. */
+static enum status collect_rank_files(struct checkpoint_saving *save, struct error *err)
+{
+    const struct saving_report *reports = save->reports;
+    for (int rank = 0; rank < save->world; rank++) {
+        struct manifest_file *file = &save->files[save->num_files++];
+        char path[FS_PATH_MAX];
+        struct stat info;
+        manifest_rank_name(rank, file->name);
+        file->bytes = reports[rank].facts.bytes;
+        file->num_frames = reports[rank].facts.num_frames;
+        file->checksum = reports[rank].facts.index_checksum;
+        save->bytes += file->bytes;
+        TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
+        int unseen = io_stat(path, &info) ? errno : 0;
+        if (unseen && unseen != ENOENT)
+            return error_system(err, STATUS_CHECKPOINT, unseen, "cannot look at '%s'", path);
+        if (unseen || info.st_size != file->bytes) {
+            error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but %s does not see it", rank,
+                      reports[rank].host, path, reports[0].host);
+            error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
+            return error_blame(err, rank, FAILURE_NONE);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Step 3. */
+static enum status copy_tokenizer(struct checkpoint_saving *save, struct error *err)
+{
+    const struct checkpoint_save_cache *cache = save->writer->cache;
+    for (int i = 0; i < cache->num_files; i++) {
+        const struct tokenizer_file *from = &cache->files[i];
+        struct manifest_file *file = &save->files[save->num_files++];
+        TRY(checkpoint_put_file(save->tmp, from->name, from->data, from->bytes, err));
+        snprintf(file->name, sizeof file->name, "%s", from->name);
+        file->bytes = (int64_t)from->bytes;
+        file->num_frames = 0;
+        file->checksum = from->checksum;
+        save->bytes += file->bytes;
+    }
+    return STATUS_OK;
+}
+
+/* Step 4. */
+static enum status write_manifest(struct checkpoint_saving *save, struct error *err)
+{
+    char *text;
+    size_t bytes;
+    TRY(manifest_encode(save->writer, &save->position, save->num_states, save->files, save->num_files, &text, &bytes,
+                        err));
+    enum status status = checkpoint_put_file(save->tmp, MANIFEST_NAME, text, bytes, err);
+    free(text);
+    TRY(status);
+    save->bytes += (int64_t)bytes;
+    return checkpoint_sync(save->tmp, err);
+}
+
+static enum status read_back(const struct checkpoint_saving *save, struct error *err)
+{
+    char path[FS_PATH_MAX], *data;
+    struct manifest *manifest;
+    TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
+    TRY(checkpoint_reads_from_disk(path, err));
+    TRY(manifest_load(save->tmp, false, &manifest, err));
+    manifest_free(manifest);
+    for (int i = save->world; i < save->num_files; i++) {
+        const struct manifest_file *file = &save->files[i];
+        TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
+        TRY(checkpoint_reads_from_disk(path, err));
+        TRY(manifest_read_file(save->tmp, file, &data, err));
+        free(data);
+    }
+    return STATUS_OK;
+}
+
+/* Step 5. Every byte of an old folder of that name is verified before its fate is decided. */
+static enum status give_name(struct checkpoint_saving *save, struct error *err)
+{
+    const char *dir = save->writer->dir;
+    char aside[FS_PATH_MAX] = "";
+    bool replaces = false;
+    struct stat info;
+    int absent = io_lstat(save->final, &info) ? errno : 0;
+    if (absent && absent != ENOENT)
+        return error_system(err, STATUS_CHECKPOINT, absent, "cannot look at '%s'", save->final);
+    if (!absent) {
+        struct checkpoint *old;
+        struct error damage;
+        enum status found = checkpoint_open(save->final, true, &old, &damage);
+        if (found == STATUS_OK) {
+            replaces = old->position.step == save->position.step;
+            checkpoint_close(old);
+        } else if (found != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
+            *err = damage;
+            return found;
+        }
+        if (replaces) {
+            save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;
+            if (save->exchanged)
+                return checkpoint_sync(dir, err);
+            if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+                return checkpoint_io_error("replace", save->final, err);
+        }
+        TRY(checkpoint_move_aside(dir, save->name,
+                                  replaces             ? "replaced"
+                                  : found == STATUS_OK ? "aside"
+                                                       : "damaged",
+                                  aside, err));
+        if (found != STATUS_OK)
+            log_warn("a damaged checkpoint had this name; it is now '%s' (%s)", aside, damage.text);
+        else if (!replaces)
+            log_warn("'%s' was a checkpoint of another step; it is now '%s'", save->final, aside);
+    }
+    if (fault_rename(save->tmp, save->final, 0)) {
+        checkpoint_io_error("publish the checkpoint as", save->final, err);
+        if (replaces && io_rename(aside, save->final)) /* it still counts under its other name */
+            log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));
+        return STATUS_CHECKPOINT;
+    }
+    return checkpoint_sync(dir, err);
+}
+
+/* Another job may have taken over the run folder while this one was cut off or stopped. */
+static enum status still_owner(const struct checkpoint_saving *save, struct error *err)
+{
+    const struct checkpoint_writer *writer = save->writer;
+    return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
+}
+
+/* The same once the checkpoint is complete. *ours: false, with a warning, if the owner could not be read. */
+static enum status owner_of_published(const struct checkpoint_saving *save, bool *ours, struct error *err)
+{
+    struct error unread;
+    enum status status = still_owner(save, &unread);
+    *ours = status == STATUS_OK;
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    if (!error_is_transient(&unread)) {
+        *err = unread;
+        return status;
+    }
+    log_warn("%s; the checkpoint itself is complete", unread.text);
+    return STATUS_OK;
+}
+
+static void tidy(const struct checkpoint_saving *save)
+{
+    const struct checkpoint_writer *writer = save->writer;
+    struct error err;
+    if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
+        log_warn("%s", err.text);
+    checkpoint_retention_apply(writer->dir, save->name, &save->position, &writer->keep, &writer->cache->known);
+}
+
+static enum status publish(struct checkpoint_saving *save, struct error *err)
+{
+    enum status status;
+    save->files = memory_zeroed((size_t)save->world + TOKENIZER_FILES_MAX, sizeof *save->files);
+    TRY(collect_rank_files(save, err));
+    TRY(copy_tokenizer(save, err));
+    TRY(write_manifest(save, err));
+    if (save->writer->keep.last && (status = read_back(save, err)) != STATUS_OK) {
+        error_prefix(err, "reading the new checkpoint back");
+        return status;
+    }
+    TRY(still_owner(save, err));
+    TRY(give_name(save, err));
+    bool ours;
+    TRY(owner_of_published(save, &ours, err));
+    if (ours)
+        checkpoint_point(save->writer->dir, "latest", save->name); /* step 6 */
+    TRY(owner_of_published(save, &ours, err));
+    if (ours)
+        tidy(save); /* step 7 */
+    return STATUS_OK;
+}
+
 /* ---- save ---------------------------------------------------------------- */
 
 void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct train_position *position,
@@ -171,7 +388,7 @@ void checkpoint_saving_work(struct checkpoint_saving *save)
     else if (save->part == PART_RANK_FILES)
         save->status = write_rank_file(save, &save->err);
     else if (save->part == PART_PUBLICATION && leads)
-        save->status = checkpoint_publish(save, &save->err);
+        save->status = publish(save, &save->err);
 }
 
 enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *complete, struct error *err)
@@ -208,4 +425,12 @@ void checkpoint_saving_free(struct checkpoint_saving *save, bool clean)
     free(save->files);
     free(save->reports);
     free(save);
+}
+
+void checkpoint_save_tidy(struct checkpoint_save_cache *cache, const char *dir, const char *name,
+                          const struct train_position *position, const struct checkpoint_keep *keep)
+{
+    checkpoint_sweep(dir);
+    checkpoint_point(dir, "latest", name);
+    checkpoint_retention_apply(dir, name, position, keep, &cache->known);
 }

@@ -68,7 +68,6 @@ static enum status add_templates(struct checkpoint_save_cache *cache, const char
     return status;
 }
 
-/* The chat templates of a Hugging Face folder, or of a checkpoint that stands in for one. */
 static enum status find_templates(struct checkpoint_save_cache *cache, const char *tokenizer_dir, struct error *err)
 {
     static const char prefix[] = TEMPLATES_FOLDER "-";

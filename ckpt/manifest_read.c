@@ -42,7 +42,6 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
 
 /* ---- members ------------------------------------------------------------- */
 
-/* The place of a member, for messages. */
 struct place {
     const char *path; /* of the manifest */
     const char *list; /* "units", "position", …; "": the top */
@@ -404,7 +403,6 @@ static enum status read_files(const struct place *top, struct manifest *manifest
     return STATUS_OK;
 }
 
-/* Checks the fixed end and the checksum. */
 static enum status check_end(const char *text, size_t bytes, const char *path, struct error *err)
 {
     if (bytes < TAIL_BYTES)

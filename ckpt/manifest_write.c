@@ -143,7 +143,6 @@ static void set_if_any(json_t *object, const char *name, const json_t *value)
         json_object_set_new(object, name, json_incref((json_t *)(uintptr_t)value));
 }
 
-/* All members but the checksum, in their order. */
 static json_t *all_members(const struct checkpoint_writer *writer, const struct train_position *position,
                            int num_states, const struct manifest_file *files, int num_files)
 {
@@ -180,7 +179,6 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     return root;
 }
 
-/* The text of the members, with their checksum at its end. */
 static void write_text(json_t *root, char **text, size_t *bytes)
 {
     FILE *out = memory_stream(text, bytes);

@@ -1,5 +1,4 @@
-/* rankfile_frames.h: the layout of a rank file's bytes, and what reading and writing share. For rankfile_write.c and
- * rankfile_read.c.
+/* rankfile_frames.h: the layout of a rank file's bytes, and what reading and writing share.
  *
  *   offset 0   u32 0x184D2A50  u32 56         head of a skippable zstd frame
  *          8   "ZTRRANK\0"                    magic
@@ -10,8 +9,7 @@
  *              u32 0x184D2A51  u32 40·frames  head of a skippable zstd frame
  *              entries of 40 bytes            u32 state, unit; u64 first; u32 count, stored; u64 offset, checksum
  *
- * All numbers are little-endian. The sizes of the slices determine the number of frames and the elements of each; a
- * reader learns only `stored` and `checksum` from the table. */
+ * All numbers are little-endian. A reader learns only `stored` and `checksum` from the table. */
 #pragma once
 
 #include "ckpt/rankfile.h"

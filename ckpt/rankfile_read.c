@@ -100,7 +100,6 @@ static enum status table_decode(struct rankfile *file, const uint8_t *table, int
     return STATUS_OK;
 }
 
-/* Reads and checks header and table. bytes: the size of the file. */
 static enum status index_load(struct rankfile *file, int64_t bytes, const struct rankfile_facts *facts,
                               struct error *err)
 {
@@ -232,7 +231,6 @@ void rankfile_stream_free(struct rankfile_stream *stream)
     free(stream);
 }
 
-/* The piece becomes an owner of the file. */
 static struct rankfile *retain(struct rankfile *file)
 {
     atomic_fetch_add(&file->owners, 1);
@@ -350,7 +348,6 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
 }
 
-/* The frames of a file that is only verified. */
 struct whole_file {
     struct rankfile *file;
     int64_t next;

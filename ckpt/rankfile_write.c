@@ -178,7 +178,6 @@ static void frame_compress(const struct rankfile_writer *writer, const float *sl
     frame->checksum = XXH3_64bits(stored, length);
 }
 
-/* Compresses and appends the frames [begin, end), at most one batch. */
 static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, int64_t end, const float *slice,
                                 struct error *err)
 {
@@ -212,7 +211,6 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
     return STATUS_OK;
 }
 
-/* An entry of the table: ENTRY_BYTES. */
 static void entry_encode(const struct frame *frame, uint8_t *entry)
 {
     put_u32(entry, frame->state);

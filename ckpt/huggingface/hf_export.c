@@ -40,7 +40,6 @@ struct exporter {
 
 /* ---- files --------------------------------------------------------------- */
 
-/* The path of a file of the export. */
 static enum status add_file(const struct exporter *exporter, const char *name, char path[FS_PATH_MAX],
                             struct error *err)
 {
@@ -128,7 +127,6 @@ static char *shard_header(const struct exporter *exporter, int shard, size_t *si
     return header;
 }
 
-/* Moves the window so that it holds element `at` of a unit. */
 static enum status move_window(struct exporter *exporter, int unit, int64_t at, struct error *err)
 {
     if (unit == exporter->window_unit && at >= exporter->window_begin && at < exporter->window_end)
@@ -143,7 +141,6 @@ static enum status move_window(struct exporter *exporter, int unit, int64_t at, 
     return STATUS_OK;
 }
 
-/* x (count): elements of a tensor. */
 static enum status check_weights(const struct exporter *exporter, const struct tensor_info *tensor, const float *x,
                                  int64_t count, struct error *err)
 {
@@ -232,7 +229,6 @@ static enum status tokenizer_place(const struct exporter *exporter, const char *
     return fs_join(path, folder, name + strlen(prefix), STATUS_DATA, err);
 }
 
-/* Copies the tokenizer files, which are small enough to be read whole and verified. */
 static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
 {
     struct manifest *manifest;

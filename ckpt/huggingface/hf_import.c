@@ -27,7 +27,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     STAGING = 256 << 10,
@@ -80,7 +79,6 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Reads the index: files and weight_map. */
 static enum status read_index(struct import *import, const char *path, struct error *err)
 {
     char *text;
@@ -175,13 +173,11 @@ static const struct tensor_info *find_name(const struct import *import, const ch
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
-/* Whether a tensor is of a head of BERT's pretraining, which a new classifier does not have. */
 static bool is_pretraining_head(const struct model_desc *desc, const char *name)
 {
     return desc->family == FAMILY_BERT && desc->new_head && strncmp(name, "cls.", 4) == 0;
 }
 
-/* Whether a tensor is a buffer and not a parameter. */
 static bool is_skipped(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids"))
@@ -248,7 +244,6 @@ static void note_extra(struct import *import, const char *path, const char *name
     snprintf(import->extra_path, sizeof import->extra_path, "%s", path);
 }
 
-/* Stores the place of one tensor of a file. */
 static enum status match_entry(struct import *import, int file, const char *path, const struct safetensors_entry *entry,
                                struct error *err)
 {
@@ -310,7 +305,6 @@ end:
     return status;
 }
 
-/* If the files have no embedding, the tied head takes its place. */
 static void resolve_tied_head(struct import *import)
 {
     struct source *embedding = &import->sources[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
@@ -320,7 +314,6 @@ static void resolve_tied_head(struct import *import)
     }
 }
 
-/* A new classifier whose files have no tensor of the pooler gets a new one. */
 static void resolve_pooler(struct import *import)
 {
     const int head = import->table->num_units - 1;
@@ -465,7 +458,6 @@ int64_t huggingface_not_finite(const float *x, int64_t count)
     return count;
 }
 
-/* x (count) = elements [first, first + count) of a tensor. */
 static enum status check_finite(const struct import *import, const struct tensor_info *tensor,
                                 const struct source *source, int64_t first, const float *x, int64_t count,
                                 struct error *err)
@@ -479,7 +471,6 @@ static enum status check_finite(const struct import *import, const struct tensor
     return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
 }
 
-/* Compares elements [first, first + count) of the embedding with the head that is tied to it. */
 static enum status compare_tied_head(struct import *import, int64_t first, int64_t count, const float *embedding,
                                      struct error *err)
 {

@@ -62,7 +62,6 @@ struct safetensors_header {
     bool by_ztrain;                    /* __metadata__ names ztrain as the producer */
 };
 
-/* Reads the header's length from the first 8 bytes of the file. */
 enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t file_bytes, const char *where,
                                size_t *header_bytes, struct error *err);
 
@@ -70,7 +69,6 @@ enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t
 enum status safetensors_parse(const void *header, size_t header_bytes, int64_t file_bytes, const char *where,
                               struct safetensors_header *out, struct error *err);
 
-/* Reads both from a file. */
 enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err);
 
 void safetensors_header_release(struct safetensors_header *header);

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The format's dtype names with their element sizes and, if ztrain reads them, its dtypes. */
 static const struct {
@@ -104,7 +103,6 @@ static int compare_begin(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end); /* empty tensors first */
 }
 
-/* Sorts the entries and checks that they cover the data without holes or overlaps. */
 static enum status check_cover(struct safetensors_header *header, int64_t header_end, int64_t file_bytes,
                                const char *where, struct error *err)
 {

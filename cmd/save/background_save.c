@@ -25,7 +25,6 @@ static const double first_pause = 0.2, longest_pause = 10; /* seconds between tw
 static const double glance = 0.002, long_glance = 0.2;     /* seconds between two votes of ranks that wait */
 enum { WRITER_NICE = 10 };
 
-/* What the writer is given to do. */
 enum job { JOB_NONE, JOB_WORK, JOB_DISCARD, JOB_END };
 
 enum state { SAVE_NONE, SAVE_WRITING, SAVE_PAUSED };
@@ -186,7 +185,6 @@ struct checkpoint_keep save_keep_of(const struct run *run)
     };
 }
 
-/* Borrows from the run. */
 static struct checkpoint_writer writer_of(struct run *run)
 {
     const struct engine *t = &run->engine;
@@ -314,7 +312,6 @@ static double patience_left(const struct run *run)
     return fmin(b->began + limit, deadline_latest(&run->deadline)) - seconds_now();
 }
 
-/* The save has failed on all ranks. */
 static enum status fail_save(struct run *run, enum status status, struct error *err)
 {
     struct background_save *b = run->background;

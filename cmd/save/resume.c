@@ -29,7 +29,6 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
     return checkpoint_rewind_plan(home->path, checkpoint, resume_names_run(resume), rewind, err);
 }
 
-/* Compares the model's config with the checkpoint's: the spec names only its place. */
 static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
                                   struct string_list *differences, struct error *err)
 {
@@ -119,7 +118,6 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     return compare_specs(checkpoint, spec, world, print, err);
 }
 
-/* Logs the checkpoints that a resume would move aside. */
 static void log_rewind(const struct checkpoint_rewind *rewind)
 {
     if (*rewind->from)

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What rank 0 tells the others to do. */
 enum order_kind { ORDER_VERIFY, ORDER_TAKE, ORDER_END };
 
 struct order {
@@ -15,7 +14,6 @@ struct order {
     char path[4096];
 };
 
-/* What ranks exchange after a verification. */
 struct report {
     struct outcome outcome;
     int cause;       /* error_cause() */
@@ -24,7 +22,6 @@ struct report {
 };
 _Static_assert(sizeof(struct report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
 
-/* One rank's part in the search. */
 struct together {
     struct comm *comm;
     const char *host;
@@ -130,7 +127,6 @@ static enum status lead(struct together *all, const char *resume, struct checkpo
     return status;
 }
 
-/* Another rank: follows rank 0's orders. */
 static enum status follow(struct together *all, struct checkpoint **checkpoint, struct error *err)
 {
     struct order order;

@@ -194,7 +194,7 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
     TRY(metrics_resume(run->metrics, path, position->step, err));
     if (!branched) {
         const struct checkpoint_keep keep = save_keep_of(run);
-        checkpoint_publish_again(run->save_cache, rewind->dir, rewind->name, &checkpoint->position, &keep);
+        checkpoint_save_tidy(run->save_cache, rewind->dir, rewind->name, &checkpoint->position, &keep);
     }
     log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
     return STATUS_OK;

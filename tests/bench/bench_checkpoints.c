@@ -15,9 +15,8 @@
  * system. What is measured changes DIR. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
-#include "ckpt/checkpoint_publish.h"
 #include "ckpt/checkpoint_rewind.h"
-#include "ckpt/checkpoint_save_cache.h"
+#include "ckpt/checkpoint_save.c"
 #include "ckpt/manifest.h"
 #include "core/clock.h"
 #include "core/memory.h"
@@ -315,8 +314,8 @@ static void measure_load(const char *newest, int world)
 }
 
 /* Publishes a checkpoint of `step` as rank 0 does when all ranks have written their files. */
-static void publish(const char *dir, const char *work, const struct described *d, struct checkpoint_writer *writer,
-                    int64_t step, const char *name)
+static void measure_publish(const char *dir, const char *work, const struct described *d,
+                            struct checkpoint_writer *writer, int64_t step, const char *name)
 {
     const struct manifest *m = d->manifest;
     struct checkpoint_saving save = {
@@ -336,7 +335,7 @@ static void publish(const char *dir, const char *work, const struct described *d
     begin(name);
     if (writer->keep.best)
         checkpoint_is_among_best(writer->cache, dir, &writer->keep, &save.position);
-    MUST(checkpoint_publish(&save, err));
+    MUST(publish(&save, err));
     end();
     free(save.files);
     free(save.reports);
@@ -356,7 +355,7 @@ static void measure_saves(const char *dir, const char *work, const char *newest,
     MUST(checkpoint_save_cache_new(NULL, NULL, &writer.cache, err));
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "%s save, %s", i ? "second" : "first", what);
-        publish(dir, work, &d, &writer, ++*step, name);
+        measure_publish(dir, work, &d, &writer, ++*step, name);
     }
     checkpoint_save_cache_free(writer.cache);
     shard_layout_release(&layout);

@@ -72,7 +72,7 @@ static void test_mending(void **unused)
     const struct checkpoint_keep keep = {.last = 2};
     assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, &err), STATUS_OK);
     for (int again = 0; again < 2; again++) {
-        checkpoint_publish_again(cache, case_dir, "step-00000003", &position, &keep);
+        checkpoint_save_tidy(cache, case_dir, "step-00000003", &position, &keep);
         assert_true(case_has("step-00000003") && case_has("step-00000002") && !case_has("step-00000001"));
         assert_int_equal(case_count(".tmp-"), 0);
         case_path(path, "latest");
