@@ -1,7 +1,6 @@
 #include "core/model/config_reader.h"
 
 #include "core/edit_distance.h"
-#include "core/memory.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -3,7 +3,6 @@
  */
 #include "core/spec/spec_keys.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static void make_mapping(struct spec_node *node, struct spec_node *child)

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: with the reason and a hint. */
 static void add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,

@@ -5,7 +5,6 @@
 #include "core/model/model_folder.h"
 #include "core/spec/spec_keys.h"
 
-#include <math.h>
 #include <string.h>
 
 /* "tiny" for "runs/tiny.yaml" */

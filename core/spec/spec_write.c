@@ -1,8 +1,6 @@
 /* spec_write.c: writes the effective spec as YAML and as JSON. */
 #include "core/spec/spec_keys.h"
 
-#include "core/memory.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
