@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 #include "core/spec/spec.h"
 
 #define SIZES "\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"num_key_value_heads\":4"
