@@ -201,8 +201,7 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
 
 /* ---- verifying ----------------------------------------------------------- */
 
-/* Share `part` of `parts` of the frames of all files in their order. Each rank file has as many frames as the
- * others. */
+/* Share `part` of `parts` of the frames of all files in their order; rank files have equally many frames. */
 static void part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count)
 {
     ASSERT(part >= 0 && part < parts);

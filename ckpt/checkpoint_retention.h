@@ -1,5 +1,4 @@
-/* checkpoint_retention.h: which checkpoints of a run stay after a save (checkpoint.keep_last, keep_best,
- * keep_every_steps). */
+/* checkpoint_retention.h: which checkpoints stay after a save (checkpoint.keep_last, keep_best, keep_every_steps). */
 #pragma once
 
 #include "ckpt/checkpoint_list.h"

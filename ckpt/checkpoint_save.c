@@ -9,9 +9,8 @@
  *        6  rank 0   moves `latest` (made aside, then renamed)
  *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
  *
- * Each is fsynced before the next; before step 7 only folders that are never
- * read are deleted. UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its
- * .tmp folder, and may prevent its deletion (a warning), but does not disturb this save.
+ * Each is fsynced before the next; before step 7 only folders that are never read are deleted. UNIQUE is new for each
+ * save: a rank of an earlier start that was cut off may still write into its .tmp folder, which disturbs no other save.
  *
  * After each of the three parts (folder, rank files, publication) the ranks exchange their outcomes, and all return the
  * error of the lowest rank that has one. Rank 0 then removes .tmp-…. A failure after step 5 is a warning.

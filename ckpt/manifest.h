@@ -58,8 +58,7 @@ struct manifest {
     json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
 };
 
-/* Encodes a manifest of a checkpoint with num_states kinds of state; manifest_decode() accepts it. The caller frees
- * *text. */
+/* Encodes a checkpoint's manifest with num_states kinds of state, as manifest_decode() takes it. *text is owned. */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             int num_states, const struct manifest_file *files, int num_files, char **text,
                             size_t *bytes, struct error *err);

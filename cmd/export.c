@@ -410,8 +410,7 @@ end:
     return status;
 }
 
-/* chosen: DTYPE_COUNT for the dtype of the run. *again: a run that trains meanwhile has deleted or replaced the
- * checkpoint. */
+/* chosen: DTYPE_COUNT for the run's dtype. *again: a run that trains has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
 {
     struct checkpoint *checkpoint;

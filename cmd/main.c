@@ -25,8 +25,7 @@ static const struct {
 #undef COMMAND
 };
 
-/* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers, and our output with
- * them. */
+/* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers and our output. */
 static void keep_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -34,6 +34,5 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
 void options_help(FILE *out);
 void options_help_plan(FILE *out);
 
-/* Prints every error line to stderr and notices to stdout, unless `quiet`. err is the summary ("3 errors in the run
- * spec 'x.yaml'"). */
+/* Prints every error line to stderr and notices to stdout, unless `quiet`. err: "3 errors in the run spec 'x.yaml'". */
 enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err);

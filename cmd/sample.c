@@ -482,8 +482,7 @@ static enum status check_prompt(const struct sample_model *model, const struct t
 
 /* ---- the output ---------------------------------------------------------- */
 
-/* The continuation on standard output, as it comes: text, or token ids with commas. Half a character waits for its last
- * byte. */
+/* The continuation on stdout, as it comes: text, or token ids with commas. Half a character waits for its rest. */
 struct output {
     const struct tokenizer *tokenizer; /* borrowed; NULL: ids are printed */
     struct text_stream stream;

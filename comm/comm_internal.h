@@ -102,8 +102,7 @@ uint64_t comm_flight_begin(const struct data_op *op);
 enum status comm_attach_node(struct comm *comm, int fd, const char *host, const struct comm_config *config,
                              struct error *err);
 
-/* For ranks of a launcher: makes the node's memory and the connections with other nodes; sets control, net and agent.
- * Collective. */
+/* For ranks of a launcher: makes the node's memory and the connections; sets control, net and agent. Collective. */
 enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, const struct comm_config *config,
                             struct error *err);
 

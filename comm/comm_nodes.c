@@ -12,7 +12,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -150,8 +150,7 @@ enum status transport_network_reduce(const struct data_op *op, size_t at, size_t
 
 /* ---- reduce-scatter, within the node first ------------------------------- */
 
-/* out = sum over this node's ranks of [at, at + n) of owner's slice. Returns the lowest rank with a non-finite
- * value. */
+/* out = sum over this node's ranks of [at, at + n) of owner's slice. Returns the lowest rank that is not finite. */
 static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t at, size_t n, float *out)
 {
     struct comm *comm = op->comm;

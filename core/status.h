@@ -11,9 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 enum status {
     STATUS_OK = 0,
@@ -130,6 +128,4 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -1,9 +1,9 @@
 /* string_list.h: a list that owns its strings. {0} is the empty list. */
 #pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 struct string_list {
     int count;
@@ -13,6 +13,4 @@ struct string_list {
 void string_list_add(struct string_list *list, const char *text); /* a copy */
 void string_list_release(struct string_list *list);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -1,8 +1,7 @@
 /* autotune_cache.h: the fastest kernels on this model of GPU, kept on disk: cublasLt's algorithm for each matrix
- * product, and cuDNN's engine for each shape of attention.
- *
- * There is one text file for each GPU model and library version, gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, or else
- * in $XDG_CACHE_HOME/ztrain, or else in ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE means no cache and no autotuning.
+ * product, and cuDNN's engine for each shape of attention. One text file for each GPU model and library version,
+ * gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, $XDG_CACHE_HOME/ztrain, or ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE
+ * means no cache and no autotuning.
  *
  *     ztrain gemm cache 6
  *     gpu NVIDIA H200
@@ -10,8 +9,6 @@
  *     gemm KEY… FUSION KERNEL MICROSECONDS CHECKSUM      one line per product: numbers; enum gemm_fusion; 128
  *                                                        hexadecimal digits; 16 of XXH64
  *     attention KEY… 0 KERNEL MICROSECONDS CHECKSUM      one line per shape
- *
- * Files of versions 1 to 5 are replaced.
  *
  * Entries are permanent, so that all ranks of a machine, and a run that continues tomorrow, compute with the same
  * kernels and get the same bits. Between autotune_cache_lock() and autotune_cache_unlock() one process tunes and the

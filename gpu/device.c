@@ -1,5 +1,4 @@
-/* device.c: the functions of device.h, and those of ops.h that are not ops: each checks its preconditions and calls the
- * device's backend. */
+/* device.c: the functions of device.h, and those of ops.h that are not ops: each checks, and calls the backend. */
 #include "core/env_switch.h"
 #include "gpu/device_backend.h"
 

@@ -13,9 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 struct op_table;
 struct stream;
@@ -164,6 +162,4 @@ void graph_free(struct graph *graph); /* its launches must be done; may be NULL 
 /* The device's first asynchronous error (a failed launch or primitive), which stays. */
 enum status device_check(struct device *device, struct error *err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

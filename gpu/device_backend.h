@@ -6,9 +6,7 @@
 #include "gpu/ops.h"
 #include "gpu/spans.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 struct device_backend {
     void (*close)(struct device *device);
@@ -74,6 +72,4 @@ struct graph {
     struct device *device;
 };
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -24,9 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* out[i] = scale · (wte[tokens[i]] + wpe[positions[i]] + wse[types[i]]) */
 struct embedding_fwd_args {
@@ -598,6 +596,4 @@ enum { OPS_SUMS_WORKSPACE = 16 << 10 };
 /* A line for the log on how ops are computed; empty where there is only one way. */
 void ops_describe(struct device *device, char *text, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

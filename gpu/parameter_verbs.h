@@ -1,5 +1,4 @@
-/* parameter_verbs.h: the four verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor
- * declares them, comm/zero implements them.
+/* parameter_verbs.h: the four verbs through which the transformer uses parameters at every ZeRO stage, by comm/zero.
  *
  *   acquire      work enqueued on `stream` from now on may read the unit's parameters
  *   release      no further work will read them; the memory may be reused after the work enqueued so far

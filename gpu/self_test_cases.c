@@ -4,7 +4,6 @@
 #include "gpu/self_test_cases.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <string.h>
 
 enum {

@@ -25,3 +25,12 @@ void span_recorder_free(struct span_recorder *recorder); /* undelivered spans ar
 /* Delivers the spans that are over; wait: all of them, which must have been ended. Where there is no room, span_begin()
  * waits for the oldest span and delivers it; while that was not ended, new ones are not recorded. */
 void span_recorder_collect(struct span_recorder *recorder, bool wait);
+
+/* A recorder that adds up how long the phases of a step take; the times that are read belong to steps that are done. A
+ * phase in another one counts as that, but for the head, whose two passes count as forward and backward. */
+struct phase_times;
+enum status phase_times_new(struct device *device, struct phase_times **times, struct error *err);
+void phase_times_free(struct phase_times *times); /* before the device is closed; may be NULL */
+
+/* Seconds of each phase since the last reading. */
+void phase_times_read(struct phase_times *times, double seconds[PHASE_COUNT]);

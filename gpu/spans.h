@@ -17,9 +17,7 @@
 
 #include "gpu/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 struct op_table;
 
@@ -95,6 +93,4 @@ struct span_sinks {
     const struct op_table *plain; /* device->ops while ops are no spans; NULL: they are none */
 };
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -7,7 +7,7 @@
 #include "core/memory.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
-#include "gpu/phase_times.h"
+#include "gpu/span_recorder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

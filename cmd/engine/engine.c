@@ -5,7 +5,7 @@
 #include "core/model/model_folder.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
-#include "gpu/phase_times.h"
+#include "gpu/span_recorder.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* flops_report.h: time and work of the ops: of one step with flops_profiler of the run spec, of the whole run with
- * --profile. */
+/* flops_report.h: time and work of ops: of a step with flops_profiler, of the whole run with --profile. */
 #pragma once
 
 #include "cmd/run/run_state.h"

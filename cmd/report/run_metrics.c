@@ -84,8 +84,7 @@ static double value_at(const struct thin *steps, int bucket, int series, int64_t
     return cell->min + fmax(0, fmin(part, 1)) * (cell->max - cell->min);
 }
 
-/* A checkpoint's line may follow those of later steps (checkpoint.writer.decoupled): the event stands where its step
- * was. */
+/* A checkpoint's line may follow those of later steps (decoupled): the event stands where its step was. */
 static void place_event(const struct run_metrics *metrics, struct report_event *event)
 {
     const struct thin *steps = &metrics->steps;

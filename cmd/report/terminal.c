@@ -252,8 +252,7 @@ static bool alike(double low, double high, bool log_scale)
     return high / 2 - low / 2 <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)));
 }
 
-/* Which of the eight signs stands for a height between low and high. Halves, for a difference may be too large for a
- * double. */
+/* Which of the eight signs stands for a height between low and high. Halves: a difference may overflow a double. */
 static int level_of(double height, double low, double high)
 {
     const double share = (height / 2 - low / 2) / (high / 2 - low / 2);

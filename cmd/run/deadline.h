@@ -2,7 +2,7 @@
  *
  * The end is SLURM_JOB_END_TIME or squeue's answer. squeue is asked again while the job runs, as scontrol can change
  * the limit and leaves the variable. If it does not answer within five seconds it is killed, and the last known end
- * remains. Rank 0 looks at the clock when the ranks vote on stopping (stop_vote.h): the end is near when another
+ * remains. Rank 0 looks at the clock when the ranks vote on stopping (stop_vote.c): the end is near when another
  * interval as long as the longest one so far, a checkpoint and a reserve would no longer fit. */
 #pragma once
 

@@ -1,10 +1,8 @@
 /* run_lock.c: two files in the folder decide who may write there.
  *
- * Rank 0 holds an fcntl lock on `lock` while the run lives (of the open file description where the kernel supports it;
- * the older kind serves too, as this process never closes another descriptor of the file). The kernel drops it with the
- * process. Some mounts have no locks (ENOLCK, EOPNOTSUPP, ENOSYS), some have locks that other nodes do not see
- * (local_lock, localflock), and the lock of a node that was cut off may stay. So the lock only keeps two takers apart,
- * and `owner` names the owner:
+ * Rank 0 holds an fcntl lock on `lock` while the run lives; the kernel drops it with the process. Some mounts have no
+ * locks (ENOLCK, EOPNOTSUPP, ENOSYS), some have locks that other nodes do not see (local_lock, localflock), and the
+ * lock of a node that was cut off may stay. So the lock only keeps two takers apart, and `owner` names the owner:
  *
  *     {"nonce": …, "host": …, "boot": …, "pid_space": …, "pid": …, "began": …, "cluster": …, "job": …, "step": …,
  *      "restarts": …, "locked": …, "period": 10.0, "refreshed": "2026-11-22T11:30:12Z 00000012"}
@@ -27,11 +25,11 @@
  * back. A lock that a dead owner's node holds is abandoned: the taker deletes `lock` and locks a new one. After that,
  * and where there are no locks, it pauses before it reads back: the last taker that renamed its file wins.
  *
- * Nothing here can stop a process that was cut off or stopped and comes back. Hence the owner reads the file again
- * before a checkpoint is published, `latest` moves, anything is deleted, metrics.jsonl is opened, or lines that waited
- * for a disk are written to it; a foreign nonce, or no file, ends the run with 2. (Other lines ask only what the thread
- * has found.) A folder that is not the one that was locked, or has no `lock`, was moved or deleted: the run ends
- * with 4. What remains is the moment between that look and the rename that follows.
+ * Nothing here can stop a process that was cut off and comes back. Hence the owner reads the file again before a
+ * checkpoint is published, `latest` moves, anything is deleted, metrics.jsonl is opened, or lines that waited for a
+ * disk are written to it; a foreign nonce, or no file, ends the run with 2. A folder that is not the one that was
+ * locked, or has no `lock`, was moved or deleted: the run ends with 4. What remains is the moment before the rename
+ * that follows.
  *
  * A kill before the rename leaves the former owner, or none, and owner.tmp-NONCE, which the next owner deletes; after
  * it, an owner that is dead; after run_lock_release() there is none.

@@ -17,8 +17,7 @@ enum { TRACE_RECORDS_MAX = 200000 };
 /* "A-B" or "A": steps from 1. STATUS_USAGE. */
 enum status trace_steps_parse(const char *text, int64_t *first, int64_t *last, struct error *err);
 
-/* path: for rank 0, borrowed. steps: a text that trace_steps_parse() takes, or NULL: three steps, from the third after
- * `done` on. */
+/* path: for rank 0, borrowed. steps: for trace_steps_parse(), or NULL: three steps, from the third after `done` on. */
 struct trace_file *trace_file_new(const char *path, const char *steps, int64_t done, int64_t total);
 void trace_file_free(struct trace_file *trace); /* before the device is closed; may be NULL */
 

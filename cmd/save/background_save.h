@@ -8,10 +8,9 @@
  * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()), a part of the plan's
  * host memory. A thread of each rank, the writer, does everything that touches a disk: metrics.jsonl, and each part of
  * a save (checkpoint_save.c, which says what a kill leaves). It never communicates. The votes on stopping
- * (stop_vote.h), at the end of each step and about once a second within one, carry three more values: the number of
- * ranks whose writer still works, and rank 0's wish to try again or to give up. When no writer works any more,
- * background_save_advance() exchanges the outcomes and gives the writers the next part. All ranks see the same sums, so
- * they are always in the same state. A writer and its main thread hand `saving` to each other under the mutex.
+ * (stop_vote.c) carry three more values: the number of ranks whose writer still works, and rank 0's wish to try again
+ * or to give up. When no writer works any more, background_save_advance() exchanges the outcomes and gives the writers
+ * the next part. A writer and its main thread hand `saving` to each other under the mutex.
  *
  * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, and the
  * main thread does the writer's work. Between the checkpoint's name and its line in metrics.jsonl a kill leaves the
@@ -19,14 +18,11 @@
  *
  * A failure on a rank becomes a failure of all at the exchange. A disk's failure is a warning: the save is tried again
  * from the same slices, with growing pauses, for at most PATIENCE_INTERVAL or checkpoint.retry_seconds; then the
- * checkpoint is lost, which is a warning too. Other failures end the run, and so does the loss of its last checkpoint,
- * which is tried for all of checkpoint.retry_seconds.
+ * checkpoint is lost, with a warning. Other failures end the run, and so does the loss of its last checkpoint.
  *
  * A stop, the last step, the next checkpoint that is due, an evaluation with checkpoint.keep_best, and a run that fails
  * on all ranks together wait until no save is under way (seconds_stalled). With a stop a save that fails is not tried
- * again, because the last one follows. Where a peer has died, the next start sweeps away the .tmp- folder.
- *
- * A writer's progress keeps its rank alive, so a rank that hangs is named when its writer is done, at the latest. */
+ * again, because the last one follows. Where a peer has died, the next start sweeps away the .tmp- folder. */
 #pragma once
 
 #include "cmd/run/run_state.h"

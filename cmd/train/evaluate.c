@@ -1,7 +1,6 @@
 /* evaluate.c: the loss of the model on the validation data. */
 #include "cmd/save/background_save.h"
 #include "cmd/train/rank_main.h"
-#include "cmd/train/stop_vote.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -37,8 +36,7 @@ static void evaluation_init(struct evaluation *e, const struct engine *t)
     e->counts = e->sums + 2;
 }
 
-/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest of the evaluation to the resumed
- * run (position.evaluation_due). */
+/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run. */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
 {

@@ -17,7 +17,6 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
-#include "cmd/train/stop_vote.h"
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"
 #include "core/clock.h"
@@ -27,7 +26,7 @@
 #include "core/machine.h"
 #include "core/memory.h"
 #include "gpu/peaks.h"
-#include "gpu/phase_times.h"
+#include "gpu/span_recorder.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,7 +2,6 @@
 #include "cmd/engine/engine_samples.h"
 #include "cmd/save/background_save.h"
 #include "cmd/train/rank_main.h"
-#include "cmd/train/stop_vote.h"
 #include "core/log.h"
 #include "core/printable.h"
 #include "gpu/model/sampler.h"

@@ -1,4 +1,4 @@
-#include "cmd/train/stop_vote.h"
+#include "cmd/train/rank_main.h"
 
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"

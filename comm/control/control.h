@@ -1,7 +1,6 @@
 /* control.h: the memory that the ranks of one node share: state and progress of each rank, and why the job ends.
  *
- * There is one memfd per node, made by the supervisor or by the node's first rank (control_open). It has no name in any
- * folder, so nothing can be left over.
+ * One memfd per node, made by the supervisor or by the node's first rank (control_open): nothing can be left over.
  *
  *     | control block          | exchange slots  | staging            | segments (comm_share)       |
  *     | header, ranks[world]   | world × 2 × 64K | local ranks × 1 MiB| local ranks × the same size |
@@ -19,8 +18,7 @@
  * every wait returns. A rank reports its own error, or ranks that wait, the supervisor or the agent notice that a peer
  * is gone or silent (watchdog.h).
  *
- * Threads: control_arrive() is used by one thread per channel; the rest by any. The block stays mapped until the
- * process ends, because any thread may beat at any time. */
+ * Threads: control_arrive() is used by one thread per channel; the rest by any. The block stays mapped. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"
@@ -171,8 +169,7 @@ bool control_await_end(struct control *control, double seconds);
 /* STATUS_OK while the job runs; else its code, with the culprit and the reason in err. */
 enum status control_status(struct control *control, struct error *err);
 
-/* Ends the job with this error, which names its rank (error_blame()); FAILURE_ERROR: it is that rank's own. The first
- * call wins. */
+/* Ends the job with this error, which names its rank; FAILURE_ERROR: it is that rank's own. The first call wins. */
 void control_fail(struct control *control, const struct error *err);
 /* The same with an error that it makes. */
 void control_blame(struct control *control, int rank, enum failure failure, enum status code, const char *format, ...)

@@ -57,8 +57,7 @@ struct bootstrap {
 /* On failure nothing has to be released; rank, world, host and job_id are the best guess for messages. */
 enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err);
 
-/* After bootstrap_init() has failed with `code`: tells the other ranks, whose bootstrap_connect() then fails with
- * it. */
+/* After bootstrap_init() has failed with `code`: makes the other ranks' bootstrap_connect() fail with it. */
 void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code);
 
 /* Collective: exchanges the secret and the places of all ranks; alone and for local ranks without communication. A

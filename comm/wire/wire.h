@@ -18,10 +18,9 @@
  * WIRE_STRANGER_SECONDS if it is silent or slow; of too many the oldest is dropped. The data after the handshake is
  * neither encrypted nor authenticated: who can rewrite packets between the machines can change it.
  *
- * A connection that breaks or is refused during the handshake is tried again until the deadline.
- *
- * Threads: a server is used by one thread at a time. The sockets returned here are non-blocking, close on exec, have
- * TCP_NODELAY, and belong to the caller. */
+ * A connection that breaks or is refused during the handshake is tried again until the deadline. Threads: a server is
+ * used by one thread at a time. The sockets returned here are non-blocking, close on exec, have TCP_NODELAY, and belong
+ * to the caller. */
 #pragma once
 
 #include "core/status.h"

@@ -10,8 +10,7 @@
  * itself is the staging slice.
  *
  * Where the parameters are the master weights, AdamW updates them in the staging slice; else the master weights are
- * rounded into it. That happens in a skipped step as well, which the host does not know: the values are then the old
- * ones.
+ * rounded into it, in a skipped step too, which the host does not know.
  *
  * With nvme the units beyond max_in_cpu are in a file (slice_file.h): a slice is read in pieces while the unit before
  * it computes, and written as it comes down.

@@ -1,7 +1,6 @@
 /* token_set.c: shard files as one stream of tokens and documents.
  *
- * Files are not mapped, and only their sizes are kept in memory: every look-up is a pread into the caller's memory. So
- * a file that shrinks during a run is an error instead of a signal, and several threads can read a set.
+ * Every look-up is a pread into the caller's memory: a file that shrinks is an error, not a signal; threads may share.
  *
  *     Megatron-LM  PREFIX.idx   magic "MMIDIDX\0\0"  9 bytes
  *                               version 1            u64

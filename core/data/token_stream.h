@@ -10,8 +10,7 @@
  * A mixture (mixture.h) has taken (k-1)·B samples before global step k. Its epochs are floor(epoch_samples / B) steps.
  *
  * With document_mask each document of a sample is a sequence of its own, with positions from 0 and no target for its
- * last token. Evaluation, packed, has one more sample for the tokens after the last whole one: every target counts
- * once.
+ * last token. Evaluation, packed, has one more sample for the tokens after the last whole one.
  *
  * With a loss mask, target i+1 of a sample is -1 where the mask of its token is 0, and counts in no sum.
  *

@@ -526,8 +526,7 @@ static const double slow_time = 0.2;                  /* … and this part of th
 static const double slow_step = 0.002;                /* … and these seconds in each step */
 enum { SLOW_LEAST = 20, CELLS = 4 * FLIGHT_ENTRIES }; /* collectives that are compared, at least */
 
-/* A collective that is over. It ends for all ranks at about the same time, so the rank that came last was in it for the
- * shortest time. */
+/* A collective that is over ends for all ranks at about the same time: the last to come was in it the shortest. */
 struct cell {
     int64_t number;
     int seen, last; /* ranks; the last one */

@@ -83,6 +83,5 @@ struct layer_facts {
     bool nope;      /* no_rope_layers has an effect */
 };
 
-/* Fills desc->layers, which the caller has allocated for desc->num_layers; desc->head_dim and desc->local_rope are
- * known. */
+/* Fills desc->layers, of desc->num_layers, by the caller; desc->head_dim and desc->local_rope are known. */
 void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc);

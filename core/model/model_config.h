@@ -12,9 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 enum model_family {
     FAMILY_GPT2,
@@ -179,6 +177,4 @@ json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype
 /* inv_freq (rotary_dim / 2): inverse frequencies with scaling, in transformers' roundings to float32. */
 void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, float *inv_freq);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -10,8 +10,7 @@
 /* Whether a text may be the name of a model: "gpt2", "Qwen/Qwen2.5-0.5B". */
 bool model_folder_is_name(const char *text);
 
-/* Writes the folder that `name` stands for: `name` itself if that is a folder, else that of the cache. false: there is
- * neither. */
+/* Writes the folder that `name` stands for: `name` itself if it is one, else that of the cache. false: neither. */
 bool model_folder_find(const char *name, char folder[FS_PATH_MAX]);
 
 /* The error for a possible name that has no folder: `code`, with the command that downloads it. */

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const state_kind_names[] = {
+    [STATE_MASTER] = "master", [STATE_EXP_AVG] = "exp_avg", [STATE_EXP_AVG_SQ] = "exp_avg_sq"};
+
 void shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world)
 {
     ASSERT(world >= 1 && table->num_units > 0);

@@ -15,8 +15,7 @@
  *   blank     blanks, ends of lines and comments: # and // up to the end of the line, slash-star to star-slash
  *
  * Refused, unlike in Hjson: text in three quotes, and bare text that ends with punctuation or has a comment behind it,
- * as these characters would be parts of the text. Depth and nodes are bounded; each byte is looked at a bounded number
- * of times. */
+ * as these characters would be parts of the text. Depth, nodes and looks at a byte are bounded. */
 #include "core/spec/spec_tree.h"
 
 #include <ctype.h>

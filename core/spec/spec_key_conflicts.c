@@ -97,8 +97,7 @@ static void check_name(const struct rules *r)
                    spec_show(r->ctx, name));
 }
 
-/* The length of a file's name without the ending of a text that is not tokenized yet (.jsonl, .csv.gz, …); 0: it has no
- * such ending. */
+/* The length of a file's name before the ending of a text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */
 static size_t text_stem(const char *name)
 {
     static const char *const packed[] = {".gz", ".zst"};

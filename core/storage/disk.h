@@ -1,5 +1,4 @@
-/* disk.h: the disk below record_file.h: the local one of a run (local_disk.c), or that of a simulation
- * (gpu/simulate/simulated_device.h). */
+/* disk.h: the disk below record_file.h: a run's (local_disk.c), or a simulation's (gpu/simulate/simulated_disk.h). */
 #pragma once
 
 #include "core/storage/async_io.h"

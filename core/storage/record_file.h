@@ -14,9 +14,8 @@
  * nothing. load, use and claim wait for an earlier write of the buffer, and of the record in another buffer. A record
  * that was never stored reads as zeros.
  *
- * The first failure stays: use then returns memory with unknown bytes, and record_file_status() the error.
- *
- * Several threads may use the file, each with buffers of its own. */
+ * The first failure stays: use then returns memory with unknown bytes, and record_file_status() the error. Several
+ * threads may use the file, each with buffers of its own. */
 #pragma once
 
 #include "core/storage/disk.h"

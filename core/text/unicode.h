@@ -52,6 +52,5 @@ bool unicode_is_space(uint32_t point);
 /* Part of a word: \w, which is Alphabetic, marks, digits, connectors, joiners. */
 bool unicode_is_word(uint32_t point);
 
-/* Appends the normalization form C (UAX #15) of `text` (UTF-8) to `out`. O(n), also for one letter with a million
- * accents. */
+/* Appends the normalization form C (UAX #15) of `text` (UTF-8) to `out`. O(n), however many accents a letter has. */
 void unicode_nfc(const char *text, size_t count, struct text *out);

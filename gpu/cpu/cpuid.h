@@ -1,9 +1,7 @@
-/* cpuid.h: the instruction sets that this CPU and its operating system offer, found at run time. cpu_kernels.h chooses
- * among them. */
+/* cpuid.h: the instruction sets of this CPU and its operating system, found at run time, for cpu_kernels.h. */
 #pragma once
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /* The levels that ops are compiled for; each includes the one before it. */
 enum cpu_isa {

@@ -9,7 +9,6 @@
 #include "gpu/cuda/cuda_library_info.h"
 
 #include <cublasLt.h>
-#include <stdbool.h>
 #if __has_include(<cudnn.h>)
 #include <cudnn.h>
 #define ZTRAIN_HAVE_CUDNN 1

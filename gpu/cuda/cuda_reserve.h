@@ -1,5 +1,4 @@
-/* cuda_reserve.h: estimates of the memory of a GPU that CUDA and libraries take outside of a run's arena. Plain C, for
- * every build. */
+/* cuda_reserve.h: estimates of a GPU's memory that CUDA and libraries take outside of a run's arena, in any build. */
 #pragma once
 
 #include "gpu/ops.h"

@@ -5,9 +5,7 @@
 
 #include "gpu/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 enum {
     CUDA_SCRATCH_ALIGN = 256,  /* bytes: every piece of scratch memory starts at a multiple of it */
@@ -40,10 +38,7 @@ int64_t cuda_norm_parts(int64_t C);
 int64_t cuda_column_ranges(int64_t M, int64_t N);
 size_t cuda_column_sums_bytes(int64_t M, int64_t N);
 
-/* Bytes that a stream needs for every op within the limits on a GPU with `memory` bytes. cuDNN's plans may need
- * more. */
+/* Bytes that a stream needs for every op within the limits on a GPU with `memory` bytes, cuDNN's plans apart. */
 size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -25,9 +25,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 struct cublaslt_functions;
 struct cuda_graph;
@@ -151,6 +149,4 @@ void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *wo
  * the progress counter. Any thread. */
 bool cuda_is_waiting(struct cuda_device *cuda);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

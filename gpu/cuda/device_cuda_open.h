@@ -1,5 +1,4 @@
-/* device_cuda_open.h: finding and opening a CUDA device, for gpu/open. Needs no header of CUDA. Only builds with CUDA
- * (ZTRAIN_CUDA) have these functions. */
+/* device_cuda_open.h: finding and opening a CUDA device, for gpu/open, in builds with CUDA (ZTRAIN_CUDA). */
 #pragma once
 
 #include "gpu/device.h"

@@ -2,7 +2,6 @@
  * throttling. The library belongs to the driver and is opened at run time, in builds without CUDA as well. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -8,9 +8,7 @@
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 #define OPS_CUDA_LAUNCHER(op) void cuda_##op(struct stream *stream, const struct op##_args *args);
 OPS_LIST(OPS_CUDA_LAUNCHER)
@@ -22,6 +20,4 @@ extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -1,5 +1,4 @@
-/* transformer.h: GPT-2, the Llama family and BERT over the op table, forward and backward, on any device and at any
- * ZeRO stage. */
+/* transformer.h: GPT-2, the Llama family and BERT over the op table, forward and backward, at any ZeRO stage. */
 #pragma once
 
 #include "core/data/token_stream.h"

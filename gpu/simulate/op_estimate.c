@@ -10,9 +10,8 @@
  * to 2.0 times).
  *
  * Dropout of the weights: a kernel writes which are kept, 16 bits each (14 instructions a weight), and cuDNN reads
- * them. ztrain's kernels compute them in 18 instructions a weight and pass: one forward, three backward, which then has
- * eight products instead of seven. Instructions are counted in the sources, at 128 a clock of 1.7 GHz and
- * multiprocessor.
+ * them. ztrain's kernels compute them in 18 instructions a weight and pass: one forward, three backward, with eight
+ * products instead of seven. Instructions: 128 a clock of 1.7 GHz and multiprocessor.
  *
  * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm/gemm_cuda_plan.h). A bias
  * gradient and SwiGLU count as passes of their own; ASSUME_FUSED_BIAS and ASSUME_FUSED_SWIGLU are the other end.

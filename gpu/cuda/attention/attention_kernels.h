@@ -3,9 +3,7 @@
 
 #include "gpu/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* The ops attention_fwd and attention_bwd of ops.h, for every shape and dtype. */
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *args);
@@ -34,6 +32,4 @@ enum { ATTENTION_KEPT_TILE = 256 };
 void attention_part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout,
                          enum dtype dtype, bool causal, void *kept, int64_t ld);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -4,9 +4,7 @@
 #include "core/dtype.h"
 #include "gpu/cuda/device_cuda.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 /* y (M, N; y_dtype; rows ld_y apart) += bias (N; dtype) unless NULL; with aux (M, N; dtype): aux = y, then y =
  * gelu_tanh(y), or gelu_erf(y). */
@@ -29,6 +27,4 @@ void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, cons
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS

@@ -6,7 +6,7 @@
 #include "gpu/model/transformer.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
-#include "gpu/phase_times.h"
+#include "gpu/span_recorder.h"
 #include "tests/unit/fixtures/golden_case.h"
 
 #include <math.h>
