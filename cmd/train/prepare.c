@@ -257,7 +257,7 @@ static enum status share_choices(struct run *run, struct error *err)
  * step's bits do not depend on the machine that a sample was given to. */
 static enum status choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    struct error failure;
+    struct error failure = {.code = STATUS_OK};
     const bool is_first = run->boot->rank == 0;
     enum status status = STATUS_OK;
     if (is_first) {
