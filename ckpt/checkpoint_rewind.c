@@ -167,7 +167,7 @@ static enum status plan_moves(struct checkpoint_rewind *rewind, const struct che
 /* Whether `number` cannot be used: NAME.aside-number exists, or another history went aside under it. */
 static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct checkpoint_list *aside, int number)
 {
-    enum metrics_number metrics = metrics_number(rewind->metrics, number);
+    enum metrics_number metrics = metrics_history_number(rewind->metrics, number);
     int other;
     for (int i = 0; i < aside->count; i++) {
         const char *name = aside->entries[i].name, *suffix = aside_suffix(name, &other);
@@ -199,7 +199,7 @@ static int find_interrupted(const struct checkpoint_rewind *rewind, const struct
         if (!suffix || suffix[1] != 'a')
             continue;
         if (number != looked_at)
-            kept = metrics_number(rewind->metrics, number) == METRICS_NUMBER_KEPT;
+            kept = metrics_history_number(rewind->metrics, number) == METRICS_NUMBER_KEPT;
         if (kept && checkpoint_entry_read(entry, rewind->dir, NULL) == STATUS_OK && entry->step < newest->position.step)
             return number;
         looked_at = number;

@@ -456,8 +456,8 @@ void *zero_param_h2d(struct zero *zero, int unit, bool frozen, struct stream *st
 
 /* The update of offloaded parameters on the device. begin: returns the unit's master weights, if they are the
  * parameters and had to come up; else NULL. end: the parameters go down. */
-char *zero_begin_update(struct zero *zero, int unit, struct stream *compute);
-void zero_end_update(struct zero *zero, int unit, struct stream *compute);
+char *zero_param_begin_update(struct zero *zero, int unit, struct stream *compute);
+void zero_param_end_update(struct zero *zero, int unit, struct stream *compute);
 
 void zero_master_d2h(struct zero *zero, int unit, struct stream *compute);
 

@@ -163,12 +163,12 @@ void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
     param_d2h(z, unit, compute);
 }
 
-char *zero_begin_update(struct zero *z, int unit, struct stream *compute)
+char *zero_param_begin_update(struct zero *z, int unit, struct stream *compute)
 {
     return zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, false, compute) : NULL;
 }
 
-void zero_end_update(struct zero *z, int unit, struct stream *compute)
+void zero_param_end_update(struct zero *z, int unit, struct stream *compute)
 {
     if (!zero_offloads_params(z))
         return;

@@ -111,7 +111,7 @@ static void *state_or_none(const struct zero *z, enum state_kind state, int unit
 static void update_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool writes_params = !zero_one_copy(z) && !zero_offloads_params(z);
-    char *staged = zero_begin_update(z, unit, compute);
+    char *staged = zero_param_begin_update(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         if (range->matrix || range->joined == 0)
@@ -129,7 +129,7 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
             args.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
         zero_update_joined(z, range, args, compute);
     }
-    zero_end_update(z, unit, compute);
+    zero_param_end_update(z, unit, compute);
 }
 
 static void gather_updated(struct zero *z, int unit, struct stream *compute)

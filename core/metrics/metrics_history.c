@@ -188,7 +188,7 @@ enum status metrics_history_leave(const char *path, struct error *err)
                : STATUS_OK;
 }
 
-enum metrics_number metrics_number(const char *path, int number)
+enum metrics_number metrics_history_number(const char *path, int number)
 {
     char other[FS_PATH_MAX];
     struct stat own, facts;
@@ -203,7 +203,7 @@ enum metrics_number metrics_number(const char *path, int number)
 enum status metrics_keep(const char *path, int number, struct error *err)
 {
     char former[FS_PATH_MAX], folder[FS_PATH_MAX];
-    if (!fs_exists(path) || metrics_number(path, number) == METRICS_NUMBER_KEPT)
+    if (!fs_exists(path) || metrics_history_number(path, number) == METRICS_NUMBER_KEPT)
         return STATUS_OK;
     TRY(numbered(path, number, former, err));
     if (fault_link(path, former)) {

@@ -15,7 +15,7 @@ struct metrics_history {
     const char *checkpoint; /* the path of the resumed checkpoint, as in its line */
     int64_t bytes;          /* its size, in case that line was lost in a kill */
     int from;               /* 0: the lines of the file continue; N: those of metrics.jsonl.N; -1: none */
-    int former;             /* the number of the former file, if it has to be kept: metrics_number() */
+    int former;             /* the number of the former file, if it has to be kept: metrics_history_number() */
 };
 
 /* Leaves the lines of the history in the file `path`, which need not exist. Damaged lines and a torn last one are left
@@ -33,7 +33,7 @@ enum metrics_number {
     METRICS_NUMBER_KEPT, /* the file itself already has this name as well: a resume was killed halfway */
     METRICS_NUMBER_TAKEN,
 };
-enum metrics_number metrics_number(const char *path, int number);
+enum metrics_number metrics_history_number(const char *path, int number);
 
 /* Gives the file the second name <path>.NUMBER, durably. */
 enum status metrics_keep(const char *path, int number, struct error *err);

@@ -47,7 +47,7 @@ static void make_number(struct spec_node *node, const char *number)
 {
     node->kind = NODE_STRING;
     node->text = number;
-    spec_resolve_plain(node);
+    spec_yaml_plain(node);
 }
 
 /* Pages print `gradient_clipping: True`, which Python takes as 1.0. */

@@ -93,7 +93,7 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
     struct spec_node bare = *node;
     if (node->pos.source == 1 && spec_is_quoted_value(key, node)) { /* DeepSpeed converts such text */
         bare.plain = true;
-        spec_resolve_plain(&bare);
+        spec_yaml_plain(&bare);
         spec_notice(ctx, node->pos, "'%s' is text in quotes and is taken as %s", key->path, node->text);
     }
     json_t *value = spec_key_convert(ctx, key, &bare);

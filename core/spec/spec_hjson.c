@@ -184,7 +184,7 @@ static bool read_bare(struct reader *r, struct spec_node *node)
             end--;
         node->text = spec_arena_copy(r->ctx->arena, start, (size_t)(end - start));
         node->kind = NODE_STRING;
-        spec_resolve_plain(node);
+        spec_yaml_plain(node);
         r->at = stop;
         if (node->kind != NODE_STRING)
             return true;

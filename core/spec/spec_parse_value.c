@@ -29,7 +29,7 @@ bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *no
     if (node->kind != NODE_STRING || node->plain)
         return false;
     struct spec_node bare = {.kind = NODE_STRING, .text = node->text};
-    spec_resolve_plain(&bare);
+    spec_yaml_plain(&bare);
     if (key->type == KEY_BOOL)
         return bare.kind == NODE_BOOL;
     return (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REAL_PAIR) && spec_is_number(&bare);

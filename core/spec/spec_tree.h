@@ -96,7 +96,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size);
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size);
 
 /* Gives a scalar without quotes its kind: a NODE_STRING becomes null, a bool or a number if its text is one. */
-void spec_resolve_plain(struct spec_node *node);
+void spec_yaml_plain(struct spec_node *node);
 
 /* Parses JSON, or Hjson (spec_hjson.c). NULL as with YAML. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);

@@ -89,7 +89,7 @@ static bool looks_like_number(const char *text, bool *integral)
     return *p == 0;
 }
 
-void spec_resolve_plain(struct spec_node *node)
+void spec_yaml_plain(struct spec_node *node)
 {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
     static const char *const trues[] = {"true", "True", "TRUE", NULL};
@@ -197,7 +197,7 @@ static void read_scalar(struct reader *reader, const yaml_event_t *event, struct
     node->text = text;
     node->plain = plain;
     if (plain)
-        spec_resolve_plain(node);
+        spec_yaml_plain(node);
     attach(reader, node);
 }
 

@@ -42,7 +42,7 @@ static char *read_number(int number)
 static int free_number(void)
 {
     int number = 1;
-    while (metrics_number(path, number) == METRICS_NUMBER_TAKEN)
+    while (metrics_history_number(path, number) == METRICS_NUMBER_TAKEN)
         number++;
     return number;
 }
