@@ -89,7 +89,8 @@ struct checkpoint_writer {
  *     } while (!complete);                 or until an error
  *     checkpoint_saving_free();
  *
- * The writer and the slices must not change until the last. Each slice is used before the next is asked for.
+ * The writer, what it points to and the slices must not change until checkpoint_saving_free(). Each slice is used
+ * before the next is asked for. On rank 0 a share uses writer->cache: no other function may meanwhile.
  *
  * Stale .tmp- folders are deleted first. With keep.last every rank compares its file on the disk with its checksums
  * before the checkpoint is published; after `latest` and `best` have moved, the old checkpoints that `keep` does not

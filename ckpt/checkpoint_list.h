@@ -79,5 +79,5 @@ struct train_position checkpoint_entry_position(const struct checkpoint_entry *e
 enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 
-/* Whether an entry may be of a later position than this one, judging by its name, if it could not be read. */
+/* Whether an entry may be of a later position than this one, judging by its name, as it was not read. */
 bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position);

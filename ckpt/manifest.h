@@ -58,7 +58,8 @@ struct manifest {
     json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
 };
 
-/* Encodes a checkpoint's manifest with num_states kinds of state, as manifest_decode() takes it. *text is owned. */
+/* Encodes a checkpoint's manifest with num_states kinds of state, as manifest_decode() takes it. The caller frees
+ * *text. jansson is out of memory: the process has ended (memory_serve_libraries()). */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             int num_states, const struct manifest_file *files, int num_files, char **text,
                             size_t *bytes, struct error *err);

@@ -58,7 +58,7 @@ void rankfile_writer_free(struct rankfile_writer *writer);
 
 struct rankfile;
 
-/* Opens `path` and checks size, header and table against shape and facts, which are copied. */
+/* Opens `path` and checks size, header and table against shape and facts, which are copied but for shape's arrays. */
 enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
                           struct rankfile **file, struct error *err);
 /* Streams that read from the file keep it open. NULL is allowed. */

@@ -93,7 +93,8 @@ struct data_op {
     enum dtype recv_dtype;
     bool accumulate;
     int32_t *bad_rank; /* becomes the lowest rank with a non-finite value in this slice, unless lower already; the
-                          caller sets RANK_NONE first. May be NULL. NCCL does not fill it */
+                          caller sets RANK_NONE first. Valid once the stream is synchronised. May be NULL. NCCL does
+                          not fill it */
 
     /* set by the communicator */
     struct comm *comm;

@@ -19,7 +19,8 @@ struct comm_log_config {
     int units;                       /* of the model */
     bool all_gather, reduce_scatter; /* which collectives are recorded */
     int most;                        /* operations that are kept between two calls of comm_log_share(); 0: 32768 */
-    /* Called by comm_log_share() for each operation of this rank; NULL: not called. */
+    /* Called by comm_log_share() for each operation of this rank (calls 1, waited 0, seconds of this rank with its
+     * waiting); NULL: not called. */
     void (*each)(void *context, const struct comm_log_row *op);
     void *context;
 };

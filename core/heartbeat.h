@@ -39,7 +39,8 @@ void heartbeat_slow_end(struct slow_call *call);
 void heartbeat_slow_describe(char *text, size_t size);
 
 /* Starts the heartbeat thread: every beat_seconds it beats if a slow call younger than limit_seconds is in progress.
- * For an older one it calls stuck(), once; text names the operation and the file. Returns 0 or an errno. */
+ * For an older one it calls stuck(), once; text names the operation and the file. There is one thread at a time.
+ * Returns 0 or an errno. */
 int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                            void *context);
 void heartbeat_thread_stop(void);

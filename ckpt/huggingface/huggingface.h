@@ -43,9 +43,9 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
 int64_t huggingface_not_finite(const float *x, int64_t count);
 
 /* safetensors: 8 bytes header length n (little-endian), n bytes of JSON, then the tensors' bytes. The JSON maps names
- * to
- * {"dtype", "shape", "data_offsets": [begin, end]} (from the end of the header), and "__metadata__" to strings.
- * Checked: n, unique names, types, shape × dtype = bytes, offsets that cover the file without holes or overlaps. */
+ * to {"dtype", "shape", "data_offsets": [begin, end]} (from the end of the header), and "__metadata__" to strings.
+ * Checked: n (at most 100 MB, within the file), unique names, types, shape × dtype = bytes, offsets that cover the file
+ * without holes or overlaps. */
 enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_MAX_DIMS = 8 };
 
 struct safetensors_entry {

@@ -31,5 +31,6 @@ struct agent_link {
 enum status agent_start(struct control *control, const struct agent_link *links, int count, struct agent **agent,
                         struct error *err);
 
-/* After control_leave(). Sends all news and a BYE, and waits for the others' (the timeout; after a failure 2 s). */
+/* After control_leave(). Sends all news and a BYE, and waits for the others' (the timeout; after a failure 2 s). NULL:
+ * nothing. */
 void agent_stop(struct agent *agent);

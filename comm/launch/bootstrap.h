@@ -39,7 +39,7 @@ struct launcher;
 
 struct bootstrap {
     int rank, world;
-    int local_rank, local_world; /* on this node */
+    int local_rank, local_world; /* on this node; before bootstrap_connect() the launcher's */
     int node, num_nodes;
     struct rank_place *places; /* (world), owned; NULL before bootstrap_connect() */
     char host[256];

@@ -107,9 +107,12 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
                                                .abort = abort_job,
                                                .explain = pmi2_explain,
                                                .variable = "PMI_FD",
-                                               .hint =
-                                                   "the variable is left over from another step, or another "
-                                                   "program of this step has used it; let srun itself start ztrain"};
+                                               .init_hint =
+                                                   "the variable is left over from another step, or another program "
+                                                   "of this step has used it; let srun itself start ztrain: srun "
+                                                   "--mpi=pmi2 -n %d ztrain ...",
+                                               .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d "
+                                                            "ztrain ..."};
     static const struct pmi_symbol symbols[] = {
         {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &pmi2.finalize}, {"PMI2_Abort", &pmi2.abort},
         {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &pmi2.fence},   {"PMI2_KVS_Get", &pmi2.get},

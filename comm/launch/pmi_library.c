@@ -113,12 +113,12 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
     call_free(call);
     if (code != 0) {
         const char *value = library->variable ? getenv(library->variable) : NULL;
-        char over[64] = "", text[64];
-        if (value)
-            snprintf(over, sizeof over, " over %s=%.32s", library->variable, value);
-        error_set(err, STATUS_USAGE, "%s%s failed%s", library->init.name, over,
+        const char *over = library->variable ? " over " : "", *is = library->variable ? "=" : "";
+        char text[64];
+        error_set(err, STATUS_USAGE, "%s%s%s%s%s failed%s", library->init.name, over,
+                  library->variable ? library->variable : "", is, value ? value : "",
                   library->explain(&library->init, code, text));
-        return error_hint(err, "%s: srun --mpi=pmi2 -n %d ztrain ...", library->hint, launcher->world);
+        return error_hint(err, library->init_hint, launcher->world);
     }
     ((struct pmi_launcher *)launcher)->initialized = true;
     if (rank == launcher->rank && world == launcher->world)
@@ -126,8 +126,7 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
     error_set(err, STATUS_USAGE, "%s reports rank %d of %d, but the environment has rank %d of %d", library->name, rank,
               world, launcher->rank, launcher->world);
     error_blame(err, launcher->rank, FAILURE_NONE);
-    return error_hint(err, "let the launcher itself start ztrain, such as srun --mpi=pmi2 -n %d ztrain ...",
-                      launcher->world);
+    return error_hint(err, library->rank_hint, launcher->world);
 }
 
 static enum status call_failed(const struct launcher *launcher, const struct pmi_function *function, int code,
@@ -147,7 +146,11 @@ static enum status pmi_call(struct launcher *launcher, const struct pmi_function
     struct pmi_call *call = call_new(launcher, key, 0);
     int code;
     snprintf(call->value, sizeof call->value, "%s", own);
-    TRY(call_run(call, function, seconds, &code, err));
+    const enum status status = call_run(call, function, seconds, &code, err);
+    if (status == STATUS_PEER && !*key)
+        error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
+                        "when that happens");
+    TRY(status);
     call_free(call);
     if (code == 0)
         return STATUS_OK;
@@ -162,11 +165,7 @@ static enum status pmi_exchange(struct launcher *launcher, const char *key, cons
     const struct pmi_function *get = &library->get;
     int code;
     TRY(pmi_call(launcher, &library->put, key, own, seconds, err));
-    enum status status = pmi_call(launcher, &library->fence, "", "", seconds, err);
-    if (status == STATUS_PEER)
-        error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
-                        "when that happens");
-    TRY(status);
+    TRY(pmi_call(launcher, &library->fence, "", "", seconds, err));
     struct pmi_call *call = call_new(launcher, key, launcher->world);
     call->rank = 0;
     TRY(call_run(call, get, seconds, &code, err));

@@ -36,8 +36,8 @@ struct pmi_library {
     struct pmi_function init, put, fence, get, finalize;
     void (*abort)(int code, const char *text);
     const char *(*explain)(const struct pmi_function *function, int code, char text[64]); /* " (error 14)" */
-    const char *variable; /* of init, for messages; NULL: none */
-    const char *hint;     /* if init fails or reports another rank, before the line of srun that works */
+    const char *variable;              /* of init, for messages; NULL: none */
+    const char *init_hint, *rank_hint; /* if init fails, or reports another rank: formats of the world's size */
 };
 
 struct pmi_symbol {

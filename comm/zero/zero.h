@@ -10,8 +10,8 @@
  * In fp32 the parameters are the master weights. With world 1 all stages are the same. Communication runs on its own
  * stream: the next unit is gathered while this one computes, and gradients are reduced while backward continues.
  *
- * Variants, with the same bits: offload_optimizer (zero_offload.c), offload_param at stage 3 (zero_offload_params.c),
- * Muon (zero_muon.c). Other types of gradients than fp32: zero_gather_reduce.c; then every stage has buckets.
+ * With the same bits: offload_optimizer (zero_offload.c), offload_param at stage 3 (zero_offload_params.c). Muon:
+ * zero_muon.c. Other types of gradients than fp32: zero_gather_reduce.c; then every stage has buckets.
  *
  * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
  * micro-batch. With accumulation stages 0 and 1 agree (a rank's micro-batches are added up and reduced once), and so do

@@ -165,7 +165,7 @@ struct zero {
     struct decay_segment *range_segments; /* device: the same */
 
     struct step_record *records; /* (ZERO_STEPS), pinned: step n in records[n % ZERO_STEPS] */
-    int32_t *bad_rank_records;   /* (ZERO_STEPS, units): bad_rank of step n: n % ZERO_STEPS */
+    int32_t *bad_rank_records;   /* (ZERO_STEPS, units): row n % ZERO_STEPS is bad_rank of step n */
     struct event *done[ZERO_STEPS];
     int64_t begun, ended, collected; /* steps of this process */
     bool positioned;                 /* zero_set_position() was called */

@@ -4,8 +4,8 @@
 
 #include "core/data/token_set.h"
 
-/* Documents are taken in file order. Each goes to the first sample that has room for it; a longer one than a sample is
- * cut. The result follows from the data and the sample's length, so ranks and resumed runs agree. */
+/* Documents are taken in file order. Each goes to the first sample that has room for it; one that is longer than a
+ * sample is cut. The result follows from the data and the sample's length, so ranks and resumed runs agree. */
 struct first_fit {
     uint32_t *documents; /* owned: numbers in the token set, sample by sample, rising within a sample */
     int64_t *starts;     /* (samples + 1) owned: where each sample's documents begin in `documents` */

@@ -1,8 +1,8 @@
 /* mixture.h: several sources that the samples of a run come from in turn.
  *
- * Source s has shares[s] of every `period` samples, their sum. After t samples of the run it has given floor or ceil of
- * t · shares[s] / period. This is the periodic scheduling of one resource (Baruah et al., "Proportionate progress",
- * 1996): sample j = 1, 2, … of source s has the window of places
+ * Source s has shares[s] of every `period` samples; period is the sum of the shares. After t samples of the run it has
+ * given floor or ceil of t · shares[s] / period. This is the periodic scheduling of one resource (Baruah et al.,
+ * "Proportionate progress", 1996): sample j = 1, 2, … of source s has the window of places
  *
  *     floor((j - 1) · period / shares[s]) + 1  …  ceil(j · period / shares[s])          (places count from 1)
  *

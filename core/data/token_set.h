@@ -23,15 +23,15 @@ void token_set_close(struct token_set *set);
 int64_t token_set_tokens(const struct token_set *set);
 int64_t token_set_documents(const struct token_set *set); /* an llm.c file counts as one document */
 
-/* Reads `count` tokens from token `first` of the stream on into out (count). Ids outside [0, vocab_size): STATUS_DATA
- * with file, byte offset, id and vocabulary size. */
+/* Reads `count` tokens from token `first` of the stream on into out (count); first + count <= token_set_tokens().
+ * Ids outside [0, vocab_size): STATUS_DATA with file, byte offset, id and vocabulary size. */
 enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                            struct error *err);
 
 bool token_set_has_mask(const struct token_set *set);
 
-/* Reads the loss mask of `count` tokens from token `first` on into out (count): 1 or 0. STATUS_DATA with file and
- * offset for a byte that is neither. */
+/* Reads the loss mask of the same tokens into out (count): 1 or 0. STATUS_DATA with file and offset for a byte that is
+ * neither. */
 enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
                                 struct error *err);
 

@@ -196,8 +196,8 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
 {
     struct batch *batch = &slot->batch;
     const struct label_set *labels = stream->reader.source->labels;
-    int64_t start = batch->num_tokens, first_text = labels->first_text[number];
     ASSERT(number >= 0 && number < labels->documents);
+    int64_t start = batch->num_tokens, first_text = labels->first_text[number];
     for (int64_t i = 0; i < length; i++) {
         slot->tokens[start + i] = stream->reader.tokens[i];
         slot->targets[start + i] = -1;

@@ -7,6 +7,8 @@
 
 static enum status add_id(struct end_tokens *tokens, const json_t *value, const char *where, struct error *err)
 {
+    if (!value || json_is_null(value))
+        return STATUS_OK;
     if (!json_is_integer(value) || json_integer_value(value) < 0)
         return error_set(err, STATUS_DATA, "%s: eos_token_id must be a token id or a list of them", where);
     if (tokens->count == END_TOKENS_MAX)
@@ -20,7 +22,7 @@ static enum status add_ids(struct end_tokens *tokens, const json_t *config, cons
     const json_t *value = json_object_get(config, "eos_token_id"), *begin = json_object_get(config, "bos_token_id");
     tokens->begin = json_is_integer(begin) && json_integer_value(begin) >= 0 ? json_integer_value(begin) : -1;
     if (!json_is_array(value))
-        return value && !json_is_null(value) ? add_id(tokens, value, where, err) : STATUS_OK;
+        return add_id(tokens, value, where, err);
     for (size_t i = 0; i < json_array_size(value); i++)
         TRY(add_id(tokens, json_array_get(value, i), where, err));
     return STATUS_OK;

@@ -5,7 +5,8 @@
  *         NAME        a file of scratch_file_new()
  *
  * The last digits of the name are random, so jobs that share PATH never meet. scratch_folder_free() deletes the folder;
- * of a process that was killed the next one that makes a folder in PATH does, as its lock is free. */
+ * that of a process that was killed, whose lock is free, is deleted by the next process that makes a folder in PATH.
+ * PATH has to be on a file system with locks. */
 #pragma once
 
 #include "core/status.h"

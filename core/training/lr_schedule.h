@@ -2,8 +2,9 @@
  *
  * ztrain's (start at step 1): warm-up lr·k/W for k <= W; then with x = (k - W) / (total - W), at most 1:
  *   Constant lr · Linear min + (lr - min)(1 - x) · Cosine min + (lr - min)·½(1 + cos πx)
- *   WSD      lr until step total - D; then with x = (k - (total - D)) / D lr falls to min as above, 1-sqrt by 1 - √x
- * W is warmup_steps, or the ceiling of warmup_ratio × total, as in transformers' Trainer.
+ *   WSD      lr until step total - D; then with x = (k - (total - D)) / D, at most 1, lr falls to min: cosine and
+ * linear as above, 1-sqrt min + (lr - min)(1 - √x) W is warmup_steps, or the ceiling of warmup_ratio × total, as in
+ * transformers' Trainer.
  *
  * DeepSpeed's (DeepSpeed 0.19, runtime/lr_schedules.py):
  *   WarmupLR, WarmupDecayLR, WarmupCosineLR: step k uses schedule index k - 2, as in DeepSpeed's engine: steps 1 and 2
