@@ -15,6 +15,7 @@
 
 struct activation_store;
 
+/* For the inputs of `blocks` blocks of at most `bytes` each. */
 enum status activation_store_new(struct device *device, int64_t blocks, size_t bytes, struct activation_store **store,
                                  struct error *err);
 void activation_store_free(struct activation_store *store); /* waits for its copies; may be NULL */

@@ -43,4 +43,4 @@ void arena_init(struct arena *arena, void *base, size_t capacity);
 /* ARENA_ALIGN-aligned; NULL from a dry arena, or for 0 bytes. To exceed the capacity is a bug. */
 void *arena_take(struct arena *arena, enum mem_kind kind, size_t bytes);
 
-void arena_finish(const struct arena *arena);
+void arena_finish(const struct arena *arena); /* asserts that the planned capacity was used exactly */

@@ -96,5 +96,6 @@ void autotune_cache_note(struct autotune_cache *cache, const struct autotune_key
                          const struct autotune_config *config, const char *words);
 void autotune_cache_note_done(struct autotune_cache *cache);
 
+/* Whether a process ended while it tried the candidate. */
 bool autotune_cache_is_faulty(const struct autotune_cache *cache, const struct autotune_key *key,
                               const struct autotune_config *config);

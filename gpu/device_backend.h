@@ -1,5 +1,5 @@
 /* device_backend.h: the functions that a kind of device implements. device.c checks arguments and calls through this
- * table: only it and the backends include this file. */
+ * table: only it, spans.c and the backends include this file. */
 #pragma once
 
 #include "gpu/device.h"

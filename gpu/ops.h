@@ -5,8 +5,9 @@
  * DTYPE_F32, DTYPE_BF16 or DTYPE_F16; arithmetic inside an op is fp32. Sums have an order that depends on shapes only,
  * so results repeat bit for bit.
  *
- * All pointers are device memory. Row 0 of a buffer is 64-byte aligned. Buffers do not overlap, except where an op's
- * comment allows it. Parameter gradients are fp32; `accumulate` adds to the buffer, otherwise it is overwritten.
+ * All pointers are device memory. Row 0 of a buffer is 64-byte aligned, others need not be. Buffers do not overlap,
+ * except where an op's comment allows it. Parameter gradients are fp32; `accumulate` adds to the buffer, otherwise it
+ * is overwritten.
  *
  * An op runs in stream order, allocates nothing, and may use the stream's workspace. With M, or a count, of 0 it does
  * nothing, but gradients which it would overwrite become 0. */
@@ -228,6 +229,7 @@ struct attention_bwd_args {
     bool unordered; /* the sums of dq need not have a fixed order, so that the results need not repeat bit for bit */
 };
 
+/* The forward op's arguments, with out and lse NULL. */
 static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = {

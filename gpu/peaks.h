@@ -22,7 +22,7 @@ const struct gpu_peak *peaks_find(const char *name);
 /* FLOP/s of a GPU in that dtype, fp32 with or without TF32; 0: unknown. */
 double peaks_flops(const char *name, enum dtype dtype, bool tf32);
 
-double peaks_bytes(const char *name);
+double peaks_bytes(const char *name); /* bytes/s of its memory; 0: unknown */
 
 /* tokens_per_s: of all ranks together; peak_flops: of one rank's device. -1 if the peak is unknown (0). */
 double peaks_mfu(double flops_per_token, double tokens_per_s, int ranks, double peak_flops);

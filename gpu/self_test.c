@@ -308,7 +308,7 @@ static enum status run_case(struct self_test *test, int op, const struct self_te
     run_bed(own, c, op, dtype);
     enum status status = device_check(own->device, err);
     if (status != STATUS_OK)
-        return error_prefix(err, "the self-test of %s", op_name(op));
+        return error_prefix(err, "the check of %s", op_name(op));
     run_bed(reference, c, op, dtype);
     ASSERT(own->used == reference->used && own->count == reference->count);
     for (int i = 0; i < reference->count && !*differs; i++) {

@@ -12,7 +12,7 @@ void integrity_start(struct run *run);
 
 bool integrity_is_due(const struct run *run, int64_t step);
 
-/* Before a step that is checked, all steps collected, and after zero_check_note() of the step before. Collective. */
+/* Before a step that is checked, all steps collected; notes what zero_check_note() has not noted. Collective. */
 enum status integrity_begin(struct run *run, struct error *err);
 
 /* Compares what both passes of a step have given. losses: this rank's. One of stepper_calls (stepper.h). Collective. */

@@ -809,10 +809,8 @@ function zoomTo(zoom) {
   redraw();
 }
 
-const systemIsDark = matchMedia('(prefers-color-scheme: dark)');
-
 function showTheme() {
-  document.documentElement.dataset.theme = view.theme || (systemIsDark.matches ? 'dark' : 'light');
+  document.documentElement.dataset.theme = view.theme;
   byId('theme').textContent = view.theme || 'light/dark: auto';
 }
 
@@ -841,7 +839,6 @@ function makeControls() {
     showTheme();
     keepView();
   });
-  systemIsDark.addEventListener('change', showTheme);
   addEventListener('keydown', event => { if (event.key === 'Escape' && view.zoom) zoomTo(null); });
   show();
 }

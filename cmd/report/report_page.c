@@ -38,7 +38,8 @@ static json_t *values_to_json(const struct thin *thin, int series, enum part par
             [MIN_AT] = (double)(cell->min_step - first),
             [MAX_AT] = (double)(cell->max_step - first),
         };
-        json_array_append_new(list, real_to_json(values[part]));
+        json_array_append_new(list,
+                              part < MIN_AT ? real_to_json(values[part]) : json_integer((json_int_t)values[part]));
     }
     return list;
 }

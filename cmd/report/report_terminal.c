@@ -258,7 +258,7 @@ static const int spare[] = {8, 9, 6, 5, 7, 4}; /* where there is no room, mfu is
 static void fill_fields(const struct watched_run *run, char fields[FIELDS][FIELD_TEXT])
 {
     const struct run_metrics *h = &run->metrics;
-    const char *const texts[FIELDS] = {
+    const char *const texts[] = {
         PRINTABLE(run->name),
         run_state_word(run->state),
         FIGURE(count, h->last_step),
@@ -270,6 +270,7 @@ static void fill_fields(const struct watched_run *run, char fields[FIELDS][FIELD
         FIGURE(percent, timed_mean(&h->mfu)),
         FIGURE(time, h->seconds),
     };
+    STATIC_ASSERT(COUNT_OF(texts) == FIELDS, "a field for each head");
     for (int f = 0; f < FIELDS; f++)
         snprintf(fields[f], FIELD_TEXT, "%s", texts[f]);
 }

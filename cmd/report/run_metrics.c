@@ -14,9 +14,12 @@
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
 static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;
 
-const char *const eval_members[EVAL_VALUES] = {"eval_loss", "perplexity", "accuracy", "f1"};
-const char *const event_words[REPORT_EVENT_COUNT] = {"checkpoint",      "resume",         "restart", "skipped step",
-                                                     "end of an epoch", "early stopping", "failure"};
+const char *const eval_members[] = {
+    [EVAL_LOSS] = "eval_loss", [EVAL_PERPLEXITY] = "perplexity", [EVAL_ACCURACY] = "accuracy", [EVAL_F1] = "f1"};
+const char *const event_words[] = {
+    [EVENT_CHECKPOINT] = "checkpoint", [EVENT_RESUME] = "resume",         [EVENT_RESTART] = "restart",
+    [EVENT_SKIPPED] = "skipped step",  [EVENT_EPOCH] = "end of an epoch", [EVENT_EARLY] = "early stopping",
+    [EVENT_FAILURE] = "failure"};
 
 /* Sets up everything but path, metric and mode. */
 static void begin_reading(struct run_metrics *metrics)

@@ -34,7 +34,7 @@
  * A kill before the rename leaves the former owner, or none, and owner.tmp-NONCE, which the next owner deletes; after
  * it, an owner that is dead; after run_lock_release() there is none.
  *
- * The thread uses the descriptors and `lost`; everything else is the caller's. */
+ * The thread uses the descriptors and `lost`, which is atomic; everything else is the caller's. */
 #include "cmd/run/run_lock.h"
 
 #include "cmd/run/stop_signal.h"
@@ -183,7 +183,7 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     int command = F_OFD_SETLK, result;
     while ((result = fcntl(fd, command, &whole)) != 0) {
         if (errno == EINVAL && command == F_OFD_SETLK)
-            command = F_SETLK; /* an old kernel */
+            command = F_SETLK; /* an old kernel: to close another descriptor of the file would drop it; nothing does */
         else if (errno != EINTR)
             break;
     }

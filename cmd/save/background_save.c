@@ -290,7 +290,7 @@ static enum status complete_save(struct run *run, double since, struct error *er
 {
     struct background_save *b = run->background;
     char name[64];
-    strcpy(name, checkpoint_saving_name(b->saving));
+    snprintf(name, sizeof name, "%s", checkpoint_saving_name(b->saving));
     const int64_t bytes = checkpoint_saving_bytes(b->saving);
     if (b->attempt > 1 && run->boot->rank == 0)
         log_info("attempt %d wrote the checkpoint", b->attempt);

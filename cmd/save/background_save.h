@@ -36,7 +36,7 @@ enum status background_save_start(struct run *run, struct error *err);
 enum status save_checkpoint(struct run *run, bool last, struct error *err);
 
 /* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones, so that a
- * checkpoint is due. */
+ * checkpoint is due. The same on all ranks. */
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err);
 
 /* This rank's values for a vote; 0 if none is being written. */

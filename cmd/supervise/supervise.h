@@ -10,9 +10,10 @@ enum {
     SUPERVISE_CAUSE_BYTES = 512
 };
 
-/* Runs `ranks` copies of this program with the same arguments (argv, NULL-terminated) and waits for them. STATUS_OK:
- * the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an error that no rank could print,
- * and its code is the job's. timeout_seconds: how long the others may continue after a rank has left without their
- * agreement. cause: the error of a job that has failed; else "". *asked: a signal has asked the job to stop before. */
+/* Runs `ranks` (1 to SUPERVISE_MAX_RANKS) copies of this program with the same arguments (argv, NULL-terminated) and
+ * waits for them. STATUS_OK: the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an
+ * error that no rank could print, and its code is the job's. timeout_seconds: how long the others may continue after a
+ * rank has left without their agreement. cause: the error of a job that has failed; else "". *asked: a signal has asked
+ * the job to stop before. */
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
                       bool *asked, struct error *err);

@@ -1,8 +1,9 @@
 /* cuda_kernels.cuh: shared by the kernels of ops_cuda_*.cu: 16-byte accesses, conversions, grids, sums over threads.
  *
  * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16
- * bytes where every address allows it, else one element. Arithmetic is fp32. A thread reads what it overwrites first,
- * so outputs may lie over inputs where ops.h allows it. Orders of summation follow from shapes alone. */
+ * bytes where every address allows it, else one element. Arithmetic is fp32. A thread reads what it overwrites before
+ * it writes it, and nothing is __restrict__: outputs may lie over inputs where ops.h allows it. Sums have an order that
+ * depends on shapes only. */
 #pragma once
 
 #include "gpu/cuda/cuda_launch.h"
@@ -181,7 +182,7 @@ static inline unsigned threads_for(int64_t n)
     return threads < n ? static_cast<unsigned>(ceil_div(n, WARP_SIZE) * WARP_SIZE) : threads;
 }
 
-/* Of grids and blocks along x. */
+/* This thread's index in the grid, and the number of threads; along x. */
 __device__ __forceinline__ int64_t grid_thread()
 {
     return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -58,8 +58,8 @@ int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter
                     struct error *err);
 void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
 
-/* Enqueues the plan. pointers (id): device memory; workspace: 256-byte aligned. Allocates nothing, waits for nothing.
- * NULL, or the reason of a failure. */
+/* Enqueues the plan. pointers (id): device memory; workspace: 256-byte aligned. Allocates no device memory, waits for
+ * nothing. NULL, or the reason of a failure. */
 const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
                                void *workspace);
 
@@ -97,8 +97,8 @@ struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMod
                                     const struct cudnn_tensor *b, const struct cudnn_tensor *t);
 /* The index of each element of x along an axis, in int32. */
 struct cudnn_tensor cudnn_index(struct cudnn_graph *graph, const struct cudnn_tensor *x, int64_t axis);
-/* lengths: those of m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: the dimension's, or
- * all. */
+/* lengths: those of m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; an entry that is
+ * NULL: the dimension's; lengths NULL: all of them. */
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
                   const struct cudnn_tensor *const lengths[3], const struct cudnn_tensor *out);
 void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,

@@ -18,8 +18,8 @@ struct nvml_gpu {
  * least 256 bytes). driver gets the driver's version, or "". file: NULL for the driver's library. */
 int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why);
 
-/* The reasons of a machine in trouble. The software's power cap is none: large products hold a healthy GPU at its power
- * limit, in a step as well. */
+/* The reasons of a machine in trouble: hardware slowdown, heat (two kinds), power brake. The software's power cap is
+ * none: large products hold a healthy GPU at its power limit, in a step as well. */
 enum { NVML_THROTTLE_FAULTS = 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 };
 
 /* A process that computes on a GPU. */

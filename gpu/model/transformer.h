@@ -48,7 +48,7 @@ void transformer_layout(struct transformer *transformer, struct arena *arena);
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
 /* ops_prepare() with the products of a step, after the dry layout and before memory is allocated. accumulates: several
- * micro-batches add to the same gradients. matrix_sums: the verb `grads` gives memory for them. */
+ * micro-batches add to the same gradients. matrix_sums: the verb `grads` gives memory for those of blocks' matrices. */
 enum status transformer_prepare(const struct transformer *transformer, bool accumulates, bool matrix_sums,
                                 struct error *err);
 
@@ -78,8 +78,8 @@ enum status transformer_train(struct transformer *transformer, const struct batc
 void transformer_replay(struct transformer *transformer, bool on);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
- * for the logits (in DTYPE_F32) of the rows with a target, valid after stream_sync(); the batch's arrays are then those
- * of the stream, not of transformer_load(). classes: the model's labels, or its vocabulary. */
+ * for the logits (in DTYPE_F32) of the rows with a target in their order, valid after stream_sync(); the batch's arrays
+ * are then those of the stream, not of transformer_load(). classes: the model's labels, or its vocabulary. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  float *logits, struct error *err);

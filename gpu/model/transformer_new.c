@@ -93,7 +93,7 @@ static float embedding_scale_of(const struct model_desc *desc, enum dtype dtype)
     return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(scale)) : f16_to_f32(f16_from_f32(scale));
 }
 
-/* One op computes the gradients of a matrix and its bias, unless the bias has its from elsewhere. */
+/* One op computes the gradients of a matrix and its bias, unless another op leaves that of the bias. */
 static enum status check_frozen(const struct transformer *t, struct error *err)
 {
     for (int i = 0; t->config.training && i < (int)(t->L + 2) * LINEAR_COUNT; i++) {

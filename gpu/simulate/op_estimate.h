@@ -107,4 +107,4 @@ OPS_LIST(OP_ESTIMATE_DECLARE)
  * included) in `dtype`. */
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
 
-double launch_gap_estimate(const struct assumed_gpu *settings);
+double launch_gap_estimate(const struct assumed_gpu *settings); /* seconds between two kernels */

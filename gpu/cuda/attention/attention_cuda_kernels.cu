@@ -105,7 +105,8 @@ __device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, in
     return source;
 }
 
-/* tile (COUNT rows) = rows from `first` on of the sequence, of a head of a matrix (M, ld; D columns a head) */
+/* tile (COUNT rows) = rows from `first` on of the sequence, of a head of a matrix (M, ld; D columns a head); by all
+ * threads of a block together */
 template <int COUNT, int DP, typename T>
 __device__ __forceinline__ void load_rows(T *tile, const void *matrix, int64_t ld, int64_t head, int64_t D, int first,
                                           const struct place &at, const struct walk &walk)

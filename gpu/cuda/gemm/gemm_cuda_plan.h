@@ -59,8 +59,7 @@ bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *pl
 int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
                       cublasLtMatmulHeuristicResult_t *results);
 
-/* An algorithm as the cache has it; what the cache has for a product; whether a process ended while it tried a config.
- */
+/* An algorithm as the cache has it; what the cache has for a product; whether a process ended as it tried a config. */
 struct autotune_config gemm_config_of(const cublasLtMatmulAlgo_t *algorithm, enum gemm_fusion fusion);
 bool gemm_config_find(const struct gemm_cuda *gemm, const struct gemm_key *key, struct autotune_config *config);
 bool gemm_config_is_faulty(const struct gemm_cuda *gemm, const struct gemm_key *key, struct autotune_config config);
