@@ -180,8 +180,8 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err);
 
-/* Checks the table, then reads this rank's slices of every state and unit into `slices`, each of which is filled before
- * the next is asked for. */
+/* Checks the table, then reads this rank's slices of every state and unit into `slices`; fills each slice before it
+ * asks for the next. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 

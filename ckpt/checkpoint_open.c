@@ -167,7 +167,7 @@ static enum status fail_unread(const char *dir, const struct checkpoint_entry *u
     return hint_unread(dir, unread->name, older, err);
 }
 
-/* Warns, once a checkpoint is taken, about those that could not be read, all of which are older. */
+/* Once a checkpoint is taken: warns about the others that could not be read; they are older. */
 static void say_unread(const struct checkpoint_list *list, const char *dir)
 {
     const struct checkpoint_entry *first = NULL;

@@ -193,7 +193,7 @@ static enum status check_content(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- the folder beside it ------------------------------------------------ */
+/* ---- the folder while it is written -------------------------------------- */
 
 /* Makes the folder and locks it. An export that ends meanwhile deletes it: then again. */
 static enum status lock_work(struct export_folder *folder, struct error *err)

@@ -13,7 +13,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
 enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err);
 
 /* --fit. memory: "80GiB" of each GPU; NULL: train.memory_limit, else what the GPU has. node_memory: of each node's host
- * memory; NULL: enough. STATUS_USAGE: see simulated_machine_find(); a size that is none. STATUS_DEVICE: nothing fits;
+ * memory; NULL: enough. STATUS_USAGE: see simulated_machine_find(); a malformed size. STATUS_DEVICE: nothing fits;
  * the message has the smallest need. */
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
                      const struct run_spec *spec, struct error *err);

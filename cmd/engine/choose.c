@@ -169,8 +169,8 @@ static void keep(const struct bootstrap *boot, const struct cpu_kernels *before,
             cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
 }
 
-/* With other kernels, replicas that each rank updates would drift apart. A run goes on with those that it began with,
- * as far as they are available here. */
+/* With other kernels, replicas that each rank updates would drift apart. A run continues with the kernels that it began
+ * with, as far as they are available here. */
 static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
     TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));

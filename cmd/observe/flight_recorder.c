@@ -178,7 +178,7 @@ static void sweep_start(const char *name, bool records)
     rmdir(path);
 }
 
-/* Rank 0: whether there are other starts, of which the records of the newest stay. */
+/* Rank 0: whether there are other starts. The records of the newest stay. */
 static bool sweep_other_starts(void)
 {
     struct dirent **names;

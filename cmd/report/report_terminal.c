@@ -253,7 +253,7 @@ static void put_run(FILE *out, const struct terminal_style *style, const struct 
 static const char *const heads[] = {"run",     "state",  "step",     "loss", "best eval",
                                     "at step", "tokens", "tokens/s", "mfu",  "time"};
 enum { FIELDS = COUNT_OF(heads), FIELD_TEXT = 64 };
-static const int spare[] = {8, 9, 6, 5, 7, 4}; /* where there is no room, mfu is left out first, then time, … */
+static const int spare[] = {8, 9, 6, 5, 7, 4}; /* left out where room is short: mfu first, then time, … */
 
 static void fill_fields(const struct watched_run *run, char fields[FIELDS][FIELD_TEXT])
 {

@@ -239,7 +239,7 @@ static struct thin_cell column_of(const struct thin *thin, int series, int colum
     return all;
 }
 
-/* The mean on the scale of the line, within what a double holds; NAN if there is none. */
+/* The mean on the scale of the line, within what a double holds; NAN: there is no mean. */
 static double height_of(const struct thin_cell *cell, bool log_scale)
 {
     const double mean = thin_mean(cell), height = log_scale ? log(mean) : mean;

@@ -14,7 +14,7 @@ struct terminal_style {
 
 enum ink { INK_PLAIN, INK_BOLD, INK_DIM, INK_GOOD, INK_BAD, INK_LINE };
 
-/* $COLUMNS or the terminal's width (100 where there is none), from 40 to 180; block characters where the locale is
+/* $COLUMNS or the terminal's width (100 without a terminal), from 40 to 180; block characters where the locale is
  * UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of characters. */
 struct terminal_style terminal_style_of_stdout(void);
 

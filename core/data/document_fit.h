@@ -14,7 +14,7 @@ struct first_fit {
 };
 
 /* Packs the documents of a set that are not empty into samples of at most seq_length tokens. Reads the whole index.
- * Takes up to 24 bytes for each document, 4 of which stay, and 8 for each sample. */
+ * Takes up to 24 bytes for each document and keeps 4 of them, and 8 for each sample. */
 enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err);
 void first_fit_free(struct first_fit *fit); /* may be NULL */
 
