@@ -2,18 +2,13 @@
  * with right checksums that is inconsistent is refused. */
 #include "tests/unit/fixtures/checkpoint_case.h"
 #include "tests/unit/fixtures/rankfile_range.h"
+#include "tests/unit/fixtures/sample.h"
 
 #include "ckpt/manifest.h"
 #include "ckpt/rankfile.h"
 
 #include <xxhash.h>
 #include <zstd.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 7 }; /* between flipped bytes, because an instrumented build is slow */
-#else
-enum { STRIDE = 1 };
-#endif
 
 /* A checkpoint of two ranks with a tokenizer file. */
 static void make_checkpoint(int level, char path[FS_PATH_MAX])
@@ -54,7 +49,7 @@ static void test_every_flipped_byte(void **unused)
             char *data = case_read(file, &bytes);
             int fd = open(file, O_WRONLY);
             assert_true(fd >= 0);
-            for (size_t at = 0; at < bytes; at += STRIDE) {
+            for (size_t at = 0; at < bytes; at += sample_distance(29)) {
                 char flipped = (char)(data[at] ^ (1 << (at % 8)));
                 assert_int_equal(pwrite(fd, &flipped, 1, (off_t)at), 1);
                 expect_found(path, files[f], "at offset ", "a flipped bit", (int64_t)at);

@@ -8,6 +8,7 @@
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
 #include "tests/unit/fixtures/golden_case.h"
+#include "tests/unit/fixtures/sample.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -402,7 +403,7 @@ static void test_golden_fp32(void **state)
         {.dtype = DTYPE_F32, .micro_seqs = 6, .logit_chunk = 100000, .filler = 5},
         {.dtype = DTYPE_F32, .micro_seqs = 3, .recompute = RECOMPUTE_BLOCK},
     };
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         struct fixture f;
         fixture_init(&f, &GOLDEN[i]);
         double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
@@ -527,7 +528,7 @@ static void test_golden_bf16(void **state)
          .logits_dtype = DTYPE_BF16,
          .recompute = RECOMPUTE_BLOCK},
     };
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         struct fixture f;
         fixture_init(&f, &GOLDEN[i]);
         double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
@@ -580,7 +581,7 @@ static void test_recompute_changes_no_bit(void **state)
 {
     (void)state;
     static struct batch_arrays arrays;
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         for (int dtype = DTYPE_F32; dtype <= DTYPE_F16; dtype++) {
             struct error err;
             struct fixture f;
@@ -623,7 +624,7 @@ static void test_inputs_may_be_away(void **state)
 {
     (void)state;
     static struct batch_arrays arrays;
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         for (int policy = RECOMPUTE_NONE; policy < RECOMPUTE_COUNT; policy++) {
             struct error err;
             struct fixture f;
@@ -658,7 +659,7 @@ static void test_inputs_may_be_away(void **state)
 static void test_gaps_are_not_written(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         struct fixture f;
         struct variant v = {.dtype = DTYPE_F32};
         fixture_init(&f, &GOLDEN[i]);
@@ -679,7 +680,7 @@ static void test_evaluation(void **state)
     (void)state;
     enum { EVAL_SAMPLES = 5 };
     static struct batch_arrays arrays;
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         struct fixture f;
         struct error err;
         fixture_init(&f, &GOLDEN[i]);
@@ -741,7 +742,7 @@ static const char *const UNTIED_EVALUATION[] = {
 static void test_order_of_verbs(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         for (int policy = RECOMPUTE_NONE; policy < RECOMPUTE_COUNT; policy++) {
             struct fixture f;
             struct error err;
@@ -900,7 +901,7 @@ static void test_no_allocation_in_a_step(void **state)
     if (!COUNTS_ALLOCATIONS)
         skip();
     setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
             static struct batch_arrays arrays;
             struct error err;
