@@ -57,7 +57,7 @@ static enum status print_policies(const struct engine *t, struct error *err)
 {
     size_t none = 0;
     printf("activations by activation_checkpointing.policy, on each rank (this spec: %s):\n",
-           recompute_name(t->spec->recompute));
+           recompute_name(t->spec->transformer.recompute));
     for (int i = 0; i < RECOMPUTE_COUNT; i++) {
         size_t bytes;
         TRY(engine_activation_bytes(t, (enum recompute)i, &bytes, err));

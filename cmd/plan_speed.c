@@ -18,8 +18,8 @@ static void print_head(const struct simulated_run *p)
     printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank",
            spec->gradient_accumulation_steps, spec->gradient_accumulation_steps == 1 ? "" : "es",
            spec->train_micro_batch_size_per_gpu, spec->data.seq_length);
-    if (spec->recompute != RECOMPUTE_NONE)
-        printf(", recomputed in backward (%s)", recompute_name(spec->recompute));
+    if (spec->transformer.recompute != RECOMPUTE_NONE)
+        printf(", recomputed in backward (%s)", recompute_name(spec->transformer.recompute));
     putchar('\n');
     if (zero_uses_disk(&spec->zero))
         simulated_machine_print_disk(p->machine);
@@ -94,16 +94,16 @@ static enum status policy_cost(const struct simulated_run *p, enum recompute pol
 {
     struct simulated_run other = {.machine = NULL};
     struct run_spec *spec = p->engine.spec;
-    const enum recompute given = spec->recompute;
+    const enum recompute given = spec->transformer.recompute;
     struct simulated_times times;
     enum status status;
-    spec->recompute = policy;
+    spec->transformer.recompute = policy;
     TRY_END(simulated_run_build(&other, p->machine, spec, true, err));
     TRY_END(simulated_run_step(&other, 0, &p->machine->link, &times, err));
     cost->activations = other.engine.plan.local.by_kind[MEM_ACTIVATIONS];
     cost->seconds = times.seconds;
 end:
-    spec->recompute = given;
+    spec->transformer.recompute = given;
     simulated_run_release(&other);
     return status;
 }

@@ -383,11 +383,9 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
         .desc = &m->desc,
         .table = &m->table,
         .dtype = m->dtype,
-        .max_tokens = prompt,
-        .max_seqs = 1,
-        .max_seq = (int32_t)prompt,
+        .settings = {.deterministic = true, .logits_dtype = DTYPE_F32},
+        .batch = {.max_tokens = prompt, .max_seqs = 1, .max_seq = (int32_t)prompt},
         .max_position = context,
-        .logits_dtype = DTYPE_F32,
         .logit_chunk = 1,
     };
     TRY(transformer_new(&config, m->device, &m->transformer, err));

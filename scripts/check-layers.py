@@ -29,7 +29,7 @@ ROOMS = {
     "core/metrics": ["core"],
     "core/flight": ["core"],
     "core/spec": ["core", "core/training", "core/model", "core/metrics"],
-    "core/data": ["core"],
+    "core/data": ["core", "core/training"],
     "core/storage": ["core", "core/training"],
     "core/text": ["core"],
     "gpu": CORE,

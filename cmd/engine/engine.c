@@ -81,11 +81,8 @@ static void configure_streams(struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     t->train_config = (struct token_stream_config){
-        .seq_length = spec->data.seq_length,
+        .data = spec->data,
         .vocab_size = t->desc.vocab_size,
-        .shuffle = spec->data.shuffle,
-        .packing = spec->data.packing == SPEC_PACKING_CUT,
-        .document_mask = spec->data.document_mask == SPEC_ON,
         .classification = t->desc.num_labels > 0,
         .label_first = t->desc.pooler,
         .padding_token = model_desc_padding(&t->desc),
@@ -94,13 +91,10 @@ static void configure_streams(struct engine *t)
         .world = t->world,
         .batch_size = spec->train_batch_size,
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
-        .token_multiple = spec->data.packing == SPEC_PACKING_CUT && spec->data.document_mask != SPEC_ON ? 1
-                          : spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length
-                                                                   : TOKEN_MULTIPLE,
+        .token_multiple = spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length : TOKEN_MULTIPLE,
     };
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
-    t->validation_config.shuffle = false;
     const bool limited = spec->train.eval_batches <= INT64_MAX / spec->train_batch_size; /* otherwise: all samples */
     t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
@@ -121,39 +115,23 @@ static enum status describe_shards(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum dtype logits_dtype(const struct engine *t)
-{
-    const struct run_spec *spec = t->spec;
-    if (t->desc.num_labels)
-        return DTYPE_F32; /* the host reads these few as well */
-    return spec->train.logits_dtype == DTYPE_COUNT ? spec->dtype : (enum dtype)spec->train.logits_dtype;
-}
-
 static struct transformer_config configure_transformer(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
-    struct transformer_config config = {
+    return (struct transformer_config){
         .desc = &t->desc,
         .table = &t->table,
         .dtype = spec->dtype,
-        .max_seq = (int32_t)spec->data.seq_length,
-        .max_position = spec->data.seq_length,
+        .settings = spec->transformer,
+        .batch = token_stream_limits(&t->train_config),
         .training = true,
-        .recompute = spec->recompute,
         .dropout = t->desc.dropout,
         .dropout_seed = spec->run.seed,
-        .label_smoothing = (float)spec->train.label_smoothing,
-        .logits_dtype = logits_dtype(t),
-        .ragged = !t->train_config.packing || t->train_config.document_mask || t->train_config.classification,
-        .unordered_attention = !spec->train.deterministic,
+        .activations = t->activations ? activation_store_verbs(t->activations) : NULL,
         .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
         .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
-    token_stream_limits(&t->train_config, &config.max_tokens, &config.max_seqs);
-    if (t->activations)
-        config.activations = activation_store_verbs(t->activations);
-    return config;
 }
 
 static void describe_attention(const struct engine *t)
@@ -161,10 +139,10 @@ static void describe_attention(const struct engine *t)
     const bool cuda = t->device->kind == DEVICE_CUDA, softcap = t->desc.attention_softcap > 0;
     if (t->rank != 0 || t->quiet)
         return;
-    if (!t->spec->train.deterministic && (!cuda || softcap || t->spec->dtype == DTYPE_F32))
+    if (!t->spec->transformer.deterministic && (!cuda || softcap || t->spec->dtype == DTYPE_F32))
         log_info("train.deterministic: false has no effect %s: results repeat bit for bit",
                  cuda ? "on ztrain's kernels for attention" : "on the CPU device");
-    else if (!t->spec->train.deterministic)
+    else if (!t->spec->transformer.deterministic)
         log_info(
             "train.deterministic: false: the backward pass of attention by cuDNN adds in any order; results do not "
             "repeat bit for bit, and ranks, stages and resumed runs agree to rounding");
@@ -175,12 +153,12 @@ static void describe_attention(const struct engine *t)
 static enum status build_transformer(struct engine *t, struct error *err)
 {
     describe_attention(t);
-    struct transformer_config config = configure_transformer(t);
-    if (t->spec->cpu_checkpointing && t->spec->recompute != RECOMPUTE_NONE) {
-        size_t bytes = (size_t)config.max_tokens * (size_t)t->desc.hidden_size * dtype_size(config.dtype);
+    if (t->spec->cpu_checkpointing && t->spec->transformer.recompute != RECOMPUTE_NONE) {
+        const int64_t elements = token_stream_limits(&t->train_config).max_tokens * t->desc.hidden_size;
+        const size_t bytes = (size_t)elements * dtype_size(t->spec->dtype);
         TRY(activation_store_new(t->device, t->desc.num_layers, bytes, &t->activations, err));
-        config.activations = activation_store_verbs(t->activations);
     }
+    const struct transformer_config config = configure_transformer(t);
     TRY(transformer_new(&config, t->device, &t->transformer, err));
     if (t->samples)
         t->samples->generator = generator_new(t->transformer, t->samples->capacity);
@@ -230,7 +208,7 @@ enum status engine_activation_bytes(const struct engine *t, enum recompute polic
     struct transformer_config config = configure_transformer(t);
     struct transformer *transformer;
     struct arena arena;
-    config.recompute = policy;
+    config.settings.recompute = policy;
     if (policy == RECOMPUTE_NONE) /* cpu_checkpointing is refused with it */
         config.activations = NULL;
     TRY(transformer_new(&config, t->device, &transformer, err));

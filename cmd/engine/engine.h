@@ -24,10 +24,8 @@
 /* data.train, opened: one stream of shards, or the sources of a mixture. */
 struct train_sources {
     int count; /* 1 unless a mixture */
-    struct token_set *sets[SPEC_MAX_SOURCES];
-    struct label_set *labels[SPEC_MAX_SOURCES]; /* of a classifier's documents; else NULL */
-    struct first_fit *fits[SPEC_MAX_SOURCES];   /* with data.packing first_fit; else NULL */
-    struct data_fingerprint fingerprint;        /* of all data in order, and of the weights or epochs of a mixture */
+    struct token_source items[SPEC_MAX_SOURCES];
+    struct data_fingerprint fingerprint; /* of all data in order, and of the weights or epochs of a mixture */
 };
 
 /* Opens what data.train names, checks a sample of every shard against the vocabulary, and reads a classifier's labels.
@@ -67,18 +65,16 @@ struct engine {
     enum graph_mode graphs;
     struct memory_plan plan;
 
-    void *memory;                 /* the arena: plan.local.used bytes */
-    void *host_memory;            /* plan.host.used bytes; NULL without offload */
-    bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
-    double *loss_sum;             /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
-    float *grad_scale;            /* in the arena: the factor of the losses of a step that is a graph */
-    struct train_sources sources; /* data.train */
-    struct mixture mixture;       /* of the sources, if data.train is one: order.count 0: it is none */
-    struct token_set *validation_set;    /* NULL: no validation data */
-    uint64_t evaluation_data;            /* a fingerprint of the samples of an evaluation: whether scores compare */
-    uint64_t evaluation_part_data;       /* a stricter one, of what is sampled of them all: whether a part continues */
-    struct label_set *validation_labels; /* of a classifier's documents; else NULL */
-    struct first_fit *validation_fit;    /* NULL unless data.packing is first_fit */
+    void *memory;                   /* the arena: plan.local.used bytes */
+    void *host_memory;              /* plan.host.used bytes; NULL without offload */
+    bool host_is_ordinary;          /* not pinned, on a GPU: pin_memory is false */
+    double *loss_sum;               /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
+    float *grad_scale;              /* in the arena: the factor of the losses of a step that is a graph */
+    struct train_sources sources;   /* data.train */
+    struct mixture mixture;         /* of the sources, if data.train is one: order.count 0: it is none */
+    struct token_source validation; /* set NULL: no validation data */
+    uint64_t evaluation_data;       /* a fingerprint of the samples of an evaluation: whether scores compare */
+    uint64_t evaluation_part_data;  /* a stricter one, of what is sampled of them all: whether a part continues */
     struct token_stream_config train_config, validation_config;
     bool probed, found_mask; /* data.document_mask was auto: whether data.train has loss masks */
     int64_t steps_per_epoch, total_steps;

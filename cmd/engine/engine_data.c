@@ -21,13 +21,13 @@ static enum status open_source(const struct run_spec *spec, int index, int64_t v
     const struct string_list *train = &spec->data.train;
     const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
     const char *const *patterns = (const char *const *)train->items + (mixed ? index : 0);
-    TRY(token_set_open(patterns, mixed ? 1 : train->count, &sources->sets[index], err));
-    TRY(token_set_check(sources->sets[index], vocab_size, fingerprint, err));
+    TRY(token_set_open(patterns, mixed ? 1 : train->count, &sources->items[index].set, err));
+    TRY(token_set_check(sources->items[index].set, vocab_size, fingerprint, err));
     if (spec->model.task == TASK_CAUSAL_LM)
         return STATUS_OK;
-    TRY(label_set_open(sources->sets[index], &sources->labels[index], err));
-    fingerprint->first = label_set_fingerprint(sources->labels[index], fingerprint->first);
-    fingerprint->sampled = label_set_fingerprint(sources->labels[index], fingerprint->sampled);
+    TRY(label_set_open(sources->items[index].set, &sources->items[index].labels, err));
+    fingerprint->first = label_set_fingerprint(sources->items[index].labels, fingerprint->first);
+    fingerprint->sampled = label_set_fingerprint(sources->items[index].labels, fingerprint->sampled);
     return STATUS_OK;
 }
 
@@ -36,16 +36,16 @@ static enum status check_source(const struct run_spec *spec, const struct train_
 {
     const char *name = spec->data.train.items[index];
     for (int i = 0; i < index; i++) {
-        const char *shard = token_set_common(sources->sets[i], sources->sets[index]);
+        const char *shard = token_set_common(sources->items[i].set, sources->items[index].set);
         if (shard)
             return error_set(
                 err, STATUS_DATA,
                 "'%s' is in two sources of data.train, '%s' and '%s'; hint: name each shard once, and give "
                 "its source a larger weight or more epochs",
                 shard, spec->data.train.items[i], name);
-        if (!sources->labels[i])
+        if (!sources->items[i].labels)
             continue;
-        const json_t *names = sources->labels[i]->names, *others = sources->labels[index]->names;
+        const json_t *names = sources->items[i].labels->names, *others = sources->items[index].labels->names;
         if (names && others ? !json_equal(names, others) : names != others)
             return error_set(err, STATUS_DATA,
                              "the sources of data.train name their labels differently: '%s' is not like '%s'; hint: "
@@ -83,13 +83,17 @@ enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, 
     return STATUS_OK;
 }
 
+static void close_source(struct token_source *source)
+{
+    label_set_close(source->labels);
+    first_fit_free(source->fit);
+    token_set_close(source->set);
+}
+
 void train_sources_release(struct train_sources *sources)
 {
-    for (int i = 0; i < sources->count; i++) {
-        label_set_close(sources->labels[i]);
-        first_fit_free(sources->fits[i]);
-        token_set_close(sources->sets[i]);
-    }
+    for (int i = 0; i < sources->count; i++)
+        close_source(&sources->items[i]);
     *sources = (struct train_sources){.count = 0};
 }
 
@@ -115,7 +119,7 @@ enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, st
     enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
     *labels = 0;
     for (int i = 0; status == STATUS_OK && i < sources.count; i++) {
-        const int64_t its = sources.labels[i]->classes;
+        const int64_t its = sources.items[i].labels->classes;
         *labels = its > *labels ? its : *labels;
     }
     train_sources_release(&sources);
@@ -150,17 +154,16 @@ static enum status mix_sources(const struct train_sources *sources, const struct
                                const struct token_stream_config *config, struct mixture *mixture, struct error *err)
 {
     int64_t amounts[SPEC_MAX_SOURCES];
-    *mixture = (struct mixture){.seed = config->seed, .shuffle = config->shuffle};
+    *mixture = (struct mixture){.seed = config->seed, .shuffle = config->data.shuffle};
     for (int i = 0; i < sources->count; i++) {
-        struct token_source *source = &mixture->sources[i];
-        *source = (struct token_source){.set = sources->sets[i], .labels = sources->labels[i], .fit = sources->fits[i]};
-        mixture->sizes[i] = token_source_samples(config, source);
+        mixture->sources[i] = sources->items[i];
+        mixture->sizes[i] = token_source_samples(config, &mixture->sources[i]);
         if (mixture->sizes[i] < 1)
-            return error_set(err, STATUS_DATA,
-                             "source '%s' of data.train has %" PRId64
-                             " tokens, too few for one sample (data.seq_length "
-                             "%" PRId64 ", and one more); hint: leave it out, or set a smaller data.seq_length",
-                             spec->data.train.items[i], token_set_tokens(source->set), config->seq_length);
+            return error_set(
+                err, STATUS_DATA,
+                "source '%s' of data.train has %" PRId64 " tokens, too few for one sample (data.seq_length "
+                "%" PRId64 ", and one more); hint: leave it out, or set a smaller data.seq_length",
+                spec->data.train.items[i], token_set_tokens(mixture->sources[i].set), config->data.seq_length);
     }
     if (spec->data.amount == SPEC_AMOUNT_EPOCHS)
         TRY(count_epochs(spec, mixture, sources->count, amounts, err));
@@ -278,7 +281,7 @@ static enum status check_masks(const struct engine *t, struct error *err)
     const bool leads = t->rank == 0 && !t->quiet, apart = t->spec->data.document_mask == SPEC_ON;
     bool masked = false;
     for (int i = 0; i < t->sources.count; i++)
-        masked |= token_set_has_mask(t->sources.sets[i]);
+        masked |= token_set_has_mask(t->sources.items[i].set);
     if (t->probed && t->found_mask != masked)
         return error_set(err, STATUS_DATA,
                          "the loss masks of data.train appeared or vanished while the run began; hint: start it again "
@@ -335,15 +338,13 @@ static enum status open_training_data(struct engine *t, struct error *err)
     TRY(check_masks(t, err));
     for (int i = 0; i < t->sources.count; i++) {
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
-        TRY(pack_documents(t, name, t->sources.sets[i], &t->sources.fits[i], err));
-        TRY(report_cuts(t, name, t->sources.sets[i], true, err));
+        TRY(pack_documents(t, name, t->sources.items[i].set, &t->sources.items[i].fit, err));
+        TRY(report_cuts(t, name, t->sources.items[i].set, true, err));
         if (t->desc.num_labels > 0)
-            TRY(take_labels(t, t->sources.labels[i], err));
+            TRY(take_labels(t, t->sources.items[i].labels, err));
     }
     if (!mixed) {
-        t->train_config.set = t->sources.sets[0];
-        t->train_config.labels = t->sources.labels[0];
-        t->train_config.fit = t->sources.fits[0];
+        t->train_config.source = t->sources.items[0];
         return STATUS_OK;
     }
     TRY(mix_sources(&t->sources, spec, &t->train_config, &t->mixture, err));
@@ -358,26 +359,24 @@ static enum status open_validation_data(struct engine *t, struct error *err)
     const struct run_spec *spec = t->spec;
     struct token_stream_config *config = &t->validation_config;
     TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
-                       &t->validation_set, err));
+                       &t->validation.set, err));
     struct data_fingerprint tokens;
-    TRY(token_set_check(t->validation_set, t->desc.vocab_size, &tokens, err));
+    TRY(token_set_check(t->validation.set, t->desc.vocab_size, &tokens, err));
     const uint64_t facts[] = {tokens.first, (uint64_t)config->max_samples, (uint64_t)spec->data.seq_length,
                               (uint64_t)spec->data.packing};
     t->evaluation_data = XXH3_64bits(facts, sizeof facts);
-    TRY(pack_documents(t, "data.validation", t->validation_set, &t->validation_fit, err));
-    TRY(report_cuts(t, "data.validation", t->validation_set, false, err));
+    TRY(pack_documents(t, "data.validation", t->validation.set, &t->validation.fit, err));
+    TRY(report_cuts(t, "data.validation", t->validation.set, false, err));
     if (t->desc.num_labels > 0) {
-        TRY(label_set_open(t->validation_set, &t->validation_labels, err));
-        TRY(take_labels(t, t->validation_labels, err));
+        TRY(label_set_open(t->validation.set, &t->validation.labels, err));
+        TRY(take_labels(t, t->validation.labels, err));
     }
-    const uint64_t more[] = {t->evaluation_data, tokens.sampled, config->document_mask,
-                             t->validation_labels ? label_set_fingerprint(t->validation_labels, 0) : 0};
+    const uint64_t more[] = {t->evaluation_data, tokens.sampled, token_stream_masks(config),
+                             t->validation.labels ? label_set_fingerprint(t->validation.labels, 0) : 0};
     t->evaluation_part_data = XXH3_64bits(more, sizeof more);
-    config->set = t->validation_set;
-    config->labels = t->validation_labels;
-    config->fit = t->validation_fit;
+    config->source = t->validation;
     for (int i = 0; i < t->sources.count; i++) {
-        const char *both = token_set_common(t->sources.sets[i], t->validation_set);
+        const char *both = token_set_common(t->sources.items[i].set, t->validation.set);
         if (both)
             log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
                      both);
@@ -415,7 +414,5 @@ enum status engine_open_data(struct engine *t, struct error *err)
 void engine_close_data(struct engine *t)
 {
     train_sources_release(&t->sources);
-    label_set_close(t->validation_labels);
-    first_fit_free(t->validation_fit);
-    token_set_close(t->validation_set);
+    close_source(&t->validation);
 }

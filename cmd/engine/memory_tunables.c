@@ -89,7 +89,7 @@ void memory_setting_of(const struct run_spec *spec, struct memory_setting *setti
 {
     *setting = (struct memory_setting){.micro = spec->train_micro_batch_size_per_gpu,
                                        .values = {[TUNABLE_STAGE] = spec->zero.stage,
-                                                  [TUNABLE_RECOMPUTE] = (int)spec->recompute,
+                                                  [TUNABLE_RECOMPUTE] = (int)spec->transformer.recompute,
                                                   [TUNABLE_OPTIMIZER] = (int)spec->zero.offload_optimizer.device,
                                                   [TUNABLE_PARAM] = (int)spec->zero.offload_param.device,
                                                   [TUNABLE_INPUTS] = spec->cpu_checkpointing,
@@ -114,7 +114,7 @@ void memory_setting_apply(const struct memory_setting *setting, const struct run
     copy->train_micro_batch_size_per_gpu = setting->micro;
     copy->gradient_accumulation_steps = spec->train_batch_size / world / setting->micro;
     copy->zero.stage = values[TUNABLE_STAGE];
-    copy->recompute = (enum recompute)values[TUNABLE_RECOMPUTE];
+    copy->transformer.recompute = (enum recompute)values[TUNABLE_RECOMPUTE];
     copy->cpu_checkpointing = values[TUNABLE_INPUTS] != 0;
     set_place(&copy->zero.offload_optimizer, &copy->zero.offload_param, values[TUNABLE_OPTIMIZER]);
     set_place(&copy->zero.offload_param, &copy->zero.offload_optimizer, values[TUNABLE_PARAM]);

@@ -147,10 +147,8 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
     struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
                           .max_seq = (int32_t)t->spec->data.seq_length};
     struct zero_result result;
-    int64_t most_tokens;
-    int32_t most_seqs;
     /* full samples; documents that are samples have a token less, and no room for more */
-    token_stream_limits(&t->train_config, &most_tokens, &most_seqs);
+    const int64_t most_tokens = token_stream_limits(&t->train_config).max_tokens;
     batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
     if (batch.num_tokens > most_tokens)
         batch.num_tokens = most_tokens;

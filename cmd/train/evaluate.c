@@ -24,14 +24,12 @@ struct evaluation {
 
 static void evaluation_init(struct evaluation *e, const struct engine *t)
 {
-    int64_t max_tokens;
-    int32_t max_seqs;
     *e = (struct evaluation){.classes = t->desc.num_labels};
     e->num_sums = 2 + CLASS_COUNT_ROWS * (int)e->classes;
     e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
     if (!e->classes)
         return;
-    token_stream_limits(&t->validation_config, &max_tokens, &max_seqs);
+    const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
     e->logits = memory_zeroed((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
     e->counts = e->sums + 2;
 }

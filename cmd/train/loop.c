@@ -273,7 +273,7 @@ static struct due due_now(const struct run *run)
     int64_t step = run->enqueued;
     struct due due = {.epoch_end = step % t->steps_per_epoch == 0, .run_end = step == t->total_steps};
     bool end = due.epoch_end || due.run_end;
-    due.evaluation = t->validation_set && (end || is_multiple(step, spec->train.eval_interval_steps));
+    due.evaluation = t->validation.set && (end || is_multiple(step, spec->train.eval_interval_steps));
     due.checkpoint = due.run_end || run->stop || (due.epoch_end && spec->checkpoint.save_at_epoch_end) ||
                      is_multiple(step, spec->checkpoint.interval_steps) ||
                      is_multiple(step, spec->checkpoint.keep_every_steps);
@@ -427,7 +427,7 @@ enum status run_steps(struct run *run, struct error *err)
     TRY(comms_report_start(run, err));
     if (run->position.evaluation_due) { /* a stop broke it off in the run before this one */
         struct due due = due_now(run);
-        due.evaluation = run->engine.validation_set;
+        due.evaluation = run->engine.validation.set;
         TRY(between_steps(run, &due, err));
     }
     flops_report_announce(run);

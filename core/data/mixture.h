@@ -52,11 +52,11 @@ int interleave_next(struct interleave_cursor *cursor);
  * nanoseconds a sample and source. Beats. */
 void interleave_seek(struct interleave_cursor *cursor, int64_t place);
 
-/* A source of samples. All members are borrowed. */
+/* A source of samples; mixtures and streams borrow the members. */
 struct token_source {
     struct token_set *set;
-    const struct label_set *labels; /* classification, else NULL */
-    const struct first_fit *fit;    /* data.packing first_fit, else NULL */
+    struct label_set *labels; /* classification: of the documents; else NULL */
+    struct first_fit *fit;    /* data.packing first_fit: its samples instead of documents; else NULL */
 };
 
 /* The sources of a mixture, in the order of data.train. */

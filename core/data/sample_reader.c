@@ -5,8 +5,8 @@
 static enum status locate(const struct sample_reader *reader, int64_t number, int64_t *first, int64_t *length,
                           struct error *err)
 {
-    int64_t limit = reader->config->seq_length;
-    if (reader->config->packing) {
+    int64_t limit = reader->config->data.seq_length;
+    if (token_stream_cuts(reader->config)) {
         const int64_t left = token_set_tokens(reader->source->set) - number * limit;
         *first = number * limit;
         *length = left < limit + 1 ? left : limit + 1;
@@ -78,15 +78,15 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
     for (int64_t i = begin; i < end; i++) {
         int64_t first, count;
         TRY(locate(reader, fit ? fit->documents[i] : i, &first, &count, err));
-        ASSERT(!fit || *length + count <= reader->config->seq_length);
+        ASSERT(!fit || *length + count <= reader->config->data.seq_length);
         TRY(read_part(reader, first, count, read_tokens, *length, err));
         *length += count;
-        if (config->document_mask && config->packing)
+        if (token_stream_masks(config) && token_stream_cuts(config))
             TRY(add_document_ends(reader, first, count, err));
-        else if (config->document_mask && count > 0)
+        else if (token_stream_masks(config) && count > 0)
             add_end(reader, *length);
     }
-    if (!config->document_mask && *length > 0)
+    if (!token_stream_masks(config) && *length > 0)
         add_end(reader, *length);
     return STATUS_OK;
 }

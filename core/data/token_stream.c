@@ -43,9 +43,8 @@ struct mixing {
 
 struct token_stream {
     struct token_stream_config config;
-    struct token_source only; /* the one source of a stream that is not a mixture */
-    struct mixing *mixing;    /* owned; NULL: no mixture */
-    int64_t samples;          /* of an epoch, or of the pass */
+    struct mixing *mixing; /* owned; NULL: no mixture */
+    int64_t samples;       /* of an epoch, or of the pass */
     int64_t steps_per_epoch;
     int64_t micros;              /* of a step, or of the pass, for each rank */
     int32_t *memory;             /* owned: the slots' arrays and the reader's tokens and ends */
@@ -68,32 +67,29 @@ struct token_stream {
 
 /* ---- sizes --------------------------------------------------------------- */
 
-void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs)
+struct batch_limits token_stream_limits(const struct token_stream_config *config)
 {
-    int64_t count = config->micro_batch_size, length = config->seq_length, multiple = config->token_multiple;
+    const int64_t count = config->micro_batch_size, length = config->data.seq_length, multiple = config->token_multiple;
+    const bool cuts = token_stream_cuts(config), masked = token_stream_masks(config);
+    struct batch_limits limits = {.max_seq = (int32_t)length, .ragged = !cuts || masked};
     ASSERT(count > 0 && count < INT32_MAX && length > 0);
-    if (config->document_mask && !config->classification) { /* a sequence has two tokens at least */
-        int64_t tokens = config->packing ? length + 1 : length;
-        *max_tokens = round_up(count * (tokens - 1), multiple);
-        *max_seqs = (int32_t)(count * (tokens / 2) + (multiple > 1));
-        return;
+    if (masked && !config->classification) { /* a sequence has two tokens at least */
+        const int64_t tokens = cuts ? length + 1 : length;
+        limits.max_tokens = round_up(count * (tokens - 1), multiple);
+        limits.max_seqs = (int32_t)(count * (tokens / 2) + (multiple > 1));
+    } else if (cuts) {
+        limits.max_tokens = count * length;
+        limits.max_seqs = (int32_t)count;
+    } else {
+        /* `count` sequences of at most T tokens have count to count · (T - 1) inputs; a filler sequence follows them if
+         * any such number is not a multiple of `multiple` */
+        const int64_t inputs = config->classification ? length : length - 1;
+        const bool filler = multiple > 1 && (config->classification || length > 2 || count % multiple != 0);
+        ASSERT(multiple > 0 && multiple <= length);
+        limits.max_tokens = round_up(count * inputs, multiple);
+        limits.max_seqs = (int32_t)count + filler;
     }
-    if (config->packing) {
-        *max_tokens = count * length;
-        *max_seqs = (int32_t)count;
-        return;
-    }
-    ASSERT(multiple > 0 && multiple <= length);
-    if (config->classification) {
-        *max_tokens = round_up(count * length, multiple);
-        *max_seqs = (int32_t)count + (multiple > 1);
-        return;
-    }
-    /* `count` sequences of at most T tokens have count to count · (T - 1) inputs; a filler sequence follows them if any
-     * such number is not a multiple of `multiple` */
-    bool filler = multiple > 1 && (length > 2 || count % multiple != 0);
-    *max_tokens = round_up(count * (length - 1), multiple);
-    *max_seqs = (int32_t)count + filler;
+    return limits;
 }
 
 int64_t token_source_samples(const struct token_stream_config *config, const struct token_source *source)
@@ -101,20 +97,15 @@ int64_t token_source_samples(const struct token_stream_config *config, const str
     const int64_t tokens = token_set_tokens(source->set);
     if (source->fit)
         return source->fit->samples;
-    if (config->packing && config->document_mask && config->evaluation) /* the last sample may be shorter */
-        return tokens < 2 ? 0 : (tokens - 2) / config->seq_length + 1;
-    return token_set_samples(source->set, config->seq_length, config->packing);
-}
-
-static struct token_source only_source(const struct token_stream_config *config)
-{
-    return (struct token_source){.set = config->set, .labels = config->labels, .fit = config->fit};
+    if (token_stream_cuts(config) && token_stream_masks(config) &&
+        config->evaluation) /* the last sample may be shorter */
+        return tokens < 2 ? 0 : (tokens - 2) / config->data.seq_length + 1;
+    return token_set_samples(source->set, config->data.seq_length, token_stream_cuts(config));
 }
 
 int64_t token_stream_samples(const struct token_stream_config *config)
 {
-    const struct token_source only = only_source(config);
-    return config->mixture ? config->mixture->epoch_samples : token_source_samples(config, &only);
+    return config->mixture ? config->mixture->epoch_samples : token_source_samples(config, &config->source);
 }
 
 int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
@@ -125,7 +116,7 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
 
 static int64_t sample_at(const struct token_stream_config *config, int64_t samples, int64_t place, int64_t epoch)
 {
-    if (!config->shuffle)
+    if (!config->data.shuffle)
         return place;
     return (int64_t)permute_index((uint64_t)place, (uint64_t)samples, config->seed, (uint64_t)epoch);
 }
@@ -216,12 +207,12 @@ static enum status take_document(const struct token_stream *stream, struct slot 
     const struct token_stream_config *config = &stream->config;
     int64_t first, length;
     TRY(token_set_document(stream->reader.source->set, number, &first, &length, err));
-    if (length < 1 || length > config->seq_length)
+    if (length < 1 || length > config->data.seq_length)
         return error_set(err, STATUS_DATA,
                          "document %lld has %lld tokens, expected 1 to data.seq_length %lld; hint: "
                          "scripts/tokenize.py --max-length %lld cuts texts and keeps their special tokens",
-                         (long long)number, (long long)length, (long long)config->seq_length,
-                         (long long)config->seq_length);
+                         (long long)number, (long long)length, (long long)config->data.seq_length,
+                         (long long)config->data.seq_length);
     TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, err));
     add_document(stream, slot, number, length);
     return STATUS_OK;
@@ -266,12 +257,12 @@ static void add_sample(const struct token_stream *stream, struct slot *slot)
 static enum status sum_sample(struct token_stream *stream, int64_t sample, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
-    int64_t length = config->seq_length + 1, targets = config->seq_length;
-    if (!config->packing || stream->reader.mask || config->document_mask) {
+    int64_t length = config->data.seq_length + 1, targets = config->data.seq_length;
+    if (!token_stream_cuts(config) || stream->reader.mask || token_stream_masks(config)) {
         TRY(sample_read(&stream->reader, sample, false, &length, err));
         targets = config->classification ? 1 : sample_targets(&stream->reader);
     }
-    stream->step_tokens += config->packing ? length - 1 : length;
+    stream->step_tokens += token_stream_cuts(config) ? length - 1 : length;
     stream->step_targets += targets;
     if (stream->mixing)
         stream->mixing->targets[stream->reader.source - config->mixture->sources] += targets;
@@ -283,8 +274,8 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
 {
     const struct token_stream_config *config = &stream->config;
     struct mixing *mixing = stream->mixing;
-    stream->step_targets = stream->step_tokens = config->batch_size * config->seq_length;
-    if (config->packing && !stream->reader.mask && !config->document_mask && !mixing)
+    stream->step_targets = stream->step_tokens = config->batch_size * config->data.seq_length;
+    if (token_stream_cuts(config) && !stream->reader.mask && !token_stream_masks(config) && !mixing)
         return STATUS_OK;
     stream->step_targets = stream->step_tokens = 0;
     if (mixing)
@@ -356,7 +347,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
 
     for (int64_t i = 0; i < count && !stream->stop; i++) {
         int64_t sample = first_ordinal + i, length;
-        slot->first_number = (uint64_t)(slot_number(stream) + i) * (uint64_t)config->seq_length;
+        slot->first_number = (uint64_t)(slot_number(stream) + i) * (uint64_t)config->data.seq_length;
         if (!config->evaluation)
             sample = training_sample(stream, sample, batch->epoch);
         if (config->classification) {
@@ -366,7 +357,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
         TRY(sample_read(&stream->reader, sample, true, &length, err));
         add_sample(stream, slot);
     }
-    bool varies = !config->packing || config->document_mask;
+    bool varies = !token_stream_cuts(config) || token_stream_masks(config);
     int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
     if (filler > 0 && slot->types)
         memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
@@ -424,13 +415,13 @@ static enum status check_samples(const struct token_stream *stream, struct error
     int64_t needed = config->evaluation ? 1 : config->batch_size;
     if (stream->samples >= needed)
         return STATUS_OK;
-    long long samples = stream->samples, length = config->seq_length;
+    long long samples = stream->samples, length = config->data.seq_length;
     if (config->mixture)
         return error_set(err, STATUS_DATA,
                          "an epoch of the mixture data.train has %lld samples, fewer than one global batch of %lld; "
                          "hint: more data or epochs, or a smaller train_batch_size or data.seq_length",
                          samples, (long long)config->batch_size);
-    long long tokens = token_set_tokens(config->set);
+    long long tokens = token_set_tokens(config->source.set);
     if (config->evaluation)
         return error_set(err, STATUS_DATA,
                          "the validation data has %lld tokens, too few for one sample (data.seq_length %lld, and one "
@@ -447,7 +438,7 @@ static bool has_mask(const struct token_stream_config *config)
 {
     if (config->classification)
         return false;
-    return config->mixture ? mixture_has_mask(config->mixture) : token_set_has_mask(config->set);
+    return config->mixture ? mixture_has_mask(config->mixture) : token_set_has_mask(config->source.set);
 }
 
 static void begin_mixing(struct token_stream *stream)
@@ -461,63 +452,61 @@ static void begin_mixing(struct token_stream *stream)
 static enum status allocate(struct token_stream *stream, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
-    int64_t max_tokens;
-    int32_t max_seqs;
-    bool small =
-        config->micro_batch_size < INT32_MAX && config->seq_length < INT32_MAX && config->token_multiple < INT32_MAX;
+    struct batch_limits most;
+    bool small = config->micro_batch_size < INT32_MAX && config->data.seq_length < INT32_MAX &&
+                 config->token_multiple < INT32_MAX;
     if (small)
-        token_stream_limits(config, &max_tokens, &max_seqs);
-    if (!small || max_tokens > INT32_MAX)
+        most = token_stream_limits(config);
+    if (!small || most.max_tokens > INT32_MAX)
         return error_set(err, STATUS_USAGE,
                          "a micro-batch of %lld sequences of %lld tokens is too large: it must stay below 2^31 "
                          "tokens; hint: a smaller train_micro_batch_size_per_gpu or data.seq_length",
-                         (long long)config->micro_batch_size, (long long)config->seq_length);
-    int64_t per_slot = (config->classification ? 4 : 3) * max_tokens + max_seqs + 1,
-            all = SLOTS * per_slot + 2 * (config->seq_length + 1);
+                         (long long)config->micro_batch_size, (long long)config->data.seq_length);
+    int64_t per_slot = (config->classification ? 4 : 3) * most.max_tokens + most.max_seqs + 1,
+            all = SLOTS * per_slot + 2 * (config->data.seq_length + 1);
     stream->memory = malloc((size_t)all * sizeof *stream->memory);
-    stream->numbers = malloc((size_t)(SLOTS * max_tokens) * sizeof *stream->numbers);
+    stream->numbers = malloc((size_t)(SLOTS * most.max_tokens) * sizeof *stream->numbers);
     bool masked = has_mask(config);
     if (masked)
-        stream->reader.mask = malloc((size_t)config->seq_length + 1);
+        stream->reader.mask = malloc((size_t)config->data.seq_length + 1);
     if (!stream->memory || !stream->numbers || (masked && !stream->reader.mask))
         return error_set(err, STATUS_DEVICE,
                          "out of memory: cannot allocate %lld bytes for micro-batches of %lld tokens",
-                         (long long)all * 4, (long long)max_tokens);
+                         (long long)all * 4, (long long)most.max_tokens);
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &stream->slots[i];
         slot->tokens = stream->memory + i * per_slot;
-        slot->numbers = stream->numbers + i * max_tokens;
-        slot->targets = slot->tokens + max_tokens;
-        slot->positions = slot->targets + max_tokens;
-        slot->types = config->classification ? slot->positions + max_tokens : NULL;
-        slot->seq_start = slot->positions + (config->classification ? 2 : 1) * max_tokens;
+        slot->numbers = stream->numbers + i * most.max_tokens;
+        slot->targets = slot->tokens + most.max_tokens;
+        slot->positions = slot->targets + most.max_tokens;
+        slot->types = config->classification ? slot->positions + most.max_tokens : NULL;
+        slot->seq_start = slot->positions + (config->classification ? 2 : 1) * most.max_tokens;
     }
     stream->reader.tokens = stream->memory + SLOTS * per_slot;
-    stream->reader.ends = stream->reader.tokens + config->seq_length + 1;
+    stream->reader.ends = stream->reader.tokens + config->data.seq_length + 1;
     return STATUS_OK;
 }
 
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err)
 {
-    ASSERT(!config->fit || !config->packing);
-    ASSERT(config->mixture ? !config->set && !config->evaluation : config->set != NULL);
-    ASSERT(config->seq_length > 0 && config->micro_batch_size > 0 && first_step >= 1);
+    ASSERT(!config->source.fit || !token_stream_cuts(config));
+    ASSERT(config->mixture ? !config->source.set && !config->evaluation : config->source.set != NULL);
+    ASSERT(config->data.seq_length > 0 && config->micro_batch_size > 0 && first_step >= 1);
     ASSERT(config->world > 0 && config->rank >= 0 && config->rank < config->world && config->token_multiple > 0);
     ASSERT(config->vocab_size > 0 && config->vocab_size <= INT32_MAX);
-    ASSERT(!config->classification || ((config->labels || config->mixture) && !config->packing));
+    ASSERT(!config->classification || ((config->source.labels || config->mixture) && !token_stream_cuts(config)));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
     ASSERT(config->first_sample >= 0 && (config->evaluation || config->first_sample == 0));
     enum status status;
     *stream = NULL;
-    if (!config->packing && config->seq_length < 2)
+    if (!token_stream_cuts(config) && config->data.seq_length < 2)
         return error_set(err, STATUS_USAGE,
                          "data.seq_length 1 leaves no target if data.packing is false; hint: 2 or more");
     struct token_stream *new = memory_zeroed(1, sizeof *new);
     new->config = *config;
-    new->only = only_source(config);
     new->reader.config = &new->config;
-    new->reader.source = &new->only;
+    new->reader.source = &new->config.source;
     new->samples = token_stream_samples(config);
     new->step = first_step;
     TRY_GOTO(check_samples(new, err));

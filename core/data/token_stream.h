@@ -25,24 +25,21 @@
 #pragma once
 
 #include "core/data/mixture.h"
+#include "core/training/data_settings.h"
 
 struct token_stream_config {
-    const struct mixture *mixture;  /* borrowed; training: takes the place of set, labels and fit; may be NULL */
-    struct token_set *set;          /* borrowed */
-    bool classification;            /* the targets are the documents' labels; packing must be false */
-    bool label_first;               /* classification: a document's first token has the target, else its last one */
-    int64_t padding_token;          /* classification: the last token is the last one that is not this one; -1: none */
-    const struct label_set *labels; /* classification: borrowed */
-    int64_t seq_length;             /* T */
-    int64_t vocab_size;             /* ids are checked against it as they are read */
-    bool shuffle, packing;
-    bool document_mask;          /* each document of a sample is a sequence */
-    const struct first_fit *fit; /* borrowed; packing false: its samples instead of documents; may be NULL */
+    struct data_settings data;     /* seq_length is T; evaluation: without shuffle */
+    const struct mixture *mixture; /* borrowed; training: takes the place of source; may be NULL */
+    struct token_source source;    /* borrowed */
+    bool classification;           /* the targets are the documents' labels; packing must be false */
+    bool label_first;              /* classification: a document's first token has the target, else its last one */
+    int64_t padding_token;         /* classification: the last token is the last one that is not this one; -1: none */
+    int64_t vocab_size;            /* ids are checked against it as they are read */
     uint64_t seed;
     int rank, world;
     int64_t batch_size;       /* B, global */
     int64_t micro_batch_size; /* sequences of one micro-batch of one rank; B = micro × accumulation × world */
-    int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler); at most T */
+    int64_t token_multiple;   /* sequences of any length: M is a multiple of it (1: no filler); at most T */
     int64_t max_samples;      /* evaluation: the most samples in all, 0: no limit; training: 0 */
     int64_t first_sample;     /* evaluation: the pass begins with this sample; all samples: it is over */
     bool evaluation;          /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all
@@ -76,8 +73,25 @@ struct batch {
 
 struct token_stream;
 
-/* The largest M and num_seqs of a stream with this configuration and any data (config->set is not used). */
-void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs);
+/* Whether a sample is T + 1 tokens wherever documents end; whether each document of a sample is a sequence. */
+static inline bool token_stream_cuts(const struct token_stream_config *config)
+{
+    return config->data.packing == SPEC_PACKING_CUT;
+}
+static inline bool token_stream_masks(const struct token_stream_config *config)
+{
+    return config->data.document_mask == SPEC_ON;
+}
+
+/* The largest M, num_seqs and max_seq of any micro-batch. */
+struct batch_limits {
+    int64_t max_tokens;
+    int32_t max_seqs, max_seq;
+    bool ragged; /* sequences may differ in length */
+};
+
+/* Of a stream with this configuration and any data (config->source is not used). */
+struct batch_limits token_stream_limits(const struct token_stream_config *config);
 
 /* Starts the prefetching thread at global step `first_step` (from 1; evaluation: 1), in constant time.
  * STATUS_DATA: fewer samples than one global batch (evaluation: none). STATUS_USAGE: a micro-batch has 2^31 tokens or

@@ -11,11 +11,11 @@
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
 #include "core/status.h"
-#include "core/string_list.h"
+#include "core/training/data_settings.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
 #include "core/training/optimizer_settings.h"
-#include "core/training/recompute.h"
+#include "core/training/transformer_settings.h"
 #include "core/training/zero_settings.h"
 
 #include <jansson.h>
@@ -24,12 +24,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum spec_switch { SPEC_AUTO, SPEC_ON, SPEC_OFF };
-enum spec_packing { SPEC_PACKING_NONE, SPEC_PACKING_CUT, SPEC_PACKING_FIRST_FIT };
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
-/* The unit of a mixture's amounts. NONE: data.train is not a mixture, and its shards form one stream. */
-enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 
 /* A prompt of train.samples. */
@@ -59,24 +55,13 @@ struct run_spec {
         double dropout;     /* < 0: as config.json says */
         char where[512];    /* "file:line:column" of the key that is set, for messages about its content */
     } model;
-    struct {
-        struct string_list train, validation; /* in the spec's arena; validation.count 0: none */
-        enum spec_amount amount;              /* of data.train */
-        double *amounts; /* (train.count) in the spec's arena: of each source, above 0; NULL unless a mixture */
-        int64_t seq_length;
-        bool shuffle;
-        enum spec_packing packing;
-        enum spec_switch document_mask; /* AUTO until spec_resolve_document_mask() */
-    } data;
+    struct data_settings data;
     struct {
         double epochs;                             /* <= 0: unset */
         int64_t max_steps;                         /* 0: unset */
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
         enum spec_switch cuda_graphs, sm_count_target;
-        bool deterministic;           /* false: a GPU's attention may add in any order */
-        double label_smoothing;       /* 0: none */
-        int logits_dtype;             /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
         int64_t check_interval_steps; /* of these, one step is computed twice; 0: none */
         double spike_factor;          /* a loss above it times the running mean is reported; 0: off */
         int64_t memory_limit;         /* bytes of device memory that a rank may take; 0: unset */
@@ -134,10 +119,10 @@ struct run_spec {
     struct loss_scaler_rules loss_scaler;
     double initial_loss_scale; /* 1 without fp16 */
     struct zero_settings zero;
-    struct aio_settings aio;  /* of offload to nvme */
-    enum recompute recompute; /* activation_checkpointing.policy: the activations that backward computes again */
-    bool cpu_checkpointing;   /* the inputs of blocks are in host memory between forward and backward */
-    int64_t steps_per_print;  /* default 10 */
+    struct aio_settings aio; /* of offload to nvme */
+    struct transformer_settings transformer;
+    bool cpu_checkpointing;  /* the inputs of blocks are in host memory between forward and backward */
+    int64_t steps_per_print; /* default 10 */
     bool wall_clock_breakdown;
     void *private_; /* the whole spec, struct spec_full in spec_keys.h: which values were given, which are derived */
 };

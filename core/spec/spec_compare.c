@@ -33,7 +33,7 @@ static json_t *value_before(const struct run_spec *spec, const struct spec_key *
 {
     if (key->offset == offsetof(struct spec_full, spec.data.document_mask))
         return json_false();
-    if (key->offset == offsetof(struct spec_full, spec.train.logits_dtype) && spec->dtype != DTYPE_F32 &&
+    if (key->offset == offsetof(struct spec_full, spec.transformer.logits_dtype) && spec->dtype != DTYPE_F32 &&
         spec->model.task == TASK_CAUSAL_LM)
         return json_string("fp32");
     return spec_key_default(key);

@@ -368,7 +368,7 @@ static void check_precision(const struct rules *r)
     if (spec->bf16_master && !find(r, "data_types.grad_accum_dtype")) /* accumulators follow the states */
         spec->grad_accum_dtype = DTYPE_BF16;
     const struct rule rules[] = {
-        {spec->train.logits_dtype == DTYPE_BF16 && spec->dtype != DTYPE_BF16, AT_VALUE, "train.logits_dtype",
+        {spec->transformer.logits_dtype == DTYPE_BF16 && spec->dtype != DTYPE_BF16, AT_VALUE, "train.logits_dtype",
          "'train.logits_dtype' bf16 needs bf16.enabled; hint: use auto, the type that the run computes in"},
         {spec->bf16_master && spec->dtype != DTYPE_BF16, AT_KEY, "bf16.bf16_master_weights_and_grads",
          "bf16_master_weights_and_grads needs bf16; hint: set bf16.enabled to true"},
@@ -508,7 +508,7 @@ static void check_recompute(const struct rules *r)
     const struct spec_node *enabled = find(r, "activation_checkpointing.enabled"),
                            *policy = find(r, "activation_checkpointing.policy"),
                            *to_cpu = spec_find(r->root, "activation_checkpointing.cpu_checkpointing");
-    enum recompute *recompute = &r->spec->recompute;
+    enum recompute *recompute = &r->spec->transformer.recompute;
     if (!policy)
         *recompute = r->full->activation_checkpointing ? RECOMPUTE_BLOCK : RECOMPUTE_NONE;
     else if (*recompute != RECOMPUTE_NONE && enabled && !r->full->activation_checkpointing)
@@ -536,7 +536,7 @@ static void check_recompute(const struct rules *r)
 static void check_steps(const struct rules *r)
 {
     const double factor = r->spec->train.spike_factor;
-    const struct rule rule = {r->spec->train.check_interval_steps > 0 && !r->spec->train.deterministic, AT_VALUE,
+    const struct rule rule = {r->spec->train.check_interval_steps > 0 && !r->spec->transformer.deterministic, AT_VALUE,
                               "train.check_interval_steps",
                               "'train.check_interval_steps' compares two computations bit for bit, and "
                               "train.deterministic is false; hint: train.deterministic: true"};

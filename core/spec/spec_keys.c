@@ -196,7 +196,7 @@ const struct spec_key spec_keys[] = {
           "true: with any stage, also with one rank, without overlap_comm and on smaller GPUs, refused on the CPU "
           "device and where a rank's GPU has no more than 16; without effect where ranks share a GPU; products with "
           "and without the limit may have other kernels, hence other bits")},
-    {USED("train.deterministic", BOOL, spec.train.deterministic, "true", NOTICE,
+    {USED("train.deterministic", BOOL, spec.transformer.deterministic, "true", NOTICE,
           "false: the backward pass of attention by cuDNN adds in the order in which parts of its sums are ready, "
           "which is faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for "
           "bit; on the CPU device, and where ztrain's own kernels compute attention, it changes nothing")},
@@ -205,14 +205,14 @@ const struct spec_key spec_keys[] = {
         "the most device memory that a rank may take, on any device (e.g. 300MiB, 80GiB, or a number of bytes): a plan "
         "that needs more ends the run before its first step (exit code 5) with what would fit; on a GPU the plan's "
         "reserve (CUDA's context, its libraries) counts as well; it changes no result; unset: what the device has")},
-    {USED("train.label_smoothing", REAL(0, 1), spec.train.label_smoothing, "0", NOTICE,
+    {USED("train.label_smoothing", REAL(0, 1), spec.transformer.label_smoothing, "0", NOTICE,
           "this share of each target's probability is spread evenly over the vocabulary, as in transformers' Trainer "
           "(label_smoothing_factor) and torch's cross_entropy; as in Trainer, eval_loss is smoothed as well, and its "
           "perplexity is not that of the tokens")},
     {USED("train.logits_dtype",
           CHOICE(NAME("auto", DTYPE_COUNT), NAME("bf16", DTYPE_BF16), NAME("fp32", DTYPE_F32),
                  OTHER_NAME("bfloat16", "bf16"), OTHER_NAME("float32", "fp32")),
-          spec.train.logits_dtype, "auto", NOTICE,
+          spec.transformer.logits_dtype, "auto", NOTICE,
           "the type in which the head writes its logits, from which the loss is computed in fp32; auto: the type that "
           "the run computes in, as with transformers under autocast; fp32: twice the memory traffic, and a slower "
           "product of the head on a GPU; bf16 needs bf16.enabled; a classifier's logits are always fp32")},
@@ -721,7 +721,7 @@ const struct spec_key spec_keys[] = {
     {USED("activation_checkpointing.enabled", BOOL, activation_checkpointing, "false", NOTICE,
           "true without a policy is policy block (DeepSpeed's section has no switch); false with another policy than "
           "none is refused; default: true with such a policy")},
-    {USED("activation_checkpointing.policy", ONE_OF(recompute_choices), spec.recompute, "none", SILENT,
+    {USED("activation_checkpointing.policy", ONE_OF(recompute_choices), spec.transformer.recompute, "none", SILENT,
           "the activations that are not kept for backward but computed again, with the same bits; norms: the outputs "
           "of norms; mlp: also the activation between the MLP's products; attention: also q, k, v and the attention's "
           "output; block: everything but each block's input; a GPU may compute SwiGLU inside a product, but not with "

@@ -86,7 +86,7 @@ extern const int spec_num_keys;
 struct spec_full {
     struct run_spec spec;
     bool adam_w_mode, bf16, fp16;
-    bool activation_checkpointing; /* spec.recompute is not RECOMPUTE_NONE */
+    bool activation_checkpointing; /* spec.transformer.recompute is not RECOMPUTE_NONE */
     double static_loss_scale;      /* 0: dynamic */
     int64_t initial_scale_power;
     int64_t given_batch[3];    /* train, micro, accumulation as given; 0: derived by spec_resolve_batch() */

@@ -23,7 +23,7 @@ struct generator *generator_new(struct transformer *t, int64_t capacity)
     g->cache.capacity = capacity;
     g->positions = memory_alloc((size_t)capacity * sizeof *g->positions);
     g->no_targets = memory_alloc((size_t)capacity * sizeof *g->no_targets);
-    g->raw = memory_alloc((size_t)t->V * dtype_size(t->config.logits_dtype));
+    g->raw = memory_alloc((size_t)t->V * dtype_size(t->logits_dtype));
     g->logits = memory_alloc((size_t)t->V * sizeof *g->logits);
     for (int64_t i = 0; i < capacity; i++) {
         g->positions[i] = (int32_t)i;
@@ -64,9 +64,9 @@ static void finish_logits(struct generator *g)
     const float *single = g->raw;
     const uint16_t *half = g->raw;
     for (int64_t i = 0; i < t->V; i++) {
-        float x = t->config.logits_dtype == DTYPE_F32    ? single[i]
-                  : t->config.logits_dtype == DTYPE_BF16 ? bf16_to_f32(half[i])
-                                                         : f16_to_f32(half[i]);
+        float x = t->logits_dtype == DTYPE_F32    ? single[i]
+                  : t->logits_dtype == DTYPE_BF16 ? bf16_to_f32(half[i])
+                                                  : f16_to_f32(half[i]);
         x *= scale;
         g->logits[i] = cap > 0 ? cap * tanhf(x / cap) : x;
     }

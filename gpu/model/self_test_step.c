@@ -83,17 +83,14 @@ static enum status describe(struct small_model *s, struct error *err)
         s->start[u] = s->numel;
         s->numel += round_up(s->table.units[u].numel, ALIGN);
     }
-    const struct transformer_config config_of = {.desc = &s->desc,
-                                                 .table = &s->table,
-                                                 .dtype = DTYPE_BF16,
-                                                 .max_tokens = TOKENS,
-                                                 .max_seqs = SEQUENCES,
-                                                 .max_seq = LENGTH,
-                                                 .max_position = LENGTH,
-                                                 .training = true,
-                                                 .recompute = RECOMPUTE_NONE,
-                                                 .inputs = 1,
-                                                 .logits_dtype = DTYPE_BF16};
+    const struct transformer_config config_of = {
+        .desc = &s->desc,
+        .table = &s->table,
+        .dtype = DTYPE_BF16,
+        .settings = {.deterministic = true, .logits_dtype = DTYPE_BF16},
+        .batch = {.max_tokens = TOKENS, .max_seqs = SEQUENCES, .max_seq = LENGTH},
+        .training = true,
+        .inputs = 1};
     return transformer_new(&config_of, s->device, &s->transformer, err);
 }
 

@@ -16,8 +16,8 @@ void transformer_replay(struct transformer *t, bool on)
 
 void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream)
 {
-    ASSERT(batch->num_tokens >= 0 && batch->num_tokens <= t->config.max_tokens);
-    ASSERT(batch->num_seqs <= t->config.max_seqs && batch->max_seq <= t->config.max_seq);
+    ASSERT(batch->num_tokens >= 0 && batch->num_tokens <= t->config.batch.max_tokens);
+    ASSERT(batch->num_seqs <= t->config.batch.max_seqs && batch->max_seq <= t->config.batch.max_seq);
     ASSERT(number >= 0 && number < t->num_inputs);
     const struct input *input = &t->inputs[number];
     if (batch->num_tokens > 0) {

@@ -3,7 +3,7 @@
 
 #include "core/data/token_stream.h"
 #include "core/model/tensor_table.h"
-#include "core/training/recompute.h"
+#include "core/training/transformer_settings.h"
 #include "gpu/activation_verbs.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
@@ -13,13 +13,10 @@ struct transformer_config {
     const struct model_desc *desc;    /* borrowed */
     const struct tensor_table *table; /* borrowed */
     enum dtype dtype;                 /* of parameters and activations */
-    int64_t max_tokens;               /* largest M of a micro-batch (token_stream_limits()) */
-    int32_t max_seqs, max_seq;
-    bool ragged;              /* sequences may differ in length */
-    bool unordered_attention; /* its backward pass need not repeat bit for bit */
-    int64_t max_position;     /* rows of the RoPE tables: the sequence length */
-    bool training;            /* activations are kept for backward */
-    enum recompute recompute; /* the activations that are not kept: backward computes them again */
+    struct transformer_settings settings;
+    struct batch_limits batch; /* of the micro-batches */
+    int64_t max_position;      /* rows of the RoPE tables; 0: batch.max_seq */
+    bool training;             /* activations are kept for backward */
     /* where the blocks' inputs are from forward to backward; borrowed; NULL: each block's has memory of its own */
     const struct activation_verbs *activations;
     bool graphs_by_block;         /* training may launch the work of blocks as graphs: transformer_replay() */
@@ -27,9 +24,7 @@ struct transformer_config {
     int32_t inputs;               /* micro-batches that transformer_load() holds at a time; 0: one */
     struct dropout_rates dropout; /* in training */
     uint64_t dropout_seed;
-    float label_smoothing;   /* of the loss, in training and evaluation */
-    enum dtype logits_dtype; /* DTYPE_F32, or dtype: the cross-entropy computes in fp32 from either */
-    int64_t logit_chunk;     /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
+    int64_t logit_chunk; /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };
 
 struct transformer;
@@ -92,7 +87,7 @@ struct kv_cache {
 };
 
 /* Forward of the batch's one sequence, which continues that of the cache; its positions begin at cache->held, which is
- * the caller's to raise. logits: host memory for the `classes` logits of the last token, in config.logits_dtype, as the
+ * the caller's to raise. logits: host memory for the `classes` logits of the last token, in the dtype of logits, as the
  * head's matrix gives them; valid after stream_sync(). */
 enum status transformer_continue(struct transformer *transformer, const struct batch *batch,
                                  const struct kv_cache *cache, const struct param_verbs *verbs, struct stream *stream,

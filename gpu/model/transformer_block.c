@@ -187,8 +187,8 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .num_seqs = num_seqs,
         .max_seq = max_seq,
         .bidirectional = t->config.desc->bidirectional,
-        .ragged = t->config.ragged,
-        .unordered = t->config.unordered_attention,
+        .ragged = t->config.batch.ragged,
+        .unordered = !t->config.settings.deterministic,
     };
 }
 
@@ -378,7 +378,7 @@ static void block_end(const struct pass *pass, const struct unit *unit, const st
 static void compute_again(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    enum recompute policy = t->config.recompute;
+    enum recompute policy = t->config.settings.recompute;
     if (policy == RECOMPUTE_NONE)
         return;
     if (t->norms_before)

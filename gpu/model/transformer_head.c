@@ -55,13 +55,13 @@ static void final_norm_forward(const struct pass *pass, const struct unit *unit)
 /* Elements of dt between the rows of dlogits, which lie over the logits. */
 static int64_t ld_dlogits(const struct transformer *t)
 {
-    return t->ld_logits * (int64_t)(dtype_size(t->config.logits_dtype) / dtype_size(t->dtype));
+    return t->ld_logits * (int64_t)(dtype_size(t->logits_dtype) / dtype_size(t->dtype));
 }
 
 struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x)
 {
     struct linear_fwd_args args = linear_fwd_args(t, unit, LINEAR_HEAD, M, t->logits, x, NULL);
-    args.y_dtype = t->config.logits_dtype;
+    args.y_dtype = t->logits_dtype;
     args.ld_y = t->ld_logits;
     return args;
 }
@@ -136,7 +136,7 @@ static const void *chunk_forward(const struct pass *pass, const struct unit *uni
     t->device->ops->linear_fwd(pass->stream, &logits);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
-        .logits_dtype = t->config.logits_dtype,
+        .logits_dtype = t->logits_dtype,
         .M = rows,
         .V = t->classes,
         .V_padded = t->linears[LINEAR_HEAD].N,
@@ -148,7 +148,7 @@ static const void *chunk_forward(const struct pass *pass, const struct unit *uni
         .logit_scale = (float)t->config.desc->logit_multiplier,
         .softcap = (float)t->config.desc->logit_softcap,
         .scale = pass->factor.value,
-        .smoothing = t->config.label_smoothing,
+        .smoothing = (float)t->config.settings.label_smoothing,
         .step_scale = pass->factor.step,
         .loss_scale = pass->factor.scaler,
         .loss_sum = pass->loss_sum,
@@ -191,7 +191,7 @@ enum status head_evaluate(const struct pass *pass)
 {
     struct head_units units;
     int64_t copied = 0;
-    ASSERT(!pass->host_logits || pass->transformer->config.logits_dtype == DTYPE_F32);
+    ASSERT(!pass->host_logits || pass->transformer->logits_dtype == DTYPE_F32);
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
     if (pass->M > 0)
         final_norm_forward(pass, &units.norm);
@@ -212,7 +212,7 @@ enum status head_next(const struct pass *pass, void *logits)
     final_norm_forward(pass, &units.norm);
     struct linear_fwd_args product = head_fwd_args(t, units.matrix, 1, row_at(t, t->final_norm, pass->M - 1, t->C));
     t->device->ops->linear_fwd(pass->stream, &product);
-    stream_copy(pass->stream, logits, t->logits, (size_t)t->classes * dtype_size(t->config.logits_dtype));
+    stream_copy(pass->stream, logits, t->logits, (size_t)t->classes * dtype_size(t->logits_dtype));
     head_release(pass, &units);
     return STATUS_OK;
 }

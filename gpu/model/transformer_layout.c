@@ -59,7 +59,7 @@ static float *take_f32(struct arena *arena, int64_t rows, int64_t width)
 static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
                          struct block_buffers *b)
 {
-    int64_t M = t->config.max_tokens;
+    int64_t M = t->config.batch.max_tokens;
     bool layer_norm = t->config.desc->norm == NORM_LAYER;
     switch (policy) {
     case RECOMPUTE_NORMS:
@@ -101,21 +101,21 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
 
 static void layout_blocks(struct transformer *t, struct arena *arena)
 {
-    enum recompute shared_up_to = t->config.training ? t->config.recompute : RECOMPUTE_BLOCK;
+    enum recompute shared_up_to = t->config.training ? t->config.settings.recompute : RECOMPUTE_BLOCK;
     const struct activation_verbs *verbs = t->config.activations;
     struct block_buffers shared = {0};
     for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
         layout_group(t, arena, (enum recompute)group, &shared);
     shared.res1 = shared.res2;
     if (t->post_norm && !t->config.training) /* a norm may not write over its input */
-        shared.res1 = take_dt(t, arena, t->config.max_tokens, t->C);
+        shared.res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
     for (int64_t l = 0; l < t->L; l++) {
         struct block_buffers *b = &t->blocks[l];
         *b = shared;
         if (t->config.training && verbs && l >= verbs->buffers)
             b->res1 = t->blocks[l - verbs->buffers].res1;
         else if (t->config.training)
-            b->res1 = take_dt(t, arena, t->config.max_tokens, t->C);
+            b->res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
         for (int group = (int)shared_up_to + 1; group < RECOMPUTE_COUNT; group++)
             layout_group(t, arena, (enum recompute)group, b);
     }
@@ -129,11 +129,11 @@ static int64_t choose_chunk(const struct transformer *t)
     enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
     enum { ROW_MULTIPLE = 16, CUDA_ROW_MULTIPLE = 128 };
     bool cuda = t->device->kind == DEVICE_CUDA;
-    int64_t M = t->config.max_tokens, rows = t->config.logit_chunk;
+    int64_t M = t->config.batch.max_tokens, rows = t->config.logit_chunk;
     if (rows == 0) {
         int64_t bytes = cuda ? (int64_t)t->device->memory_bytes / CUDA_SHARE : CPU_BYTES;
         int64_t limit = cuda ? CUDA_ROWS : CPU_ROWS, multiple = cuda ? CUDA_ROW_MULTIPLE : ROW_MULTIPLE;
-        int64_t most = bytes / (t->ld_logits * (int64_t)dtype_size(t->config.logits_dtype));
+        int64_t most = bytes / (t->ld_logits * (int64_t)dtype_size(t->logits_dtype));
         most = most > limit ? limit : max64(most, MIN_ROWS);
         int64_t chunks = (M + most - 1) / most;
         rows = (M + chunks - 1) / chunks;
@@ -145,7 +145,7 @@ static int64_t choose_chunk(const struct transformer *t)
 static void layout_encoder(struct transformer *t, struct arena *arena)
 {
     const struct model_desc *desc = t->config.desc;
-    int64_t M = t->config.max_tokens;
+    int64_t M = t->config.batch.max_tokens;
     if (desc->embedding_norm) {
         t->embedded = t->config.training ? take_dt(t, arena, M, t->C) : t->delta;
         t->embedded_mean = desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
@@ -172,7 +172,7 @@ static struct rope_table take_rope_table(const struct transformer *t, struct are
 void transformer_layout(struct transformer *t, struct arena *arena)
 {
     const struct transformer_config *config = &t->config;
-    int64_t M = config->max_tokens;
+    int64_t M = config->batch.max_tokens;
     t->ld_logits = (t->classes + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
     t->chunk = choose_chunk(t);
     layout_blocks(t, arena);
@@ -197,7 +197,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     }
     t->final_mean = config->desc->norm == NORM_LAYER && !t->post_norm ? take_f32(arena, M, 1) : NULL;
     t->final_rstd = t->post_norm ? NULL : take_f32(arena, M, 1);
-    size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(config->logits_dtype);
+    size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(t->logits_dtype);
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
     layout_encoder(t, arena);
 
@@ -210,7 +210,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         input->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
         input->types = config->desc->num_types ? arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t)) : NULL;
         input->numbers = transformer_drops(t) ? arena_take(arena, MEM_DATA, (size_t)M * sizeof *input->numbers) : NULL;
-        input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->max_seqs + 1) * sizeof(int32_t));
+        input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->batch.max_seqs + 1) * sizeof(int32_t));
     }
 }
 

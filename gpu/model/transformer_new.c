@@ -114,10 +114,9 @@ enum status transformer_new(const struct transformer_config *config, struct devi
 {
     const struct model_desc *desc = config->desc;
     ASSERT(tensor_table_head(config->table) == desc->num_layers + 1);
-    ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
-    ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position && config->inputs >= 0);
-    ASSERT(config->max_position <= desc->max_positions);
-    ASSERT(config->logits_dtype == DTYPE_F32 || config->logits_dtype == config->dtype);
+    ASSERT(desc->num_layers > 0 && config->batch.max_tokens > 0 && config->batch.max_seqs > 0 &&
+           config->batch.max_seq > 0);
+    ASSERT(config->logit_chunk >= 0 && config->inputs >= 0);
     *transformer = NULL;
     if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
         return error_set(err, STATUS_DEVICE,
@@ -125,6 +124,13 @@ enum status transformer_new(const struct transformer_config *config, struct devi
                          (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
     struct transformer *t = memory_zeroed(1, sizeof *t);
     t->config = *config;
+    if (!config->max_position)
+        t->config.max_position = config->batch.max_seq;
+    ASSERT(config->batch.max_seq <= t->config.max_position && t->config.max_position <= desc->max_positions);
+    t->logits_dtype = desc->num_labels                               ? DTYPE_F32 /* the host reads these few */
+                      : config->settings.logits_dtype == DTYPE_COUNT ? config->dtype
+                                                                     : (enum dtype)config->settings.logits_dtype;
+    ASSERT(t->logits_dtype == DTYPE_F32 || t->logits_dtype == config->dtype);
     t->device = device;
     t->dtype = config->dtype;
     t->C = desc->hidden_size;

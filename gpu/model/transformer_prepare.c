@@ -27,7 +27,7 @@ static void add_weight(struct products *p, struct linear_bwd_weight_args args)
 
 static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
 {
-    int64_t M = t->config.max_tokens;
+    int64_t M = t->config.batch.max_tokens;
     void *up_aux = which == LINEAR_UP ? somewhere() : NULL, *down_aux = which == LINEAR_DOWN ? somewhere() : NULL;
     p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, somewhere(), somewhere(), up_aux);
     p->bwd_input[p->num_bwd_input++] = linear_bwd_input_args(t, unit, which, M, somewhere(), somewhere(), down_aux);
@@ -53,7 +53,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     struct unit unit = {.index = 1,
                         .params = {somewhere(), somewhere()},
                         .to = {.grads = somewhere(), .matrix_sums = matrix_sums ? somewhere() : NULL}};
-    int64_t M = t->config.max_tokens, last = M % t->chunk;
+    int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
     for (int which = 0; which < LINEAR_HEAD; which++)
         add_block(&p, t, &unit, (enum linear)which);
     const int weights = p.num_bwd_weight; /* of blocks */
@@ -105,7 +105,7 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
     const struct transformer_config *config = &t->config;
     *limits = (struct op_limits){
         .dtype = t->dtype,
-        .max_tokens = config->max_tokens,
+        .max_tokens = config->batch.max_tokens,
         .C = t->C,
         .F = t->F,
         .H = t->H,
@@ -114,14 +114,14 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .max_head_norm = config->desc->qk_norm == QK_NORM_PROJECTION ? t->H * t->D : 0,
         .V = t->V,
         .P = config->desc->max_positions,
-        .max_seqs = config->max_seqs,
-        .max_seq = config->max_seq,
+        .max_seqs = config->batch.max_seqs,
+        .max_seq = config->batch.max_seq,
     };
     /* no kernel is compiled for the shape where there is a soft cap */
     bool compiled = config->desc->attention_softcap == 0;
     if (compiled) {
-        const struct attention_bwd_args sizes =
-            attention_bwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
+        const struct attention_bwd_args sizes = attention_bwd_sizes(t, usual_block(t), config->batch.max_tokens,
+                                                                    config->batch.max_seqs, config->batch.max_seq);
         limits->attention_fwd = attention_forward_of(&sizes);
         if (config->training) {
             limits->attention_bwd = sizes;

@@ -68,7 +68,7 @@ struct input {
 struct transformer {
     struct transformer_config config;
     struct device *device; /* borrowed; device->ops may change between steps (gpu/spans.h) */
-    enum dtype dtype;
+    enum dtype dtype, logits_dtype;
     int64_t C, F, H, KV, D, V, L, W;
     int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
     int64_t R;         /* rotary_dim of the description */
@@ -101,7 +101,7 @@ struct transformer {
     /* pooler only, else NULL */
     void *pooled; /* dt (chunk, C) tanh of the pooler's product */
     void *kept;   /* dt (chunk, C) the same after dropout; backward: gradients */
-    void *logits; /* config.logits_dtype (chunk, ld_logits); their gradients are written over them */
+    void *logits; /* logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
     struct rope_table rope, local_rope;
     struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena */
@@ -127,7 +127,7 @@ static inline bool transformer_gates(const struct transformer *t)
  * may take gate and up before they are rounded. */
 static inline bool transformer_gates_again(const struct transformer *t)
 {
-    const enum recompute policy = t->config.recompute;
+    const enum recompute policy = t->config.settings.recompute;
     return transformer_gates(t) && (policy == RECOMPUTE_MLP || policy == RECOMPUTE_ATTENTION);
 }
 

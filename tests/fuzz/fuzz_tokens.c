@@ -35,10 +35,9 @@ static void write_file(const char *path, const uint8_t *bytes, size_t count)
 
 static void check_batch(const struct token_stream_config *config, const struct batch *batch)
 {
-    int64_t max_tokens, targets = 0;
-    int32_t max_seqs;
-    token_stream_limits(config, &max_tokens, &max_seqs);
-    CHECK(batch->num_tokens <= max_tokens && batch->num_seqs <= max_seqs && batch->seq_start[0] == 0);
+    const struct batch_limits limits = token_stream_limits(config);
+    int64_t targets = 0;
+    CHECK(batch->num_tokens <= limits.max_tokens && batch->num_seqs <= limits.max_seqs && batch->seq_start[0] == 0);
     CHECK(batch->seq_start[batch->num_seqs] == batch->num_tokens);
     for (int32_t i = 0; i < batch->num_seqs; i++)
         CHECK(batch->seq_start[i] < batch->seq_start[i + 1]);
@@ -55,11 +54,11 @@ static void run_stream(struct token_set *set, const uint8_t *data)
 {
     bool evaluation = data[0] >> 5 & 1;
     int multiple = (data[0] >> 2 & 7) + 1, length = data[1] + 1;
-    struct token_stream_config config = {.set = set,
-                                         .seq_length = length,
+    struct token_stream_config config = {.source = {.set = set},
+                                         .data = {.seq_length = length,
+                                                  .shuffle = true,
+                                                  .packing = data[0] >> 1 & 1 ? SPEC_PACKING_CUT : SPEC_PACKING_NONE},
                                          .vocab_size = data[3] + 1,
-                                         .shuffle = true,
-                                         .packing = data[0] >> 1 & 1,
                                          .seed = data[2],
                                          .world = 1,
                                          .batch_size = data[2] % 8 + 1,

@@ -474,9 +474,6 @@ static void test_latest_that_cannot_be_moved(void **unused)
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* this process forks: its own team must stay alone; the children have two threads */
-#endif
 #define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_what_leads_nowhere),

@@ -336,9 +336,6 @@ static void test_a_name_that_is_taken_without_exchange(void **unused)
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* this process forks */
-#endif
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_resume_from_further_back),

@@ -245,9 +245,6 @@ static void test_the_best_is_looked_at_again(void **unused)
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1);
-#endif
 #define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_512_ranks_are_loaded_by_others),    TEST(test_the_best_one_that_is_whole),

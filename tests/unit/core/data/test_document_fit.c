@@ -92,9 +92,8 @@ static void a_stream_reads_whole_documents(void **state)
         assert_int_equal(fit->samples, 4); /* 5 3 4 | 9 1 2 | 12 of 20 | 8 */
         for (int world = 1; world <= 2; world++)
             for (int rank = 0; rank < world; rank++) {
-                struct token_stream_config config = {.set = set,
-                                                     .fit = fit,
-                                                     .seq_length = T,
+                struct token_stream_config config = {.source = {.set = set, .fit = fit},
+                                                     .data = {.seq_length = T},
                                                      .vocab_size = 1000,
                                                      .rank = rank,
                                                      .world = world,

@@ -180,12 +180,11 @@ static void check_batch(const struct token_stream_config *config, const struct b
     assert_int_equal(batch->num_targets, targets);
 }
 
-static struct token_stream_config stream_config(const struct token_set *set, const struct label_set *labels)
+static struct token_stream_config stream_config(const struct token_set *set, struct label_set *labels)
 {
-    return (struct token_stream_config){.set = (struct token_set *)set,
-                                        .labels = labels,
+    return (struct token_stream_config){.source = {.set = (struct token_set *)set, .labels = labels},
+                                        .data = {.seq_length = LENGTH},
                                         .classification = true,
-                                        .seq_length = LENGTH,
                                         .vocab_size = VOCAB,
                                         .world = 1,
                                         .batch_size = 6,
@@ -203,20 +202,20 @@ static void training_batches_have_labels(void **state)
     for (int variant = 0; variant < 2; variant++) {
         struct token_stream_config config = stream_config(set, labels);
         config.label_first = variant;
-        config.shuffle = variant;
+        config.data.shuffle = variant;
         struct token_stream *stream;
         struct error err;
-        int64_t max_tokens, tokens = 0;
-        int32_t max_seqs;
-        token_stream_limits(&config, &max_tokens, &max_seqs);
-        assert_int_equal(max_tokens, 20);
+        const struct batch_limits limits = token_stream_limits(&config);
+        int64_t tokens = 0;
+        assert_int_equal(limits.max_tokens, 20);
         assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_OK);
         int seen[DOCUMENTS] = {0};
         struct batch batch;
         for (int micro = 0; micro < 2; micro++) {
             bool end;
             assert_int_equal(token_stream_next(stream, &batch, &end, &err), STATUS_OK);
-            assert_true(batch.num_tokens <= max_tokens && batch.num_seqs <= max_seqs && batch.num_tokens % 4 == 0);
+            assert_true(batch.num_tokens <= limits.max_tokens && batch.num_seqs <= limits.max_seqs &&
+                        batch.num_tokens % 4 == 0);
             assert_int_equal(batch.step_targets, 6);
             check_batch(&config, &batch, seen);
         }
@@ -293,7 +292,7 @@ static void a_document_longer_than_a_sample_is_refused(void **state)
     struct token_set *set = open_one("l");
     struct label_set *labels = open_labels(set);
     struct token_stream_config config = stream_config(set, labels);
-    config.seq_length = 5;
+    config.data.seq_length = 5;
     struct token_stream *stream;
     struct error err;
     struct batch batch;

@@ -35,16 +35,15 @@ static void close_sources(struct mixture *mixture)
 
 static struct token_stream_config configured(const struct mixture *mixture)
 {
-    return (struct token_stream_config){.mixture = mixture,
-                                        .seq_length = T,
-                                        .vocab_size = 60000,
-                                        .shuffle = mixture->shuffle,
-                                        .packing = true,
-                                        .seed = 42,
-                                        .world = 1,
-                                        .batch_size = B,
-                                        .micro_batch_size = B,
-                                        .token_multiple = 1};
+    return (struct token_stream_config){
+        .data = {.seq_length = T, .shuffle = mixture->shuffle, .packing = SPEC_PACKING_CUT},
+        .mixture = mixture,
+        .vocab_size = 60000,
+        .seed = 42,
+        .world = 1,
+        .batch_size = B,
+        .micro_batch_size = B,
+        .token_multiple = 1};
 }
 
 static struct token_stream *open_stream(const struct token_stream_config *config, int64_t step)
@@ -158,17 +157,18 @@ static void masks_are_the_sources_own(void **state)
     struct first_fit *fits[SOURCES] = {NULL};
     for (int way = 0; way < 4; way++) { /* cut, cut and apart, first_fit, first_fit and apart */
         struct token_stream_config config = configured(&mixture);
-        config.packing = way < 2;
-        config.document_mask = way % 2;
-        config.seq_length = config.packing ? T : 120;
+        config.data.packing = way < 2 ? SPEC_PACKING_CUT : SPEC_PACKING_NONE;
+        config.data.document_mask = way % 2 ? SPEC_ON : SPEC_OFF;
+        config.data.seq_length = token_stream_cuts(&config) ? T : 120;
         config.micro_batch_size = 1;
         config.world = 2;
         for (int s = 0; s < SOURCES; s++) {
             if (way == 2)
-                assert_int_equal(first_fit_new(mixture.sources[s].set, config.seq_length, &fits[s], NULL), STATUS_OK);
+                assert_int_equal(first_fit_new(mixture.sources[s].set, config.data.seq_length, &fits[s], NULL),
+                                 STATUS_OK);
             mixture.sources[s].fit = fits[s];
             mixture.sizes[s] = token_source_samples(&config, &mixture.sources[s]);
-            assert_int_equal(mixture.sizes[s], config.packing ? sizes[s] : 1);
+            assert_int_equal(mixture.sizes[s], token_stream_cuts(&config) ? sizes[s] : 1);
         }
         int64_t targets[SOURCES] = {0}, told[SOURCES] = {0}, ones[SOURCES] = {0}, in_steps = 0;
         enum { FEW = 8 };

@@ -396,10 +396,9 @@ static void beyond_four_gigabytes(void **state)
     assert_int_equal(first, INT64_C(2) << 30);
     assert_int_equal(length, 1 << 30);
 
-    struct token_stream_config config = {.set = set,
-                                         .seq_length = 4,
+    struct token_stream_config config = {.source = {.set = set},
+                                         .data = {.seq_length = 4, .packing = SPEC_PACKING_CUT},
                                          .vocab_size = 10,
-                                         .packing = true,
                                          .world = 1,
                                          .batch_size = 1,
                                          .micro_batch_size = 1,

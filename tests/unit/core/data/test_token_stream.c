@@ -24,10 +24,10 @@ static struct token_stream *open_stream(const struct token_stream_config *config
 /* Checks the invariants of a batch. */
 static void check_shape(const struct token_stream_config *config, const struct batch *batch)
 {
-    int64_t max_tokens, targets = 0;
-    int32_t max_seqs, longest = 0;
-    token_stream_limits(config, &max_tokens, &max_seqs);
-    assert_true(batch->num_tokens <= max_tokens && batch->num_seqs <= max_seqs);
+    const struct batch_limits limits = token_stream_limits(config);
+    int64_t targets = 0;
+    int32_t longest = 0;
+    assert_true(batch->num_tokens <= limits.max_tokens && batch->num_seqs <= limits.max_seqs);
     assert_int_equal(batch->seq_start[0], 0);
     assert_int_equal(batch->seq_start[batch->num_seqs], batch->num_tokens);
     for (int32_t s = 0; s < batch->num_seqs; s++) {
@@ -38,11 +38,11 @@ static void check_shape(const struct token_stream_config *config, const struct b
             assert_int_equal(batch->positions[batch->seq_start[s] + i], i);
     }
     assert_int_equal(batch->max_seq, longest);
-    assert_true(longest <= config->seq_length);
+    assert_true(longest <= limits.max_seq);
     for (int64_t i = 0; i < batch->num_tokens; i++)
         targets += batch->targets[i] >= 0;
     assert_int_equal(batch->num_targets, targets);
-    assert_true(config->packing || batch->num_tokens % config->token_multiple == 0);
+    assert_true(token_stream_cuts(config) || batch->num_tokens % config->token_multiple == 0);
 }
 
 enum { T = 4, B = 12, TOKENS = 250, SAMPLES = (TOKENS - 1) / T, STEPS = SAMPLES / B };
@@ -51,11 +51,9 @@ enum { T = 4, B = 12, TOKENS = 250, SAMPLES = (TOKENS - 1) / T, STEPS = SAMPLES 
 static void collect(struct token_set *set, bool shuffle, int world, int micro, int64_t first, int steps, int64_t *out)
 {
     for (int rank = 0; rank < world; rank++) {
-        struct token_stream_config config = {.set = set,
-                                             .seq_length = T,
+        struct token_stream_config config = {.source = {.set = set},
+                                             .data = {.seq_length = T, .shuffle = shuffle, .packing = SPEC_PACKING_CUT},
                                              .vocab_size = TOKENS,
-                                             .shuffle = shuffle,
-                                             .packing = true,
                                              .seed = 42,
                                              .rank = rank,
                                              .world = world,
@@ -133,8 +131,8 @@ static void documents_are_samples(void **state)
     megatron("docs", 4, lengths, 8, 0, 1000);
     struct token_set *set = open_one("docs");
     for (int multiple = 1; multiple <= 5; multiple++) {
-        struct token_stream_config config = {.set = set,
-                                             .seq_length = 5,
+        struct token_stream_config config = {.source = {.set = set},
+                                             .data = {.seq_length = 5},
                                              .vocab_size = 1000,
                                              .rank = 1,
                                              .world = 2,
@@ -223,15 +221,15 @@ static void a_mask_leaves_targets_out(void **state)
                         all += counts;
                         want[sample / STEP] += counts;
                     }
-                struct token_stream_config config = {.set = set,
-                                                     .seq_length = length,
-                                                     .vocab_size = 1000,
-                                                     .packing = packing,
-                                                     .world = world,
-                                                     .batch_size = STEP,
-                                                     .micro_batch_size = 1,
-                                                     .token_multiple = 1,
-                                                     .evaluation = evaluation};
+                struct token_stream_config config = {
+                    .source = {.set = set},
+                    .data = {.seq_length = length, .packing = packing ? SPEC_PACKING_CUT : SPEC_PACKING_NONE},
+                    .vocab_size = 1000,
+                    .world = world,
+                    .batch_size = STEP,
+                    .micro_batch_size = 1,
+                    .token_multiple = 1,
+                    .evaluation = evaluation};
                 for (config.rank = 0; config.rank < world; config.rank++)
                     got += count_unmasked(&config, mask, evaluation ? (samples - 1) / world + 1 : steps * STEP / world,
                                           in_steps);
@@ -282,17 +280,16 @@ static void documents_are_apart(void **state)
         for (int evaluation = 0; evaluation < 2; evaluation++) {
             int seen[APART_TOKENS] = {0}, in_step = 0, step_targets = -1;
             for (int rank = 0; rank < world; rank++) {
-                struct token_stream_config config = {.set = set,
-                                                     .seq_length = APART_T,
-                                                     .vocab_size = 1000,
-                                                     .packing = true,
-                                                     .document_mask = true,
-                                                     .rank = rank,
-                                                     .world = world,
-                                                     .batch_size = 3,
-                                                     .micro_batch_size = 3 / world,
-                                                     .token_multiple = 2,
-                                                     .evaluation = evaluation};
+                struct token_stream_config config = {
+                    .source = {.set = set},
+                    .data = {.seq_length = APART_T, .packing = SPEC_PACKING_CUT, .document_mask = SPEC_ON},
+                    .vocab_size = 1000,
+                    .rank = rank,
+                    .world = world,
+                    .batch_size = 3,
+                    .micro_batch_size = 3 / world,
+                    .token_multiple = 2,
+                    .evaluation = evaluation};
                 if (world == 2 && !evaluation)
                     config.batch_size = 2;
                 assert_int_equal(token_stream_samples(&config), evaluation ? 6 : 5);
@@ -303,10 +300,8 @@ static void documents_are_apart(void **state)
                     assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
                     if (end)
                         break;
-                    int64_t max_tokens;
-                    int32_t max_seqs;
-                    token_stream_limits(&config, &max_tokens, &max_seqs);
-                    assert_true(batch.num_tokens <= max_tokens && batch.num_seqs <= max_seqs);
+                    const struct batch_limits limits = token_stream_limits(&config);
+                    assert_true(batch.num_tokens <= limits.max_tokens && batch.num_seqs <= limits.max_seqs);
                     assert_int_equal(batch.num_tokens % 2, 0);
                     check_apart(&batch, number, seen);
                     in_step += (int)batch.num_targets;
@@ -331,22 +326,22 @@ static void limits_are_reached_and_not_passed(void **state)
         for (int length = 2; length <= 5; length++)
             for (int multiple = 1; multiple <= length; multiple++) {
                 struct token_stream_config config = {
-                    .seq_length = length, .micro_batch_size = count, .token_multiple = multiple};
-                int64_t max_tokens, most = 0;
-                int32_t max_seqs, most_seqs = 0;
-                token_stream_limits(&config, &max_tokens, &max_seqs);
+                    .data = {.seq_length = length}, .micro_batch_size = count, .token_multiple = multiple};
+                struct batch_limits limits = token_stream_limits(&config);
+                int64_t most = 0;
+                int32_t most_seqs = 0;
                 for (int seqs = 0; seqs <= count; seqs++) /* every sum that `seqs` sequences can have */
                     for (int sum = seqs; sum <= seqs * (length - 1); sum++) {
                         int whole = (sum + multiple - 1) / multiple * multiple;
                         most = whole > most ? whole : most;
                         most_seqs = seqs + (whole > sum) > most_seqs ? seqs + (whole > sum) : most_seqs;
                     }
-                assert_int_equal(max_tokens, most);
-                assert_int_equal(max_seqs, most_seqs);
-                config.packing = true;
-                token_stream_limits(&config, &max_tokens, &max_seqs);
-                assert_int_equal(max_tokens, count * length);
-                assert_int_equal(max_seqs, count);
+                assert_int_equal(limits.max_tokens, most);
+                assert_int_equal(limits.max_seqs, most_seqs);
+                config.data.packing = SPEC_PACKING_CUT;
+                limits = token_stream_limits(&config);
+                assert_int_equal(limits.max_tokens, count * length);
+                assert_int_equal(limits.max_seqs, count);
             }
 }
 
@@ -364,18 +359,19 @@ static void evaluation_is_one_pass(void **state)
                     int64_t samples = max > 0 && max < all ? max : all, targets = 0, expected = 0, calls[4];
                     int64_t next[64] = {0}; /* first token of each sequence seen, by micro-batch */
                     for (int rank = 0; rank < world; rank++) {
-                        struct token_stream_config config = {.set = set,
-                                                             .seq_length = T,
-                                                             .vocab_size = 1000,
-                                                             .shuffle = true,
-                                                             .packing = packing,
-                                                             .rank = rank,
-                                                             .world = world,
-                                                             .batch_size = 100,
-                                                             .micro_batch_size = micro,
-                                                             .token_multiple = 1,
-                                                             .max_samples = max,
-                                                             .evaluation = true};
+                        struct token_stream_config config = {
+                            .source = {.set = set},
+                            .data = {.seq_length = T,
+                                     .shuffle = true,
+                                     .packing = packing ? SPEC_PACKING_CUT : SPEC_PACKING_NONE},
+                            .vocab_size = 1000,
+                            .rank = rank,
+                            .world = world,
+                            .batch_size = 100,
+                            .micro_batch_size = micro,
+                            .token_multiple = 1,
+                            .max_samples = max,
+                            .evaluation = true};
                         struct token_stream *stream = open_stream(&config, 1);
                         bool end = false, last = false;
                         for (calls[rank] = 0;; calls[rank]++) {
@@ -444,16 +440,16 @@ static void evaluation_in_parts(void **state)
     for (int packing = 0; packing < 2; packing++)
         for (int world = 1; world <= 3; world++)
             for (int micro = 1; micro <= 2; micro++) {
-                struct token_stream_config config = {.set = set,
-                                                     .seq_length = T,
-                                                     .vocab_size = 1000,
-                                                     .packing = packing,
-                                                     .world = world,
-                                                     .batch_size = 100,
-                                                     .micro_batch_size = micro,
-                                                     .token_multiple = 1,
-                                                     .max_samples = 10,
-                                                     .evaluation = true};
+                struct token_stream_config config = {
+                    .source = {.set = set},
+                    .data = {.seq_length = T, .packing = packing ? SPEC_PACKING_CUT : SPEC_PACKING_NONE},
+                    .vocab_size = 1000,
+                    .world = world,
+                    .batch_size = 100,
+                    .micro_batch_size = micro,
+                    .token_multiple = 1,
+                    .max_samples = 10,
+                    .evaluation = true};
                 int64_t whole[64], rest[64], samples = token_stream_samples(&config);
                 samples = samples < 10 ? samples : 10;
                 const int64_t together = world * micro, calls = (samples + together - 1) / together;
@@ -477,10 +473,9 @@ static void too_little_data(void **state)
     struct token_set *set = open_one("little");
     struct token_stream *stream;
     struct error err;
-    struct token_stream_config config = {.set = set,
-                                         .seq_length = 4,
+    struct token_stream_config config = {.source = {.set = set},
+                                         .data = {.seq_length = 4, .packing = SPEC_PACKING_CUT},
                                          .vocab_size = 100,
-                                         .packing = true,
                                          .world = 1,
                                          .batch_size = 2,
                                          .micro_batch_size = 2,
@@ -490,14 +485,14 @@ static void too_little_data(void **state)
     assert_non_null(strstr(err.text, "1 samples"));
     assert_non_null(strstr(err.text, "global batch of 2"));
     config.evaluation = true;
-    config.seq_length = 8;
+    config.data.seq_length = 8;
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "validation data"));
-    config.packing = false;
-    config.seq_length = 1;
+    config.data.packing = SPEC_PACKING_NONE;
+    config.data.seq_length = 1;
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_USAGE);
     assert_non_null(strstr(err.text, "seq_length"));
-    config.seq_length = 1 << 20;
+    config.data.seq_length = 1 << 20;
     config.micro_batch_size = 1 << 12;
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_USAGE);
     assert_non_null(strstr(err.text, "2^31"));
@@ -514,10 +509,9 @@ static void errors_come_in_their_turn(void **state)
     megatron("turn", 2, lengths, 1, 0, 200);
     patch("turn.bin", 2 * 63, &bad, 2); /* sample 15, so with B = 2 step 8 */
     struct token_set *set = open_one("turn");
-    struct token_stream_config config = {.set = set,
-                                         .seq_length = 4,
+    struct token_stream_config config = {.source = {.set = set},
+                                         .data = {.seq_length = 4, .packing = SPEC_PACKING_CUT},
                                          .vocab_size = 200,
-                                         .packing = true,
                                          .world = 1,
                                          .batch_size = 2,
                                          .micro_batch_size = 2,
@@ -538,7 +532,7 @@ static void errors_come_in_their_turn(void **state)
     }
     token_stream_close(stream);
     /* documents: the index that gives the sums may be damaged as well */
-    config.packing = false;
+    config.data.packing = SPEC_PACKING_NONE;
     config.batch_size = config.micro_batch_size = 1;
     assert_int_equal(truncate(at("turn.idx"), 40), 0);
     stream = open_stream(&config, 1);
@@ -554,10 +548,9 @@ static void reads_ahead_and_keeps_what_is_held(void **state)
     static const int lengths[] = {81};
     megatron("ahead", 2, lengths, 1, 0, 200);
     struct token_set *set = open_one("ahead");
-    struct token_stream_config config = {.set = set,
-                                         .seq_length = 4,
+    struct token_stream_config config = {.source = {.set = set},
+                                         .data = {.seq_length = 4, .packing = SPEC_PACKING_CUT},
                                          .vocab_size = 200,
-                                         .packing = true,
                                          .world = 1,
                                          .batch_size = 2,
                                          .micro_batch_size = 1,
@@ -590,11 +583,11 @@ static void closes_at_any_moment(void **state)
     megatron("close", 2, lengths, 2, 0, 2001);
     struct token_set *set = open_one("close");
     for (int round = 0; round < 200; round++) {
-        struct token_stream_config config = {.set = set,
-                                             .seq_length = 10,
+        struct token_stream_config config = {.source = {.set = set},
+                                             .data = {.seq_length = 10,
+                                                      .shuffle = true,
+                                                      .packing = round % 2 == 0 ? SPEC_PACKING_CUT : SPEC_PACKING_NONE},
                                              .vocab_size = 2001,
-                                             .shuffle = true,
-                                             .packing = round % 2 == 0,
                                              .world = 1,
                                              .batch_size = 2,
                                              .micro_batch_size = 1,
@@ -619,8 +612,8 @@ static int open_starved(int resource, rlim_t limit, int64_t seq_length)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct token_stream_config config = {.set = set,
-                                             .seq_length = seq_length,
+        struct token_stream_config config = {.source = {.set = set},
+                                             .data = {.seq_length = seq_length},
                                              .vocab_size = 200,
                                              .world = 1,
                                              .batch_size = 1,

@@ -70,10 +70,8 @@ static void check_stream(const struct token_stream_config *config, const int64_t
 
 static struct token_stream_config configured(bool shuffle)
 {
-    return (struct token_stream_config){.seq_length = T,
+    return (struct token_stream_config){.data = {.seq_length = T, .shuffle = shuffle, .packing = SPEC_PACKING_CUT},
                                         .vocab_size = 60000,
-                                        .shuffle = shuffle,
-                                        .packing = true,
                                         .seed = 42,
                                         .world = 1,
                                         .batch_size = B,
@@ -89,9 +87,9 @@ static void test_the_samples_of_a_step(void **state)
     megatron("spike", 2, lengths, 2, 0, 60000);
     for (int shuffle = 0; shuffle <= 1; shuffle++) {
         struct token_stream_config config = configured(shuffle);
-        config.set = open_one("spike");
+        config.source.set = open_one("spike");
         check_stream(&config, first);
-        token_set_close(config.set);
+        token_set_close(config.source.set);
     }
 }
 

@@ -161,7 +161,7 @@ static void test_defaults(void **state)
     assert_true(spec->data.shuffle && spec->data.packing);
     assert_int_equal(spec->train.device, SPEC_DEVICE_AUTO);
     assert_int_equal(spec->train.cuda_graphs, SPEC_AUTO);
-    assert_true(spec->train.deterministic);
+    assert_true(spec->transformer.deterministic);
     assert_int_equal(spec->train.max_steps, 0);
     assert_int_equal(spec->checkpoint.compression_level, 3);
     assert_true(spec->comm.timeout_seconds == 10);
@@ -266,7 +266,7 @@ static void test_recompute(void **state)
         snprintf(text, sizeof text, BASE "%s", cases[i].text);
         struct run_spec *spec = load_good(text, NULL, 0);
         json_t *flat = spec_to_json(spec);
-        assert_int_equal(spec->recompute, cases[i].policy);
+        assert_int_equal(spec->transformer.recompute, cases[i].policy);
         assert_string_equal(json_string_value(json_object_get(flat, "activation_checkpointing.policy")),
                             recompute_name(cases[i].policy));
         assert_int_equal(json_is_true(json_object_get(flat, "activation_checkpointing.enabled")),
@@ -345,7 +345,7 @@ static void test_overrides(void **state)
         load_good(BASE "zero_optimization: true\nbfloat16: {enabled: false}\nrun:\n", sets, COUNT_OF(sets));
     assert_int_equal(spec->train.max_steps, 30);
     assert_int_equal(spec->train.cuda_graphs, SPEC_ON);
-    assert_false(spec->train.deterministic);
+    assert_false(spec->transformer.deterministic);
     assert_true(spec->optimizer.beta1 == 0.8 && spec->optimizer.beta2 == 0.9);
     assert_int_equal(spec->zero.stage, 3);
     assert_int_equal(spec->data.train.count, 2);

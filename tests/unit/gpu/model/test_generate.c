@@ -74,13 +74,10 @@ static void model_open(struct model *m, const char *name, bool training)
     const struct transformer_config config = {
         .desc = &m->desc,
         .table = &m->table,
+        .settings = {.deterministic = true, .logits_dtype = DTYPE_F32},
+        .batch = {.max_tokens = CAPACITY, .max_seqs = 1, .max_seq = CAPACITY},
         .dtype = DTYPE_F32,
-        .max_tokens = CAPACITY,
-        .max_seqs = 1,
-        .max_seq = CAPACITY,
-        .max_position = CAPACITY,
         .training = training,
-        .logits_dtype = DTYPE_F32,
     };
     assert_int_equal(transformer_new(&config, m->device, &m->transformer, &err), STATUS_OK);
     m->generator = generator_new(m->transformer, CAPACITY);

@@ -193,16 +193,12 @@ static void fixture_start(struct fixture *f, const struct variant *v)
     struct transformer_config config = {
         .desc = &f->desc,
         .table = &f->table,
+        .settings = {.deterministic = true, .recompute = v->recompute, .logits_dtype = v->logits_dtype},
+        .batch = {.max_tokens = max_tokens(f, v), .max_seqs = BATCH + 1, .max_seq = f->golden.seq_length},
         .dtype = v->dtype,
-        .max_tokens = max_tokens(f, v),
-        .max_seqs = BATCH + 1,
-        .max_seq = f->golden.seq_length,
-        .max_position = f->golden.seq_length,
         .training = !v->evaluation,
-        .recompute = v->recompute,
         .activations = v->away ? &f->activations : NULL,
         .logit_chunk = v->logit_chunk,
-        .logits_dtype = v->logits_dtype,
     };
     assert_int_equal(transformer_new(&config, f->device, &f->transformer, &err), STATUS_OK);
     struct arena arena;
@@ -500,10 +496,8 @@ static void test_frozen_matrix_of_a_trained_bias(void **state)
         fixture_init(&f, &GOLDEN[0]);
         const struct transformer_config config = {.desc = &f.desc,
                                                   .table = &f.table,
-                                                  .max_tokens = 16,
-                                                  .max_seqs = 1,
-                                                  .max_seq = 16,
-                                                  .max_position = 16,
+                                                  .settings = {.deterministic = true, .logits_dtype = DTYPE_F32},
+                                                  .batch = {.max_tokens = 16, .max_seqs = 1, .max_seq = 16},
                                                   .training = !cases[i].evaluation};
         const enum status status = transformer_new(&config, f.device, &f.transformer, &err);
         assert_int_equal(status, cases[i].refused ? STATUS_USAGE : STATUS_OK);
@@ -940,16 +934,14 @@ static size_t gpt2_plan(int layers, const struct variant *v, int64_t tokens)
     tensor_table_build(&desc, &table);
     struct device *device;
     assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &err), STATUS_OK);
-    struct transformer_config config = {.desc = &desc,
-                                        .table = &table,
-                                        .dtype = v->dtype,
-                                        .max_tokens = tokens,
-                                        .max_seqs = 4,
-                                        .max_seq = 1024,
-                                        .max_position = 1024,
-                                        .training = !v->evaluation,
-                                        .recompute = v->recompute,
-                                        .logit_chunk = v->logit_chunk};
+    struct transformer_config config = {
+        .desc = &desc,
+        .table = &table,
+        .settings = {.deterministic = true, .recompute = v->recompute, .logits_dtype = DTYPE_F32},
+        .batch = {.max_tokens = tokens, .max_seqs = 4, .max_seq = 1024},
+        .dtype = v->dtype,
+        .training = !v->evaluation,
+        .logit_chunk = v->logit_chunk};
     struct transformer *transformer;
     assert_int_equal(transformer_new(&config, device, &transformer, &err), STATUS_OK);
     struct arena arena;
@@ -1001,13 +993,13 @@ static void test_head_too_wide_for_a_gpu(void **state)
     assert_int_equal(model_desc_from_json(json, "test", &desc, &err), STATUS_OK);
     tensor_table_build(&desc, &table);
     struct device gpu = {.kind = DEVICE_CUDA};
-    struct transformer_config config = {.desc = &desc,
-                                        .table = &table,
-                                        .dtype = DTYPE_F32,
-                                        .max_tokens = 8,
-                                        .max_seqs = 1,
-                                        .max_seq = 8,
-                                        .max_position = 8};
+    struct transformer_config config = {
+        .desc = &desc,
+        .table = &table,
+        .settings = {.deterministic = true, .logits_dtype = DTYPE_F32},
+        .batch = {.max_tokens = 8, .max_seqs = 1, .max_seq = 8},
+        .dtype = DTYPE_F32,
+    };
     struct transformer *transformer;
     assert_int_equal(transformer_new(&config, &gpu, &transformer, &err), STATUS_DEVICE);
     assert_non_null(strstr(err.text, "head_dim is 320"));

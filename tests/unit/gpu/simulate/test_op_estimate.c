@@ -149,13 +149,12 @@ static void announce(const struct model *model)
     const struct transformer_config training = {
         .desc = &desc,
         .table = &table,
+        .settings = {.deterministic = true, .logits_dtype = DTYPE_BF16},
+        .batch = {.max_tokens = model->length * model->sequences,
+                  .max_seqs = (int32_t)model->sequences,
+                  .max_seq = (int32_t)model->length},
         .dtype = DTYPE_BF16,
-        .max_tokens = model->length * model->sequences,
-        .max_seqs = (int32_t)model->sequences,
-        .max_seq = (int32_t)model->length,
-        .max_position = model->length,
         .training = true,
-        .logits_dtype = DTYPE_BF16,
     };
     assert_int_equal(transformer_new(&training, device, &transformer, &err), STATUS_OK);
     arena_init_dry(&dry);
