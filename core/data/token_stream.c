@@ -95,12 +95,12 @@ struct batch_limits token_stream_limits(const struct token_stream_config *config
 int64_t token_source_samples(const struct token_stream_config *config, const struct token_source *source)
 {
     const int64_t tokens = token_set_tokens(source->set);
+    const bool cuts = token_stream_cuts(config);
     if (source->fit)
         return source->fit->samples;
-    if (token_stream_cuts(config) && token_stream_masks(config) &&
-        config->evaluation) /* the last sample may be shorter */
+    if (cuts && token_stream_masks(config) && config->evaluation) /* the last sample may be shorter */
         return tokens < 2 ? 0 : (tokens - 2) / config->data.seq_length + 1;
-    return token_set_samples(source->set, config->data.seq_length, token_stream_cuts(config));
+    return token_set_samples(source->set, config->data.seq_length, cuts);
 }
 
 int64_t token_stream_samples(const struct token_stream_config *config)

@@ -90,7 +90,7 @@ static enum status describe(struct small_model *s, struct error *err)
         .settings = {.deterministic = true, .logits_dtype = DTYPE_BF16},
         .batch = {.max_tokens = TOKENS, .max_seqs = SEQUENCES, .max_seq = LENGTH},
         .training = true,
-        .inputs = 1};
+    };
     return transformer_new(&config_of, s->device, &s->transformer, err);
 }
 

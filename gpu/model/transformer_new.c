@@ -113,9 +113,10 @@ enum status transformer_new(const struct transformer_config *config, struct devi
                             struct transformer **transformer, struct error *err)
 {
     const struct model_desc *desc = config->desc;
+    const struct batch_limits *most = &config->batch;
+    const enum dtype logits = config->settings.logits_dtype;
     ASSERT(tensor_table_head(config->table) == desc->num_layers + 1);
-    ASSERT(desc->num_layers > 0 && config->batch.max_tokens > 0 && config->batch.max_seqs > 0 &&
-           config->batch.max_seq > 0);
+    ASSERT(desc->num_layers > 0 && most->max_tokens > 0 && most->max_seqs > 0 && most->max_seq > 0);
     ASSERT(config->logit_chunk >= 0 && config->inputs >= 0);
     *transformer = NULL;
     if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
@@ -125,11 +126,11 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     struct transformer *t = memory_zeroed(1, sizeof *t);
     t->config = *config;
     if (!config->max_position)
-        t->config.max_position = config->batch.max_seq;
-    ASSERT(config->batch.max_seq <= t->config.max_position && t->config.max_position <= desc->max_positions);
-    t->logits_dtype = desc->num_labels                               ? DTYPE_F32 /* the host reads these few */
-                      : config->settings.logits_dtype == DTYPE_COUNT ? config->dtype
-                                                                     : (enum dtype)config->settings.logits_dtype;
+        t->config.max_position = most->max_seq;
+    ASSERT(most->max_seq <= t->config.max_position && t->config.max_position <= desc->max_positions);
+    t->logits_dtype = logits == DTYPE_COUNT ? config->dtype : logits;
+    if (desc->num_labels)
+        t->logits_dtype = DTYPE_F32; /* the host reads these few */
     ASSERT(t->logits_dtype == DTYPE_F32 || t->logits_dtype == config->dtype);
     t->device = device;
     t->dtype = config->dtype;
