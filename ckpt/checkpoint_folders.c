@@ -17,7 +17,7 @@
 
 #define TMP_PREFIX ".tmp-"
 
-static bool begins(const char *text, const char *with)
+static bool folder_name_begins(const char *text, const char *with)
 {
     return !strncmp(text, with, strlen(with));
 }
@@ -31,7 +31,7 @@ void checkpoint_name(const struct train_position *position, char name[64])
 }
 
 /* The end of a number of at least `width` digits (longer ones have no leading zero). NULL: not a number. */
-static const char *number_end(const char *text, size_t width)
+static const char *folder_number_end(const char *text, size_t width)
 {
     size_t digits = strspn(text, "0123456789");
     return digits == width || (digits > width && *text != '0') ? text + digits : NULL;
@@ -40,23 +40,23 @@ static const char *number_end(const char *text, size_t width)
 bool checkpoint_own_name(const char *name, bool *aside)
 {
     static const char *const suffixes[] = {".replaced-", ".damaged-", ".aside-"};
-    const char *end = begins(name, "step-")    ? number_end(name + strlen("step-"), 8)
-                      : begins(name, "epoch-") ? number_end(name + strlen("epoch-"), 4)
-                                               : NULL;
+    const char *end = folder_name_begins(name, "step-")    ? folder_number_end(name + strlen("step-"), 8)
+                      : folder_name_begins(name, "epoch-") ? folder_number_end(name + strlen("epoch-"), 4)
+                                                           : NULL;
     *aside = false;
     while (end && *end) {
         size_t k = 0;
-        while (k < COUNT_OF(suffixes) && !begins(end, suffixes[k]))
+        while (k < COUNT_OF(suffixes) && !folder_name_begins(end, suffixes[k]))
             k++;
         if (k == COUNT_OF(suffixes))
             return false;
         *aside = *aside || k > 0;
-        end = number_end(end + strlen(suffixes[k]), 1);
+        end = folder_number_end(end + strlen(suffixes[k]), 1);
     }
     return end != NULL;
 }
 
-static enum status look_for(const char *path, bool *there, struct error *err)
+static enum status look_for_folder(const char *path, bool *there, struct error *err)
 {
     struct stat facts;
     *there = io_stat(path, &facts) == 0;
@@ -96,7 +96,7 @@ enum status checkpoint_any(const char *dir, bool history, bool *any, struct erro
     DIR *folder = io_opendir(dir);
     while (folder && !*any && (entry = io_readdir(folder)))
         *any = (history ? checkpoint_own_name(entry->d_name, &aside) && !aside
-                        : begins(entry->d_name, "epoch-") || begins(entry->d_name, "step-")) &&
+                        : folder_name_begins(entry->d_name, "epoch-") || folder_name_begins(entry->d_name, "step-")) &&
                checkpoint_is_folder(dir, entry);
     enum status status = STATUS_OK;
     if (!folder || (!*any && errno)) /* of io_opendir() or io_readdir() */
@@ -124,7 +124,7 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
         return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
     strcpy(folder, dir);
     TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
-    TRY(look_for(path, is_checkpoint, err));
+    TRY(look_for_folder(path, is_checkpoint, err));
     if (*is_checkpoint)
         return STATUS_OK;
     manifest_rank_name(0, rank_name);
@@ -278,7 +278,7 @@ void checkpoint_sweep(const char *dir)
     if (!folder)
         return;
     for (struct dirent *entry; (entry = io_readdir(folder));)
-        if (begins(entry->d_name, TMP_PREFIX) &&
+        if (folder_name_begins(entry->d_name, TMP_PREFIX) &&
             (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, &err) != STATUS_OK ||
              checkpoint_remove_tree(path, &err) != STATUS_OK))
             log_warn("%s", err.text);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_step_newest_first(const void *left, const void *right)
+static int listed_newest_first(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;
     if (a->step != b->step)
@@ -23,7 +23,7 @@ static int by_step_newest_first(const void *left, const void *right)
     return strcmp(a->name, b->name); /* X before X.replaced-1 */
 }
 
-static int by_name(const void *left, const void *right)
+static int listed_by_name(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;
     return strcmp(a->name, b->name);
@@ -97,7 +97,7 @@ static enum status entry_fill(struct checkpoint_entry *entry, const char *path, 
     return STATUS_OK;
 }
 
-static int64_t ns_of(struct timespec time)
+static int64_t listed_time_ns(struct timespec time)
 {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
@@ -112,8 +112,8 @@ static struct checkpoint_stamp stamp_of(const char *path)
     return (struct checkpoint_stamp){.device = folder.st_dev,
                                      .folder = folder.st_ino,
                                      .manifest = manifest.st_ino,
-                                     .folder_changed = ns_of(folder.st_mtim),
-                                     .manifest_changed = ns_of(manifest.st_mtim),
+                                     .folder_changed = listed_time_ns(folder.st_mtim),
+                                     .manifest_changed = listed_time_ns(manifest.st_mtim),
                                      .manifest_bytes = manifest.st_size};
 }
 
@@ -223,15 +223,15 @@ static struct heads find_heads(const struct checkpoint_list *list)
     for (int i = list->ordered; i < list->count; i++) {
         const struct checkpoint_entry *entry = &all[i];
         if (entry->read) {
-            if (heads.top < 0 || by_step_newest_first(entry, &all[heads.top]) < 0)
+            if (heads.top < 0 || listed_newest_first(entry, &all[heads.top]) < 0)
                 heads.top = i;
-            if (entry->ok && (heads.known < 0 || by_step_newest_first(entry, &all[heads.known]) < 0))
+            if (entry->ok && (heads.known < 0 || listed_newest_first(entry, &all[heads.known]) < 0))
                 heads.known = i;
         } else if (entry->step != INT64_MAX) {
-            if (heads.step < 0 || by_step_newest_first(entry, &all[heads.step]) < 0)
+            if (heads.step < 0 || listed_newest_first(entry, &all[heads.step]) < 0)
                 heads.step = i;
         } else if (heads.epoch < 0 || entry->epoch > all[heads.epoch].epoch ||
-                   (entry->epoch == all[heads.epoch].epoch && by_name(entry, &all[heads.epoch]) < 0))
+                   (entry->epoch == all[heads.epoch].epoch && listed_by_name(entry, &all[heads.epoch]) < 0))
             heads.epoch = i;
     }
     return heads;
@@ -270,7 +270,7 @@ enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir,
 static void list_sort(struct checkpoint_list *list)
 {
     if (list->count)
-        qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
+        qsort(list->entries, (size_t)list->count, sizeof *list->entries, listed_newest_first);
 }
 
 enum status checkpoint_list_read_later(struct checkpoint_list *list, const char *dir,
@@ -297,7 +297,7 @@ static void list_append(struct checkpoint_list *list, struct checkpoint_list *kn
         list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);
     }
     entry_name(&key, found->d_name, found->d_ino);
-    old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, by_name) : NULL;
+    old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, listed_by_name) : NULL;
     if (old && old->inode == found->d_ino && !old->unread) {
         key = *old;
         old->damage = NULL; /* have moved */
@@ -314,7 +314,7 @@ static enum status list_names(struct checkpoint_list *list, const char *dir, boo
     bool aside;
     memset(list, 0, sizeof *list);
     if (known.count)
-        qsort(known.entries, (size_t)known.count, sizeof *known.entries, by_name);
+        qsort(known.entries, (size_t)known.count, sizeof *known.entries, listed_by_name);
     DIR *folder = io_opendir(dir);
     if (!folder)
         TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));

@@ -99,7 +99,7 @@ static enum status open_one(const char *folder, struct checkpoint_entry *entry, 
 }
 
 /* The hint where no checkpoint is taken. damaged: there are others, and a warning has named the damage of each. */
-static void hint_aside(const char *dir, bool damaged, struct error *err)
+static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *err)
 {
     struct checkpoint_list aside;
     const struct checkpoint_entry *found = NULL;
@@ -252,7 +252,7 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     }
     *again = status == STATUS_CHECKPOINT && (*again || list.changed);
     if (status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(&failure))
-        hint_aside(dir, list.count > 0, &failure);
+        hint_checkpoint_aside(dir, list.count > 0, &failure);
     checkpoint_list_release(&list);
     if (status != STATUS_OK && err)
         *err = failure;

@@ -43,7 +43,7 @@ struct stream {
 /* ---- files --------------------------------------------------------------- */
 
 /* Half of the descriptors that the process may have. Fewer files would be opened anew for each unit of each state. */
-static int most_open(void)
+static int most_open_rank_files(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 < OPEN_FILES)
@@ -71,7 +71,7 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
     const struct manifest *manifest = reader->manifest;
     if (!reader->files) {
         reader->files = memory_zeroed((size_t)manifest->world, sizeof *reader->files);
-        reader->most_open = most_open();
+        reader->most_open = most_open_rank_files();
     }
     if (!reader->files[rank]) {
         const struct manifest_file *file = &manifest->files[rank];
@@ -93,7 +93,7 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
 
 /* ---- the threads that read ----------------------------------------------- */
 
-static void next_span(struct stream *stream)
+static void next_read_span(struct stream *stream)
 {
     while (stream->done == stream->ranges[stream->range].count) {
         stream->range++;
@@ -115,7 +115,7 @@ static enum status name_frame(void *context, struct read_ahead_piece *piece, str
     struct retry retry = stream->retry;
     enum status status;
     if (span->frame == span->end && stream->ranges)
-        next_span(stream);
+        next_read_span(stream);
     else if (span->frame == span->end) /* all files have as many frames */
         *span = (struct span){.rank = span->rank + 1, .end = span->end};
     do
@@ -162,7 +162,7 @@ static int64_t frames_of_range(const struct manifest *manifest, const struct ran
     return frames;
 }
 
-static enum status begin(struct stream *stream, int64_t frames, struct error *err)
+static enum status begin_read_stream(struct stream *stream, int64_t frames, struct error *err)
 {
     const struct read_ahead_source source = {.context = stream, .next = name_frame, .again = read_frame_again};
     return frames ? rankfile_stream_new(&source, frames, &stream->frames, err) : STATUS_OK;
@@ -175,7 +175,7 @@ static enum status begin_ranges(struct stream *stream, const struct checkpoint *
     int64_t frames = 0;
     for (int i = 0; i < count; i++)
         frames += frames_of_range(stream->reader->manifest, &ranges[i]);
-    return begin(stream, frames, err);
+    return begin_read_stream(stream, frames, err);
 }
 
 /* The next range, which is this one, into `out`. */
@@ -233,7 +233,7 @@ enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part
     int64_t first, count;
     part_frames(manifest, part, parts, &first, &count);
     stream.span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
-    TRY(begin(&stream, count, err));
+    TRY(begin_read_stream(&stream, count, err));
     enum status status = count ? rankfile_stream_next(stream.frames, count, NULL, err) : STATUS_OK;
     rankfile_stream_free(stream.frames);
     for (int i = manifest->world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
@@ -252,7 +252,7 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 /* ---- loading ------------------------------------------------------------- */
 
 /* "'wte.weight' of shape (256, 64)" */
-static void tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
+static void manifest_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
 {
     if (ndim == 1)
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ")", name, shape[0]);
@@ -278,9 +278,9 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
         if (!a || !b || !same_tensor(a, b)) {
             if (a)
-                tensor_text(a->name, a->ndim, a->shape, theirs);
+                manifest_tensor_text(a->name, a->ndim, a->shape, theirs);
             if (b)
-                tensor_text(b->name, b->ndim, b->shape, ours);
+                manifest_tensor_text(b->name, b->ndim, b->shape, ours);
             error_set(err, STATUS_CHECKPOINT,
                       "the checkpoint '%s' is of another model: tensor %d is %s there and %s in this model",
                       checkpoint->path, i, theirs, ours);
@@ -304,7 +304,7 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     return STATUS_OK;
 }
 
-static bool is_frozen_there(void *context, const struct tensor_info *tensor)
+static bool is_frozen_in_manifest(void *context, const struct tensor_info *tensor)
 {
     const struct manifest *manifest = context;
     for (int i = manifest->num_tensors - 1; i >= 0 && manifest->tensors[i].unit >= manifest->num_trained; i--)
@@ -317,20 +317,20 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
 {
     struct manifest *manifest = reader_of(checkpoint)->manifest;
     if (manifest->num_trained < manifest->num_units)
-        tensor_table_freeze(table, is_frozen_there, manifest);
+        tensor_table_freeze(table, is_frozen_in_manifest, manifest);
 }
 
 /* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */
-static struct range own_range(const struct tensor_table *table, const struct shard_layout *layout, int rank, int state,
-                              int unit)
+static struct range own_read_range(const struct tensor_table *table, const struct shard_layout *layout, int rank,
+                                   int state, int unit)
 {
     int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
     int64_t count = left < 0 ? 0 : left < size ? left : size;
     return (struct range){state, unit, count ? first : 0, count};
 }
 
-static enum status load_slices(struct stream *stream, int count, const struct shard_layout *layout,
-                               struct state_slices slices, struct error *err)
+static enum status read_state_slices(struct stream *stream, int count, const struct shard_layout *layout,
+                                     struct state_slices slices, struct error *err)
 {
     for (int i = 0; i < count; i++) {
         const struct range *range = &stream->ranges[i];
@@ -357,11 +357,11 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
     int num = 0;
     for (int s = 0; s < slices.count; s++)
         for (int u = 0; u < state_units(layout, (enum state_kind)s); u++)
-            ranges[num++] = own_range(table, layout, rank, s, u);
+            ranges[num++] = own_read_range(table, layout, rank, s, u);
     struct stream stream;
     enum status status = begin_ranges(&stream, checkpoint, ranges, num, err);
     if (status == STATUS_OK) {
-        status = load_slices(&stream, num, layout, slices, err);
+        status = read_state_slices(&stream, num, layout, slices, err);
         rankfile_stream_free(stream.frames);
     }
     free(ranges);

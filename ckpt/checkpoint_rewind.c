@@ -27,7 +27,7 @@
 /* ---- planning ------------------------------------------------------------ */
 
 /* ".aside-3" and ".damaged-1" at the end of a name; *number is N. NULL: neither. */
-static const char *aside_suffix(const char *name, int *number)
+static const char *rewound_suffix(const char *name, int *number)
 {
     static const char *const kinds[] = {".aside-", ".damaged-"};
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
@@ -77,7 +77,7 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
     const struct checkpoint_entry *inside = entry_of_path(path, dir, list, aside);
     if (!inside)
         inside = entry_of_path(target, dir, list, aside);
-    const char *suffix = inside ? aside_suffix(inside->name, &number) : NULL;
+    const char *suffix = inside ? rewound_suffix(inside->name, &number) : NULL;
     if (inside && !suffix) {
         snprintf(rewind->name, sizeof rewind->name, "%s", inside->name);
         return STATUS_OK;
@@ -111,7 +111,7 @@ static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoi
     struct metrics_checkpoint_line line = {rewind->name, checkpoint->position.step, checkpoint->bytes};
     bool aside = *rewind->from && strstr(rewind->from, ".aside-");
     if (aside)
-        aside_suffix(rewind->from, &number);
+        rewound_suffix(rewind->from, &number);
     *branch_step = -1;
     rewind->metrics_from = metrics_find(rewind->metrics, &line, number, &parted);
     if (rewind->metrics_from > 0 && parted < line.step)
@@ -170,7 +170,7 @@ static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct
     enum metrics_number metrics = metrics_history_number(rewind->metrics, number);
     int other;
     for (int i = 0; i < aside->count; i++) {
-        const char *name = aside->entries[i].name, *suffix = aside_suffix(name, &other);
+        const char *name = aside->entries[i].name, *suffix = rewound_suffix(name, &other);
         if (!suffix || other != number || suffix[1] != 'a')
             continue;
         if (metrics != METRICS_NUMBER_KEPT)
@@ -195,7 +195,7 @@ static int find_interrupted(const struct checkpoint_rewind *rewind, const struct
     bool kept = false;
     for (int i = 0; i < aside->count; i++) {
         struct checkpoint_entry *entry = &aside->entries[i];
-        const char *suffix = aside_suffix(entry->name, &number);
+        const char *suffix = rewound_suffix(entry->name, &number);
         if (!suffix || suffix[1] != 'a')
             continue;
         if (number != looked_at)

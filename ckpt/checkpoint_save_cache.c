@@ -45,7 +45,7 @@ static enum status add_file(struct checkpoint_save_cache *cache, const char *dir
     return STATUS_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int cached_by_name(const void *a, const void *b)
 {
     return strcmp(((const struct tokenizer_file *)a)->name, ((const struct tokenizer_file *)b)->name);
 }
@@ -64,7 +64,7 @@ static enum status add_templates(struct checkpoint_save_cache *cache, const char
             fs_has_suffix(item->d_name, ".jinja"))
             status = add_file(cache, dir, prefix, item->d_name, err);
     closedir(listing);
-    qsort(&cache->files[first], (size_t)(cache->num_files - first), sizeof *cache->files, by_name);
+    qsort(&cache->files[first], (size_t)(cache->num_files - first), sizeof *cache->files, cached_by_name);
     return status;
 }
 

@@ -48,11 +48,11 @@ struct place {
     int index;        /* in the list; -1: not a list */
 };
 
-static enum status wrong(const struct place *at, const char *member, struct error *err, const char *format, ...)
+static enum status bad_manifest(const struct place *at, const char *member, struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* "'manifest.json' is damaged: units[3].numel: WHAT" */
-static enum status wrong(const struct place *at, const char *member, struct error *err, const char *format, ...)
+static enum status bad_manifest(const struct place *at, const char *member, struct error *err, const char *format, ...)
 {
     char what[512], index[32] = "";
     va_list args;
@@ -65,44 +65,45 @@ static enum status wrong(const struct place *at, const char *member, struct erro
                      *at->list && *member ? "." : "", member, what);
 }
 
-static enum status get_integer(const struct place *at, const json_t *object, const char *member, int64_t min,
-                               int64_t max, int64_t *out, struct error *err)
+static enum status manifest_get_integer(const struct place *at, const json_t *object, const char *member, int64_t min,
+                                        int64_t max, int64_t *out, struct error *err)
 {
     const json_t *value = json_object_get(object, member);
     if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max)
-        return wrong(at, member, err, "expected an integer from %" PRId64 " to %" PRId64, min, max);
+        return bad_manifest(at, member, err, "expected an integer from %" PRId64 " to %" PRId64, min, max);
     *out = json_integer_value(value);
     return STATUS_OK;
 }
 
-static enum status get_int(const struct place *at, const json_t *object, const char *member, int min, int max, int *out,
-                           struct error *err)
+static enum status manifest_get_int(const struct place *at, const json_t *object, const char *member, int min, int max,
+                                    int *out, struct error *err)
 {
     int64_t value = 0;
-    TRY(get_integer(at, object, member, min, max, &value, err));
+    TRY(manifest_get_integer(at, object, member, min, max, &value, err));
     *out = (int)value;
     return STATUS_OK;
 }
 
 /* Borrowed from the object. */
-static enum status get_string(const struct place *at, const json_t *object, const char *member, const char **out,
-                              struct error *err)
+static enum status manifest_get_string(const struct place *at, const json_t *object, const char *member,
+                                       const char **out, struct error *err)
 {
     *out = json_string_value(json_object_get(object, member));
-    return *out ? STATUS_OK : wrong(at, member, err, "expected a string");
+    return *out ? STATUS_OK : bad_manifest(at, member, err, "expected a string");
 }
 
-static enum status get_checksum(const struct place *at, const json_t *object, const char *member, uint64_t *out,
-                                struct error *err)
+static enum status manifest_get_checksum(const struct place *at, const json_t *object, const char *member,
+                                         uint64_t *out, struct error *err)
 {
     const char *digits;
-    TRY(get_string(at, object, member, &digits, err));
-    return hash_digits_parse(digits, out) ? STATUS_OK
-                                          : wrong(at, member, err, "expected %d hexadecimal digits", HASH_DIGITS);
+    TRY(manifest_get_string(at, object, member, &digits, err));
+    return hash_digits_parse(digits, out)
+               ? STATUS_OK
+               : bad_manifest(at, member, err, "expected %d hexadecimal digits", HASH_DIGITS);
 }
 
-static enum status get_real(const struct place *at, const json_t *object, const char *member, double *out,
-                            struct error *err)
+static enum status manifest_get_real(const struct place *at, const json_t *object, const char *member, double *out,
+                                     struct error *err)
 {
     const json_t *value = json_object_get(object, member);
     const char *word = json_string_value(value);
@@ -113,24 +114,24 @@ static enum status get_real(const struct place *at, const json_t *object, const 
     else if (word && (!strcmp(word, "inf") || !strcmp(word, "-inf")))
         *out = *word == '-' ? -INFINITY : INFINITY;
     else
-        return wrong(at, member, err, "expected a number");
+        return bad_manifest(at, member, err, "expected a number");
     return STATUS_OK;
 }
 
-static enum status get_object(const struct place *at, const json_t *object, const char *member, json_t **out,
-                              struct error *err)
+static enum status manifest_get_object(const struct place *at, const json_t *object, const char *member, json_t **out,
+                                       struct error *err)
 {
     *out = json_object_get(object, member);
-    return json_is_object(*out) ? STATUS_OK : wrong(at, member, err, "expected an object");
+    return json_is_object(*out) ? STATUS_OK : bad_manifest(at, member, err, "expected an object");
 }
 
 /* A list of 1 … max objects. */
-static enum status get_list(const struct place *at, const json_t *object, const char *member, int max, json_t **out,
-                            int *count, struct error *err)
+static enum status manifest_get_list(const struct place *at, const json_t *object, const char *member, int max,
+                                     json_t **out, int *count, struct error *err)
 {
     *out = json_object_get(object, member);
     if (!json_is_array(*out) || json_array_size(*out) < 1 || json_array_size(*out) > (size_t)max)
-        return wrong(at, member, err, "expected a list of 1 to %d elements", max);
+        return bad_manifest(at, member, err, "expected a list of 1 to %d elements", max);
     *count = (int)json_array_size(*out);
     return STATUS_OK;
 }
@@ -142,7 +143,7 @@ static enum status read_bool(const struct place *at, const json_t *object, const
 {
     const json_t *value = json_object_get(object, field->name);
     if ((value || !field->if_true) && !json_is_boolean(value))
-        return wrong(at, field->name, err, "expected true or false");
+        return bad_manifest(at, field->name, err, "expected true or false");
     *out = json_is_true(value);
     return STATUS_OK;
 }
@@ -151,18 +152,18 @@ static enum status read_metric(const struct place *at, const json_t *object, con
                                enum eval_metric *out, struct error *err)
 {
     *out = eval_metric_find(json_string_value(json_object_get(object, field->name)));
-    return *out < EVAL_METRIC_COUNT ? STATUS_OK : wrong(at, field->name, err, "expected the name of a metric");
+    return *out < EVAL_METRIC_COUNT ? STATUS_OK : bad_manifest(at, field->name, err, "expected the name of a metric");
 }
 
 static enum status read_field(const struct place *at, const json_t *object, const struct field *field, void *out,
                               struct error *err)
 {
     switch (field->type) {
-    case FIELD_INTEGER: return get_integer(at, object, field->name, field->min, NUMBER_MAX, out, err);
-    case FIELD_INT32: return get_int(at, object, field->name, (int)field->min, INT32_MAX, out, err);
-    case FIELD_REAL: return get_real(at, object, field->name, out, err);
+    case FIELD_INTEGER: return manifest_get_integer(at, object, field->name, field->min, NUMBER_MAX, out, err);
+    case FIELD_INT32: return manifest_get_int(at, object, field->name, (int)field->min, INT32_MAX, out, err);
+    case FIELD_REAL: return manifest_get_real(at, object, field->name, out, err);
     case FIELD_BOOL: return read_bool(at, object, field, out, err);
-    case FIELD_HASH: return get_checksum(at, object, field->name, out, err);
+    case FIELD_HASH: return manifest_get_checksum(at, object, field->name, out, err);
     case FIELD_METRIC: return read_metric(at, object, field, out, err);
     }
     BUG("field type %d", (int)field->type);
@@ -175,7 +176,7 @@ static enum status read_fields(const struct place *top, const char *part, const 
 {
     const struct place at = {top->path, part, -1};
     if (!json_is_object(object))
-        return wrong(&at, "", err, "expected an object");
+        return bad_manifest(&at, "", err, "expected an object");
     for (size_t i = 0; i < count; i++)
         TRY(read_field(&at, object, &fields[i], (char *)position + fields[i].offset, err));
     return STATUS_OK;
@@ -189,14 +190,14 @@ static enum status read_scores(const struct place *top, const json_t *object, st
     if (!object)
         return STATUS_OK;
     if (!json_is_object(object))
-        return wrong(&at, "", err, "expected an object");
+        return bad_manifest(&at, "", err, "expected an object");
     scores->known = true;
-    TRY(get_checksum(&at, object, "data", &scores->data, err));
+    TRY(manifest_get_checksum(&at, object, "data", &scores->data, err));
     for (int i = 0; i < EVAL_METRIC_COUNT; i++) {
         const char *name = eval_metric_name((enum eval_metric)i);
         scores->values[i] = NAN;
         if (json_object_get(object, name))
-            TRY(get_real(&at, object, name, &scores->values[i], err));
+            TRY(manifest_get_real(&at, object, name, &scores->values[i], err));
     }
     return STATUS_OK;
 }
@@ -207,7 +208,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
 {
     struct train_position *position = &manifest->position;
     json_t *object, *part;
-    TRY(get_object(top, manifest->root, "position", &object, err));
+    TRY(manifest_get_object(top, manifest->root, "position", &object, err));
     TRY(read_fields(top, "position", object, position_fields, COUNT_OF(position_fields), position, err));
     TRY(read_scores(top, json_object_get(object, "evaluation"), &position->scores, err));
     if ((part = json_object_get(object, "early_stopping"))) {
@@ -223,7 +224,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
     TRY(read_fields(top, at.list, part, loss_scaler_fields, COUNT_OF(loss_scaler_fields), position, err));
     return position->scaler.scale > 0 && isfinite(position->scaler.scale)
                ? STATUS_OK
-               : wrong(&at, "scale", err, "expected a positive number");
+               : bad_manifest(&at, "scale", err, "expected a positive number");
 }
 
 /* May be absent. Its texts go into messages, so they must be printable. */
@@ -233,7 +234,7 @@ static enum status read_machine(const struct place *top, struct manifest *manife
     json_t *value;
     if (!json_object_get(manifest->root, "machine"))
         return STATUS_OK;
-    TRY(get_object(top, manifest->root, "machine", &manifest->machine, err));
+    TRY(manifest_get_object(top, manifest->root, "machine", &manifest->machine, err));
     json_object_foreach(manifest->machine, name, value)
     {
         if (json_is_boolean(value) || json_is_integer(value))
@@ -242,7 +243,7 @@ static enum status read_machine(const struct place *top, struct manifest *manife
         while (text && *text >= ' ' && *text <= '~')
             text++;
         if (!text || *text)
-            return wrong(top, "machine", err, "expected printable texts, integers, true or false");
+            return bad_manifest(top, "machine", err, "expected printable texts, integers, true or false");
     }
     return STATUS_OK;
 }
@@ -263,48 +264,49 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
 {
     const char *format, *dtype;
     int version;
-    TRY(get_string(top, manifest->root, "format", &format, err));
+    TRY(manifest_get_string(top, manifest->root, "format", &format, err));
     if (strcmp(format, FORMAT) != 0)
-        return wrong(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
-    TRY(get_int(top, manifest->root, "format_version", 1, 1000000, &version, err));
+        return bad_manifest(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
+    TRY(manifest_get_int(top, manifest->root, "format_version", 1, 1000000, &version, err));
     *out_version = version;
     if (version > MANIFEST_VERSION)
         return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads versions 1 to %d",
                          top->path, version, MANIFEST_VERSION);
-    TRY(get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
-    TRY(get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
+    TRY(manifest_get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
+    TRY(manifest_get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
     if (json_object_get(manifest->root, "data_fingerprint"))
-        TRY(get_checksum(top, manifest->root, "data_fingerprint", &manifest->data_fingerprint.first, err));
+        TRY(manifest_get_checksum(top, manifest->root, "data_fingerprint", &manifest->data_fingerprint.first, err));
     if (json_object_get(manifest->root, "data_sample_fingerprint"))
-        TRY(get_checksum(top, manifest->root, "data_sample_fingerprint", &manifest->data_fingerprint.sampled, err));
-    TRY(get_string(top, manifest->root, "dtype", &dtype, err));
+        TRY(manifest_get_checksum(top, manifest->root, "data_sample_fingerprint", &manifest->data_fingerprint.sampled,
+                                  err));
+    TRY(manifest_get_string(top, manifest->root, "dtype", &dtype, err));
     manifest->dtype = DTYPE_COUNT;
     for (int d = 0; d < DTYPE_COUNT; d++)
         if (!strcmp(dtype, dtype_name((enum dtype)d)))
             manifest->dtype = (enum dtype)d;
     if (manifest->dtype == DTYPE_COUNT)
-        return wrong(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
+        return bad_manifest(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
 
     json_t *states;
     int frame_elements;
-    TRY(get_list(top, manifest->root, "states", STATE_KIND_COUNT, &states, &manifest->num_states, err));
+    TRY(manifest_get_list(top, manifest->root, "states", STATE_KIND_COUNT, &states, &manifest->num_states, err));
     for (int s = 0; s < (version == 1 ? STATE_KIND_COUNT : manifest->num_states); s++) {
         const char *name = json_string_value(json_array_get(states, (size_t)s));
         if (!name || strcmp(name, state_kind_names[s]) != 0)
-            return wrong(top, "states", err, "expected master, exp_avg, exp_avg_sq%s",
-                         version == 1 ? "" : ", or the first ones of these");
+            return bad_manifest(top, "states", err, "expected master, exp_avg, exp_avg_sq%s",
+                                version == 1 ? "" : ", or the first ones of these");
     }
-    TRY(get_int(top, manifest->root, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS,
-                &frame_elements, err));
-    TRY(get_object(top, manifest->root, "spec", &manifest->spec, err));
-    return get_object(top, manifest->root, "model", &manifest->model, err);
+    TRY(manifest_get_int(top, manifest->root, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS,
+                         &frame_elements, err));
+    TRY(manifest_get_object(top, manifest->root, "spec", &manifest->spec, err));
+    return manifest_get_object(top, manifest->root, "model", &manifest->model, err);
 }
 
 /* From version 3 on a unit may have no elements, because all of it is frozen. */
 static enum status read_units(const struct place *top, struct manifest *manifest, int version, struct error *err)
 {
     json_t *list;
-    TRY(get_list(top, manifest->root, "units", 1 << 20, &list, &manifest->num_units, err));
+    TRY(manifest_get_list(top, manifest->root, "units", 1 << 20, &list, &manifest->num_units, err));
     manifest->units = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->units);
     manifest->slice = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->slice);
     int64_t sum = 0;
@@ -312,31 +314,31 @@ static enum status read_units(const struct place *top, struct manifest *manifest
         struct place at = {top->path, "units", u};
         const json_t *object = json_array_get(list, (size_t)u);
         struct manifest_unit *unit = &manifest->units[u];
-        TRY(get_string(&at, object, "name", &unit->name, err));
+        TRY(manifest_get_string(&at, object, "name", &unit->name, err));
         const json_t *frozen = json_object_get(object, "frozen");
         if (frozen && !json_is_boolean(frozen))
-            return wrong(&at, "frozen", err, "expected true or false");
+            return bad_manifest(&at, "frozen", err, "expected true or false");
         if (!json_is_true(frozen) && manifest->num_trained < u)
-            return wrong(&at, "frozen", err, "a unit that is trained follows one that is not");
+            return bad_manifest(&at, "frozen", err, "a unit that is trained follows one that is not");
         manifest->num_trained += !json_is_true(frozen);
-        TRY(get_integer(&at, object, "numel", version < 3, NUMBER_MAX, &unit->numel, err));
-        TRY(get_integer(&at, object, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
+        TRY(manifest_get_integer(&at, object, "numel", version < 3, NUMBER_MAX, &unit->numel, err));
+        TRY(manifest_get_integer(&at, object, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
         int64_t padded;
         if (__builtin_mul_overflow(manifest->slice[u], (int64_t)manifest->world, &padded) || padded < unit->numel ||
             __builtin_add_overflow(sum, padded, &sum) || sum > NUMBER_MAX)
-            return wrong(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
-                         manifest->world, manifest->slice[u], unit->numel);
+            return bad_manifest(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
+                                manifest->world, manifest->slice[u], unit->numel);
     }
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     if (rankfile_num_frames(&shape) < 0)
-        return wrong(top, "units", err, "more elements than a file can hold");
+        return bad_manifest(top, "units", err, "more elements than a file can hold");
     return STATUS_OK;
 }
 
 static enum status read_tensors(const struct place *top, struct manifest *manifest, struct error *err)
 {
     json_t *list;
-    TRY(get_list(top, manifest->root, "tensors", 1 << 24, &list, &manifest->num_tensors, err));
+    TRY(manifest_get_list(top, manifest->root, "tensors", 1 << 24, &list, &manifest->num_tensors, err));
     manifest->tensors = memory_zeroed((size_t)manifest->num_tensors, sizeof *manifest->tensors);
     int unit = 0;
     int64_t end = 0; /* of the tensor before, in `unit` */
@@ -344,23 +346,23 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
         struct place at = {top->path, "tensors", i};
         const json_t *object = json_array_get(list, (size_t)i), *shape = json_object_get(object, "shape");
         struct manifest_tensor *tensor = &manifest->tensors[i];
-        TRY(get_string(&at, object, "name", &tensor->name, err));
-        TRY(get_int(&at, object, "unit", unit, manifest->num_units - 1, &tensor->unit, err));
+        TRY(manifest_get_string(&at, object, "name", &tensor->name, err));
+        TRY(manifest_get_int(&at, object, "unit", unit, manifest->num_units - 1, &tensor->unit, err));
         if (tensor->unit != unit) {
             unit = tensor->unit;
             end = 0;
         }
-        TRY(get_integer(&at, object, "offset", end, NUMBER_MAX, &tensor->offset, err));
+        TRY(manifest_get_integer(&at, object, "offset", end, NUMBER_MAX, &tensor->offset, err));
         tensor->ndim = (int)json_array_size(shape);
         if (tensor->ndim < 1 || tensor->ndim > 2)
-            return wrong(&at, "shape", err, "expected one or two dimensions");
+            return bad_manifest(&at, "shape", err, "expected one or two dimensions");
         tensor->shape[1] = 1;
         for (int d = 0; d < tensor->ndim; d++)
             tensor->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
         if (tensor->shape[0] < 1 || tensor->shape[1] < 1 ||
             __builtin_mul_overflow(tensor->shape[0], tensor->shape[1], &tensor->numel) ||
             tensor->numel > manifest->units[unit].numel || tensor->offset > manifest->units[unit].numel - tensor->numel)
-            return wrong(&at, "shape", err, "the tensor does not fit in its unit");
+            return bad_manifest(&at, "shape", err, "the tensor does not fit in its unit");
         end = tensor->offset + tensor->numel;
     }
     return STATUS_OK;
@@ -369,9 +371,9 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
 static enum status read_files(const struct place *top, struct manifest *manifest, struct error *err)
 {
     json_t *list;
-    TRY(get_list(top, manifest->root, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
+    TRY(manifest_get_list(top, manifest->root, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
     if (manifest->num_files < manifest->world)
-        return wrong(top, "files", err, "%d files for %d ranks", manifest->num_files, manifest->world);
+        return bad_manifest(top, "files", err, "%d files for %d ranks", manifest->num_files, manifest->world);
     manifest->files = memory_zeroed((size_t)manifest->num_files, sizeof *manifest->files);
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     int64_t num_frames = rankfile_num_frames(&shape);
@@ -380,30 +382,30 @@ static enum status read_files(const struct place *top, struct manifest *manifest
         const json_t *object = json_array_get(list, (size_t)i);
         struct manifest_file *file = &manifest->files[i];
         const char *name;
-        TRY(get_string(&at, object, "name", &name, err));
+        TRY(manifest_get_string(&at, object, "name", &name, err));
         /* a plain file name, because the file is opened, and copied by export */
         if (!*name || strlen(name) >= MANIFEST_NAME_MAX || *name == '.' || strchr(name, '/') ||
             !strcmp(name, MANIFEST_NAME))
-            return wrong(&at, "name", err, "not the name of a file of a checkpoint");
+            return bad_manifest(&at, "name", err, "not the name of a file of a checkpoint");
         strcpy(file->name, name);
-        TRY(get_integer(&at, object, "bytes", 0, NUMBER_MAX, &file->bytes, err));
+        TRY(manifest_get_integer(&at, object, "bytes", 0, NUMBER_MAX, &file->bytes, err));
         if (__builtin_add_overflow(manifest->bytes, file->bytes, &manifest->bytes))
-            return wrong(&at, "bytes", err, "too many bytes in all");
+            return bad_manifest(&at, "bytes", err, "too many bytes in all");
         if (i < manifest->world) {
             char expected[MANIFEST_NAME_MAX];
             manifest_rank_name(i, expected);
             if (strcmp(name, expected) != 0)
-                return wrong(&at, "name", err, "expected '%s'", expected);
-            TRY(get_integer(&at, object, "frames", num_frames, num_frames, &file->num_frames, err));
-            TRY(get_checksum(&at, object, "index_checksum", &file->checksum, err));
+                return bad_manifest(&at, "name", err, "expected '%s'", expected);
+            TRY(manifest_get_integer(&at, object, "frames", num_frames, num_frames, &file->num_frames, err));
+            TRY(manifest_get_checksum(&at, object, "index_checksum", &file->checksum, err));
         } else {
-            TRY(get_checksum(&at, object, "checksum", &file->checksum, err));
+            TRY(manifest_get_checksum(&at, object, "checksum", &file->checksum, err));
         }
     }
     return STATUS_OK;
 }
 
-static enum status check_end(const char *text, size_t bytes, const char *path, struct error *err)
+static enum status check_manifest_end(const char *text, size_t bytes, const char *path, struct error *err)
 {
     if (bytes < TAIL_BYTES)
         return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it is truncated", path, bytes);
@@ -424,7 +426,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
 {
     enum status status = STATUS_OK;
     const struct place top = {path, "", -1};
-    TRY(check_end(text, bytes, path, err));
+    TRY(check_manifest_end(text, bytes, path, err));
     struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
     json_error_t syntax;
     int version = 0;

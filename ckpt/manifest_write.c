@@ -17,56 +17,56 @@ _Static_assert(STATE_KIND_COUNT == 3, "a new kind of state needs a new version o
 /* ---- members ------------------------------------------------------------- */
 
 /* JSON has no NaN: a number that is not finite becomes a string. */
-static json_t *real_to_json(double x)
+static json_t *manifest_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
 }
 
-static json_t *hex_to_json(uint64_t x)
+static json_t *manifest_hex(uint64_t x)
 {
     return json_string(hash_digits(x).text);
 }
 
-static json_t *scores_to_json(const struct eval_scores *scores)
+static json_t *scores_to_manifest(const struct eval_scores *scores)
 {
     json_t *object = json_object();
-    json_object_set_new(object, "data", hex_to_json(scores->data));
+    json_object_set_new(object, "data", manifest_hex(scores->data));
     for (int i = 0; i < EVAL_METRIC_COUNT; i++)
         if (!isnan(scores->values[i]))
-            json_object_set_new(object, eval_metric_name((enum eval_metric)i), real_to_json(scores->values[i]));
+            json_object_set_new(object, eval_metric_name((enum eval_metric)i), manifest_real(scores->values[i]));
     return object;
 }
 
-static json_t *field_to_json(const struct field *field, const void *at)
+static json_t *field_to_manifest(const struct field *field, const void *at)
 {
     switch (field->type) {
     case FIELD_INTEGER: return json_integer(*(const int64_t *)at);
     case FIELD_INT32: return json_integer(*(const int32_t *)at);
-    case FIELD_REAL: return real_to_json(*(const double *)at);
+    case FIELD_REAL: return manifest_real(*(const double *)at);
     case FIELD_BOOL: return json_boolean(*(const bool *)at);
-    case FIELD_HASH: return hex_to_json(*(const uint64_t *)at);
+    case FIELD_HASH: return manifest_hex(*(const uint64_t *)at);
     case FIELD_METRIC: return json_string(eval_metric_name(*(const enum eval_metric *)at));
     }
     BUG("field type %d", (int)field->type);
 }
 
-static json_t *fields_to_json(const struct train_position *position, const struct field *fields, size_t count)
+static json_t *fields_to_manifest(const struct train_position *position, const struct field *fields, size_t count)
 {
     json_t *object = json_object();
     for (size_t i = 0; i < count; i++) {
         const void *at = (const char *)position + fields[i].offset;
         if (!fields[i].if_true || *(const bool *)at)
-            json_object_set_new(object, fields[i].name, field_to_json(&fields[i], at));
+            json_object_set_new(object, fields[i].name, field_to_manifest(&fields[i], at));
     }
     return object;
 }
-#define FIELDS_TO_JSON(position, fields) fields_to_json(position, fields, COUNT_OF(fields))
+#define FIELDS_TO_JSON(position, fields) fields_to_manifest(position, fields, COUNT_OF(fields))
 
-static json_t *position_to_json(const struct train_position *position, enum dtype dtype)
+static json_t *position_to_manifest(const struct train_position *position, enum dtype dtype)
 {
     json_t *object = FIELDS_TO_JSON(position, position_fields);
     if (position->scores.known)
-        json_object_set_new(object, "evaluation", scores_to_json(&position->scores));
+        json_object_set_new(object, "evaluation", scores_to_manifest(&position->scores));
     if (position->stopping.begun)
         json_object_set_new(object, "early_stopping", FIELDS_TO_JSON(position, stopping_fields));
     if (position->mean_loss.steps)
@@ -94,7 +94,7 @@ static void write_member(FILE *out, bool first, const char *name, const json_t *
     }
 }
 
-static json_t *units_to_json(const struct tensor_table *table, const struct shard_layout *layout)
+static json_t *units_to_manifest(const struct tensor_table *table, const struct shard_layout *layout)
 {
     json_t *units = json_array();
     for (int u = 0; u < table->num_units; u++) {
@@ -107,7 +107,7 @@ static json_t *units_to_json(const struct tensor_table *table, const struct shar
     return units;
 }
 
-static json_t *tensors_to_json(const struct tensor_table *table)
+static json_t *tensors_to_manifest(const struct tensor_table *table)
 {
     json_t *tensors = json_array();
     for (int i = 0; i < table->num_tensors; i++) {
@@ -128,7 +128,7 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
         json_t *file = json_pack("{s:s, s:I}", "name", files[i].name, "bytes", (json_int_t)files[i].bytes);
         if (files[i].num_frames)
             json_object_set_new(file, "frames", json_integer(files[i].num_frames));
-        json_object_set_new(file, files[i].num_frames ? "index_checksum" : "checksum", hex_to_json(files[i].checksum));
+        json_object_set_new(file, files[i].num_frames ? "index_checksum" : "checksum", manifest_hex(files[i].checksum));
         json_array_append_new(list, file);
     }
     return list;
@@ -137,7 +137,7 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
 /* ---- the whole manifest -------------------------------------------------- */
 
 /* A member that may be absent; the value is borrowed. */
-static void set_if_any(json_t *object, const char *name, const json_t *value)
+static void set_manifest_member(json_t *object, const char *name, const json_t *value)
 {
     if (value)
         json_object_set_new(object, name, json_incref((json_t *)(uintptr_t)value));
@@ -159,22 +159,22 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_object_set_new(root, "format_version", json_integer(version));
     json_object_set_new(root, "ztrain_version", json_string(ZTRAIN_VERSION));
     json_object_set_new(root, "time", json_string(now));
-    json_object_set_new(root, "position", position_to_json(position, writer->dtype));
+    json_object_set_new(root, "position", position_to_manifest(position, writer->dtype));
     json_object_set_new(root, "world", json_integer(writer->layout->world));
     json_object_set_new(root, "dtype", json_string(dtype_name(writer->dtype)));
     json_object_set_new(root, "compression_level", json_integer(writer->compression_level));
     json_object_set_new(root, "states", states);
     json_object_set_new(root, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
-    set_if_any(root, "spec", writer->spec);
-    set_if_any(root, "model", writer->model);
-    set_if_any(root, "machine", writer->machine);
-    set_if_any(root, "evaluation_part", writer->evaluation_part);
+    set_manifest_member(root, "spec", writer->spec);
+    set_manifest_member(root, "model", writer->model);
+    set_manifest_member(root, "machine", writer->machine);
+    set_manifest_member(root, "evaluation_part", writer->evaluation_part);
     if (writer->data_fingerprint.first)
-        json_object_set_new(root, "data_fingerprint", hex_to_json(writer->data_fingerprint.first));
+        json_object_set_new(root, "data_fingerprint", manifest_hex(writer->data_fingerprint.first));
     if (writer->data_fingerprint.sampled)
-        json_object_set_new(root, "data_sample_fingerprint", hex_to_json(writer->data_fingerprint.sampled));
-    json_object_set_new(root, "units", units_to_json(writer->table, writer->layout));
-    json_object_set_new(root, "tensors", tensors_to_json(writer->table));
+        json_object_set_new(root, "data_sample_fingerprint", manifest_hex(writer->data_fingerprint.sampled));
+    json_object_set_new(root, "units", units_to_manifest(writer->table, writer->layout));
+    json_object_set_new(root, "tensors", tensors_to_manifest(writer->table));
     json_object_set_new(root, "files", files_to_json(files, num_files));
     return root;
 }

@@ -45,7 +45,7 @@ void rankfile_scratch_free(struct frame_scratch *scratch, int threads)
 /* Byte planes of floats hardly repeat, so short matches do not pay: up to level 3 only long ones are searched, in a
  * small table (2.3 times as fast as zstd's level 3, and smaller: docs/checkpoint-format.md). Higher levels are zstd's.
  */
-static void set_level(ZSTD_CCtx *compress, int level)
+static void set_frame_level(ZSTD_CCtx *compress, int level)
 {
     bool ok = !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_compressionLevel, level));
     if (level <= 3)
@@ -66,7 +66,7 @@ struct frame_scratch *rankfile_scratch_new(int threads, int level)
         if (level != 0 && !s->compress && !s->decompress)
             memory_exhausted(0);
         if (s->compress)
-            set_level(s->compress, level);
+            set_frame_level(s->compress, level);
     }
     return scratch;
 }

@@ -28,7 +28,7 @@ static uint64_t get_u64(const uint8_t *p)
 }
 
 /* Joins elements [from, from + n) of a frame of `count` elements. */
-static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
+static void join_frame_planes(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
 {
     const uint8_t *p0 = planes + from, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
     uint8_t *bytes = (uint8_t *)out;
@@ -52,7 +52,7 @@ struct rankfile {
 };
 
 /* "'path' is damaged at offset N: WHAT" */
-static enum status damaged(const char *path, int64_t offset, const char *what, struct error *err)
+static enum status damaged_rankfile(const char *path, int64_t offset, const char *what, struct error *err)
 {
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %" PRId64 ": %s", path, offset, what);
 }
@@ -63,15 +63,15 @@ static enum status header_check(const char *path, const struct rankfile_shape *s
 {
     uint8_t expected[HEADER_BYTES];
     if (memcmp(header + 8, rankfile_magic, sizeof rankfile_magic) != 0)
-        return damaged(path, 0, "it does not begin like a rank file", err);
+        return damaged_rankfile(path, 0, "it does not begin like a rank file", err);
     if (get_u64(header + 56) != XXH3_64bits(header, 56))
-        return damaged(path, 0, "the header does not match its checksum", err);
+        return damaged_rankfile(path, 0, "the header does not match its checksum", err);
     if (get_u32(header + 16) != RANKFILE_VERSION)
         return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %u; this ztrain reads %d", path,
                          get_u32(header + 16), RANKFILE_VERSION);
     rankfile_header_encode(shape, expected);
     if (memcmp(header, expected, HEADER_BYTES) != 0)
-        return damaged(path, 0, "it is another rank's or another checkpoint's file", err);
+        return damaged_rankfile(path, 0, "it is another rank's or another checkpoint's file", err);
     return STATUS_OK;
 }
 
@@ -86,17 +86,17 @@ static enum status table_decode(struct rankfile *file, const uint8_t *table, int
         rankfile_frame_place(&file->shape, i ? frame - 1 : NULL, frame);
         if (get_u32(entry) != frame->state || get_u32(entry + 4) != frame->unit ||
             get_u64(entry + 8) != (uint64_t)frame->first || get_u32(entry + 16) != frame->count)
-            return damaged(file->path, at, "the table names another frame than the one expected here", err);
+            return damaged_rankfile(file->path, at, "the table names another frame than the one expected here", err);
         frame->stored = get_u32(entry + 20);
         frame->offset = offset;
         frame->checksum = get_u64(entry + 32);
         if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED || get_u64(entry + 24) != (uint64_t)offset ||
             frame->stored > table_offset - offset)
-            return damaged(file->path, at, "a frame has an impossible offset or length", err);
+            return damaged_rankfile(file->path, at, "a frame has an impossible offset or length", err);
         offset += frame->stored;
     }
     if (offset != table_offset)
-        return damaged(file->path, offset, "there are bytes between the last frame and the table", err);
+        return damaged_rankfile(file->path, offset, "there are bytes between the last frame and the table", err);
     return STATUS_OK;
 }
 
@@ -112,7 +112,7 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
     int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
     int64_t table_offset = facts->bytes - table_bytes;
     if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
-        return damaged(file->path, 0, "its size is impossible for these slices", err);
+        return damaged_rankfile(file->path, 0, "its size is impossible for these slices", err);
 
     uint8_t *index = memory_alloc((size_t)(HEADER_BYTES + table_bytes)); /* header, then table with its head */
     file->frames = memory_alloc((size_t)file->num_frames * sizeof *file->frames);
@@ -121,11 +121,11 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
                      err));
     TRY_END(header_check(file->path, &file->shape, index, err));
     if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
-        TRY_END(damaged(file->path, table_offset, "the header and the frame table do not match the manifest's checksum",
-                        err));
+        TRY_END(damaged_rankfile(file->path, table_offset,
+                                 "the header and the frame table do not match the manifest's checksum", err));
     if (get_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
         get_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
-        TRY_END(damaged(file->path, table_offset, "the frame table does not begin here", err));
+        TRY_END(damaged_rankfile(file->path, table_offset, "the frame table does not begin here", err));
     TRY_END(table_decode(file, index + HEADER_BYTES, table_offset, err));
 end:
     free(index);
@@ -277,13 +277,13 @@ static enum status frame_unpack(const struct rankfile *file, struct frame_scratc
                          ") do not match their checksum",
                          file->path, frame->offset, frame->stored, state, frame->unit, frame->first);
     if (ZSTD_getFrameContentSize(stored, frame->stored) != bytes)
-        return damaged(file->path, frame->offset, "the frame's content size differs from the table's", err);
+        return damaged_rankfile(file->path, frame->offset, "the frame's content size differs from the table's", err);
     size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, stored, frame->stored);
     if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
         memory_exhausted(0);
     if (got != bytes)
-        return damaged(file->path, frame->offset,
-                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);
+        return damaged_rankfile(file->path, frame->offset,
+                                ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);
     return STATUS_OK;
 }
 
@@ -307,7 +307,8 @@ static void unpack_next(struct rankfile_stream *stream, float *out, struct first
         const struct frame *frame = &place->file->frames[place->index];
         piece->status = frame_unpack(place->file, scratch, frame, place->stored, &piece->err);
         if (piece->status == STATUS_OK && place->count)
-            planes_join(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count, out + place->at);
+            join_frame_planes(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count,
+                              out + place->at);
     }
 #pragma omp critical(rankfile_fault)
     if (piece->status != STATUS_OK && piece->number < fault->frame) {

@@ -22,7 +22,7 @@ enum {
 #define NUDGE_BYTES ((int64_t)32 << 20) /* writer_nudge() */
 
 /* planes[k · count + i] = byte k of element i */
-static void planes_split(const float *in, size_t count, uint8_t *planes)
+static void frame_planes_split(const float *in, size_t count, uint8_t *planes)
 {
     const uint8_t *bytes = (const uint8_t *)in;
     uint8_t *p0 = planes, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
@@ -93,7 +93,7 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
 }
 
 /* sync_file_range() as a slow call (heartbeat.h) */
-static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
+static int sync_rankfile_range(int fd, int64_t from, int64_t bytes, unsigned flags)
 {
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "writing", NULL, fd);
@@ -109,10 +109,10 @@ static enum status writer_nudge(struct rankfile_writer *writer, struct error *er
     if (writer->offset - writer->nudged < NUDGE_BYTES)
         return STATUS_OK;
     int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
-    if (sync_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
+    if (sync_rankfile_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
         (writer->nudged > from &&
-         sync_range(writer->fd, from, writer->nudged - from,
-                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
+         sync_rankfile_range(writer->fd, from, writer->nudged - from,
+                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
         /* if the file system cannot do this, fsync writes everything; but fsync would not report a real error again */
         if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
             return write_error(writer->path, from, err);
@@ -165,7 +165,7 @@ static void frame_compress(const struct rankfile_writer *writer, const float *sl
 {
     struct frame_scratch *scratch = &writer->scratch[rankfile_team_member()];
     size_t bytes = (size_t)frame->count * 4, length;
-    planes_split(slice + frame->first, frame->count, scratch->planes);
+    frame_planes_split(slice + frame->first, frame->count, scratch->planes);
     if (writer->level == 0)
         length = raw_frame(scratch->planes, bytes, stored);
     else

@@ -94,7 +94,7 @@ static void fetch_next(struct read_ahead *ahead)
     pthread_cond_broadcast(&ahead->filled);
 }
 
-static void *fetch_all(void *argument)
+static void *read_ahead_fetch(void *argument)
 {
     struct read_ahead *ahead = argument;
     pthread_setname_np(pthread_self(), "ztrain-reader");
@@ -135,7 +135,7 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     condition_init(&ahead->changed);
     TRY_GOTO(ring_new(ahead, err));
     for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
-        int code = thread_start(&ahead->thread[threads], 0, fetch_all, ahead);
+        int code = thread_start(&ahead->thread[threads], 0, read_ahead_fetch, ahead);
         if (code)
             TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
         ahead->threads++;

@@ -38,7 +38,7 @@ __attribute__((format(printf, 2, 3))) static void print_line(const char *name, c
     printf("  %-16s  %s\n", name, PRINTABLE(text));
 }
 
-static const char *bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
+static const char *doctor_bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
 {
     return bytes == UINT64_MAX ? "unknown" : size_round((int64_t)bytes, text);
 }
@@ -46,7 +46,7 @@ static const char *bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
 /* ---- small readers ------------------------------------------------------- */
 
 /* The first line of a file without its line end; false if there is none. */
-static bool read_line(const char *path, char *out, size_t size)
+static bool doctor_read_line(const char *path, char *out, size_t size)
 {
     FILE *file = memory_fopen(path, "re");
     if (!file)
@@ -59,7 +59,7 @@ static bool read_line(const char *path, char *out, size_t size)
 }
 
 /* Whether a program of that name is on PATH; its path is left in out. */
-static bool find_program(const char *name, char *out, size_t size)
+static bool doctor_find_program(const char *name, char *out, size_t size)
 {
     const char *path = getenv("PATH");
     while (path && *path) {
@@ -71,7 +71,7 @@ static bool find_program(const char *name, char *out, size_t size)
     return false;
 }
 
-static bool library_opens(const char *name)
+static bool doctor_library_opens(const char *name)
 {
     void *handle = memory_dlopen(name, RTLD_LAZY | RTLD_LOCAL, NULL);
     if (handle)
@@ -82,7 +82,7 @@ static bool library_opens(const char *name)
 /* ---- the machine --------------------------------------------------------- */
 
 /* How fast this CPU multiplies bf16 with each of its instructions, and which of them the device uses. */
-static void report_bf16(const struct device *device)
+static void doctor_bf16(const struct device *device)
 {
     struct cpu_kernels has;
     struct cpu_bf16_rates rates;
@@ -98,7 +98,7 @@ static void report_bf16(const struct device *device)
                cpu_bf16_name(used->bf16));
 }
 
-static void report_cpu(void)
+static void doctor_cpu(void)
 {
     struct cpu_features features;
     cpu_features_detect(&features);
@@ -118,27 +118,27 @@ static void report_cpu(void)
         return;
     }
     print_line("cpu device", "%s; %d threads", device->detail, device->threads);
-    report_bf16(device);
+    doctor_bf16(device);
     device_close(device);
 }
 
-static void report_memory(void)
+static void doctor_memory(void)
 {
     char total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX], text[256];
     struct machine_memory memory;
     machine_memory("", &memory);
     puts("memory");
-    print_line("total", "%s", bytes_text(memory.total, total));
-    print_line("available", "%s", bytes_text(memory.available, available));
+    print_line("total", "%s", doctor_bytes_text(memory.total, total));
+    print_line("available", "%s", doctor_bytes_text(memory.available, available));
     bool limited = memory.limit != UINT64_MAX;
-    print_line("limit", "%s", limited ? bytes_text(memory.limit, limit) : "none set by the control group");
-    bool known = read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
+    print_line("limit", "%s", limited ? doctor_bytes_text(memory.limit, limit) : "none set by the control group");
+    bool known = doctor_read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     print_line("huge pages", "transparent: %s; reserved: %" PRId64, known ? text : "unknown",
                (int64_t)memory.huge_page_count);
 }
 
 /* The ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */
-static void report_ranks(void)
+static void doctor_ranks(void)
 {
     struct bootstrap boot;
     struct error err = {.code = STATUS_OK};
@@ -153,16 +153,16 @@ static void report_ranks(void)
     bootstrap_release(&boot);
 }
 
-static void report_slurm(void)
+static void doctor_slurm(void)
 {
     char path[4096];
     const char *job = getenv("SLURM_JOB_ID");
     puts("slurm");
-    print_line("srun", "%s", find_program("srun", path, sizeof path) ? path : "not found");
-    print_line("PMI-2", "%s", library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
-    print_line("PMIx", "%s", library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
+    print_line("srun", "%s", doctor_find_program("srun", path, sizeof path) ? path : "not found");
+    print_line("PMI-2", "%s", doctor_library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
+    print_line("PMIx", "%s", doctor_library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
     print_line("job", "%s", job ? job : "none: not inside a Slurm job");
-    report_ranks();
+    doctor_ranks();
 }
 
 /* ---- the GPU's ceilings -------------------------------------------------- */
@@ -184,7 +184,8 @@ struct bench {
 };
 
 /* Seconds of `repeats` calls of work(argument) on the stream, after one that does not count. */
-static double time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument, int repeats)
+static double doctor_time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument,
+                               int repeats)
 {
     work(stream, argument);
     stream_sync(stream);
@@ -200,13 +201,13 @@ struct copy_work {
     size_t bytes;
 };
 
-static void work_copy(struct stream *stream, void *argument)
+static void doctor_work_copy(struct stream *stream, void *argument)
 {
     const struct copy_work *copy = argument;
     stream_copy(stream, copy->dst, copy->src, copy->bytes);
 }
 
-static void work_product(struct stream *stream, void *argument)
+static void doctor_work_product(struct stream *stream, void *argument)
 {
     stream_device(stream)->ops->linear_fwd(stream, argument);
 }
@@ -219,7 +220,7 @@ struct attention_work {
     struct attention_bwd_args bwd;
 };
 
-static void describe_attention(struct attention_work *work)
+static void doctor_attention_work(struct attention_work *work)
 {
     const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
     struct attention_bwd_args *bwd = &work->bwd;
@@ -232,17 +233,17 @@ static void describe_attention(struct attention_work *work)
     work->fwd = attention_forward_of(&work->bwd);
 }
 
-static void work_attention_fwd(struct stream *stream, void *argument)
+static void doctor_work_attention_fwd(struct stream *stream, void *argument)
 {
     stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
 }
 
-static void work_attention_bwd(struct stream *stream, void *argument)
+static void doctor_work_attention_bwd(struct stream *stream, void *argument)
 {
     stream_device(stream)->ops->attention_bwd(stream, &((struct attention_work *)argument)->bwd);
 }
 
-static void measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3], int repeats)
+static void doctor_measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3], int repeats)
 {
     char how[512];
     const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
@@ -262,8 +263,8 @@ static void measure_attention(struct stream *stream, struct attention_work *work
     work->bwd.dk = pieces[2] + 2 * row;
     work->bwd.dv = pieces[2] + 4 * row;
     double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * repeats / 1e12;
-    double forward = time_work(stream, work_attention_fwd, work, repeats);
-    double backward = time_work(stream, work_attention_bwd, work, repeats);
+    double forward = doctor_time_work(stream, doctor_work_attention_fwd, work, repeats);
+    double backward = doctor_time_work(stream, doctor_work_attention_bwd, work, repeats);
     ops_describe(stream_device(stream), how, sizeof how);
     print_line("attention bf16", "forward %.1f TFLOP/s, backward %.1f TFLOP/s", flops / forward,
                2.5 * flops / backward);
@@ -272,7 +273,7 @@ static void measure_attention(struct stream *stream, struct attention_work *work
 
 /* Fills memory with numbers from -1 to 1 as `dtype`, a million of them repeated: a GPU multiplies zeros faster, as they
  * need less power. bytes: a multiple of 4 MiB. */
-static void fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
+static void doctor_fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
 {
     const size_t once = (size_t)1 << 20, size = dtype_size(dtype);
     uint32_t state = 1;
@@ -286,7 +287,7 @@ static void fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
         memcpy(memory + i, memory, once * size);
 }
 
-static enum status measure_products(struct bench *bench, enum dtype dtype, struct error *err)
+static enum status doctor_measure_products(struct bench *bench, enum dtype dtype, struct error *err)
 {
     struct linear_fwd_args args = {.dtype = dtype,
                                    .y_dtype = dtype,
@@ -298,11 +299,12 @@ static enum status measure_products(struct bench *bench, enum dtype dtype, struc
                                    .w = bench->matrices[2]};
     struct linear_products products = {.fwd = &args, .num_fwd = 1};
     TRY(ops_prepare(bench->device, &products, err));
-    fill_with_noise(bench->host, matrix_bytes, dtype);
+    doctor_fill_with_noise(bench->host, matrix_bytes, dtype);
     stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
     stream_copy(bench->stream, bench->matrices[2], bench->host, matrix_bytes);
     stream_sync(bench->stream); /* before the host's memory is filled again */
-    double rate = 2.0 * SIDE * SIDE * SIDE * REPEATS / time_work(bench->stream, work_product, &args, REPEATS);
+    double rate =
+        2.0 * SIDE * SIDE * SIDE * REPEATS / doctor_time_work(bench->stream, doctor_work_product, &args, REPEATS);
     double peak = bench->device->peak_flops[dtype];
     char share[64] = "", name[32];
     if (peak > 0)
@@ -312,22 +314,24 @@ static enum status measure_products(struct bench *bench, enum dtype dtype, struc
     return STATUS_OK;
 }
 
-static void measure_copies(struct bench *bench)
+static void doctor_measure_copies(struct bench *bench)
 {
     struct copy_work inside = {bench->matrices[0], bench->matrices[1], matrix_bytes},
                      up = {bench->matrices[0], bench->host, matrix_bytes},
                      down = {bench->host, bench->matrices[0], matrix_bytes};
     double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
-    double rate = 2 * bytes / time_work(bench->stream, work_copy, &inside, REPEATS);
+    double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, &inside, REPEATS);
     char share[64] = "";
     if (peak > 0)
         snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
     print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
-    print_line("copy host to gpu", "%.1f GB/s", bytes / time_work(bench->stream, work_copy, &up, REPEATS));
-    print_line("copy gpu to host", "%.1f GB/s", bytes / time_work(bench->stream, work_copy, &down, REPEATS));
+    print_line("copy host to gpu", "%.1f GB/s",
+               bytes / doctor_time_work(bench->stream, doctor_work_copy, &up, REPEATS));
+    print_line("copy gpu to host", "%.1f GB/s",
+               bytes / doctor_time_work(bench->stream, doctor_work_copy, &down, REPEATS));
 }
 
-static enum status bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
+static enum status doctor_bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
 {
     const struct op_limits limits = {.dtype = DTYPE_F32,
                                      .max_tokens = SIDE,
@@ -350,22 +354,22 @@ static enum status bench_allocate(struct bench *bench, const struct attention_wo
     return STATUS_OK;
 }
 
-static enum status measure_all(struct bench *bench, struct error *err)
+static enum status doctor_measure_all(struct bench *bench, struct error *err)
 {
     struct attention_work attention;
-    describe_attention(&attention);
-    TRY(bench_allocate(bench, &attention, err));
+    doctor_attention_work(&attention);
+    TRY(doctor_bench_allocate(bench, &attention, err));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        TRY(measure_products(bench, (enum dtype)dtype, err));
-    fill_with_noise(bench->host, matrix_bytes, DTYPE_BF16);
+        TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
+    doctor_fill_with_noise(bench->host, matrix_bytes, DTYPE_BF16);
     stream_copy(bench->stream, bench->matrices[0], bench->host, matrix_bytes);
     stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
-    measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
-    measure_copies(bench);
+    doctor_measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
+    doctor_measure_copies(bench);
     return device_check(bench->device, err);
 }
 
-static void report_ceilings(void)
+static void doctor_ceilings(void)
 {
     struct bench bench = {.device = NULL};
     struct error err;
@@ -376,7 +380,7 @@ static void report_ceilings(void)
     if (bench.device->memory_bytes < least_memory)
         print_line("ceilings", "not measured: the GPU has less than 8 GiB");
     else
-        TRY_END(measure_all(&bench, &err));
+        TRY_END(doctor_measure_all(&bench, &err));
 end:
     if (status != STATUS_OK)
         print_line("cuda device", "fails: %s", err.text);
@@ -388,7 +392,7 @@ end:
 
 /* ---- the GPU ------------------------------------------------------------- */
 
-static void report_nvml(void)
+static void doctor_nvml(void)
 {
     enum { MOST = 32 };
     struct nvml_gpu gpus[MOST];
@@ -404,15 +408,15 @@ static void report_nvml(void)
     for (int i = 0; i < count && i < MOST; i++) {
         const struct nvml_gpu *gpu = &gpus[i];
         snprintf(name, sizeof name, "gpu %d", i);
-        print_line(name, "%s, %s (%s available)", gpu->name, bytes_text(gpu->memory_total, total),
-                   bytes_text(gpu->memory_free, available));
+        print_line(name, "%s, %s (%s available)", gpu->name, doctor_bytes_text(gpu->memory_total, total),
+                   doctor_bytes_text(gpu->memory_free, available));
         print_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
                    gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000, gpu->limit_milliwatts / 1000,
                    nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));
     }
 }
 
-static void report_cuda_libraries(void)
+static void doctor_cuda_libraries(void)
 {
 #if ZTRAIN_CUDA
     for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
@@ -426,15 +430,15 @@ static void report_cuda_libraries(void)
 #endif
 }
 
-static void report_gpu(void)
+static void doctor_gpu(void)
 {
     char why[256] = "";
     puts("gpu");
-    report_nvml();
-    report_cuda_libraries();
+    doctor_nvml();
+    doctor_cuda_libraries();
     if (device_cuda_available(why)) {
         print_line("device: auto", "takes cuda");
-        report_ceilings();
+        doctor_ceilings();
     } else {
         print_line("device: auto", "takes cpu (%s)", why);
         if (!device_cuda_is_built())
@@ -444,14 +448,14 @@ static void report_gpu(void)
 
 /* ---- --gpu-test ---------------------------------------------------------- */
 
-static void print_check(void *context, const char *check, const char *differs)
+static void doctor_print_check(void *context, const char *check, const char *differs)
 {
     (void)context;
     printf("  %-24s %s%s\n", check, *differs ? "WRONG: " : "right", differs);
 }
 
 /* Lists the parts that a run does without. They do not end a run, but the test has found a fault. */
-static enum status report_avoided(const struct device *device, unsigned avoid, struct error *err)
+static enum status doctor_avoided(const struct device *device, unsigned avoid, struct error *err)
 {
     char names[256] = "";
     for (unsigned part = 1; part <= DEVICE_PARTS_LAST; part <<= 1) {
@@ -468,19 +472,19 @@ static enum status report_avoided(const struct device *device, unsigned avoid, s
     return error_hint(err, "the GPU, its driver or a library is faulty: runs are right, but slower");
 }
 
-static enum status test_and_print(struct device *device, struct error *err)
+static enum status doctor_test_and_print(struct device *device, struct error *err)
 {
     unsigned avoid;
     const double start = seconds_now();
     print_line("gpu", "%s; %s", device->name, device->detail);
-    TRY(gpu_test_run(device, print_check, NULL, &avoid, err));
-    const enum status status = report_avoided(device, avoid, err);
+    TRY(gpu_test_run(device, doctor_print_check, NULL, &avoid, err));
+    const enum status status = doctor_avoided(device, avoid, err);
     print_line("time", "%.1f s", seconds_now() - start);
     print_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
     return status;
 }
 
-static enum status test_gpu(struct error *err)
+static enum status doctor_test_gpu(struct error *err)
 {
     struct device *device;
     char why[256];
@@ -490,7 +494,7 @@ static enum status test_gpu(struct error *err)
     }
     puts("gpu test");
     TRY(device_open(DEVICE_CUDA, 0, 0, &device, err));
-    enum status status = test_and_print(device, err);
+    enum status status = doctor_test_and_print(device, err);
     device_close(device);
     return status;
 }
@@ -513,15 +517,15 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
     if (helped)
         return STATUS_OK;
     if (test)
-        return test_gpu(err);
+        return doctor_test_gpu(err);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));
-    report_cpu();
-    report_memory();
+    doctor_cpu();
+    doctor_memory();
     puts("libraries");
     version_print_libraries("  ", true);
-    report_slurm();
-    report_gpu();
+    doctor_slurm();
+    doctor_gpu();
     return STATUS_OK;
 }

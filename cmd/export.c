@@ -73,7 +73,7 @@ struct export_folder {
 typedef enum status visitor(void *context, const char *dir, const char *name, struct error *err);
 
 /* Stops at the first failure. */
-static enum status for_each_entry(const char *dir, visitor *visit, void *context, struct error *err)
+static enum status for_each_export_entry(const char *dir, visitor *visit, void *context, struct error *err)
 {
     DIR *listing = io_opendir(dir);
     if (!listing)
@@ -97,7 +97,7 @@ struct content {
     bool any, ours, foreign, config, run;
 };
 
-static enum status look_at_entry(void *context, const char *dir, const char *name, struct error *err)
+static enum status look_at_export_entry(void *context, const char *dir, const char *name, struct error *err)
 {
     struct content *content = context;
     char path[FS_PATH_MAX];
@@ -124,7 +124,7 @@ static enum status look_at_entry(void *context, const char *dir, const char *nam
 /* ---- the target ---------------------------------------------------------- */
 
 /* The real path of `out`, whose last part may be absent. */
-static enum status find_out(const char *out, char real[FS_PATH_MAX], struct error *err)
+static enum status find_export_folder(const char *out, char real[FS_PATH_MAX], struct error *err)
 {
     char above[FS_PATH_MAX], place[PATH_MAX], name[NAME_MAX + 1];
     struct stat facts;
@@ -155,7 +155,7 @@ static enum status find_out(const char *out, char real[FS_PATH_MAX], struct erro
 }
 
 /* Whether `out` can be renamed: it is neither a mount point nor the current folder of this process. */
-static enum status check_place(const char *out, const char *above, struct error *err)
+static enum status check_export_place(const char *out, const char *above, struct error *err)
 {
     struct stat own, parent, here;
     if (io_stat(out, &own) != 0)
@@ -174,12 +174,12 @@ static enum status check_place(const char *out, const char *above, struct error 
 }
 
 /* It is absent, empty, or an earlier export. */
-static enum status check_content(const char *out, struct error *err)
+static enum status check_export_content(const char *out, struct error *err)
 {
     struct content content = {.any = false};
     if (!fs_exists(out))
         return STATUS_OK;
-    TRY(for_each_entry(out, look_at_entry, &content, err));
+    TRY(for_each_export_entry(out, look_at_export_entry, &content, err));
     if (content.foreign || (content.config && !content.ours)) {
         error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
         return error_hint(err, "choose another folder, or remove its files");
@@ -241,22 +241,22 @@ static enum status export_folder_open(struct export_folder *folder, const char *
 {
     char above[FS_PATH_MAX], hidden[NAME_MAX + 32];
     *folder = (struct export_folder){.lock = NULL};
-    TRY(find_out(out, folder->out, err));
+    TRY(find_export_folder(out, folder->out, err));
     fs_parent(folder->out, above);
-    TRY(check_place(folder->out, above, err));
+    TRY(check_export_place(folder->out, above, err));
     snprintf(hidden, sizeof hidden, ".%s.ztrain-export", fs_base_name(folder->out));
     TRY(fs_join(folder->work, above, hidden, STATUS_DATA, err));
     TRY(fs_join(folder->fresh, folder->work, "new", STATUS_DATA, err));
     TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));
     TRY(lock_work(folder, err));
     TRY(recover(folder, err));
-    return check_content(folder->out, err);
+    return check_export_content(folder->out, err);
 }
 
 /* ---- publication --------------------------------------------------------- */
 
 /* Gives a new folder the rights of the one whose place it takes. */
-static enum status take_rights(const char *path, const struct stat *from, struct error *err)
+static enum status take_export_rights(const char *path, const struct stat *from, struct error *err)
 {
     if (chmod(path, from->st_mode & 07777) != 0)
         return error_system(err, STATUS_DATA, errno, "cannot set the mode of '%s'", path);
@@ -266,7 +266,7 @@ static enum status take_rights(const char *path, const struct stat *from, struct
 }
 
 /* Links dir/NAME, with all that is in it, into the folder `context`. */
-static enum status link_entry(void *context, const char *dir, const char *name, struct error *err)
+static enum status link_export_entry(void *context, const char *dir, const char *name, struct error *err)
 {
     char from[FS_PATH_MAX], to[FS_PATH_MAX];
     struct stat facts;
@@ -277,8 +277,8 @@ static enum status link_entry(void *context, const char *dir, const char *name, 
     if (S_ISDIR(facts.st_mode)) {
         if (io_mkdir(to, 0777))
             return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", to);
-        TRY(for_each_entry(from, link_entry, to, err));
-        TRY(take_rights(to, &facts, err));
+        TRY(for_each_export_entry(from, link_export_entry, to, err));
+        TRY(take_export_rights(to, &facts, err));
         return fs_sync_dir(to, STATUS_DATA, err);
     }
     if (io_link(from, to) == 0)
@@ -289,11 +289,11 @@ static enum status link_entry(void *context, const char *dir, const char *name, 
 }
 
 /* The same at the top, for what the new export neither has nor replaces. */
-static enum status keep_entry(void *context, const char *dir, const char *name, struct error *err)
+static enum status keep_export_entry(void *context, const char *dir, const char *name, struct error *err)
 {
     char to[FS_PATH_MAX];
     TRY(fs_join(to, context, name, STATUS_DATA, err));
-    return is_of_export(name) || fs_exists(to) ? STATUS_OK : link_entry(context, dir, name, err);
+    return is_of_export(name) || fs_exists(to) ? STATUS_OK : link_export_entry(context, dir, name, err);
 }
 
 static enum status cannot_publish(const struct export_folder *folder, struct error *err)
@@ -310,8 +310,8 @@ static enum status inherit(const struct export_folder *folder, struct error *err
     struct stat facts;
     if (io_stat(folder->out, &facts) != 0)
         return errno == ENOENT ? STATUS_OK : error_system(err, STATUS_DATA, errno, "cannot look at '%s'", folder->out);
-    TRY(for_each_entry(folder->out, keep_entry, (void *)folder->fresh, err));
-    TRY(take_rights(folder->fresh, &facts, err));
+    TRY(for_each_export_entry(folder->out, keep_export_entry, (void *)folder->fresh, err));
+    TRY(take_export_rights(folder->fresh, &facts, err));
     return fs_sync_dir(folder->fresh, STATUS_DATA, err);
 }
 
@@ -368,7 +368,7 @@ static void export_folder_close(struct export_folder *folder)
 /* ---- the command --------------------------------------------------------- */
 
 /* A name with the ending of a file was meant for another program's format. */
-static enum status check_out(const char *out, struct error *err)
+static enum status check_export_folder(const char *out, struct error *err)
 {
     static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
     size_t length = strlen(out);
@@ -389,7 +389,7 @@ static enum status check_out(const char *out, struct error *err)
 }
 
 /* STATUS_DIVERGED: nobody would want this model. */
-static enum status check_history(const struct checkpoint *checkpoint, struct error *err)
+static enum status check_exported_history(const struct checkpoint *checkpoint, struct error *err)
 {
     if (run_check_history(&checkpoint->position, err) == STATUS_OK)
         return STATUS_OK;
@@ -397,8 +397,8 @@ static enum status check_history(const struct checkpoint *checkpoint, struct err
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
-static enum status write_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
-                                enum dtype dtype, struct error *err)
+static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
+                                       enum dtype dtype, struct error *err)
 {
     struct export_folder folder;
     enum status status;
@@ -421,9 +421,9 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
     else
         TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen == DTYPE_COUNT ? checkpoint->dtype : chosen;
-    enum status status = arguments->force ? STATUS_OK : check_history(checkpoint, err);
+    enum status status = arguments->force ? STATUS_OK : check_exported_history(checkpoint, err);
     if (status == STATUS_OK)
-        status = write_folder(checkpoint, arguments, dtype, err);
+        status = write_export_folder(checkpoint, arguments, dtype, err);
     if (status == STATUS_OK)
         log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
                  arguments->out, dtype_name(dtype));
@@ -441,7 +441,7 @@ enum status cmd_export(int argc, char **argv, struct error *err)
         return STATUS_OK;
     if (!arguments.out)
         return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
-    TRY(check_out(arguments.out, err));
+    TRY(check_export_folder(arguments.out, err));
     enum dtype chosen = DTYPE_COUNT;
     if (arguments.dtype)
         chosen = !strcmp(arguments.dtype, "fp32")   ? DTYPE_F32

@@ -23,19 +23,19 @@ static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
                             "  --tensors    print each tensor with mean, standard deviation, minimum and maximum\n";
 
-static int64_t integer_of(const json_t *object, const char *member)
+static int64_t inspect_integer(const json_t *object, const char *member)
 {
     return json_integer_value(json_object_get(object, member));
 }
 
-static const char *string_of(const json_t *object, const char *member)
+static const char *inspect_string(const json_t *object, const char *member)
 {
     const char *text = json_string_value(json_object_get(object, member));
     return text ? text : "?";
 }
 
 /* "(64, 128)" */
-static const char *shape_text(const json_t *shape, char out[64])
+static const char *inspect_shape_text(const json_t *shape, char out[64])
 {
     long long rows = json_integer_value(json_array_get(shape, 0)),
               columns = json_integer_value(json_array_get(shape, 1));
@@ -46,7 +46,7 @@ static const char *shape_text(const json_t *shape, char out[64])
     return out;
 }
 
-static int64_t numel_of(const json_t *tensor)
+static int64_t inspect_numel(const json_t *tensor)
 {
     size_t d;
     json_t *size;
@@ -55,7 +55,7 @@ static int64_t numel_of(const json_t *tensor)
     return numel;
 }
 
-static void print_members(const char *title, const json_t *object)
+static void inspect_members(const char *title, const json_t *object)
 {
     const char *name;
     json_t *value;
@@ -68,7 +68,7 @@ static void print_members(const char *title, const json_t *object)
     }
 }
 
-static void print_unread(const char *folder)
+static void inspect_unread(const char *folder)
 {
     struct checkpoint_list list;
     if (checkpoint_list_init(&list, folder, false, NULL) != STATUS_OK)
@@ -83,14 +83,14 @@ static void print_unread(const char *folder)
     checkpoint_list_release(&list);
 }
 
-static void print_others(const char *dir)
+static void inspect_others(const char *dir)
 {
     struct checkpoint_list aside;
     char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
     bool is_checkpoint;
     if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
         return;
-    print_unread(folder);
+    inspect_unread(folder);
     if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK)
         return;
     if (aside.count)
@@ -108,7 +108,7 @@ static void print_others(const char *dir)
     checkpoint_list_release(&aside);
 }
 
-static void print_evaluation(const struct train_position *position, const json_t *spec)
+static void inspect_evaluation(const struct train_position *position, const json_t *spec)
 {
     const struct early_stop *stopping = &position->stopping;
     const double min_delta = json_number_value(json_object_get(spec, "train.early_stopping.min_delta"));
@@ -129,7 +129,7 @@ static void print_evaluation(const struct train_position *position, const json_t
                eval_metric_name(stopping->metric), stopping->best, margin, stopping->evaluations);
 }
 
-static void print_summary(const struct checkpoint *checkpoint, const char *dir)
+static void inspect_summary(const struct checkpoint *checkpoint, const char *dir)
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
     const struct train_position *position = &checkpoint->position;
@@ -137,34 +137,35 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     size_t i;
     json_t *element;
     int64_t params = 0, state_bytes = 0, stored = 0, world = checkpoint->world;
-    json_array_foreach(tensors, i, element) params += numel_of(element);
+    json_array_foreach(tensors, i, element) params += inspect_numel(element);
     json_array_foreach(json_object_get(manifest, "units"), i, element) state_bytes +=
-        integer_of(element, "slice") * world * 4;
+        inspect_integer(element, "slice") * world * 4;
     state_bytes *= (int64_t)json_array_size(json_object_get(manifest, "states"));
     json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
-        i < (size_t)world ? integer_of(element, "bytes") : 0;
+        i < (size_t)world ? inspect_integer(element, "bytes") : 0;
 
     printf("checkpoint   %s\n", PRINTABLE(checkpoint->path));
-    printf("written      %s by ztrain %s\n", PRINTABLE(string_of(manifest, "time")),
-           PRINTABLE(string_of(manifest, "ztrain_version")));
+    printf("written      %s by ztrain %s\n", PRINTABLE(inspect_string(manifest, "time")),
+           PRINTABLE(inspect_string(manifest, "ztrain_version")));
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens%s\n",
            position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
            position->tokens, position->evaluation_due ? ", before its evaluation" : "");
-    print_evaluation(position, checkpoint->spec);
+    inspect_evaluation(position, checkpoint->spec);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
-           PRINTABLE(string_of(checkpoint->model, "model_type")), params, json_array_size(tensors));
+           PRINTABLE(inspect_string(checkpoint->model, "model_type")), params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
     printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", size_round(state_bytes, raw));
     printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", size_round(stored, size),
-           (double)state_bytes / (double)stored, integer_of(manifest, "compression_level"));
+           (double)state_bytes / (double)stored, inspect_integer(manifest, "compression_level"));
     printf("files        %s\n", size_round(checkpoint->bytes, size));
     json_array_foreach(json_object_get(manifest, "files"), i, element)
-        printf("  %-28s %s\n", PRINTABLE(string_of(element, "name")), size_round(integer_of(element, "bytes"), size));
-    print_others(dir);
+        printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),
+               size_round(inspect_integer(element, "bytes"), size));
+    inspect_others(dir);
     if (checkpoint->machine)
-        print_members("machine", checkpoint->machine);
-    print_members("model", checkpoint->model);
-    print_members("spec", checkpoint->spec);
+        inspect_members("machine", checkpoint->machine);
+    inspect_members("model", checkpoint->model);
+    inspect_members("spec", checkpoint->spec);
 }
 
 /* By Welford's update, in one pass. */
@@ -189,7 +190,8 @@ static void statistics_add(struct statistics *s, const float *data, int64_t coun
     }
 }
 
-static enum status read_statistics(const struct checkpoint *checkpoint, struct statistics *all, struct error *err)
+static enum status inspect_read_statistics(const struct checkpoint *checkpoint, struct statistics *all,
+                                           struct error *err)
 {
     enum status status = STATUS_OK;
     float *chunk = memory_alloc(CHUNK * sizeof *chunk);
@@ -197,11 +199,11 @@ static enum status read_statistics(const struct checkpoint *checkpoint, struct s
     json_t *tensor;
     json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
     {
-        int64_t offset = integer_of(tensor, "offset"), numel = numel_of(tensor);
+        int64_t offset = inspect_integer(tensor, "offset"), numel = inspect_numel(tensor);
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
-            TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
-                                    err));
+            TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n,
+                                    chunk, err));
             statistics_add(&all[i], chunk, n);
         }
     }
@@ -210,7 +212,7 @@ end:
     return status;
 }
 
-static void print_tensors(const struct checkpoint *checkpoint, const struct statistics *all)
+static void inspect_tensors(const struct checkpoint *checkpoint, const struct statistics *all)
 {
     size_t i;
     json_t *tensor;
@@ -219,8 +221,8 @@ static void print_tensors(const struct checkpoint *checkpoint, const struct stat
     {
         const struct statistics *s = &all[i];
         char shape[64];
-        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(string_of(tensor, "name")),
-               shape_text(json_object_get(tensor, "shape"), shape), s->mean,
+        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")),
+               inspect_shape_text(json_object_get(tensor, "shape"), shape), s->mean,
                s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);
         if (s->not_finite)
             printf("  %" PRId64 " not finite", s->not_finite);
@@ -236,19 +238,19 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
     *again = false;
     enum status status = checkpoint_open(dir, false, &checkpoint, err);
     if (status != STATUS_OK) {
-        print_others(dir);
+        inspect_others(dir);
         return status;
     }
     if (tensors) {
         size_t count = json_array_size(json_object_get(checkpoint->manifest, "tensors"));
         all = memory_zeroed(count + 1, sizeof *all);
-        status = read_statistics(checkpoint, all, err);
+        status = inspect_read_statistics(checkpoint, all, err);
         *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     }
     if (!*again)
-        print_summary(checkpoint, dir); /* also of one whose tensors are damaged */
+        inspect_summary(checkpoint, dir); /* also of one whose tensors are damaged */
     if (all && status == STATUS_OK)
-        print_tensors(checkpoint, all);
+        inspect_tensors(checkpoint, all);
     free(all);
     checkpoint_close(checkpoint);
     return status;

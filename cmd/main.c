@@ -26,7 +26,7 @@ static const struct {
 };
 
 /* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers and our output. */
-static void keep_standard_descriptors(void)
+static void main_keep_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
@@ -36,7 +36,7 @@ static void keep_standard_descriptors(void)
 static const char self[] = "/proc/self/exe";
 
 /* Whether /proc/self/exe is this program: not so under valgrind, nor where the dynamic linker was executed with it. */
-static bool is_self(void)
+static bool main_is_self(void)
 {
     const char *name = (const char *)getauxval(AT_EXECFN);
     struct stat executed, named;
@@ -47,20 +47,20 @@ static bool is_self(void)
 /* OpenMP's threads spin for milliseconds while they wait, which costs most of a step beside another busy process. Here
  * they soon sleep (docs/performance.md). The run time reads its settings when it is loaded, so the program starts
  * itself again with them. A user's own setting stays. */
-static void let_threads_sleep(char **argv)
+static void main_lets_threads_sleep(char **argv)
 {
     static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
     for (size_t i = 0; i < COUNT_OF(settings); i++)
         if (getenv(settings[i]))
             return;
     /* libgomp: turns; libomp: ms */
-    if (is_self() && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1))
+    if (main_is_self() && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1))
         execv(self, argv);
 }
 
 /* srun -K ends a step with the first task that fails, and drops output that it has not received by then: waits a
  * moment, so that the errors of all ranks arrive. */
-static void let_srun_listen(void)
+static void main_lets_srun_listen(void)
 {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
     const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000};
@@ -70,8 +70,8 @@ static void let_srun_listen(void)
 
 int main(int argc, char **argv)
 {
-    keep_standard_descriptors();
-    let_threads_sleep(argv);
+    main_keep_descriptors();
+    main_lets_threads_sleep(argv);
     prctl(PR_SET_NAME, "ztrain"); /* exec of /proc/self/exe has left "exe" */
     memory_serve_libraries();
     memory_set_final_error(log_error);
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
         log_error_once(&err);
     log_close();
     if (status != STATUS_OK)
-        let_srun_listen();
+        main_lets_srun_listen();
     memory_leave_libraries();
     exit(status);
 }

@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 /* The run's length and first learning rates. */
-static void print_schedule(const struct engine *t, bool data_known)
+static void plan_print_schedule(const struct engine *t, bool data_known)
 {
     const struct run_spec *spec = t->spec;
     if (data_known)
@@ -29,7 +29,7 @@ static void print_schedule(const struct engine *t, bool data_known)
     putchar('\n');
 }
 
-static void print_batch(const struct run_spec *spec, int world, const char *source)
+static void plan_print_batch(const struct run_spec *spec, int world, const char *source)
 {
     printf("batch: train_batch_size %" PRId64 " = train_micro_batch_size_per_gpu %" PRId64
            " x gradient_accumulation_steps %" PRId64 " x world size %d (%s)\n",
@@ -37,7 +37,7 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
-static void print_mixture(const struct run_spec *spec)
+static void plan_print_mixture(const struct run_spec *spec)
 {
     const bool weighs = spec->data.amount == SPEC_AMOUNT_WEIGHT;
     double sum = 0;
@@ -53,7 +53,7 @@ static void print_mixture(const struct run_spec *spec)
     }
 }
 
-static enum status print_policies(const struct engine *t, struct error *err)
+static enum status plan_print_policies(const struct engine *t, struct error *err)
 {
     size_t none = 0;
     printf("activations by activation_checkpointing.policy, on each rank (this spec: %s):\n",
@@ -69,14 +69,14 @@ static enum status print_policies(const struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_printed(struct error *err)
+static enum status check_plan_printed(struct error *err)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return STATUS_OK;
     return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
 }
 
-static void print_autos(const struct run_spec *spec)
+static void plan_print_autos(const struct run_spec *spec)
 {
     struct string_list lines = {0};
     spec_auto_print(spec, &lines);
@@ -86,7 +86,7 @@ static void print_autos(const struct run_spec *spec)
 }
 
 /* Whether it is a file of the data that does not exist, so that nothing is known about them. */
-static bool is_missing(const struct error *err)
+static bool plan_data_is_missing(const struct error *err)
 {
     return err->code == STATUS_DATA && (err->cause == ENOENT || err->cause == ENOTDIR);
 }
@@ -104,7 +104,7 @@ static void check_weights(const struct engine *t, struct error *refused)
 }
 
 /* The files that a run takes into its checkpoints. */
-static void check_saved_files(const struct run_spec *spec, struct error *refused)
+static void plan_check_saved_files(const struct run_spec *spec, struct error *refused)
 {
     struct checkpoint_save_cache *cache;
     if (checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused) == STATUS_OK)
@@ -142,24 +142,24 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     const bool data_known = engine_open_data(&engine, &refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
-    print_autos(spec);
+    plan_print_autos(spec);
     printf("# effective run spec\n");
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
-    print_batch(spec, world, world_source);
-    print_mixture(spec);
-    print_schedule(&engine, data_known);
-    if (is_missing(&refused)) {
+    plan_print_batch(spec, world, world_source);
+    plan_print_mixture(spec);
+    plan_print_schedule(&engine, data_known);
+    if (plan_data_is_missing(&refused)) {
         printf("data: %s\n", PRINTABLE(refused.text));
         refused.code = STATUS_OK;
     }
     if (refused.code == STATUS_OK && !resumes)
         check_weights(&engine, &refused);
     if (refused.code == STATUS_OK)
-        check_saved_files(spec, &refused);
+        plan_check_saved_files(spec, &refused);
     memory_plan_print(&engine);
-    TRY_END(print_policies(&engine, err));
-    TRY_END(check_printed(err));
+    TRY_END(plan_print_policies(&engine, err));
+    TRY_END(check_plan_printed(err));
     TRY_END(zero_check_folders(engine.zero, err));
     if (refused.code != STATUS_OK) {
         *err = refused;
@@ -202,12 +202,12 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
         TRY_END(build_plan(&engine, spec, world, options.device, threads, err));
-        print_batch(spec, world, "planned");
-        print_mixture(spec);
+        plan_print_batch(spec, world, "planned");
+        plan_print_mixture(spec);
         memory_plan_print(&engine);
-        TRY_END(print_policies(&engine, err));
+        TRY_END(plan_print_policies(&engine, err));
     }
-    TRY_END(check_printed(err));
+    TRY_END(check_plan_printed(err));
     if (!options.speed && !options.fit)
         status = memory_limit_check(&engine, err);
 end:

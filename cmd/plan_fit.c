@@ -130,7 +130,7 @@ static bool is_given(const struct fit_plan *p, const struct fit_candidate *c)
     return c->setting.micro == p->given.micro && c->price == 0;
 }
 
-static int by_seconds(const void *a, const void *b)
+static int plan_fit_by_seconds(const void *a, const void *b)
 {
     const struct fit_candidate *x = a, *y = b;
     if (x->seconds != y->seconds)
@@ -149,7 +149,7 @@ static enum status walk_fitting(struct fit_plan *p, struct error *err)
         if (p->fitting[i].seconds > 0)
             p->fitting[kept++] = p->fitting[i];
     p->fits = kept;
-    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, by_seconds);
+    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
     return STATUS_OK;
 }
 
@@ -247,7 +247,7 @@ static void print_table(const struct fit_plan *p, const struct fit_candidate *be
 }
 
 /* Prints a value as YAML, in quotes if it needs them, as a path may. */
-static void print_value(const char *value)
+static void plan_fit_print_value(const char *value)
 {
     const bool plain =
         strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") == strlen(value);
@@ -262,7 +262,7 @@ static void print_value(const char *value)
 }
 
 /* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. */
-static void print_yaml(char *open, const char *line)
+static void plan_fit_print_yaml(char *open, const char *line)
 {
     const char *equals = strchr(line, '='), *dot, *start = line;
     int level = 0;
@@ -275,17 +275,17 @@ static void print_yaml(char *open, const char *line)
         level++;
     }
     printf("%*s%.*s: ", 2 * level, "", (int)(equals - start), start);
-    print_value(equals + 1);
+    plan_fit_print_value(equals + 1);
     memcpy(open, line, (size_t)(equals - line));
     open[equals - line] = 0;
 }
 
-static void add_spec_line(void *context, const char *line)
+static void plan_fit_add_line(void *context, const char *line)
 {
     string_list_add(context, line);
 }
 
-static int by_path(const void *a, const void *b)
+static int plan_fit_by_path(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -300,15 +300,15 @@ static void print_lines(const struct fit_plan *p, const struct fit_candidate *be
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = best->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0))
-            memory_tunable_lines(k, value, &copy, add_spec_line, &lines);
+            memory_tunable_lines(k, value, &copy, plan_fit_add_line, &lines);
     }
-    qsort(lines.items, (size_t)lines.count, sizeof *lines.items, by_path);
+    qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
     printf("\nthe first one's lines of the run spec, in place of its keys of these names:\n\n");
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
            p->spec->train_batch_size, best->setting.micro, p->samples / best->setting.micro);
     for (int i = 0; i < lines.count; i++)
-        print_yaml(open, lines.items[i]);
+        plan_fit_print_yaml(open, lines.items[i]);
     string_list_release(&lines);
 }
 

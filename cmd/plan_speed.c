@@ -8,7 +8,7 @@
 
 /* ---- printing ------------------------------------------------------------ */
 
-static void print_head(const struct simulated_run *p)
+static void print_speed_head(const struct simulated_run *p)
 {
     const struct run_spec *spec = p->engine.spec;
     printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->engine.device->name,
@@ -28,7 +28,7 @@ static void print_head(const struct simulated_run *p)
             printf("assumed: %s (without: %s)\n", assumption_words[i], assumption_overheads[i]);
 }
 
-static void print_kinds(const struct simulated_run *p, const struct simulated_times *times)
+static void print_speed_kinds(const struct simulated_run *p, const struct simulated_times *times)
 {
     static const char *const graphs[] = {[GRAPHS_NONE] = "no CUDA graphs",
                                          [GRAPHS_BY_BLOCK] = "CUDA graphs by block",
@@ -55,7 +55,7 @@ static void print_kinds(const struct simulated_run *p, const struct simulated_ti
 }
 
 /* The time of the same step over other links of the kind that limits it. */
-static enum status print_links(struct simulated_run *p, struct error *err)
+static enum status print_speed_over_links(struct simulated_run *p, struct error *err)
 {
     enum { OTHERS = 4 };
     static const double inside[OTHERS] = {900e9, 450e9, 300e9, 64e9}; /* NVLink 5, 4, 3; PCIe 5 */
@@ -89,8 +89,8 @@ struct policy_cost {
     double seconds;
 };
 
-static enum status policy_cost(const struct simulated_run *p, enum recompute policy, struct policy_cost *cost,
-                               struct error *err)
+static enum status speed_of_policy(const struct simulated_run *p, enum recompute policy, struct policy_cost *cost,
+                                   struct error *err)
 {
     struct simulated_run other = {.machine = NULL};
     struct run_spec *spec = p->engine.spec;
@@ -108,7 +108,7 @@ end:
     return status;
 }
 
-static void print_policies(const struct simulated_run *p, const struct policy_cost *costs)
+static void print_speed_of_policies(const struct simulated_run *p, const struct policy_cost *costs)
 {
     const struct policy_cost *none = &costs[RECOMPUTE_NONE];
     const double mib = 1048576;
@@ -128,15 +128,15 @@ struct overhead {
     double points;
 };
 
-static int by_size(const void *a, const void *b)
+static int speed_overhead_by_size(const void *a, const void *b)
 {
     double x = ((const struct overhead *)a)->points, y = ((const struct overhead *)b)->points;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
 /* kept: the cost of the step that keeps all activations. */
-static enum status print_overheads(struct simulated_run *p, double seconds, const struct policy_cost *kept,
-                                   struct error *err)
+static enum status print_speed_overheads(struct simulated_run *p, double seconds, const struct policy_cost *kept,
+                                         struct error *err)
 {
     const double shown = 0.05;
     struct overhead overheads[ASSUMPTION_COUNT + 1];
@@ -149,7 +149,7 @@ static enum status print_overheads(struct simulated_run *p, double seconds, cons
     const double points = simulated_run_mfu(p, kept->seconds) - simulated_run_mfu(p, seconds);
     overheads[ASSUMPTION_COUNT] = (struct overhead){"activations that are computed again in backward", "--set",
                                                     "activation_checkpointing.policy=none", points};
-    qsort(overheads, COUNT_OF(overheads), sizeof *overheads, by_size);
+    qsort(overheads, COUNT_OF(overheads), sizeof *overheads, speed_overhead_by_size);
     printf("\n  overheads, in points of MFU, each removed alone\n");
     for (size_t i = 0; i < COUNT_OF(overheads) && overheads[i].points >= shown; i++)
         printf("  %6.1f  %-52s %s %s\n", overheads[i].points, overheads[i].what, overheads[i].option,
@@ -167,13 +167,13 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
     TRY(simulated_machine_find(question, &machine, err));
     TRY_END(simulated_run_build(&p, &machine, spec, false, err));
     TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));
-    print_head(&p);
-    print_kinds(&p, &times);
+    print_speed_head(&p);
+    print_speed_kinds(&p, &times);
     for (int i = 0; i < RECOMPUTE_COUNT; i++)
-        TRY_END(policy_cost(&p, (enum recompute)i, &costs[i], err));
-    print_policies(&p, costs);
-    TRY_END(print_overheads(&p, times.seconds, &costs[RECOMPUTE_NONE], err));
-    TRY_END(print_links(&p, err));
+        TRY_END(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
+    print_speed_of_policies(&p, costs);
+    TRY_END(print_speed_overheads(&p, times.seconds, &costs[RECOMPUTE_NONE], err));
+    TRY_END(print_speed_over_links(&p, err));
     if (memory_plan_device_bytes(&p.engine.plan) > p.engine.device->memory_bytes)
         printf(
             "\n  this step does not fit: it needs %.1f GiB on each rank, %.1f of them the reserve, and %s has %.1f\n",

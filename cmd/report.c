@@ -82,16 +82,16 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
 
 static volatile sig_atomic_t asked_to_end;
 
-static void ask_to_end(int number)
+static void ask_report_to_end(int number)
 {
     (void)number;
     asked_to_end = 1;
 }
 
 /* A signal ends the watching, after the page is whole. */
-static void catch_signals(void)
+static void report_catch_signals(void)
 {
-    const struct sigaction action = {.sa_handler = ask_to_end};
+    const struct sigaction action = {.sa_handler = ask_report_to_end};
     struct sigaction before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -100,13 +100,13 @@ static void catch_signals(void)
 }
 
 /* In parts: a signal that comes right before a sleep does not shorten it. */
-static void pause_for(double seconds)
+static void pause_report(double seconds)
 {
     for (double end = seconds_now() + seconds, left; !asked_to_end && (left = end - seconds_now()) > 0;)
         nanosleep(&(struct timespec){.tv_nsec = (long)(fmin(left, 0.25) * 1e9)}, NULL);
 }
 
-static bool any_runs(const struct watched_run *runs, int count)
+static bool any_watched_runs(const struct watched_run *runs, int count)
 {
     for (int r = 0; r < count; r++)
         if (runs[r].state == RUN_RUNNING)
@@ -115,7 +115,7 @@ static bool any_runs(const struct watched_run *runs, int count)
 }
 
 /* Reads what was added; a run that has ended meanwhile once more, for its last lines. */
-static enum status refresh_runs(struct watched_run *runs, int count, bool *changed, struct error *err)
+static enum status report_refresh_runs(struct watched_run *runs, int count, bool *changed, struct error *err)
 {
     *changed = false;
     for (int r = 0; r < count; r++) {
@@ -140,7 +140,7 @@ static enum status write_patiently(const struct report_options *options, struct 
             return status;
         if (pause <= first_pause)
             log_warn("the page is tried again for %g s: %s", patience, err->text);
-        pause_for(fmin(pause, end - seconds_now()));
+        pause_report(fmin(pause, end - seconds_now()));
     }
 }
 
@@ -152,16 +152,16 @@ static enum status watch_runs(const struct report_options *options, struct watch
     if (named_file_is_special(options->out))
         return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is not a regular file",
                          options->out);
-    catch_signals();
-    if (any_runs(runs, count))
+    report_catch_signals();
+    if (any_watched_runs(runs, count))
         printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),
                options->seconds);
-    while (any_runs(runs, count) && !asked_to_end) {
+    while (any_watched_runs(runs, count) && !asked_to_end) {
         if (changed)
             TRY(write_patiently(options, runs, count, options->seconds, err));
         fflush(stdout);
-        pause_for(options->seconds);
-        TRY(refresh_runs(runs, count, &changed, err));
+        pause_report(options->seconds);
+        TRY(report_refresh_runs(runs, count, &changed, err));
     }
     TRY(write_patiently(options, runs, count, 0, err));
     for (int r = 0; r < count; r++)
@@ -176,7 +176,7 @@ static enum status watch_runs(const struct report_options *options, struct watch
 /* ---- the command --------------------------------------------------------- */
 
 /* Whether a file that FILE would replace is a page. *empty: it has no bytes. */
-static enum status check_replaced(const char *out, bool *empty, struct error *err)
+static enum status check_replaced_report(const char *out, bool *empty, struct error *err)
 {
     static const char begin[] = REPORT_PAGE_BEGIN;
     char text[sizeof begin] = "";
@@ -195,7 +195,7 @@ static enum status check_replaced(const char *out, bool *empty, struct error *er
 }
 
 /* Whether FILE, of a link what it leads to, may be a file of a run by its place and its name. */
-static enum status check_name(const char *out, struct error *err)
+static enum status check_report_name(const char *out, struct error *err)
 {
     char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
     TRY(named_file_target(out, name, STATUS_CHECKPOINT, err));
@@ -213,7 +213,7 @@ static enum status check_name(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_out(const char *out, struct error *err)
+static enum status check_report_out(const char *out, struct error *err)
 {
     if (!out)
         return STATUS_OK;
@@ -227,8 +227,8 @@ static enum status check_out(const char *out, struct error *err)
     struct stat facts;
     bool empty = true;
     if (io_stat(out, &facts) == 0)
-        TRY(check_replaced(out, &empty, err));
-    return empty ? check_name(out, err) : STATUS_OK; /* a run has empty files, such as its lock */
+        TRY(check_replaced_report(out, &empty, err));
+    return empty ? check_report_name(out, err) : STATUS_OK; /* a run has empty files, such as its lock */
 }
 
 /* Opens the runs, each once. *opened: how many there are to close, after an error too. */
@@ -274,7 +274,7 @@ enum status cmd_report(int argc, char **argv, struct error *err)
         return STATUS_OK;
     struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
     int opened = 0;
-    enum status status = check_out(options.out, err);
+    enum status status = check_report_out(options.out, err);
     if (status == STATUS_OK)
         status = open_runs(&options, runs, &opened, err);
     if (status == STATUS_OK)

@@ -80,8 +80,8 @@ struct task {
 
 /* ---- the command line ---------------------------------------------------- */
 
-static enum status read_integer(const char *option, const char *text, int64_t least, int64_t most, int64_t *value,
-                                struct error *err)
+static enum status sample_read_integer(const char *option, const char *text, int64_t least, int64_t most,
+                                       int64_t *value, struct error *err)
 {
     char *end;
     if (!text)
@@ -95,7 +95,7 @@ static enum status read_integer(const char *option, const char *text, int64_t le
     return STATUS_OK;
 }
 
-static enum status read_number(const char *option, const char *text, double *value, struct error *err)
+static enum status sample_read_number(const char *option, const char *text, double *value, struct error *err)
 {
     char *end;
     if (!text)
@@ -107,18 +107,18 @@ static enum status read_number(const char *option, const char *text, double *val
     return STATUS_OK;
 }
 
-static enum status read_settings(const struct arguments *a, struct task *task, struct error *err)
+static enum status read_sample_settings(const struct arguments *a, struct task *task, struct error *err)
 {
     const bool draws = a->top_k || a->top_p || a->seed;
     struct sampler_settings *s = &task->settings;
     int64_t seed = 1234;
     *s = (struct sampler_settings){.temperature = draws ? 1 : 0, .top_p = 1};
     task->max_tokens = 128;
-    TRY(read_integer("max-tokens", a->max_tokens, 1, INT32_MAX, &task->max_tokens, err));
-    TRY(read_integer("top-k", a->top_k, 0, INT32_MAX, &s->top_k, err));
-    TRY(read_integer("seed", a->seed, 0, INT64_MAX, &seed, err));
-    TRY(read_number("temperature", a->temperature, &s->temperature, err));
-    TRY(read_number("top-p", a->top_p, &s->top_p, err));
+    TRY(sample_read_integer("max-tokens", a->max_tokens, 1, INT32_MAX, &task->max_tokens, err));
+    TRY(sample_read_integer("top-k", a->top_k, 0, INT32_MAX, &s->top_k, err));
+    TRY(sample_read_integer("seed", a->seed, 0, INT64_MAX, &seed, err));
+    TRY(sample_read_number("temperature", a->temperature, &s->temperature, err));
+    TRY(sample_read_number("top-p", a->top_p, &s->top_p, err));
     s->seed = (uint64_t)seed;
     if (s->temperature < 0)
         return error_set(err, STATUS_USAGE, "--temperature must be 0 (greedy) or higher, not %s", a->temperature);
@@ -134,7 +134,7 @@ static enum status read_settings(const struct arguments *a, struct task *task, s
 }
 
 /* DTYPE_COUNT: there is none of this name, or `name` is NULL. */
-static enum dtype find_dtype(const char *name)
+static enum dtype find_sample_dtype(const char *name)
 {
     enum dtype dtype = DTYPE_F32;
     while (dtype < DTYPE_COUNT && (!name || strcmp(name, dtype_name(dtype)) != 0))
@@ -142,11 +142,11 @@ static enum dtype find_dtype(const char *name)
     return dtype;
 }
 
-static enum status check_words(const struct arguments *a, struct error *err)
+static enum status check_sample_words(const struct arguments *a, struct error *err)
 {
     if (a->device && strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
         return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
-    if (a->dtype && find_dtype(a->dtype) == DTYPE_COUNT)
+    if (a->dtype && find_sample_dtype(a->dtype) == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
     return STATUS_OK;
 }
@@ -175,7 +175,7 @@ struct sample_model {
     struct param_verbs verbs;
 };
 
-static bool has_file(const char *dir, const char *name)
+static bool sample_has_file(const char *dir, const char *name)
 {
     char path[FS_PATH_MAX];
     struct error err;
@@ -183,21 +183,22 @@ static bool has_file(const char *dir, const char *name)
 }
 
 /* A Hugging Face folder has config.json; checkpoints and runs have not. */
-static bool is_hugging_face(const char *dir)
+static bool sample_is_hugging_face(const char *dir)
 {
-    return has_file(dir, "config.json") && !has_file(dir, "manifest.json") && !has_file(dir, "checkpoints");
+    return sample_has_file(dir, "config.json") && !sample_has_file(dir, "manifest.json") &&
+           !sample_has_file(dir, "checkpoints");
 }
 
 static enum status read_description(struct sample_model *m, const char *dir, bool best, struct error *err)
 {
-    if (is_hugging_face(dir)) {
+    if (sample_is_hugging_face(dir)) {
         m->folder = dir;
         if (best)
             return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a Hugging Face folder",
                              PRINTABLE(dir));
         return model_desc_load(dir, &m->desc, err);
     }
-    if (has_file(dir, "model.safetensors") || has_file(dir, "model.safetensors.index.json"))
+    if (sample_has_file(dir, "model.safetensors") || sample_has_file(dir, "model.safetensors.index.json"))
         return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
                          PRINTABLE(dir));
     if (best)
@@ -246,14 +247,14 @@ static enum status open_device(struct sample_model *m, const char *name, struct 
 static enum dtype choose_dtype(const struct sample_model *m, const char *name)
 {
     if (name)
-        return find_dtype(name);
+        return find_sample_dtype(name);
     if (m->checkpoint)
         return m->checkpoint->dtype;
     return m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype ? m->desc.torch_dtype : DTYPE_F32;
 }
 
-static enum status acquire_unit(void *self, int unit, enum param_pass pass, struct stream *stream,
-                                struct unit_params *params, struct error *err)
+static enum status sample_acquire_unit(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                       struct unit_params *params, struct error *err)
 {
     (void)pass, (void)stream, (void)err;
     const struct sample_model *m = self;
@@ -262,7 +263,7 @@ static enum status acquire_unit(void *self, int unit, enum param_pass pass, stru
     return STATUS_OK;
 }
 
-static void release_unit(void *self, int unit, enum param_pass pass, struct stream *stream)
+static void sample_release_unit(void *self, int unit, enum param_pass pass, struct stream *stream)
 {
     (void)self, (void)unit, (void)pass, (void)stream;
 }
@@ -301,7 +302,7 @@ struct staging {
     int unit;        /* in floats, not on the device yet; -1: none */
 };
 
-static void staging_flush(struct staging *s)
+static void sample_staging_flush(struct staging *s)
 {
     struct sample_model *m = s->model;
     if (s->unit < 0)
@@ -319,13 +320,13 @@ static void staging_flush(struct staging *s)
     s->unit = -1;
 }
 
-static enum status staging_get(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,
-                               struct error *err)
+static enum status sample_staging_get(void *owner, enum slice_access access, enum state_kind kind, int unit,
+                                      float **slice, struct error *err)
 {
     struct staging *s = owner;
     (void)err;
     ASSERT(kind == STATE_MASTER && access == SLICE_WRITE);
-    staging_flush(s);
+    sample_staging_flush(s);
     memset(s->floats, 0, (size_t)s->model->layout.slice[unit] * sizeof *s->floats);
     s->unit = unit;
     *slice = s->floats;
@@ -350,7 +351,7 @@ static enum status read_weights(struct sample_model *m, struct error *err)
     struct staging s = {.model = m, .unit = -1, .floats = malloc((size_t)largest * sizeof(float))};
     if (m->dtype != DTYPE_F32)
         s.converted = malloc((size_t)largest * size);
-    const struct state_slices slices = {.owner = &s, .count = 1, .get = staging_get};
+    const struct state_slices slices = {.owner = &s, .count = 1, .get = sample_staging_get};
     enum status status = STATUS_OK;
     if (!s.floats || (m->dtype != DTYPE_F32 && !s.converted))
         status =
@@ -361,7 +362,7 @@ static enum status read_weights(struct sample_model *m, struct error *err)
         status = huggingface_load(&(struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table},
                                   &m->layout, 0, 0, slices, err);
     if (status == STATUS_OK)
-        staging_flush(&s);
+        sample_staging_flush(&s);
     free(s.floats);
     free(s.converted);
     return status;
@@ -373,7 +374,7 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
 {
     TRY(open_device(m, a->device ? a->device : "auto", err));
     m->dtype = choose_dtype(m, a->dtype);
-    m->verbs = (struct param_verbs){.self = m, .acquire = acquire_unit, .release = release_unit};
+    m->verbs = (struct param_verbs){.self = m, .acquire = sample_acquire_unit, .release = sample_release_unit};
     tensor_table_build(&m->desc, &m->table);
     if (m->checkpoint)
         checkpoint_freeze_table(m->checkpoint, &m->table);
@@ -414,7 +415,7 @@ static void close_model(struct sample_model *m)
 /* ---- the prompt ---------------------------------------------------------- */
 
 /* "1,2,3", with blanks around the numbers if the caller likes. */
-static enum status read_ids(const char *text, struct task *task, struct error *err)
+static enum status read_sample_ids(const char *text, struct task *task, struct error *err)
 {
     for (const char *at = text;;) {
         char *end;
@@ -448,7 +449,7 @@ static enum status read_text(const struct sample_model *model, const char *text,
 }
 
 /* Ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read. */
-static void note_tokenizer(const char *folder)
+static void sample_note_tokenizer(const char *folder)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err = {.code = STATUS_OK};
@@ -489,7 +490,7 @@ struct output {
 };
 
 /* Control characters other than line ends and tabs as \xNN; those of C1 have two bytes: 0xc2 and 0x80 … 0x9f. */
-static void print_for_terminal(const unsigned char *bytes, size_t count)
+static void print_sample_for_terminal(const unsigned char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const unsigned char byte = bytes[i];
@@ -503,11 +504,11 @@ static void print_for_terminal(const unsigned char *bytes, size_t count)
 }
 
 /* Prints output->text, and empties it; what was printed before it becomes visible. */
-static enum status print_text(struct output *output, struct error *err)
+static enum status print_sample_text(struct output *output, struct error *err)
 {
     struct text *text = &output->text;
     if (text->count && isatty(STDOUT_FILENO))
-        print_for_terminal((const unsigned char *)text->bytes, text->count);
+        print_sample_for_terminal((const unsigned char *)text->bytes, text->count);
     else if (text->count)
         fwrite(text->bytes, 1, text->count, stdout);
     text->count = 0;
@@ -517,13 +518,13 @@ static enum status print_text(struct output *output, struct error *err)
 }
 
 /* `ends`: the token is the one that ends the text, which ids show and text does not. */
-static enum status print_token(struct output *output, int64_t token, bool ends, struct error *err)
+static enum status print_sample_token(struct output *output, int64_t token, bool ends, struct error *err)
 {
     if (!output->tokenizer)
         printf("%s%lld", output->count++ ? "," : "", (long long)token);
     else if (!ends)
         text_stream_push(&output->stream, output->tokenizer, (int32_t)token, true, &output->text);
-    return print_text(output, err);
+    return print_sample_text(output, err);
 }
 
 /* ---- the continuation ---------------------------------------------------- */
@@ -543,7 +544,7 @@ static enum status continue_prompt(struct sample_model *model, const struct task
                              i + 1);
         const int32_t next = (int32_t)token;
         const bool ends = end_tokens_have(&model->ends, token);
-        TRY(print_token(output, token, ends, err));
+        TRY(print_sample_token(output, token, ends, err));
         if (ends || i + 1 == most)
             break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
@@ -551,7 +552,7 @@ static enum status continue_prompt(struct sample_model *model, const struct task
     if (output->tokenizer)
         text_stream_end(&output->stream, &output->text);
     text_add(&output->text, "\n", 1);
-    return print_text(output, err);
+    return print_sample_text(output, err);
 }
 
 /* Reads the model, and checks the prompt against it. *most: the tokens that can follow. */
@@ -574,10 +575,10 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     int64_t most = 0;
     enum status status = STATUS_OK;
     bool again = true;
-    TRY(read_settings(a, task, err));
-    TRY(check_words(a, err));
+    TRY(read_sample_settings(a, task, err));
+    TRY(check_sample_words(a, err));
     if (a->prompt_tokens)
-        TRY(read_ids(a->prompt_tokens, task, err));
+        TRY(read_sample_ids(a->prompt_tokens, task, err));
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
         close_model(model);
         status = prepare(model, a, task, &most, err);
@@ -586,7 +587,7 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     TRY(status);
     sampler = sampler_new(&task->settings, model->desc.vocab_size);
     if (a->prompt_tokens)
-        note_tokenizer(model->folder);
+        sample_note_tokenizer(model->folder);
     struct output output = {.tokenizer = task->tokenizer};
     status = continue_prompt(model, task, most, sampler, &output, err);
     text_release(&output.text);

@@ -30,8 +30,8 @@
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
 
 /* The ranks print their errors themselves. */
-static enum status start_ranks(const struct options *options, char **argv, const struct run_spec *spec,
-                               struct error *err)
+static enum status train_start_ranks(const struct options *options, char **argv, const struct run_spec *spec,
+                                     struct error *err)
 {
     int exit_code = STATUS_BUG;
     struct run_home home;
@@ -60,7 +60,7 @@ static enum status start_ranks(const struct options *options, char **argv, const
 
 /* A supervisor, which forks later, keeps the run spec as it is now for the ranks of all its starts. Of a rank, no
  * thread waits for a reader of the output from here on. */
-static enum status before_reading(const struct options *options, bool supervises, struct error *err)
+static enum status train_before_reading(const struct options *options, bool supervises, struct error *err)
 {
     const int error = supervises ? 0 : output_start();
     if (error)
@@ -71,7 +71,7 @@ static enum status before_reading(const struct options *options, bool supervises
 }
 
 /* A hash of the input that has to be the same on all ranks. */
-static uint64_t fingerprint(const struct options *options, const struct run_spec *spec)
+static uint64_t train_fingerprint(const struct options *options, const struct run_spec *spec)
 {
     json_t *all = spec ? spec_to_json(spec) : NULL;
     char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
@@ -87,8 +87,8 @@ static uint64_t fingerprint(const struct options *options, const struct run_spec
 }
 
 /* Connects the ranks after each has read its run spec (`status`, err): all continue, or none. */
-static enum status start_together(const struct options *options, struct bootstrap *boot, const struct run_spec *spec,
-                                  enum status status, struct error *err)
+static enum status train_start_together(const struct options *options, struct bootstrap *boot,
+                                        const struct run_spec *spec, enum status status, struct error *err)
 {
     struct error connecting = {.code = STATUS_OK};
     if (boot->world > 1) /* nothing to save yet, and waiting for peers that were ended, too, would take long */
@@ -97,7 +97,7 @@ static enum status start_together(const struct options *options, struct bootstra
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
         stop_signal_install(); /* srun -K terminates ranks that fail later: they are to end with the code as well */
-        status = agree_at_start(boot, fingerprint(options, spec), status, err);
+        status = agree_at_start(boot, train_fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);
         else if (boot->world > 1)
@@ -112,8 +112,8 @@ static enum status start_together(const struct options *options, struct bootstra
 
 /* Reads the run spec, if the command line is in order (`status`, err). Of several ranks one prints the errors; the
  * ranks of a supervisor read a spec that the supervisor has checked already. */
-static enum status read_spec(const struct options *options, struct bootstrap *boot, enum status status,
-                             struct run_spec **spec, struct error *err)
+static enum status train_read_spec(const struct options *options, struct bootstrap *boot, enum status status,
+                                   struct run_spec **spec, struct error *err)
 {
     bool supervised = bootstrap_is_local_rank(), quiet = boot->rank != 0 || supervised, unread = false;
     if (status == STATUS_OK) {
@@ -121,7 +121,7 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
         unread = status != STATUS_OK;
     }
     if (boot->launcher && !options->dry_run)
-        status = start_together(options, boot, *spec, status, err);
+        status = train_start_together(options, boot, *spec, status, err);
     if (unread && quiet && !supervised && !err->printed) /* this rank is the one to print it: read it again, aloud */
         options_load_spec(options, false, spec, NULL);
     return status;
@@ -146,8 +146,8 @@ static enum status print_home(const struct run_spec *spec, const char *resume, s
     return status == STATUS_OK ? run_home_check_room(home, err) : status;
 }
 
-static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
-                               struct run_spec *spec, struct error *err)
+static enum status train_run_command(const struct options *options, char **argv, struct bootstrap *boot,
+                                     struct run_spec *spec, struct error *err)
 {
     bool supervises = options->local_gpus && !bootstrap_is_local_rank();
     int world = supervises ? options->local_gpus : boot->world;
@@ -172,11 +172,11 @@ static enum status run_command(const struct options *options, char **argv, struc
     }
     if (!options->resume) /* a resumed run's batch also depends on its checkpoint */
         TRY(spec_resolve_batch(spec, world, source, err));
-    return start_ranks(options, argv, spec, err);
+    return train_start_ranks(options, argv, spec, err);
 }
 
 /* Refuses options that are wrong with any run spec. */
-static enum status check_options(const struct options *options, const struct bootstrap *boot, struct error *err)
+static enum status train_check_options(const struct options *options, const struct bootstrap *boot, struct error *err)
 {
     if (options->world) {
         error_set(err, STATUS_USAGE, "--world belongs to ztrain plan");
@@ -239,17 +239,17 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     if (!supervises && !bootstrap_is_local_rank())
         stop_signal_count_interrupts(boot.rank == 0);
     if (status == STATUS_OK)
-        status = check_options(&options, &boot, err);
+        status = train_check_options(&options, &boot, err);
     if (status == STATUS_OK && !options.dry_run)
         status = machine_check_proc(err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
     if (status == STATUS_OK && !options.dry_run)
-        TRY_END(before_reading(&options, supervises, err));
-    TRY_END(read_spec(&options, &boot, status, &spec, err));
+        TRY_END(train_before_reading(&options, supervises, err));
+    TRY_END(train_read_spec(&options, &boot, status, &spec, err));
     if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);
-    status = run_command(&options, argv, &boot, spec, err);
+    status = train_run_command(&options, argv, &boot, spec, err);
 end:
     spec_free(spec);
     bootstrap_release(&boot);

@@ -83,7 +83,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
     return STATUS_OK;
 }
 
-static enum status none_there(const char *dir, struct error *err)
+static enum status nothing_to_verify(const char *dir, struct error *err)
 {
     struct checkpoint_list aside;
     enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
@@ -104,7 +104,7 @@ static enum status verify_all(const char *dir, struct error *err)
     for (int i = 0; i < CHECKPOINT_TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
         struct checkpoint_list list;
         TRY(checkpoint_list_init(&list, dir, false, err));
-        enum status status = list.count ? verify_list(&list, dir, &tally, err) : none_there(dir, err);
+        enum status status = list.count ? verify_list(&list, dir, &tally, err) : nothing_to_verify(dir, err);
         checkpoint_list_release(&list);
         if (status != STATUS_OK)
             return status;

@@ -33,7 +33,7 @@ struct path_search {
     char path[PATH_MAX];
 };
 
-static int match_object(struct dl_phdr_info *info, size_t size, void *data)
+static int match_library_object(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     struct path_search *search = data;
@@ -53,7 +53,7 @@ static const char *version_of_uring(void)
     struct path_search search = {.part = "liburing"};
     char file[PATH_MAX];
     const char *so = NULL;
-    if (dl_iterate_phdr(match_object, &search) && realpath(search.path, file))
+    if (dl_iterate_phdr(match_library_object, &search) && realpath(search.path, file))
         so = strstr(file, ".so.");
     if (io_uring_major_version && io_uring_minor_version)
         snprintf(text, sizeof text, "%d.%d", io_uring_major_version(), io_uring_minor_version());
@@ -103,7 +103,8 @@ void version_print_libraries(const char *indent, bool paths)
         if (row->built_with && strcmp(row->built_with, version))
             printf(" (built with %s)", row->built_with);
         if (paths)
-            printf("  %s", dl_iterate_phdr(match_object, &search) ? PRINTABLE(search.path) : "linked statically");
+            printf("  %s",
+                   dl_iterate_phdr(match_library_object, &search) ? PRINTABLE(search.path) : "linked statically");
         putchar('\n');
     }
 }

@@ -50,7 +50,7 @@ struct flight_records {
     struct flight_view *views; /* (world) owned */
 };
 
-static void records_release(struct flight_records *all)
+static void why_records_release(struct flight_records *all)
 {
     for (int i = 0; i < all->count; i++)
         flight_record_release(&all->records[i]);
@@ -58,41 +58,41 @@ static void records_release(struct flight_records *all)
     free(all->views);
 }
 
-static int is_start(const struct dirent *entry)
+static int why_is_start(const struct dirent *entry)
 {
     return flight_start_is(entry->d_name);
 }
 
-static int is_record(const struct dirent *entry)
+static int why_is_record(const struct dirent *entry)
 {
     return !strncmp(entry->d_name, "rank-", 5) && fs_has_suffix(entry->d_name, ".ring");
 }
 
-static void free_names(struct dirent **names, int count)
+static void why_free_names(struct dirent **names, int count)
 {
     for (int i = 0; i < count; i++)
         free(names[i]);
     free(names);
 }
 
-static enum status no_records(const char *folder, struct error *err)
+static enum status why_no_records(const char *folder, struct error *err)
 {
     error_set(err, STATUS_CHECKPOINT, "there are no flight records in '%s'", folder);
     return error_hint(err, "RUN is a run folder; ranks write them while a run lasts, and they stay when it fails, not "
                            "when it ends in order");
 }
 
-static int by_start(const struct dirent **a, const struct dirent **b)
+static int why_by_start(const struct dirent **a, const struct dirent **b)
 {
     return flight_start_compare((*a)->d_name, (*b)->d_name);
 }
 
 /* Lists a folder's entries that `wanted` takes, in the order of starts. *count 0: also if there is no folder. */
-static enum status list_folder(const char *folder, int (*wanted)(const struct dirent *), struct dirent ***names,
-                               int *count, struct error *err)
+static enum status why_list_folder(const char *folder, int (*wanted)(const struct dirent *), struct dirent ***names,
+                                   int *count, struct error *err)
 {
     *names = NULL;
-    *count = scandir(folder, names, wanted, by_start);
+    *count = scandir(folder, names, wanted, why_by_start);
     if (*count < 0 && errno != ENOENT && errno != ENOTDIR)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", folder);
     *count = *count < 0 ? 0 : *count;
@@ -107,44 +107,44 @@ struct starts {
     struct flight_end end;     /* the last that ended in order; "": it is not known, or earlier than the chosen one */
 };
 
-static enum status count_records(const char *flight, const char *start, int *count, struct error *err)
+static enum status why_count_records(const char *flight, const char *start, int *count, struct error *err)
 {
     char folder[FS_PATH_MAX];
     struct dirent **records;
     TRY(fs_join(folder, flight, start, STATUS_CHECKPOINT, err));
-    TRY(list_folder(folder, is_record, &records, count, err));
-    free_names(records, *count);
+    TRY(why_list_folder(folder, why_is_record, &records, count, err));
+    why_free_names(records, *count);
     return STATUS_OK;
 }
 
-static enum status find_starts(const char *flight, struct starts *starts, struct error *err)
+static enum status why_find_starts(const char *flight, struct starts *starts, struct error *err)
 {
     struct dirent **names;
     int count;
     enum status status = STATUS_OK;
     *starts = (struct starts){.newest = ""};
-    TRY(list_folder(flight, is_start, &names, &count, err));
+    TRY(why_list_folder(flight, why_is_start, &names, &count, err));
     if (count)
         snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
     for (int i = count - 1; i >= 0 && status == STATUS_OK && !*starts->before; i--) {
         int records = 0;
-        status = count_records(flight, names[i]->d_name, &records, err);
+        status = why_count_records(flight, names[i]->d_name, &records, err);
         if (records)
             snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
     }
-    free_names(names, count);
+    why_free_names(names, count);
     if (!flight_ended_read(flight, &starts->end) || flight_start_compare(starts->end.start, starts->chosen) <= 0)
         starts->end.start[0] = 0;
     return status;
 }
 
-static enum status read_records(struct flight_records *all, struct error *err)
+static enum status why_read_records(struct flight_records *all, struct error *err)
 {
     struct dirent **names;
     char path[FS_PATH_MAX];
     struct error damage = {.code = STATUS_OK};
     int count;
-    TRY(list_folder(all->folder, is_record, &names, &count, err));
+    TRY(why_list_folder(all->folder, why_is_record, &names, &count, err));
     all->records = memory_zeroed((size_t)count + 1, sizeof *all->records);
     for (int i = 0; i < count; i++) {
         struct flight_record *record = &all->records[all->count];
@@ -156,13 +156,13 @@ static enum status read_records(struct flight_records *all, struct error *err)
             log_warn("a record is left out: %s", damage.text);
         }
     }
-    free_names(names, count);
+    why_free_names(names, count);
     if (!count)
-        return no_records(all->folder, err);
+        return why_no_records(all->folder, err);
     return all->count ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "%s", damage.text);
 }
 
-static double seconds_of(clockid_t clock)
+static double why_seconds_of(clockid_t clock)
 {
     struct timespec now;
     clock_gettime(clock, &now);
@@ -170,7 +170,7 @@ static double seconds_of(clockid_t clock)
 }
 
 /* The state of the process of a record, if it can be seen from here and has not ended with a word. */
-static char state_now(const struct flight_head *head)
+static char why_state_now(const struct flight_head *head)
 {
     int64_t began; /* in clock ticks after the machine's */
     char host[64] = "";
@@ -178,25 +178,25 @@ static char state_now(const struct flight_head *head)
     if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
         return '?';
     const char state = machine_process(head->pid, &began);
-    const double boot = seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_BOOTTIME);
+    const double boot = why_seconds_of(CLOCK_REALTIME) - why_seconds_of(CLOCK_BOOTTIME);
     if (began && boot + (double)began / (double)sysconf(_SC_CLK_TCK) > 1e-9 * (double)head->wall + other_process)
         return 'X'; /* another process has the number */
     return state;
 }
 
-static void make_views(struct flight_records *all)
+static void why_make_views(struct flight_records *all)
 {
     all->views = memory_zeroed((size_t)all->world, sizeof *all->views);
     for (int i = 0; i < all->count; i++) {
         const struct flight_record *record = &all->records[i];
-        flight_view_init(&all->views[record->head.rank], record, state_now(&record->head));
+        flight_view_init(&all->views[record->head.rank], record, why_state_now(&record->head));
     }
 }
 
 /* ---- printing ------------------------------------------------------------ */
 
 /* "3.2 s", "5 min" */
-static const char *age_text(double seconds, char out[32])
+static const char *why_age_text(double seconds, char out[32])
 {
     if (seconds < 100)
         snprintf(out, 32, "%.1f s", seconds);
@@ -207,7 +207,7 @@ static const char *age_text(double seconds, char out[32])
     return out;
 }
 
-static const char *source_text(const struct flight_view *view, double now, char out[96])
+static const char *why_source_text(const struct flight_view *view, double now, char out[96])
 {
     static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
                                           [FLIGHT_FAILURE] = "failed",
@@ -230,7 +230,7 @@ static const char *source_text(const struct flight_view *view, double now, char 
 }
 
 /* Where a rank with a record is, and since when. */
-static void say_where(const struct flight_view *view, char where[WHERE_MAX], char since[32])
+static void why_say_where(const struct flight_view *view, char where[WHERE_MAX], char since[32])
 {
     const struct flight_entry *entry = view->now;
     if (entry) {
@@ -243,37 +243,37 @@ static void say_where(const struct flight_view *view, char where[WHERE_MAX], cha
     }
 }
 
-static void print_row(const struct flight_view *view, int rank, double now, bool marked, int width)
+static void why_print_row(const struct flight_view *view, int rank, double now, bool marked, int width)
 {
     char where[WHERE_MAX] = "", since[32] = "", age[32], source[96];
     if (!view->record) {
         printf("%c %5d  no record\n", marked ? '*' : ' ', rank);
         return;
     }
-    say_where(view, where, since);
+    why_say_where(view, where, since);
     printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-*s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
            PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], width, where,
-           since, age_text(now - view->moved, age), source_text(view, now, source));
+           since, why_age_text(now - view->moved, age), why_source_text(view, now, source));
 }
 
 /* The width of the column that says where. */
-static int where_width(const struct flight_records *all)
+static int why_where_width(const struct flight_records *all)
 {
     int width = 20;
     char where[WHERE_MAX] = "", since[32];
     for (int r = 0; r < all->world; r++) {
         if (!all->views[r].record)
             continue;
-        say_where(&all->views[r], where, since);
+        why_say_where(&all->views[r], where, since);
         width = (int)strlen(where) > width ? (int)strlen(where) : width;
     }
     return width;
 }
 
-static void print_table(const struct flight_records *all, const struct flight_verdict *verdict)
+static void why_print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
-    const double now = seconds_of(CLOCK_REALTIME);
-    const int width = where_width(all);
+    const double now = why_seconds_of(CLOCK_REALTIME);
+    const int width = why_where_width(all);
     double written = 0;
     char age[32];
     for (int i = 0; i < all->count; i++)
@@ -282,15 +282,15 @@ static void print_table(const struct flight_records *all, const struct flight_ve
            "is in", "since", "last sign", "record");
     for (int r = 0; r < all->world; r++)
         if (r < MOST_ROWS || r == verdict->rank)
-            print_row(&all->views[r], r, now, r == verdict->rank, width);
+            why_print_row(&all->views[r], r, now, r == verdict->rank, width);
     if (all->world > MOST_ROWS)
         printf("  of %d ranks, the first %d\n", all->world, MOST_ROWS);
     printf("\ndata, control: the last collective of the channel that is over; last sign: ago\n"
            "records: %s, written %s ago\n",
-           PRINTABLE(all->folder), age_text(now - written, age));
+           PRINTABLE(all->folder), why_age_text(now - written, age));
 }
 
-static enum status print_rank(const struct flight_records *all, long rank, struct error *err)
+static enum status why_print_rank(const struct flight_records *all, long rank, struct error *err)
 {
     if (rank >= all->world || !all->views[rank].record)
         return error_set(err, STATUS_USAGE, "--rank %ld: there is no record of this rank", rank);
@@ -311,7 +311,7 @@ static enum status print_rank(const struct flight_records *all, long rank, struc
     return STATUS_OK;
 }
 
-static void print_paragraph(const char *text)
+static void why_print_paragraph(const char *text)
 {
     int column = 0;
     for (const char *word = text; *word;) {
@@ -327,7 +327,7 @@ static void print_paragraph(const char *text)
 }
 
 /* "2026-11-23 14:30:50", local time */
-static const char *date_text(int64_t wall, char out[32])
+static const char *why_date_text(int64_t wall, char out[32])
 {
     const time_t seconds = (time_t)wall;
     struct tm local;
@@ -336,7 +336,7 @@ static const char *date_text(int64_t wall, char out[32])
     return out;
 }
 
-static void tell_end(const struct starts *starts)
+static void why_tell_end(const struct starts *starts)
 {
     char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
     if (flight_start_compare(starts->newest, starts->end.start) > 0)
@@ -344,12 +344,12 @@ static void tell_end(const struct starts *starts)
     if (*starts->chosen)
         snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
                  starts->chosen);
-    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s", date_text(starts->end.wall, date),
+    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s", why_date_text(starts->end.wall, date),
              starts->end.start, newer, records);
-    print_paragraph(PRINTABLE(text));
+    why_print_paragraph(PRINTABLE(text));
 }
 
-static void print_starts(const struct starts *starts)
+static void why_print_starts(const struct starts *starts)
 {
     const bool newer = strcmp(starts->newest, starts->chosen) != 0;
     if (!newer && !*starts->before)
@@ -363,7 +363,7 @@ static void print_starts(const struct starts *starts)
 }
 
 /* The run ended in order if all of its records say so. */
-static void print_end(const struct flight_records *all)
+static void why_print_end(const struct flight_records *all)
 {
     int64_t wall = 0;
     char date[32];
@@ -373,35 +373,35 @@ static void print_end(const struct flight_records *all)
             return;
         wall = head->wall > wall ? head->wall : wall;
     }
-    printf("The run ended in order at %s.\n", date_text(wall / 1000000000, date));
+    printf("The run ended in order at %s.\n", why_date_text(wall / 1000000000, date));
 }
 
 /* ---- the command --------------------------------------------------------- */
 
-static enum status tell_records(struct flight_records *all, long rank, struct error *err)
+static enum status why_tell_records(struct flight_records *all, long rank, struct error *err)
 {
     struct flight_verdict verdict;
-    TRY(read_records(all, err));
-    make_views(all);
+    TRY(why_read_records(all, err));
+    why_make_views(all);
     flight_compare_clocks(all->views, all->world);
-    flight_judge(all->views, all->world, seconds_of(CLOCK_REALTIME), &verdict);
-    print_end(all);
-    print_paragraph(PRINTABLE(verdict.text));
-    print_table(all, &verdict);
-    return rank >= 0 ? print_rank(all, rank, err) : STATUS_OK;
+    flight_judge(all->views, all->world, why_seconds_of(CLOCK_REALTIME), &verdict);
+    why_print_end(all);
+    why_print_paragraph(PRINTABLE(verdict.text));
+    why_print_table(all, &verdict);
+    return rank >= 0 ? why_print_rank(all, rank, err) : STATUS_OK;
 }
 
-static enum status no_such_start(const char *flight, const char *name, struct error *err)
+static enum status why_no_such_start(const char *flight, const char *name, struct error *err)
 {
     struct starts starts;
-    TRY(find_starts(flight, &starts, err));
+    TRY(why_find_starts(flight, &starts, err));
     if (!*starts.chosen)
-        return no_records(flight, err);
+        return why_no_records(flight, err);
     error_set(err, STATUS_CHECKPOINT, "there is no start '%s' in '%s'", name, flight);
     return error_hint(err, "the newest one with records is %s", starts.chosen);
 }
 
-static enum status answer(const struct question *question, struct flight_records *all, struct error *err)
+static enum status why_answer(const struct question *question, struct flight_records *all, struct error *err)
 {
     char flight[FS_PATH_MAX];
     struct starts starts;
@@ -413,22 +413,22 @@ static enum status answer(const struct question *question, struct flight_records
     if (question->start) {
         TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
         if (!fs_is_dir(all->folder))
-            return no_such_start(flight, question->start, err);
-        return tell_records(all, question->rank, err);
+            return why_no_such_start(flight, question->start, err);
+        return why_tell_records(all, question->rank, err);
     }
-    TRY(find_starts(flight, &starts, err));
+    TRY(why_find_starts(flight, &starts, err));
     if (*starts.end.start) {
-        tell_end(&starts);
+        why_tell_end(&starts);
         if (question->rank < 0)
             return STATUS_OK;
         return error_set(err, STATUS_USAGE, "--rank %ld: the newest start has no record of this rank; add --start NAME",
                          question->rank);
     }
     if (!*starts.chosen)
-        return no_records(flight, err);
-    print_starts(&starts);
+        return why_no_records(flight, err);
+    why_print_starts(&starts);
     TRY(fs_join(all->folder, flight, starts.chosen, STATUS_CHECKPOINT, err));
-    return tell_records(all, question->rank, err);
+    return why_tell_records(all, question->rank, err);
 }
 
 enum status cmd_why(int argc, char **argv, struct error *err)
@@ -448,7 +448,7 @@ enum status cmd_why(int argc, char **argv, struct error *err)
             return error_set(err, STATUS_USAGE, "--rank '%s': expected a rank", question.rank_text);
     }
     struct flight_records all = {.count = 0};
-    enum status status = answer(&question, &all, err);
-    records_release(&all);
+    enum status status = why_answer(&question, &all, err);
+    why_records_release(&all);
     return status;
 }

@@ -9,7 +9,7 @@
 
 /* ---- comparing outcomes -------------------------------------------------- */
 
-static uint64_t hash_before_hint(const char *text)
+static uint64_t hash_agreed_text(const char *text)
 {
     const char *hint = strstr(text, "; hint: ");
     return XXH3_64bits(text, hint ? (size_t)(hint - text) : strlen(text));
@@ -18,25 +18,25 @@ static uint64_t hash_before_hint(const char *text)
 uint64_t agree_likeness(const struct error *err, int rank)
 {
     const uint32_t said[] = {err->format, err->rank == rank ? UINT32_MAX : (uint32_t)err->rank};
-    return err->rank < 0 ? hash_before_hint(err->text) : XXH3_64bits(said, sizeof said);
+    return err->rank < 0 ? hash_agreed_text(err->text) : XXH3_64bits(said, sizeof said);
 }
 
-static struct outcome outcome_of(int rank, enum status status, const struct error *err)
+static struct outcome agreed_outcome_of(int rank, enum status status, const struct error *err)
 {
     struct outcome outcome = {.status = (int32_t)status};
     if (status == STATUS_OK)
         return outcome;
-    outcome.text = hash_before_hint(err->text);
+    outcome.text = hash_agreed_text(err->text);
     outcome.likeness = agree_likeness(err, rank);
     return outcome;
 }
 
-static bool is_same(const struct outcome *a, const struct outcome *b)
+static bool is_same_outcome(const struct outcome *a, const struct outcome *b)
 {
     return a->status != STATUS_OK && b->status != STATUS_OK && (a->text == b->text || a->likeness == b->likeness);
 }
 
-static const struct outcome *outcome_at(const void *all, size_t bytes, int rank)
+static const struct outcome *agreed_outcome_at(const void *all, size_t bytes, int rank)
 {
     return (const struct outcome *)((const char *)all + (size_t)rank * bytes);
 }
@@ -45,15 +45,15 @@ static const struct outcome *outcome_at(const void *all, size_t bytes, int rank)
 static enum status fail_together(const struct agree_ranks *ranks, const void *all, size_t bytes, int lowest,
                                  struct error *err)
 {
-    const struct outcome *own = outcome_at(all, bytes, ranks->rank);
-    const enum status code = (enum status)outcome_at(all, bytes, lowest)->status;
+    const struct outcome *own = agreed_outcome_at(all, bytes, ranks->rank);
+    const enum status code = (enum status)agreed_outcome_at(all, bytes, lowest)->status;
     bool printed = own->status == STATUS_OK;
     if (printed) {
         error_set(err, code, "rank %d has failed (%s)", lowest, status_name(code));
         error_blame(err, lowest, FAILURE_ERROR);
     }
     for (int r = 0; r < ranks->rank && !printed; r++)
-        printed = is_same(outcome_at(all, bytes, r), own);
+        printed = is_same_outcome(agreed_outcome_at(all, bytes, r), own);
     err->code = code;
     if (printed) {
         log_debug("error: %s", err->text);
@@ -66,7 +66,7 @@ enum status agree_through(const struct agree_ranks *ranks, struct outcome *own, 
                           enum status status, int *lowest, struct error *err)
 {
     struct error exchange = {.code = STATUS_OK};
-    *own = outcome_of(ranks->rank, status, err);
+    *own = agreed_outcome_of(ranks->rank, status, err);
     *lowest = -1;
     enum status exchanged = ranks->exchange(ranks->context, own, bytes, all, &exchange);
     if (exchanged != STATUS_OK) { /* a peer is gone */
@@ -75,14 +75,14 @@ enum status agree_through(const struct agree_ranks *ranks, struct outcome *own, 
         return status == STATUS_OK ? exchanged : status;
     }
     for (int r = 0; r < ranks->world && *lowest < 0; r++)
-        if (outcome_at(all, bytes, r)->status != STATUS_OK)
+        if (agreed_outcome_at(all, bytes, r)->status != STATUS_OK)
             *lowest = r;
     return *lowest < 0 ? STATUS_OK : fail_together(ranks, all, bytes, *lowest, err);
 }
 
 /* ---- over the communicator ----------------------------------------------- */
 
-static enum status exchange_by_comm(void *comm, const void *own, size_t bytes, void *all, struct error *err)
+static enum status agree_exchange_by_comm(void *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
     return comm_exchange(comm, own, bytes, all, err);
 }
@@ -90,7 +90,7 @@ static enum status exchange_by_comm(void *comm, const void *own, size_t bytes, v
 enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, void *all, enum status status, int *lowest,
                        struct error *err)
 {
-    const struct agree_ranks ranks = {comm_rank(comm), comm_world(comm), exchange_by_comm, comm};
+    const struct agree_ranks ranks = {comm_rank(comm), comm_world(comm), agree_exchange_by_comm, comm};
     return agree_through(&ranks, own, bytes, all, status, lowest, err);
 }
 
@@ -112,7 +112,7 @@ struct keyed_exchange {
     const char *key;
 };
 
-static enum status exchange_by_key(void *context, const void *own, size_t bytes, void *all, struct error *err)
+static enum status agree_exchange_by_key(void *context, const void *own, size_t bytes, void *all, struct error *err)
 {
     const struct keyed_exchange *keyed = context;
     return bootstrap_exchange(keyed->boot, keyed->key, own, bytes, all, err);
@@ -122,7 +122,7 @@ enum status agree_by_key(struct bootstrap *boot, const char *key, struct outcome
                          enum status status, int *lowest, struct error *err)
 {
     struct keyed_exchange keyed = {boot, key};
-    const struct agree_ranks ranks = {boot->rank, boot->world, exchange_by_key, &keyed};
+    const struct agree_ranks ranks = {boot->rank, boot->world, agree_exchange_by_key, &keyed};
     return agree_through(&ranks, own, bytes, all, status, lowest, err);
 }
 

@@ -4,7 +4,7 @@
 #include "comm/comm_log.h"
 #include "gpu/spans.h"
 
-static void count_op(const struct data_op *op)
+static void count_collective(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const size_t size = dtype_size(op->dtype);
@@ -17,7 +17,7 @@ static void count_op(const struct data_op *op)
 }
 
 /* The operation for the sinks of spans (gpu/spans.h); bytes of all ranks' slices together. */
-static struct span span_of(const struct data_op *op, struct stream *stream)
+static struct span span_of_collective(const struct data_op *op, struct stream *stream)
 {
     static const char *const names[2][COMM_PURPOSE_COUNT] = {
         {"all_gather", "all_gather parameters", "all_gather gradients", "all_gather updates", "all_gather reports"},
@@ -43,9 +43,9 @@ static void data_op_submit(struct comm *comm, enum op_kind kind, const struct da
     op.comm = comm;
     op.kind = kind;
     op.number = ++comm->submitted;
-    struct span span = span_of(&op, stream);
+    struct span span = span_of_collective(&op, stream);
     if (comm->world > 1) {
-        count_op(&op);
+        count_collective(&op);
         span_begin(&span);
     }
     comm->submit(&op, stream);

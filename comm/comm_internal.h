@@ -1,19 +1,5 @@
-/* comm_internal.h: types and functions that the files of the communicator share. Each calls only files below it:
- *
- *     comm.c                                opening, closing, attaching a GPU
- *     comm_nodes.c                          how the ranks of several nodes are joined
- *     agree.c                               ranks compare their outcomes
- *     comm_collectives.c                    the data operations, handed to their transport
- *     comm_log.c                            the time and bytes of data operations, compared between ranks
- *     transport_gpu.c, transport_nccl.c     transports between GPUs: staged through host memory, NCCL
- *     transport_host.c                      transport within a node: reads the neighbours' memory
- *     transport_network.c                   transport between nodes: TCP
- *     transport_simulated.c                 transport of a simulation: takes time on a clock
- *     comm_share.c                          shared segments
- *     host_collectives.c                     the control operations: barrier, exchange, sum, broadcast
- *     comm_status.c                         the job's status; how ranks meet in an operation
- *
- * Below them: comm/control. */
+/* comm_internal.h: types and functions that the files of the communicator share; docs/architecture.md says which file
+ * has what. Below them: comm/control. */
 #pragma once
 
 #include "comm/comm.h"

@@ -74,7 +74,7 @@ static void name_rows(struct comm_log *log)
 
 /* ---- recording ----------------------------------------------------------- */
 
-static void take_span(void *context, const struct span *span)
+static void comm_log_take_span(void *context, const struct span *span)
 {
     struct comm_log *log = context;
     const int number = row_of(log, span->what, span->unit);
@@ -89,7 +89,7 @@ static void take_span(void *context, const struct span *span)
         log->config.each(log->config.context, &op);
 }
 
-static bool wants_span(void *context, const struct span *span)
+static bool comm_log_wants_span(void *context, const struct span *span)
 {
     struct comm_log *log = context;
     if (span->kind != SPAN_COLLECTIVE ||
@@ -124,7 +124,7 @@ enum status comm_log_start(struct comm *comm, struct device *device, const struc
     log->read = memory_zeroed((size_t)log->num_rows, sizeof *log->read);
     name_rows(log);
     const struct span_recorder_config recorder = {
-        .capacity = IN_FLIGHT, .wants = wants_span, .deliver = take_span, .context = log};
+        .capacity = IN_FLIGHT, .wants = comm_log_wants_span, .deliver = comm_log_take_span, .context = log};
     enum status status = span_recorder_new(device, &recorder, &log->recorder, err);
     if (status != STATUS_OK)
         comm_log_stop(comm);

@@ -19,7 +19,7 @@
 
 /* ---- one node ------------------------------------------------------------ */
 
-static void end_stuck(const char *text, void *context)
+static void end_stuck_node(const char *text, void *context)
 {
     struct comm *comm = context;
     control_blame(comm->control, comm->rank, FAILURE_ERROR, STATUS_PEER, "%s", text);
@@ -35,7 +35,7 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
     if (comm->world == 1) /* no peer waits for this rank */
         return STATUS_OK;
     double tick = config->timeout_seconds / 10 < most ? config->timeout_seconds / 10 : most;
-    int error = heartbeat_thread_start(tick, limit, end_stuck, comm);
+    int error = heartbeat_thread_start(tick, limit, end_stuck_node, comm);
     return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
 }
 
@@ -64,8 +64,8 @@ struct opening {
     int num_agents;          /* the last of them */
 };
 
-static enum status prepare_first(struct opening *o, const struct control_shape *shape, struct word *own,
-                                 struct error *err)
+static enum status open_node_first(struct opening *o, const struct control_shape *shape, struct word *own,
+                                   struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     if (t->local_rank == 0) {
@@ -76,8 +76,8 @@ static enum status prepare_first(struct opening *o, const struct control_shape *
 }
 
 /* Collective: fills o->words. status and err: this rank's outcome so far. */
-static enum status exchange_words(struct opening *o, const char *key, struct word *own, enum status status,
-                                  struct error *err)
+static enum status exchange_node_words(struct opening *o, const char *key, struct word *own, enum status status,
+                                       struct error *err)
 {
     int lowest;
     status = agree_by_key(o->boot, key, &own->outcome, sizeof *own, o->words, status, &lowest, err);
@@ -85,8 +85,8 @@ static enum status exchange_words(struct opening *o, const char *key, struct wor
     return status;
 }
 
-static enum status prepare_second(struct opening *o, const struct control_shape *shape, struct word *own,
-                                  struct error *err)
+static enum status open_node_second(struct opening *o, const struct control_shape *shape, struct word *own,
+                                    struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     const int first = t->locals[0];
@@ -98,7 +98,7 @@ static enum status prepare_second(struct opening *o, const struct control_shape 
     return wire_listen(&own->address, &o->listener, err);
 }
 
-static enum status share_node(struct opening *o, struct error *err)
+static enum status share_node_memory(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     struct bootstrap *boot = o->boot;
@@ -108,8 +108,8 @@ static enum status share_node(struct opening *o, struct error *err)
                                   .token = control_token(boot->secret, t->node),
                                   .places = boot->places};
     struct word first = {.shared_fd = -1}, second = {.shared_fd = -1};
-    enum status status = prepare_first(o, &shape, &first, err);
-    TRY(exchange_words(o, "first", &first, status, err));
+    enum status status = open_node_first(o, &shape, &first, err);
+    TRY(exchange_node_words(o, "first", &first, status, err));
     for (int r = 0; r < boot->world && status == STATUS_OK; r++) {
         if (boot->places[r].local_rank == 0)
             o->hosts[boot->places[r].node] = o->words[r].host;
@@ -120,8 +120,8 @@ static enum status share_node(struct opening *o, struct error *err)
         }
     }
     if (status == STATUS_OK)
-        status = prepare_second(o, &shape, &second, err);
-    return exchange_words(o, "second", &second, status, err);
+        status = open_node_second(o, &shape, &second, err);
+    return exchange_node_words(o, "second", &second, status, err);
 }
 
 /* Raises the limit of open files, if necessary. */
@@ -181,7 +181,7 @@ end:
     return status;
 }
 
-static enum status hand_over_connections(struct opening *o, struct error *err)
+static enum status hand_over_node_connections(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     struct agent_link *links = memory_zeroed((size_t)o->num_agents + 1, sizeof *links);
@@ -207,11 +207,11 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct
     o->words = memory_zeroed(world, sizeof *o->words);
     o->hosts = memory_zeroed((size_t)c->topology.num_nodes, sizeof *o->hosts);
     o->peers = memory_zeroed(2 * world, sizeof *o->peers);
-    TRY_END(share_node(o, err));
+    TRY_END(share_node_memory(o, err));
     TRY_END(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
     if (c->topology.num_nodes > 1) {
         TRY_END(connect_nodes(o, err));
-        TRY_END(hand_over_connections(o, err));
+        TRY_END(hand_over_node_connections(o, err));
         transport_network_prepare(c);
     }
 end:

@@ -18,7 +18,7 @@
 
 enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
 
-static double mebibytes(size_t bytes)
+static double shared_mebibytes(size_t bytes)
 {
     return (double)bytes / (1 << 20);
 }
@@ -46,9 +46,9 @@ static enum status extend_memory(struct comm *comm, size_t total, struct error *
     machine_memory("", &machine);
     if (total > machine.available)
         error_set(&local, STATUS_DEVICE, "%d ranks on one node need %.1f MiB of shared memory, %.1f MiB are available",
-                  comm->topology.local_world, mebibytes(total), mebibytes(machine.available));
+                  comm->topology.local_world, shared_mebibytes(total), shared_mebibytes(machine.available));
     else if (fd >= 0 && ftruncate(fd, (off_t)(comm->control->segments + total)) != 0)
-        error_set(&local, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", mebibytes(total),
+        error_set(&local, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", shared_mebibytes(total),
                   strerror(errno));
     if (local.code == STATUS_OK)
         return STATUS_OK;
@@ -67,7 +67,7 @@ static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, 
     void *map = fd < 0 ? mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                        : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)comm->control->segments);
     if (map == MAP_FAILED)
-        return error_set(err, STATUS_DEVICE, "cannot map %.1f MiB of shared memory: %s", mebibytes(total),
+        return error_set(err, STATUS_DEVICE, "cannot map %.1f MiB of shared memory: %s", shared_mebibytes(total),
                          strerror(errno));
     comm->segments = map;
     comm->segment_bytes = bytes;
@@ -77,7 +77,7 @@ static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, 
 }
 
 /* Touches the pages, a run at a time with a heartbeat after each. Returns 0 or errno. */
-static int populate(char *memory, size_t bytes, int advice)
+static int populate_shared(char *memory, size_t bytes, int advice)
 {
     enum { RUN = 64 << 20 };
     for (size_t at = 0; at < bytes; at += RUN) {
@@ -113,12 +113,12 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
 
     TRY(map_segments(comm, bytes, stride, err));
     char *own = comm->segments + stride * (size_t)t->local_rank;
-    int error = populate(own, stride, MADV_POPULATE_WRITE);
+    int error = populate_shared(own, stride, MADV_POPULATE_WRITE);
     if (error)
-        return error_set(err, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", mebibytes(stride),
+        return error_set(err, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", shared_mebibytes(stride),
                          strerror(error));
     TRY(comm_barrier(comm, err)); /* all pages exist: the peers' can be mapped without making any */
-    error = populate(comm->segments, total, MADV_POPULATE_READ);
+    error = populate_shared(comm->segments, total, MADV_POPULATE_READ);
     if (error)
         return error_set(err, STATUS_DEVICE, "cannot map the peers' shared memory: %s", strerror(error));
     *memory = own;

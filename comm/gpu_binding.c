@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 /* The i-th entry of CUDA_VISIBLE_DEVICES, or false. Like CUDA, stops at the first invalid entry, such as -1. */
-static bool visible_entry(const char *visible, int i, const char **entry, size_t *length)
+static bool visible_gpu_entry(const char *visible, int i, const char **entry, size_t *length)
 {
     for (const char *at = visible;; at++) {
         at += strspn(at, " ");
@@ -26,7 +26,7 @@ static bool visible_entry(const char *visible, int i, const char **entry, size_t
     }
 }
 
-static bool is_known(const unsigned char uuid[DEVICE_UUID_BYTES])
+static bool is_known_gpu(const unsigned char uuid[DEVICE_UUID_BYTES])
 {
     for (int i = 0; i < DEVICE_UUID_BYTES; i++)
         if (uuid[i])
@@ -48,11 +48,11 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
         return error_hint(err, "name fewer in CUDA_VISIBLE_DEVICES");
     }
     for (int i = 0; i < count && known; i++)
-        known = is_known(uuids[i]);
+        known = is_known_gpu(uuids[i]);
     for (int i = 0; i < count; i++) {
         const char *entry = NULL;
         size_t length = 0;
-        bool named = visible && visible_entry(visible, i, &entry, &length);
+        bool named = visible && visible_gpu_entry(visible, i, &entry, &length);
         if (named && !strncmp(entry, "MIG-", 4)) { /* the UUID may be that of the whole GPU */
             view->ids[i] = XXH3_64bits(entry, length);
         } else if (known) {
@@ -89,7 +89,7 @@ struct matching {
     bool *visited; /* (count) ranks that this search has tried to move */
 };
 
-static int owner_of(const struct matching *m, uint64_t id)
+static int owner_of_gpu(const struct matching *m, uint64_t id)
 {
     for (int r = 0; r < m->count; r++)
         if (m->chosen[r] >= 0 && m->views[r].ids[m->chosen[r]] == id)
@@ -98,18 +98,18 @@ static int owner_of(const struct matching *m, uint64_t id)
 }
 
 /* Gives rank `r` a GPU: a free one, else one whose owner can move to another. */
-static bool match_rank(struct matching *m, int r)
+static bool match_rank_to_gpu(struct matching *m, int r)
 {
     const struct gpu_view *view = &m->views[r];
     m->visited[r] = true;
     for (int i = 0; i < view->count; i++)
-        if (owner_of(m, view->ids[i]) < 0) {
+        if (owner_of_gpu(m, view->ids[i]) < 0) {
             m->chosen[r] = i;
             return true;
         }
     for (int i = 0; i < view->count; i++) {
-        int owner = owner_of(m, view->ids[i]);
-        if (owner >= 0 && !m->visited[owner] && match_rank(m, owner)) {
+        int owner = owner_of_gpu(m, view->ids[i]);
+        if (owner >= 0 && !m->visited[owner] && match_rank_to_gpu(m, owner)) {
             m->chosen[r] = i;
             return true;
         }
@@ -164,7 +164,7 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
         m.chosen[r] = -1;
     for (int r = 0; r < count && status == STATUS_OK; r++) {
         memset(m.visited, 0, (size_t)count * sizeof *m.visited);
-        if (!match_rank(&m, r))
+        if (!match_rank_to_gpu(&m, r))
             status = no_gpu_left(views, count, r, host, err);
     }
     *index = status == STATUS_OK ? m.chosen[self] : -1;

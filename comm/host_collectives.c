@@ -9,13 +9,13 @@
 
 _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
 
-static enum flight_kind flight_kind_of(enum op_kind kind)
+static enum flight_kind host_collective_kind(enum op_kind kind)
 {
     return kind == OP_BARRIER ? FLIGHT_BARRIER : kind == OP_BROADCAST ? FLIGHT_BROADCAST : FLIGHT_EXCHANGE;
 }
 
 /* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
-static enum status exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
+static enum status host_exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
 {
     ASSERT(bytes <= COMM_EXCHANGE_MAX);
     TRY(control_status(comm->control, err));
@@ -25,7 +25,7 @@ static enum status exchange(struct comm *comm, enum op_kind kind, const void *ow
     if (own)
         memcpy(comm->slots[comm->rank], own, bytes);
     struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
-    const uint64_t entry = flight_begin(flight_kind_of(kind), -1, (int64_t)(bytes * (size_t)comm->world),
+    const uint64_t entry = flight_begin(host_collective_kind(kind), -1, (int64_t)(bytes * (size_t)comm->world),
                                         (int64_t)comm->operations[CHANNEL_CONTROL] + 1);
     enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
     if (status == STATUS_OK)
@@ -38,7 +38,7 @@ enum status comm_barrier(struct comm *comm, struct error *err)
 {
     if (comm->world == 1)
         return control_status(comm->control, err);
-    return exchange(comm, OP_BARRIER, NULL, 0, err);
+    return host_exchange(comm, OP_BARRIER, NULL, 0, err);
 }
 
 enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void *all, struct error *err)
@@ -48,7 +48,7 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
         memcpy(all, own, bytes);
         return control_status(comm->control, err);
     }
-    TRY(exchange(comm, OP_EXCHANGE, own, bytes, err));
+    TRY(host_exchange(comm, OP_EXCHANGE, own, bytes, err));
     for (int r = 0; r < comm->world; r++)
         memcpy((char *)all + (size_t)r * bytes, slots[r], bytes);
     return STATUS_OK;
@@ -60,7 +60,7 @@ enum status comm_sum(struct comm *comm, double *values, int count, struct error 
     ASSERT(count >= 0);
     if (comm->world == 1)
         return control_status(comm->control, err);
-    TRY(exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, err));
+    TRY(host_exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, err));
     for (int i = 0; i < count; i++) {
         double sum = 0;
         for (int r = 0; r < comm->world; r++)
@@ -78,7 +78,7 @@ enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root
         return control_status(comm->control, err);
     for (size_t at = 0; at < bytes; at += COMM_EXCHANGE_MAX) {
         size_t n = bytes - at < COMM_EXCHANGE_MAX ? bytes - at : COMM_EXCHANGE_MAX;
-        TRY(exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, err));
+        TRY(host_exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, err));
         if (comm->rank != root)
             memcpy((char *)data + at, slots[root], n);
     }

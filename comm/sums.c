@@ -7,33 +7,33 @@
 typedef float vec __attribute__((vector_size(16)));
 enum { LANES = 4, BLOCK = 2048 };
 
-static inline vec vec_load(const float *p)
+static inline vec sum_vec_load(const float *p)
 {
     vec v;
     memcpy(&v, p, sizeof v);
     return v;
 }
 
-static inline void vec_store(float *p, vec v)
+static inline void sum_vec_store(float *p, vec v)
 {
     memcpy(p, &v, sizeof v);
 }
 
 /* sum[i] = [sum[i] +] x[i]. Returns whether all x are finite. */
-static bool add_block(float *sum, const float *x, size_t count, bool first)
+static bool sum_add_block(float *sum, const float *x, size_t count, bool first)
 {
     vec zero = {0}, z0 = zero, z1 = zero;
     size_t i = 0;
     for (; i + 2 * LANES <= count; i += 2 * LANES) {
-        vec a = vec_load(x + i), b = vec_load(x + i + LANES);
+        vec a = sum_vec_load(x + i), b = sum_vec_load(x + i + LANES);
         z0 += a * zero;
         z1 += b * zero;
         if (!first) {
-            a = vec_load(sum + i) + a;
-            b = vec_load(sum + i + LANES) + b;
+            a = sum_vec_load(sum + i) + a;
+            b = sum_vec_load(sum + i + LANES) + b;
         }
-        vec_store(sum + i, a);
-        vec_store(sum + i + LANES, b);
+        sum_vec_store(sum + i, a);
+        sum_vec_store(sum + i + LANES, b);
     }
     float z = 0;
     for (; i < count; i++) {
@@ -73,7 +73,7 @@ void floats_to(void *out, const float *in, size_t count, enum dtype dtype)
 }
 
 /* Elements from `first` on as fp32: in place, or converted into scratch. */
-static const float *as_floats(const void *in, size_t first, size_t count, enum dtype dtype, float *scratch)
+static const float *sum_as_floats(const void *in, size_t first, size_t count, enum dtype dtype, float *scratch)
 {
     if (dtype == DTYPE_F32)
         return (const float *)in + first;
@@ -90,10 +90,10 @@ int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ra
     for (size_t first = 0; first < count; first += BLOCK) {
         size_t n = count - first < BLOCK ? count - first : BLOCK;
         for (int r = 0; r < ranks; r++)
-            if (!add_block(sum, as_floats(in[r], first, n, dtype, scratch), n, r == 0) && r < bad)
+            if (!sum_add_block(sum, sum_as_floats(in[r], first, n, dtype, scratch), n, r == 0) && r < bad)
                 bad = r;
         if (accumulate) {
-            const float *old = as_floats(out, first, n, out_dtype, scratch);
+            const float *old = sum_as_floats(out, first, n, out_dtype, scratch);
             for (size_t i = 0; i < n; i++)
                 sum[i] = old[i] + sum[i];
         }

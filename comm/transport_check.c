@@ -20,12 +20,12 @@ struct check {
 
 /* Small integers: sums over the ranks are exact in any order. In a reduction one rank contributes to each element, so
  * that a contribution that is lost, repeated or misplaced is seen. */
-static float contribution(int world, int rank, int slice, size_t i)
+static float transport_contribution(int world, int rank, int slice, size_t i)
 {
     return (i + (size_t)slice) % (size_t)world == (size_t)rank ? (float)(1 + i % 3) : 0.0f;
 }
 
-static float gathered(int rank, size_t i)
+static float transport_gathered(int rank, size_t i)
 {
     return (float)(1 + ((size_t)rank + i) % 7);
 }
@@ -75,11 +75,11 @@ static enum status check_gather(struct check *c, size_t count, struct error *err
 {
     const enum dtype dtype = DTYPE_F32;
     for (size_t i = 0; i < count; i++)
-        put(c, i, gathered(c->comm->rank, i), dtype);
+        put(c, i, transport_gathered(c->comm->rank, i), dtype);
     TRY(run(c, OP_ALL_GATHER, dtype, count, err));
     for (int r = 0; r < c->comm->world; r++)
         for (size_t i = 0; i < count; i++)
-            TRY(compare(c, OP_ALL_GATHER, dtype, (size_t)r * count + i, gathered(r, i), err));
+            TRY(compare(c, OP_ALL_GATHER, dtype, (size_t)r * count + i, transport_gathered(r, i), err));
     return STATUS_OK;
 }
 
@@ -88,7 +88,7 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     const int world = c->comm->world;
     for (int s = 0; s < world; s++)
         for (size_t i = 0; i < count; i++)
-            put(c, (size_t)s * count + i, contribution(world, c->comm->rank, s, i), dtype);
+            put(c, (size_t)s * count + i, transport_contribution(world, c->comm->rank, s, i), dtype);
     TRY(run(c, OP_REDUCE_SCATTER, dtype, count, err));
     for (size_t i = 0; i < count; i++)
         TRY(compare(c, OP_REDUCE_SCATTER, dtype, i, (float)(1 + i % 3), err));

@@ -17,8 +17,8 @@ enum { BUFFER_BYTES = 8 << 20 };
 /* ---- the choice ---------------------------------------------------------- */
 
 /* Two ranks with the same GPU; -1: there are none. */
-static enum status find_shared(struct comm *comm, const struct device *device, int *first, int *second,
-                               struct error *err)
+static enum status find_shared_gpu(struct comm *comm, const struct device *device, int *first, int *second,
+                                   struct error *err)
 {
     size_t bytes = sizeof device->id;
     char *all = memory_alloc((size_t)comm->world * bytes);
@@ -39,7 +39,7 @@ static enum status choose_transport(struct transport_gpu *gpu, bool may_share, i
                                     struct error *err)
 {
     int first, second;
-    TRY(find_shared(gpu->comm, gpu->device, &first, &second, err));
+    TRY(find_shared_gpu(gpu->comm, gpu->device, &first, &second, err));
     if (first < 0)
         return transport_nccl_new(gpu->comm, gpu->device, nccl_ctas, &gpu->nccl, way, err);
     if (!may_share) {

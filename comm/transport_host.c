@@ -22,7 +22,7 @@
 /* ---- buffers ------------------------------------------------------------- */
 
 /* Offset of the buffer in this rank's segment; CONTROL_STAGED: not in it. */
-static uint64_t segment_offset(const struct comm *comm, const void *buffer, size_t bytes)
+static uint64_t host_transport_offset(const struct comm *comm, const void *buffer, size_t bytes)
 {
     if (!comm->segments)
         return CONTROL_STAGED;
@@ -46,7 +46,7 @@ static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src,
 
 /* ---- all-gather ---------------------------------------------------------- */
 
-static enum status gather_in_place(const struct data_op *op)
+static enum status host_transport_gather(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -61,7 +61,7 @@ static enum status gather_in_place(const struct data_op *op)
     return STATUS_OK;
 }
 
-static enum status gather_staged(const struct data_op *op)
+static enum status host_transport_gather_staged(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -82,21 +82,21 @@ static enum status gather_staged(const struct data_op *op)
 }
 
 /* A rank without neighbours needs no staging. */
-static enum status gather_own(const struct data_op *op)
+static enum status host_transport_gather_own(const struct data_op *op)
 {
     char *slice = (char *)op->recv + (size_t)op->comm->rank * op->stride * dtype_size(op->dtype);
     return op->send == slice ? STATUS_OK : copy_in_pieces(op->comm, slice, op->send, op->count * dtype_size(op->dtype));
 }
 
-static enum status all_gather(const struct data_op *op, bool staged)
+static enum status host_transport_all_gather(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
     if (comm->net)
         TRY(transport_network_gather_begin(op));
     if (comm->topology.local_world == 1)
-        TRY(gather_own(op));
+        TRY(host_transport_gather_own(op));
     else
-        TRY(staged ? gather_staged(op) : gather_in_place(op));
+        TRY(staged ? host_transport_gather_staged(op) : host_transport_gather(op));
     if (comm->net)
         TRY(transport_network_gather(op));
     return comm_op_barrier(comm, op->kind);
@@ -104,7 +104,7 @@ static enum status all_gather(const struct data_op *op, bool staged)
 
 /* ---- reduce-scatter ------------------------------------------------------ */
 
-static enum status reduce_scatter(const struct data_op *op, bool staged)
+static enum status host_transport_reduce(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -145,7 +145,7 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
 
 #ifdef ZTRAIN_FAULTS
 /* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */
-static void fault_in_collective(const struct comm *comm)
+static void host_transport_fault(const struct comm *comm)
 {
     static long long count; /* one data thread */
     const char *fault = getenv("ZTRAIN_COMM_FAULT");
@@ -155,36 +155,36 @@ static void fault_in_collective(const struct comm *comm)
         kill(getpid(), number);
 }
 #else
-static void fault_in_collective(const struct comm *comm)
+static void host_transport_fault(const struct comm *comm)
 {
     (void)comm;
 }
 #endif
 
 /* On the stream's thread. comm_status() has the failure. */
-static enum status data_op_barrier(const struct data_op *op)
+static enum status host_transport_barrier(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     TRY(control_status(comm->control, NULL));
     size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(comm->world - 1) : 0;
     size_t sent = (last + op->count) * dtype_size(op->dtype);
     struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count};
-    own.offset = segment_offset(comm, op->send, sent);
+    own.offset = host_transport_offset(comm, op->send, sent);
     TRY(comm_start_operation(comm, CHANNEL_DATA, &own, comm->peers));
-    fault_in_collective(comm);
+    host_transport_fault(comm);
     if (comm->net)
         net_begin(comm->net, &own);
     bool staged = false;
     for (int l = 0; l < comm->topology.local_world; l++)
         staged |= comm->peers[l].offset == CONTROL_STAGED;
     if (op->kind == OP_ALL_GATHER)
-        return all_gather(op, staged);
+        return host_transport_all_gather(op, staged);
     return comm->net && comm->config.reduce_within_node ? transport_network_reduce_within_node(op, staged)
-                                                        : reduce_scatter(op, staged);
+                                                        : host_transport_reduce(op, staged);
 }
 
 /* Adds the bytes that this rank sends and receives over the network. */
-static void count_traffic(const struct data_op *op, struct comm_stats *stats)
+static void host_transport_count(const struct data_op *op, struct comm_stats *stats)
 {
     const struct topology *t = &op->comm->topology;
     const int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype));
@@ -198,26 +198,26 @@ static void count_traffic(const struct data_op *op, struct comm_stats *stats)
                                             : bytes * t->num_remotes;
 }
 
-static void data_op_run(void *argument)
+static void host_transport_run(void *argument)
 {
     const struct data_op *op = argument;
     double start = seconds_now();
     struct comm *comm = op->comm;
     const bool runs = control_status(comm->control, NULL) == STATUS_OK;
     uint64_t entry = runs ? comm_flight_begin(op) : 0;
-    if (data_op_barrier(op) == STATUS_OK)
+    if (host_transport_barrier(op) == STATUS_OK)
         flight_end(entry);
     pthread_mutex_lock(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
     if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */
-        count_traffic(op, &comm->stats);
+        host_transport_count(op, &comm->stats);
         net_counts(comm->net, &comm->moved_sent, &comm->moved_received);
     }
     pthread_mutex_unlock(&comm->mutex);
 }
 
 /* World 1: there is nobody to meet. */
-static void data_op_run_alone(void *argument)
+static void host_transport_run_alone(void *argument)
 {
     const struct data_op *op = argument;
     if (op->kind == OP_ALL_GATHER) {
@@ -232,5 +232,5 @@ static void data_op_run_alone(void *argument)
 
 void transport_host_submit(const struct data_op *op, struct stream *stream)
 {
-    stream_submit(stream, op->comm->world == 1 ? data_op_run_alone : data_op_run, op, sizeof *op);
+    stream_submit(stream, op->comm->world == 1 ? host_transport_run_alone : host_transport_run, op, sizeof *op);
 }

@@ -52,7 +52,7 @@ enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
 
 /* ---- errors -------------------------------------------------------------- */
 
-static bool is_fine(ncclResult_t result)
+static bool nccl_is_fine(ncclResult_t result)
 {
     return result == ncclSuccess || result == ncclInProgress;
 }
@@ -72,7 +72,7 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
  * a peer is gone, but not which one and why. Under the mutex. */
 static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *what)
 {
-    if (!is_fine(result) && n->failure.code == STATUS_OK)
+    if (!nccl_is_fine(result) && n->failure.code == STATUS_OK)
         nccl_error(n->nccl, result, what, &n->failure);
 }
 
@@ -105,7 +105,7 @@ static bool look_at_nccl(struct nccl *n)
     return abort;
 }
 
-static void *watch(void *argument)
+static void *nccl_watch(void *argument)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     struct nccl *n = argument;
@@ -126,7 +126,7 @@ static enum status start_watcher(struct nccl *n, struct error *err)
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
             watchdog_begin(n->comm->control, r, &n->watches[r]);
-    if (thread_start(&n->watcher, 0, watch, n) != 0)
+    if (thread_start(&n->watcher, 0, nccl_watch, n) != 0)
         return error_set(err, STATUS_DEVICE, "cannot start a thread");
     n->watching = true;
     return STATUS_OK;
@@ -181,7 +181,7 @@ static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, s
     return start_watcher(n, err);
 }
 
-static enum status check_openings(const struct comm *comm, const struct opening *all, struct error *err)
+static enum status nccl_check_openings(const struct comm *comm, const struct opening *all, struct error *err)
 {
     for (int r = 0; r < comm->world; r++) {
         const char *host = comm->control->block->ranks[r].host;
@@ -212,7 +212,7 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
         *err = own_error;
         status = own_error.code;
     } else if (status == STATUS_OK) {
-        status = check_openings(comm, all, err);
+        status = nccl_check_openings(comm, all, err);
     }
     free(all);
     return status;
@@ -227,7 +227,7 @@ static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error 
     if (ctas > 0)
         config.maxCTAs = ctas;
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
-    enum status status = is_fine(result) ? settle_call(n, what, err) : nccl_error(n->nccl, result, what, err);
+    enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n->nccl, result, what, err);
     if (status != STATUS_OK) {
         if (comm_status(n->comm, NULL) == STATUS_OK)
             comm_abort(n->comm, err); /* the other ranks wait in it for this one */
@@ -248,7 +248,7 @@ static void leave(struct nccl *n)
     pthread_mutex_unlock(&n->mutex);
     if (well) {
         ncclResult_t result = n->nccl->ncclCommFinalize(n->handle);
-        well = is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
+        well = nccl_is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
     }
     atomic_store(&n->stop, true);
     if (n->watching)

@@ -25,7 +25,7 @@ enum {
     LINE_ELEMENTS = 16
 };
 
-static size_t scratch_bytes(const struct comm *comm)
+static size_t network_scratch_bytes(const struct comm *comm)
 {
     size_t least = (size_t)comm->world * SCRATCH_LEAST;
     return least > SCRATCH_BYTES ? least : (size_t)SCRATCH_BYTES;
@@ -34,17 +34,17 @@ static size_t scratch_bytes(const struct comm *comm)
 void transport_network_prepare(struct comm *comm)
 {
     const size_t world = (size_t)comm->world;
-    comm->scratch = memory_alloc(scratch_bytes(comm));
+    comm->scratch = memory_alloc(network_scratch_bytes(comm));
     comm->parts = memory_zeroed(2 * world, sizeof *comm->parts);
     comm->bad = memory_zeroed(2 * world, sizeof *comm->bad);
 }
 
-static size_t round_down(size_t value, size_t unit)
+static size_t network_round_down(size_t value, size_t unit)
 {
     return value / unit * unit;
 }
 
-static size_t lesser(size_t a, size_t b)
+static size_t network_lesser(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -65,7 +65,7 @@ enum status transport_network_gather_begin(const struct data_op *op)
     return net_transfer(comm->net, comm->parts, t->num_nodes - 1);
 }
 
-static void sends_need(struct comm *comm, int sends, size_t bytes)
+static void network_sends_need(struct comm *comm, int sends, size_t bytes)
 {
     for (int i = 0; i < sends; i++)
         comm->parts[i].need = bytes;
@@ -80,10 +80,10 @@ enum status transport_network_gather(const struct data_op *op)
     const bool direct = t->local_world == 1;
     size_t piece = direct ? bytes : half / (size_t)t->most_carried;
     if (!direct && piece > 64)
-        piece = round_down(piece, 64);
+        piece = network_round_down(piece, 64);
     int sends = t->num_nodes - 1, turn = 0;
     for (size_t at = 0; at < bytes; at += piece, turn = !turn) {
-        size_t n = lesser(bytes - at, piece);
+        size_t n = network_lesser(bytes - at, piece);
         int parts = sends;
         for (int i = 0; i < t->num_remotes; i++) {
             if (t->proxy_of[i] != t->local_rank)
@@ -93,7 +93,7 @@ enum status transport_network_gather(const struct data_op *op)
                                     (size_t)t->index_at_proxy[i] * piece;
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = to, .bytes = n, .need = n};
         }
-        sends_need(comm, sends, at + n);
+        network_sends_need(comm, sends, at + n);
         TRY(net_transfer(comm->net, comm->parts, parts));
         if (direct)
             break;
@@ -112,7 +112,7 @@ enum status transport_network_gather(const struct data_op *op)
 
 size_t transport_network_reduce_piece(const struct comm *comm, size_t size)
 {
-    return round_down(scratch_bytes(comm) / ((size_t)comm->topology.num_remotes * size), LINE_ELEMENTS);
+    return network_round_down(network_scratch_bytes(comm) / ((size_t)comm->topology.num_remotes * size), LINE_ELEMENTS);
 }
 
 enum status transport_network_reduce_begin(const struct data_op *op)
@@ -138,7 +138,7 @@ enum status transport_network_reduce(const struct data_op *op, size_t at, size_t
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
     const size_t bytes = count * dtype_size(op->dtype);
-    sends_need(comm, t->num_remotes, at * dtype_size(op->dtype) + bytes);
+    network_sends_need(comm, t->num_remotes, at * dtype_size(op->dtype) + bytes);
     for (int i = 0; i < t->num_remotes; i++) {
         char *to = (char *)comm->scratch + (size_t)i * bytes;
         comm->parts[t->num_remotes + i] =
@@ -151,7 +151,7 @@ enum status transport_network_reduce(const struct data_op *op, size_t at, size_t
 /* ---- reduce-scatter, within the node first ------------------------------- */
 
 /* out = sum over this node's ranks of [at, at + n) of owner's slice. Returns the lowest rank that is not finite. */
-static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t at, size_t n, float *out)
+static int32_t network_sum_node(const struct data_op *op, bool staged, int owner, size_t at, size_t n, float *out)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -163,7 +163,7 @@ static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t
     return bad == RANK_NONE ? RANK_NONE : t->locals[bad];
 }
 
-static enum status exchange_bad(const struct data_op *op)
+static enum status network_exchange_bad(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
@@ -191,16 +191,16 @@ enum status transport_network_reduce_within_node(const struct data_op *op, bool 
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
     const size_t size = dtype_size(op->dtype), world = (size_t)t->world;
-    size_t piece = scratch_bytes(comm) / ((size_t)(t->most_carried + t->num_nodes) * sizeof(float));
-    piece = lesser(round_down(piece, LINE_ELEMENTS), PIECE_BYTES / sizeof(float));
+    size_t piece = network_scratch_bytes(comm) / ((size_t)(t->most_carried + t->num_nodes) * sizeof(float));
+    piece = network_lesser(network_round_down(piece, LINE_ELEMENTS), PIECE_BYTES / sizeof(float));
     if (staged)
-        piece = lesser(piece, CONTROL_STAGING_BYTES / (size * world));
+        piece = network_lesser(piece, CONTROL_STAGING_BYTES / (size * world));
     float *nodes = comm->scratch + (size_t)t->proxied * piece;
     for (int i = 0; i < t->num_remotes; i++)
         comm->bad[i] = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
-        size_t n = lesser(op->count - at, piece);
+        size_t n = network_lesser(op->count - at, piece);
         if (staged) {
             char *staging = control_staging(comm->control, t->local_rank);
             for (size_t owner = 0; owner < world; owner++)
@@ -212,13 +212,13 @@ enum status transport_network_reduce_within_node(const struct data_op *op, bool 
             if (t->proxy_of[i] != t->local_rank)
                 continue;
             float *sum = comm->scratch + (size_t)parts * piece;
-            note_bad(&comm->bad[i], sum_node(op, staged, t->remotes[i], at, n, sum));
+            note_bad(&comm->bad[i], network_sum_node(op, staged, t->remotes[i], at, n, sum));
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .send = true, .data = (char *)sum};
         }
         for (int node = 0; node < t->num_nodes; node++) {
             float *sum = nodes + (size_t)node * piece;
             if (node == t->node)
-                note_bad(op->bad_rank, sum_node(op, staged, t->rank, at, n, sum));
+                note_bad(op->bad_rank, network_sum_node(op, staged, t->rank, at, n, sum));
             else
                 comm->parts[parts++] = (struct net_part){.peer = t->proxies[node], .data = (char *)sum};
         }
@@ -232,6 +232,6 @@ enum status transport_network_reduce_within_node(const struct data_op *op, bool 
             TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
     }
-    TRY(exchange_bad(op));
+    TRY(network_exchange_bad(op));
     return staged ? STATUS_OK : comm_op_barrier(comm, op->kind);
 }

@@ -8,7 +8,7 @@
 
 enum { MAX_NAME = 64 };
 
-static int min_int(int a, int b)
+static int edit_min(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -26,9 +26,9 @@ int edit_distance(const char *a, const char *b)
         row[0] = (int)i;
         for (size_t j = 1; j <= nb; j++) {
             int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
-            row[j] = min_int(above[j - 1] + (ca != cb), min_int(above[j], row[j - 1]) + 1);
+            row[j] = edit_min(above[j - 1] + (ca != cb), edit_min(above[j], row[j - 1]) + 1);
             if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
-                row[j] = min_int(row[j], above2[j - 2] + 1);
+                row[j] = edit_min(row[j], above2[j - 2] + 1);
         }
     }
     return rows[na % 3][nb];
@@ -36,7 +36,7 @@ int edit_distance(const char *a, const char *b)
 
 int edit_distance_limit(const char *text)
 {
-    return min_int(1 + (int)strlen(text) / 4, 4);
+    return edit_min(1 + (int)strlen(text) / 4, 4);
 }
 
 const char *nearest_name(const char *word, const char *const *names, size_t count)

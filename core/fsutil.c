@@ -68,7 +68,7 @@ bool fs_is_dir(const char *path)
 
 /* Cuts `path`, which cannot be opened, down to the nearest name that exists, above it or itself. Returns why that is no
  * folder; NULL: it is one, so that nothing has the path's name. *reason: the errno of a disk that does not answer. */
-static const char *why_no_folder(char path[FS_PATH_MAX], int *reason)
+static const char *fs_why_no_folder(char path[FS_PATH_MAX], int *reason)
 {
     char parent[FS_PATH_MAX];
     struct stat st;
@@ -99,7 +99,7 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
     if (length >= sizeof nearest)
         return error_set(err, code, "path too long: '%.200s…'", path);
     snprintf(nearest, sizeof nearest, "%.*s", (int)length, path);
-    const char *why = why_no_folder(nearest, &reason);
+    const char *why = fs_why_no_folder(nearest, &reason);
     if (!why)
         return STATUS_OK;
     if (reason)
@@ -259,7 +259,7 @@ struct temporary {
     char name[FS_PATH_MAX + 32];
 };
 
-static enum status temporary_open(struct temporary *temporary, const char *path, enum status code, struct error *err)
+static enum status fs_temporary_open(struct temporary *temporary, const char *path, enum status code, struct error *err)
 {
     if (strlen(path) >= FS_PATH_MAX)
         return error_set(err, code, "path too long: '%.200s…'", path);
@@ -271,8 +271,8 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
 }
 
 /* Publishes it as `path` if `status` is STATUS_OK so far, else removes it. Returns the outcome. */
-static enum status temporary_finish(struct temporary *temporary, const char *path, enum status status, enum status code,
-                                    struct error *err)
+static enum status fs_temporary_finish(struct temporary *temporary, const char *path, enum status status,
+                                       enum status code, struct error *err)
 {
     if (status == STATUS_OK && fault_fsync(temporary->fd) != 0)
         status = error_system(err, code, errno, "cannot sync '%s'", temporary->name);
@@ -292,9 +292,9 @@ static enum status temporary_finish(struct temporary *temporary, const char *pat
 enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err)
 {
     struct temporary temporary;
-    TRY(temporary_open(&temporary, path, code, err));
+    TRY(fs_temporary_open(&temporary, path, code, err));
     enum status status = fs_write(temporary.fd, temporary.name, data, size, code, err);
-    return temporary_finish(&temporary, path, status, code, err);
+    return fs_temporary_finish(&temporary, path, status, code, err);
 }
 
 enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err)
@@ -303,7 +303,7 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
     int64_t total;
     TRY(fs_open_read(from, code, &in, &total, err));
     struct temporary temporary;
-    enum status status = temporary_open(&temporary, to, code, err);
+    enum status status = fs_temporary_open(&temporary, to, code, err);
     if (status != STATUS_OK) {
         io_close(in);
         return status;
@@ -320,7 +320,7 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
     io_close(in);
     if (bytes)
         *bytes = total;
-    return temporary_finish(&temporary, to, status, code, err);
+    return fs_temporary_finish(&temporary, to, status, code, err);
 }
 
 /* ---- files for output that a user names ---------------------------------- */
@@ -333,7 +333,8 @@ bool named_file_is_special(const char *path)
     return io_stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
-static enum status write_special(const char *path, const void *data, size_t size, enum status code, struct error *err)
+static enum status fs_write_special(const char *path, const void *data, size_t size, enum status code,
+                                    struct error *err)
 {
     int fd = io_open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), reason = errno;
     if (fd < 0)
@@ -377,7 +378,7 @@ enum status named_file_write(const char *path, const void *data, size_t size, en
 {
     char target[FS_PATH_MAX];
     if (named_file_is_special(path))
-        return write_special(path, data, size, code, err);
+        return fs_write_special(path, data, size, code, err);
     TRY(named_file_target(path, target, code, err));
     return fs_write_file(target, data, size, code, err);
 }

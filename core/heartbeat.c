@@ -57,7 +57,7 @@ void heartbeat_slow_end(struct slow_call *call)
 }
 
 /* file = " '/data/x.bin'", or "" if a call has none. */
-static void name_file(const struct slow_call *call, char *file, size_t size)
+static void slow_call_file(const struct slow_call *call, char *file, size_t size)
 {
     char link[64];
     file[0] = 0;
@@ -81,7 +81,7 @@ void heartbeat_slow_describe(char *text, size_t size)
     while (call && call->next)
         call = call->next;
     if (call) {
-        name_file(call, file, sizeof file);
+        slow_call_file(call, file, sizeof file);
         snprintf(text, size, "%s%s", call->doing, file);
     }
     pthread_mutex_unlock(&slow.mutex);
@@ -91,7 +91,7 @@ void heartbeat_slow_describe(char *text, size_t size)
 static void slow_call_text(const struct slow_call *call, char *text, size_t size)
 {
     char file[2048];
-    name_file(call, file, sizeof file);
+    slow_call_file(call, file, sizeof file);
     snprintf(text, size,
              "no progress for %.3g s in %s%s (comm.io_timeout_seconds); hint: its file system or device hangs; raise "
              "comm.io_timeout_seconds if it is only slow",
@@ -100,7 +100,7 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
 
 /* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck is one that no longer does and
  * has not been reported yet. */
-static bool count(double seconds, struct slow_call **stuck)
+static bool heartbeat_count(double seconds, struct slow_call **stuck)
 {
     bool alive = false;
     *stuck = NULL;
@@ -114,7 +114,7 @@ static bool count(double seconds, struct slow_call **stuck)
     return alive;
 }
 
-static void *watch_loop(void *unused)
+static void *heartbeat_watch_loop(void *unused)
 {
     (void)unused;
     char text[2500];
@@ -127,7 +127,7 @@ static void *watch_loop(void *unused)
         const double now = seconds_now(),
                      longest = 2 * watch.beat_seconds; /* a longer pause: the process was stopped */
         struct slow_call *stuck;
-        if (count(now - last < longest ? now - last : longest, &stuck))
+        if (heartbeat_count(now - last < longest ? now - last : longest, &stuck))
             heartbeat_beat();
         last = now;
         if (!stuck)
@@ -151,7 +151,7 @@ int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stu
     watch.context = context;
     watch.stop = false;
     condition_init(&watch.stopped);
-    int error = thread_start(&watch.thread, 0, watch_loop, NULL);
+    int error = thread_start(&watch.thread, 0, heartbeat_watch_loop, NULL);
     watch.runs = error == 0;
     return error;
 }

@@ -30,12 +30,12 @@ static int kept(void)
     return ours ? fd : -1;
 }
 
-static bool read_at(int fd, void *data, size_t bytes, off_t at)
+static bool kept_read_at(int fd, void *data, size_t bytes, off_t at)
 {
     return pread(fd, data, bytes, at) == (ssize_t)bytes;
 }
 
-static bool write_all(int fd, const void *data, size_t bytes)
+static bool kept_write_all(int fd, const void *data, size_t bytes)
 {
     return write(fd, data, bytes) == (ssize_t)bytes;
 }
@@ -45,14 +45,14 @@ char *kept_files_read(const char *path, size_t *bytes)
     const int fd = kept();
     const size_t path_bytes = strlen(path);
     struct record record;
-    for (off_t at = 0; fd >= 0 && read_at(fd, &record, sizeof record, at);) {
+    for (off_t at = 0; fd >= 0 && kept_read_at(fd, &record, sizeof record, at);) {
         const off_t name_at = at + (off_t)sizeof record, text_at = name_at + record.path_bytes;
         at = text_at + record.text_bytes;
         if (record.path_bytes != path_bytes)
             continue;
         char *name = memory_alloc(path_bytes), *text = memory_alloc((size_t)record.text_bytes + 1);
-        const bool found = read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
-                           read_at(fd, text, record.text_bytes, text_at);
+        const bool found = kept_read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
+                           kept_read_at(fd, text, record.text_bytes, text_at);
         free(name);
         if (found) {
             text[record.text_bytes] = '\0';
@@ -90,7 +90,7 @@ char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened)
     return NULL;
 }
 
-static int make(void)
+static int make_kept_file(void)
 {
     char number[16];
     const int fd = memfd_create(FILE_NAME, 0);
@@ -109,10 +109,10 @@ enum status kept_files_add(const char *path, struct error *err)
     free(text);
     if (known || !(text = any_file_read(path, MOST_BYTES, &bytes, &opened)))
         return STATUS_OK;
-    const int fd = kept() >= 0 ? kept() : make();
+    const int fd = kept() >= 0 ? kept() : make_kept_file();
     const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};
-    const bool done = fd >= 0 && lseek(fd, 0, SEEK_END) >= 0 && write_all(fd, &record, sizeof record) &&
-                      write_all(fd, path, record.path_bytes) && write_all(fd, text, bytes);
+    const bool done = fd >= 0 && lseek(fd, 0, SEEK_END) >= 0 && kept_write_all(fd, &record, sizeof record) &&
+                      kept_write_all(fd, path, record.path_bytes) && kept_write_all(fd, text, bytes);
     const int reason = errno;
     free(text);
     return done ? STATUS_OK : error_system(err, STATUS_DEVICE, reason, "cannot keep '%s' in memory", path);

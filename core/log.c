@@ -66,7 +66,7 @@ void log_close(void)
 enum { TEXT_BYTES = 4096, LINE_BYTES = 2 * TEXT_BYTES + 512 /* escaped text, and the prefixes */ };
 _Static_assert(LINE_BYTES <= (int)OUTPUT_RECORD, "a line is one record");
 
-static void keep_line(const char *prefix, const char *text, enum output_kind kind)
+static void log_keep_line(const char *prefix, const char *text, enum output_kind kind)
 {
     char stamp[32];
     struct timespec now;
@@ -86,7 +86,8 @@ static void keep_line(const char *prefix, const char *text, enum output_kind kin
 
 /* Writes a line to `terminal` (OUTLET_FILE: not to a terminal) with `prefix` and, unless the text begins with it, the
  * rank; and to the file. The caller holds no lock. */
-static void write_line(enum outlet terminal, const char *prefix, bool name_rank, const char *raw, enum output_kind kind)
+static void log_put_line(enum outlet terminal, const char *prefix, bool name_rank, const char *raw,
+                         enum output_kind kind)
 {
     char escaped[2 * TEXT_BYTES];
     const char *text = printable(raw, escaped, sizeof escaped);
@@ -98,7 +99,7 @@ static void write_line(enum outlet terminal, const char *prefix, bool name_rank,
         int n = snprintf(line, sizeof line, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
         output_put(terminal, line, (size_t)n, kind);
     }
-    keep_line(prefix, text, kind);
+    log_keep_line(prefix, text, kind);
     pthread_mutex_unlock(&logger.mutex);
 }
 
@@ -114,13 +115,13 @@ static void write_line(enum outlet terminal, const char *prefix, bool name_rank,
 void log_info(const char *format, ...)
 {
     FORMAT_LINE(text, format);
-    write_line(logger.rank == 0 ? OUTLET_STDOUT : OUTLET_FILE, "", false, text, OUTPUT_LINE);
+    log_put_line(logger.rank == 0 ? OUTLET_STDOUT : OUTLET_FILE, "", false, text, OUTPUT_LINE);
 }
 
 void log_warn(const char *format, ...)
 {
     FORMAT_LINE(text, format);
-    write_line(OUTLET_STDERR, "ztrain: warning: ", true, text, OUTPUT_LINE);
+    log_put_line(OUTLET_STDERR, "ztrain: warning: ", true, text, OUTPUT_LINE);
 }
 
 void log_line(const char *text)
@@ -133,13 +134,13 @@ void log_line(const char *text)
 void log_debug(const char *format, ...)
 {
     FORMAT_LINE(text, format);
-    write_line(OUTLET_FILE, "", false, text, OUTPUT_LINE);
+    log_put_line(OUTLET_FILE, "", false, text, OUTPUT_LINE);
 }
 
 void log_error(const struct error *err)
 {
     fflush(stdout);
-    write_line(OUTLET_STDERR, "ztrain: error: ", true, err->text, OUTPUT_LAST);
+    log_put_line(OUTLET_STDERR, "ztrain: error: ", true, err->text, OUTPUT_LAST);
     output_drain();
 }
 

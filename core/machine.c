@@ -61,7 +61,7 @@ enum { GROUP_PATH_MAX = 4096, FILE_PATH_MAX = GROUP_PATH_MAX + 256 };
 static const uint64_t NO_LIMIT = UINT64_C(1) << 62;
 
 /* The number after `key` in the first line of a file that begins with it. */
-static bool read_number(const char *path, const char *key, uint64_t *value)
+static bool machine_read_number(const char *path, const char *key, uint64_t *value)
 {
     FILE *file = memory_fopen(path, "re");
     if (!file)
@@ -75,18 +75,18 @@ static bool read_number(const char *path, const char *key, uint64_t *value)
     return found;
 }
 
-static bool read_group_number(const char *folder, const char *file, const char *key, uint64_t *value)
+static bool cgroup_read_number(const char *folder, const char *file, const char *key, uint64_t *value)
 {
     char path[FILE_PATH_MAX + 64];
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    return read_number(path, key, value);
+    return machine_read_number(path, key, value);
 }
 
 /* ---- the control groups of this process ---------------------------------- */
 
 typedef void (*group_visitor)(const char *folder, bool v2, void *context);
 
-static bool has_controller(const char *controllers, const char *wanted)
+static bool cgroup_has_controller(const char *controllers, const char *wanted)
 {
     size_t length = strlen(wanted);
     for (const char *at = controllers; *at; at += strcspn(at, ","), at += *at == ',')
@@ -96,7 +96,7 @@ static bool has_controller(const char *controllers, const char *wanted)
 }
 
 /* Calls visit() for the process's group of version 2, for that of `controller` in version 1, and for all above them. */
-static void visit_groups(const char *root, const char *controller, group_visitor visit, void *context)
+static void cgroup_visit(const char *root, const char *controller, group_visitor visit, void *context)
 {
     char path[FILE_PATH_MAX], line[GROUP_PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -112,7 +112,7 @@ static void visit_groups(const char *root, const char *controller, group_visitor
         *group++ = '\0';
         controllers++;
         bool v2 = !*controllers;
-        if (!v2 && !has_controller(controllers, controller))
+        if (!v2 && !cgroup_has_controller(controllers, controller))
             continue;
         for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
             *end = '\0';
@@ -125,61 +125,61 @@ static void visit_groups(const char *root, const char *controller, group_visitor
 
 /* ---- memory -------------------------------------------------------------- */
 
-static void visit_memory(const char *folder, bool v2, void *context)
+static void cgroup_visit_memory(const char *folder, bool v2, void *context)
 {
     struct machine_memory *memory = context;
     uint64_t limit, usage, inactive = 0;
-    if (!read_group_number(folder, v2 ? "memory.max" : "memory.limit_in_bytes", "", &limit) || limit >= NO_LIMIT)
+    if (!cgroup_read_number(folder, v2 ? "memory.max" : "memory.limit_in_bytes", "", &limit) || limit >= NO_LIMIT)
         return;
     memory->limit = limit < memory->limit ? limit : memory->limit;
-    if (!read_group_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes", "", &usage))
+    if (!cgroup_read_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes", "", &usage))
         return;
-    read_group_number(folder, "memory.stat", v2 ? "inactive_file " : "total_inactive_file ", &inactive);
+    cgroup_read_number(folder, "memory.stat", v2 ? "inactive_file " : "total_inactive_file ", &inactive);
     usage -= inactive < usage ? inactive : usage;
     uint64_t left = limit > usage ? limit - usage : 0;
     memory->available = left < memory->available ? left : memory->available;
 }
 
-static uint64_t meminfo(const char *root, const char *key, uint64_t unit)
+static uint64_t machine_meminfo(const char *root, const char *key, uint64_t unit)
 {
     char path[FILE_PATH_MAX];
     uint64_t value;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    return read_number(path, key, &value) ? value * unit : UINT64_MAX;
+    return machine_read_number(path, key, &value) ? value * unit : UINT64_MAX;
 }
 
 void machine_memory(const char *root, struct machine_memory *memory)
 {
     *memory = (struct machine_memory){
-        .total = meminfo(root, "MemTotal:", 1024),
-        .available = meminfo(root, "MemAvailable:", 1024),
+        .total = machine_meminfo(root, "MemTotal:", 1024),
+        .available = machine_meminfo(root, "MemAvailable:", 1024),
         .limit = UINT64_MAX,
-        .swap = meminfo(root, "SwapTotal:", 1024),
-        .huge_page_count = meminfo(root, "HugePages_Total:", 1),
+        .swap = machine_meminfo(root, "SwapTotal:", 1024),
+        .huge_page_count = machine_meminfo(root, "HugePages_Total:", 1),
     };
-    visit_groups(root, "memory", visit_memory, memory);
+    cgroup_visit(root, "memory", cgroup_visit_memory, memory);
 }
 
 /* Takes the count of the first group that has one, which is the process's own. */
-static void visit_kills(const char *folder, bool v2, void *context)
+static void cgroup_visit_kills(const char *folder, bool v2, void *context)
 {
     uint64_t *kills = context;
     if (*kills == UINT64_MAX)
-        read_group_number(folder, v2 ? "memory.events" : "memory.oom_control", "oom_kill ", kills);
+        cgroup_read_number(folder, v2 ? "memory.events" : "memory.oom_control", "oom_kill ", kills);
 }
 
 uint64_t machine_memory_kills(const char *root)
 {
     uint64_t kills = UINT64_MAX;
-    visit_groups(root, "memory", visit_kills, &kills);
+    cgroup_visit(root, "memory", cgroup_visit_kills, &kills);
     return kills == UINT64_MAX ? 0 : kills;
 }
 
 /* What is left of a limit of this process. key: of /proc/self/status, what counts towards it, in KiB. */
-static uint64_t limit_room(const struct rlimit *limit, const char *key)
+static uint64_t machine_limit_room(const struct rlimit *limit, const char *key)
 {
     uint64_t used;
-    if (limit->rlim_cur == RLIM_INFINITY || !read_number("/proc/self/status", key, &used))
+    if (limit->rlim_cur == RLIM_INFINITY || !machine_read_number("/proc/self/status", key, &used))
         return UINT64_MAX;
     used *= 1024;
     return limit->rlim_cur > used ? limit->rlim_cur - used : 0;
@@ -188,8 +188,8 @@ static uint64_t limit_room(const struct rlimit *limit, const char *key)
 uint64_t machine_process_room(void)
 {
     struct rlimit limit;
-    const uint64_t mapped = getrlimit(RLIMIT_AS, &limit) == 0 ? limit_room(&limit, "VmSize:") : UINT64_MAX,
-                   data = getrlimit(RLIMIT_DATA, &limit) == 0 ? limit_room(&limit, "VmData:") : UINT64_MAX;
+    const uint64_t mapped = getrlimit(RLIMIT_AS, &limit) == 0 ? machine_limit_room(&limit, "VmSize:") : UINT64_MAX,
+                   data = getrlimit(RLIMIT_DATA, &limit) == 0 ? machine_limit_room(&limit, "VmData:") : UINT64_MAX;
     return mapped < data ? mapped : data;
 }
 
@@ -220,7 +220,7 @@ int machine_cores(void)
 }
 
 /* 0: no quota so far. */
-static void visit_quota(const char *folder, bool v2, void *context)
+static void cgroup_visit_quota(const char *folder, bool v2, void *context)
 {
     double *least = context, quota, period;
     uint64_t micros, period_micros;
@@ -234,8 +234,8 @@ static void visit_quota(const char *folder, bool v2, void *context)
         if (!limited)
             return;
     } else {
-        if (!read_group_number(folder, "cpu.cfs_quota_us", "", &micros) || micros >= NO_LIMIT ||
-            !read_group_number(folder, "cpu.cfs_period_us", "", &period_micros))
+        if (!cgroup_read_number(folder, "cpu.cfs_quota_us", "", &micros) || micros >= NO_LIMIT ||
+            !cgroup_read_number(folder, "cpu.cfs_period_us", "", &period_micros))
             return;
         quota = (double)micros;
         period = (double)period_micros;
@@ -247,6 +247,6 @@ static void visit_quota(const char *folder, bool v2, void *context)
 double machine_cpu_quota(const char *root)
 {
     double least = 0;
-    visit_groups(root, "cpu", visit_quota, &least);
+    cgroup_visit(root, "cpu", cgroup_visit_quota, &least);
     return least;
 }

@@ -23,8 +23,8 @@ void memory_on_exhausted(void (*tell)(const struct error *err))
     atomic_store(&tell_peers, tell);
 }
 
-static void end_process(const struct error *err) __attribute__((noreturn));
-static void end_process(const struct error *err)
+static void memory_end_process(const struct error *err) __attribute__((noreturn));
+static void memory_end_process(const struct error *err)
 {
     static atomic_flag ending = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&ending)) /* another thread is ending the process */
@@ -48,7 +48,7 @@ void memory_exhausted(size_t bytes)
     else
         error_set(&err, STATUS_DEVICE, "out of memory");
     error_hint(&err, "free memory on this machine, or raise the limit of this job (ulimit -v, cgroup, --mem)");
-    end_process(&err);
+    memory_end_process(&err);
 }
 
 void *memory_alloc(size_t bytes)
@@ -157,7 +157,7 @@ struct memory_stream {
     size_t room;
 };
 
-static ssize_t stream_write(void *cookie, const char *data, size_t count)
+static ssize_t memory_stream_write(void *cookie, const char *data, size_t count)
 {
     struct memory_stream *stream = cookie;
     size_t used = *stream->bytes;
@@ -171,7 +171,7 @@ static ssize_t stream_write(void *cookie, const char *data, size_t count)
     return (ssize_t)count;
 }
 
-static int stream_close(void *cookie)
+static int memory_stream_close(void *cookie)
 {
     free(cookie);
     return 0;
@@ -179,7 +179,7 @@ static int stream_close(void *cookie)
 
 FILE *memory_stream(char **text, size_t *bytes)
 {
-    const cookie_io_functions_t functions = {.write = stream_write, .close = stream_close};
+    const cookie_io_functions_t functions = {.write = memory_stream_write, .close = memory_stream_close};
     struct memory_stream *stream = memory_alloc(sizeof *stream);
     *stream = (struct memory_stream){.text = text, .bytes = bytes, .room = 256};
     *text = memory_zeroed(1, stream->room);
@@ -197,7 +197,7 @@ enum { THREADS_ENDING = 16, FRAMES = 64 };
 static atomic_bool leaving; /* the program calls exit() itself */
 
 /* The file that called exit(): of the first frame below those of libc. Asks for no memory. "": it is not known. */
-static const char *caller_of_exit(void)
+static const char *memory_caller_of_exit(void)
 {
     void *frames[FRAMES];
     Dl_info libc, at;
@@ -215,25 +215,25 @@ static const char *caller_of_exit(void)
 }
 
 /* The OpenMP run times of gcc, clang and Intel: libgomp, libomp, libiomp5. */
-static bool is_openmp(const char *file)
+static bool memory_is_openmp(const char *file)
 {
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
     return !strncmp(name, "libgomp", 7) || !strncmp(name, "libomp", 6) || !strncmp(name, "libiomp", 7);
 }
 
-static void end_of_library(int code, void *unused)
+static void memory_end_of_library(int code, void *unused)
 {
     struct error err;
     (void)unused;
     if (atomic_load(&leaving))
         return;
-    const char *file = caller_of_exit();
-    if (is_openmp(file))
+    const char *file = memory_caller_of_exit();
+    if (memory_is_openmp(file))
         memory_exhausted(0);
     error_set(&err, STATUS_BROKEN, "%s%s%s ended the process with exit code %d", *file ? "the library '" : "a library",
               file, *file ? "'" : "", code);
     error_hint(&err, "look for a message of its own above");
-    end_process(&err);
+    memory_end_process(&err);
 }
 
 void memory_serve_libraries(void)
@@ -242,7 +242,7 @@ void memory_serve_libraries(void)
     json_set_alloc_funcs(memory_alloc, free);
     backtrace(&frame, 1);                    /* opens the library that it needs, while there is memory */
     for (int i = 0; i < THREADS_ENDING; i++) /* each thread that calls exit() uses one; the first ends them all */
-        if (on_exit(end_of_library, NULL) != 0)
+        if (on_exit(memory_end_of_library, NULL) != 0)
             memory_exhausted(0);
 }
 

@@ -48,7 +48,7 @@ static struct queue *queue_of(enum outlet outlet)
     return &queues[outlet == OUTLET_STDERR && one_file ? OUTLET_STDOUT : outlet];
 }
 
-static void write_all(int fd, const char *text, size_t bytes)
+static void output_write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t n = write(fd, text, bytes);
@@ -65,7 +65,7 @@ static void write_all(int fd, const char *text, size_t bytes)
 
 /* ---- the ring: the caller holds the mutex -------------------------------- */
 
-static void ring_in(struct queue *queue, const void *data, size_t bytes)
+static void output_ring_in(struct queue *queue, const void *data, size_t bytes)
 {
     size_t end = (queue->at + queue->used) % sizeof queue->ring, row = sizeof queue->ring - end;
     row = bytes < row ? bytes : row;
@@ -74,7 +74,7 @@ static void ring_in(struct queue *queue, const void *data, size_t bytes)
     queue->used += bytes;
 }
 
-static void ring_out(struct queue *queue, void *data, size_t bytes)
+static void output_ring_out(struct queue *queue, void *data, size_t bytes)
 {
     size_t row = sizeof queue->ring - queue->at;
     row = bytes < row ? bytes : row;
@@ -84,21 +84,21 @@ static void ring_out(struct queue *queue, void *data, size_t bytes)
     queue->used -= bytes;
 }
 
-static void push(struct queue *queue, int fd, const char *text, size_t bytes)
+static void output_push(struct queue *queue, int fd, const char *text, size_t bytes)
 {
     const struct record record = {.bytes = (uint32_t)bytes, .fd = fd};
-    ring_in(queue, &record, sizeof record);
-    ring_in(queue, text, bytes);
+    output_ring_in(queue, &record, sizeof record);
+    output_ring_in(queue, text, bytes);
 }
 
-static void push_missing(struct queue *queue)
+static void output_push_missing(struct queue *queue)
 {
     char text[128];
     int n = snprintf(text, sizeof text, "ztrain: warning: %" PRId64 " line%s of output %s dropped: the %s\n",
                      queue->missing, queue->missing == 1 ? "" : "s", queue->missing == 1 ? "was" : "were",
                      queue == &queues[OUTLET_FILE] ? "log's file system was too slow" : "reader paused");
     queue->missing = 0;
-    push(queue, queue->missed_by, text, (size_t)n);
+    output_push(queue, queue->missed_by, text, (size_t)n);
 }
 
 /* Whether a text may be put. After a loss the queue must first be half empty; otherwise a slow reader would get a
@@ -116,7 +116,7 @@ static bool has_room(const struct queue *queue, size_t bytes, enum output_kind k
 
 /* ---- writing ------------------------------------------------------------- */
 
-static void *write_loop(void *argument)
+static void *output_write_loop(void *argument)
 {
     struct queue *queue = argument;
     pthread_setname_np(pthread_self(), "ztrain-output");
@@ -125,15 +125,15 @@ static void *write_loop(void *argument)
         while (!queue->used && !queue->missing && !queue->stop)
             pthread_cond_wait(&queue->changed, &queue->mutex);
         if (!queue->used && queue->missing)
-            push_missing(queue);
+            output_push_missing(queue);
         if (!queue->used)
             break;
         struct record record;
-        ring_out(queue, &record, sizeof record);
-        ring_out(queue, queue->text, record.bytes);
+        output_ring_out(queue, &record, sizeof record);
+        output_ring_out(queue, queue->text, record.bytes);
         queue->writing = true;
         pthread_mutex_unlock(&queue->mutex);
-        write_all(record.fd, queue->text, record.bytes);
+        output_write_all(record.fd, queue->text, record.bytes);
         pthread_mutex_lock(&queue->mutex);
         queue->writing = false;
         if (!queue->used)
@@ -147,7 +147,7 @@ static int queue_start(struct queue *queue)
 {
     condition_init(&queue->changed);
     queue->stop = false;
-    int error = thread_start(&queue->thread, 0, write_loop, queue);
+    int error = thread_start(&queue->thread, 0, output_write_loop, queue);
     pthread_mutex_lock(&queue->mutex);
     queue->runs = error == 0;
     pthread_mutex_unlock(&queue->mutex);
@@ -188,8 +188,8 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
     bool runs = queue->runs;
     if (runs && has_room(queue, bytes, kind)) {
         if (queue->missing && kind != OUTPUT_RENEWED)
-            push_missing(queue);
-        push(queue, fd, text, bytes);
+            output_push_missing(queue);
+        output_push(queue, fd, text, bytes);
         pthread_cond_broadcast(&queue->changed);
     } else if (runs && kind != OUTPUT_RENEWED) {
         queue->missing++;
@@ -199,12 +199,12 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
     if (runs || outlet == OUTLET_FILE)
         return;
     fflush(outlet == OUTLET_STDOUT ? stdout : stderr); /* keeps the order with earlier printf() output */
-    write_all(fd, text, bytes);
+    output_write_all(fd, text, bytes);
 }
 
 /* ---- the end ------------------------------------------------------------- */
 
-static bool queue_drain(struct queue *queue, const struct timespec *until)
+static bool output_queue_drain(struct queue *queue, const struct timespec *until)
 {
     int code = 0;
     pthread_mutex_lock(&queue->mutex);
@@ -222,7 +222,7 @@ bool output_drain(void)
     const double start = seconds_now();
     const struct timespec until = time_after(drain.spent < drain_patience ? drain_patience - drain.spent : 0);
     for (int outlet = 0; outlet < OUTLET_COUNT; outlet++)
-        empty &= queue_drain(&queues[outlet], &until);
+        empty &= output_queue_drain(&queues[outlet], &until);
     drain.spent += seconds_now() - start;
     pthread_mutex_unlock(&drain.mutex);
     return empty;

@@ -181,7 +181,7 @@ void autotune_cache_discard(struct autotune_cache *cache, enum autotune_op op)
 
 /* ---- lines --------------------------------------------------------------- */
 
-static void print_entry(FILE *file, const struct entry *entry)
+static void autotune_cache_print(FILE *file, const struct entry *entry)
 {
     char line[LINE_SIZE];
     const struct autotune_config *config = &entry->config;
@@ -197,7 +197,7 @@ static void print_entry(FILE *file, const struct entry *entry)
 }
 
 /* 16 hexadecimal digits; moves *text behind them. */
-static bool parse_hex(const char **text, uint64_t *value)
+static bool autotune_cache_hex(const char **text, uint64_t *value)
 {
     int length = 0;
     const bool found = sscanf(*text, "%16" SCNx64 "%n", value, &length) == 1 && length == 16;
@@ -205,7 +205,7 @@ static bool parse_hex(const char **text, uint64_t *value)
     return found;
 }
 
-static bool parse_number(const char **text, int64_t *value)
+static bool autotune_cache_number(const char **text, int64_t *value)
 {
     char *end;
     errno = 0;
@@ -216,11 +216,11 @@ static bool parse_number(const char **text, int64_t *value)
 }
 
 /* line: without its newline. */
-static bool parse_entry(const char *line, struct entry *entry)
+static bool autotune_cache_parse(const char *line, struct entry *entry)
 {
     uint64_t checksum;
     const char *last = strrchr(line, ' '), *text = last ? last + 1 : NULL;
-    if (!last || !parse_hex(&text, &checksum) || *text || XXH64(line, (size_t)(last - line), 0) != checksum)
+    if (!last || !autotune_cache_hex(&text, &checksum) || *text || XXH64(line, (size_t)(last - line), 0) != checksum)
         return false;
     struct autotune_config *config = &entry->config;
     const size_t name = strcspn(line, " ");
@@ -232,12 +232,12 @@ static bool parse_entry(const char *line, struct entry *entry)
     entry->key = (struct autotune_key){.op = op};
     text = line + name + 1;
     for (int i = 0; i < ops[op].fields; i++)
-        if (!parse_number(&text, &entry->key.fields[i]))
+        if (!autotune_cache_number(&text, &entry->key.fields[i]))
             return false;
-    if (!parse_number(&text, &config->fusion))
+    if (!autotune_cache_number(&text, &config->fusion))
         return false;
     for (int i = 0; i < AUTOTUNE_KERNEL_WORDS; i++)
-        if (!parse_hex(&text, &config->kernel[i]))
+        if (!autotune_cache_hex(&text, &config->kernel[i]))
             return false;
     char *end;
     config->microseconds = strtod(text, &end);
@@ -293,7 +293,7 @@ static void read_file(struct autotune_cache *cache)
         const size_t length = strcspn(line, "\n");
         const bool whole = line[length] == '\n';
         line[length] = '\0';
-        if (whole && parse_entry(line, &entry))
+        if (whole && autotune_cache_parse(line, &entry))
             set_entry(cache, &entry);
         else
             damaged++;
@@ -330,7 +330,7 @@ static char *print_file(const struct autotune_cache *cache,
     fputs(head, file);
     for (const struct entry *entry = cache->entries; entry < cache->entries + cache->count; entry++)
         if (wanted(cache, entry))
-            print_entry(file, entry);
+            autotune_cache_print(file, entry);
     fclose(file);
     return text;
 }
@@ -372,7 +372,7 @@ void autotune_cache_import(struct autotune_cache *cache, const char *text, bool 
             return;
         memcpy(line, text, length);
         line[length] = '\0';
-        if (parse_entry(line, &entry))
+        if (autotune_cache_parse(line, &entry))
             set_entry(cache, &entry);
     }
 }
@@ -403,10 +403,10 @@ static FILE *open_notes(const struct autotune_cache *cache, const char *suffix, 
 }
 
 /* Whether the line is a whole note: `text` is what it says after the hash. */
-static bool parse_note(const char *line, uint64_t *hash, const char **text)
+static bool autotune_cache_parse_note(const char *line, uint64_t *hash, const char **text)
 {
     *text = line;
-    return parse_hex(text, hash) && *(*text)++ == ' ' && **text > ' ' && strchr(*text, '\n');
+    return autotune_cache_hex(text, hash) && *(*text)++ == ' ' && **text > ' ' && strchr(*text, '\n');
 }
 
 /* Moves the note of a candidate whose process ended to FILE.faulty, and reads that. */
@@ -417,7 +417,7 @@ static void read_notes(struct autotune_cache *cache)
     uint64_t hash;
     FILE *file = open_notes(cache, ".trial", "re", path);
     if (file) {
-        const bool running = fgets(line, sizeof line, file) && parse_note(line, &hash, &text);
+        const bool running = fgets(line, sizeof line, file) && autotune_cache_parse_note(line, &hash, &text);
         fclose(file);
         FILE *all = running ? open_notes(cache, ".faulty", "ae", faulty) : NULL;
         if (running)
@@ -432,7 +432,7 @@ static void read_notes(struct autotune_cache *cache)
     if (!(file = open_notes(cache, ".faulty", "re", faulty)))
         return;
     while (cache->num_faulty < MOST_FAULTY && fgets(line, sizeof line, file))
-        if (parse_note(line, &cache->faulty[cache->num_faulty], &text))
+        if (autotune_cache_parse_note(line, &cache->faulty[cache->num_faulty], &text))
             cache->num_faulty++;
     fclose(file);
 }

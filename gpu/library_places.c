@@ -27,7 +27,7 @@ struct search {
 };
 
 /* `folder` as a part of a pattern of glob(); the caller frees it. */
-static char *literal(const char *folder)
+static char *library_literal(const char *folder)
 {
     char *text = memory_alloc(2 * strlen(folder) + 1), *at = text;
     for (; *folder; folder++) {
@@ -40,13 +40,13 @@ static char *literal(const char *folder)
 }
 
 /* Opens the first file in a folder of the pattern `folder``below`; `below` may have wildcards. */
-static void *open_below(struct search *search, const char *folder, const char *below)
+static void *open_library_below(struct search *search, const char *folder, const char *below)
 {
     if (!folder || !*folder)
         return NULL;
     glob_t found;
     void *handle = NULL;
-    char *start = literal(folder), *pattern = memory_printf("%s%s/%s", start, below, search->file);
+    char *start = library_literal(folder), *pattern = memory_printf("%s%s/%s", start, below, search->file);
     int rc = glob(pattern, 0, NULL, &found);
     if (rc == GLOB_NOSPACE)
         memory_exhausted(0);
@@ -65,7 +65,7 @@ static void *open_below(struct search *search, const char *folder, const char *b
 }
 
 /* Warns of folders of $ZTRAIN_CUDA_LIBRARIES that are not there, once for each value of the variable. */
-static void check_named(const char *list)
+static void check_named_library(const char *list)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects `checked` */
     static char *checked;                                     /* kept until the process ends */
@@ -89,18 +89,18 @@ static void check_named(const char *list)
     }
 }
 
-static void *open_named(struct search *search)
+static void *open_named_library(struct search *search)
 {
     const char *list = getenv("ZTRAIN_CUDA_LIBRARIES");
     void *handle = NULL;
     if (list)
-        check_named(list);
+        check_named_library(list);
     while (list && *list && !handle && !search->refused) {
         size_t length = strcspn(list, ":");
         char *folder = memory_printf("%.*s", (int)length, list);
-        handle = open_below(search, folder, "");
+        handle = open_library_below(search, folder, "");
         if (!handle && !search->refused)
-            handle = open_below(search, folder, IN_PACKAGES);
+            handle = open_library_below(search, folder, IN_PACKAGES);
         free(folder);
         list += length + (list[length] == ':');
     }
@@ -109,7 +109,7 @@ static void *open_named(struct search *search)
 
 /* The folder above that of PATH's python3, whose link is not followed (a virtual environment). The caller frees it;
  * NULL: there is none. */
-static char *python_prefix(void)
+static char *library_python_prefix(void)
 {
     for (const char *path = getenv("PATH"); path && *path;) {
         size_t length = strcspn(path, ":");
@@ -123,21 +123,21 @@ static char *python_prefix(void)
     return NULL;
 }
 
-static void *open_packaged(struct search *search)
+static void *open_packaged_library(struct search *search)
 {
     const char *home = getenv("HOME");
-    char *python = python_prefix(), *local = memory_printf("%s/.local", home ? home : "");
+    char *python = library_python_prefix(), *local = memory_printf("%s/.local", home ? home : "");
     const char *const prefixes[] = {getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX"), python,
                                     home ? local : NULL,   "/usr/local",           "/usr"};
-    void *handle = open_below(search, getenv("CONDA_PREFIX"), "/lib");
+    void *handle = open_library_below(search, getenv("CONDA_PREFIX"), "/lib");
     for (size_t i = 0; !handle && i < COUNT_OF(prefixes); i++)
-        handle = open_below(search, prefixes[i], IN_PREFIX);
+        handle = open_library_below(search, prefixes[i], IN_PREFIX);
     free(python);
     free(local);
     return handle;
 }
 
-static void name_packages(const char *file, char *why, size_t size)
+static void name_library_packages(const char *file, char *why, size_t size)
 {
     static const struct {
         const char *file, *pypi, *distribution;
@@ -160,7 +160,7 @@ void *library_places_open(const char *file, char *why, size_t size)
     struct search search = {.file = file, .why = why, .size = size};
     const char *const toolkits[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
     const char *reason = NULL;
-    void *handle = open_named(&search);
+    void *handle = open_named_library(&search);
     if (handle || search.refused)
         return handle;
     handle = memory_dlopen(file, RTLD_NOW | RTLD_LOCAL, &reason);
@@ -168,10 +168,10 @@ void *library_places_open(const char *file, char *why, size_t size)
         return handle;
     snprintf(why, size, "%s", reason);
     for (size_t i = 0; !handle && i < COUNT_OF(toolkits); i++)
-        handle = open_below(&search, toolkits[i], "/lib64");
+        handle = open_library_below(&search, toolkits[i], "/lib64");
     if (!handle)
-        handle = open_packaged(&search);
+        handle = open_packaged_library(&search);
     if (!handle)
-        name_packages(file, why, size);
+        name_library_packages(file, why, size);
     return handle;
 }

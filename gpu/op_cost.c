@@ -4,7 +4,7 @@
 
 enum { FLOAT_BYTES = sizeof(float) };
 
-static double size_of(enum dtype dtype)
+static double cost_size_of(enum dtype dtype)
 {
     return (double)dtype_size(dtype);
 }
@@ -52,7 +52,7 @@ BYTES_OF(muon_update)
 
 struct op_cost op_cost_embedding_fwd(const struct embedding_fwd_args *a)
 {
-    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) *
+    return (struct op_cost){0, (double)a->M * (double)a->C * cost_size_of(a->dtype) *
                                    (2 + (a->wpe != NULL) + (a->wse != NULL))};
 }
 
@@ -63,7 +63,7 @@ struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
                     (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0) +
                     (a->dwse && !a->accumulate_wse ? (double)a->S : 0.0);
     int tables = (a->dwte != NULL) + (a->dwpe != NULL) + (a->dwse != NULL);
-    return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
+    return (struct op_cost){0, rows * cost_size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
 }
 
 /* A product of M x N x K. The bytes are those of an element of (M, N), of (N, K) and of (M, K). */
@@ -75,24 +75,24 @@ static struct op_cost linear_work(int64_t M, int64_t N, int64_t K, double mn, do
 
 struct op_cost op_cost_linear_fwd(const struct linear_fwd_args *a)
 {
-    double size = size_of(a->dtype), more = a->gelu ? size : a->gated ? size / 2 : 0;
-    return linear_work(a->M, a->N, a->K, size_of(a->y_dtype) + more, size, size);
+    double size = cost_size_of(a->dtype), more = a->gelu ? size : a->gated ? size / 2 : 0;
+    return linear_work(a->M, a->N, a->K, cost_size_of(a->y_dtype) + more, size, size);
 }
 
 struct op_cost op_cost_linear_bwd_input(const struct linear_bwd_input_args *a)
 {
-    double size = size_of(a->dtype), times = a->gate_up ? 4 : a->gelu_aux || a->accumulate ? 2 : 1;
+    double size = cost_size_of(a->dtype), times = a->gate_up ? 4 : a->gelu_aux || a->accumulate ? 2 : 1;
     return linear_work(a->M, a->N, a->K, size, size, size * times);
 }
 
 struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
 {
-    double size = size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size, size_of(a->dw_dtype) * (a->accumulate ? 2 : 1), size);
+    double size = cost_size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, cost_size_of(a->dw_dtype) * (a->accumulate ? 2 : 1), size);
 }
 
 /* The number of query-key pairs that are computed if all sequences are as long as the longest. */
-static double attention_pairs(int64_t M, int32_t max_seq, int64_t window, bool bidirectional)
+static double cost_attention_pairs(int64_t M, int32_t max_seq, int64_t window, bool bidirectional)
 {
     if (bidirectional)
         return (double)M * (double)max_seq;
@@ -103,17 +103,17 @@ static double attention_pairs(int64_t M, int32_t max_seq, int64_t window, bool b
 
 struct op_cost op_cost_attention_fwd(const struct attention_fwd_args *a)
 {
-    double pairs = attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
-    return (struct op_cost){4 * pairs, (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
+    double pairs = cost_attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
+    return (struct op_cost){4 * pairs, (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * cost_size_of(a->dtype)};
 }
 
 struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
 {
-    double pairs = attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
-    return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
+    double pairs = cost_attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
+    return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * cost_size_of(a->dtype)};
 }
 
-static double first_key(const struct attention_decode_args *a, int64_t position)
+static double cost_first_key(const struct attention_decode_args *a, int64_t position)
 {
     return a->window > 0 && position >= a->window ? (double)(position - a->window + 1) : 0;
 }
@@ -124,16 +124,16 @@ struct op_cost op_cost_attention_decode(const struct attention_decode_args *a)
     const double heads = (double)(a->H * a->D), kv = (double)(a->KV * a->D), m = (double)a->M;
     double pairs = 0;
     for (int64_t i = 0; a->q && i < a->M; i++)
-        pairs += (double)(a->start + i + 1) - first_key(a, a->start + i);
-    const double cached = a->q && a->M ? (double)(a->start + a->M) - first_key(a, a->start) : 0;
+        pairs += (double)(a->start + i + 1) - cost_first_key(a, a->start + i);
+    const double cached = a->q && a->M ? (double)(a->start + a->M) - cost_first_key(a, a->start) : 0;
     const double elements = 4 * m * kv + 2 * cached * kv + (a->q ? 2 * m * heads : 0);
-    return (struct op_cost){4 * pairs * heads, elements * size_of(a->dtype)};
+    return (struct op_cost){4 * pairs * heads, elements * cost_size_of(a->dtype)};
 }
 
 struct op_cost op_cost_accumulate(const struct accumulate_args *a)
 {
-    return (struct op_cost){0,
-                            (double)a->n * (size_of(a->dst_dtype) * (a->accumulate ? 2 : 1) + size_of(a->src_dtype))};
+    return (struct op_cost){0, (double)a->n *
+                                   (cost_size_of(a->dst_dtype) * (a->accumulate ? 2 : 1) + cost_size_of(a->src_dtype))};
 }
 
 struct op_cost op_cost_decide_step(const struct decide_step_args *a)
@@ -146,5 +146,5 @@ struct op_cost op_cost_orthogonalize(const struct orthogonalize_args *a)
 {
     const bool tall = a->rows > a->cols;
     const double n = (double)(tall ? a->cols : a->rows), k = (double)(tall ? a->rows : a->cols);
-    return (struct op_cost){a->steps * (4 * n * n * k + 2 * n * n * n), 2 * n * k * size_of(DTYPE_BF16)};
+    return (struct op_cost){a->steps * (4 * n * n * k + 2 * n * n * n), 2 * n * k * cost_size_of(DTYPE_BF16)};
 }

@@ -215,7 +215,7 @@ void op_launch(struct stream *stream, int op, const union op_args *args)
     }
 }
 
-static int64_t dim_of(const void *args, int16_t at)
+static int64_t operand_dim_of(const void *args, int16_t at)
 {
     return *(const int64_t *)((const char *)args + at - 1);
 }
@@ -242,8 +242,8 @@ int64_t operand_numel(const struct operand *o, const void *args, bool padded)
 {
     int64_t numel = 1;
     for (size_t i = 0; i < COUNT_OF(o->dims) && o->dims[i]; i++)
-        numel *= dim_of(args, o->dims[i]);
-    if (padded && o->ld && dim_of(args, o->ld))
-        return dim_of(args, o->dims[0]) * dim_of(args, o->ld);
+        numel *= operand_dim_of(args, o->dims[i]);
+    if (padded && o->ld && operand_dim_of(args, o->ld))
+        return operand_dim_of(args, o->dims[0]) * operand_dim_of(args, o->ld);
     return o->halves ? numel * o->halves / 2 : numel;
 }

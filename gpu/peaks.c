@@ -54,26 +54,26 @@ static const struct gpu_peak table[] = {
 /* Words in a name that mean a slower GPU than the one in the table. */
 static const char *const other_products[] = {"MIG", "Laptop", "Max", "D", "v2"};
 
-static bool is_separator(char c)
+static bool peak_is_separator(char c)
 {
     return c == '\0' || isspace((unsigned char)c) || c == '-';
 }
 
-static bool has_word(const char *name, const char *word, size_t length)
+static bool peak_has_word(const char *name, const char *word, size_t length)
 {
     for (const char *at = name; *at; at++) {
-        bool starts = at == name || is_separator(at[-1]);
-        if (starts && strncmp(at, word, length) == 0 && is_separator(at[length]))
+        bool starts = at == name || peak_is_separator(at[-1]);
+        if (starts && strncmp(at, word, length) == 0 && peak_is_separator(at[length]))
             return true;
     }
     return false;
 }
 
-static bool has_all_words(const char *name, const char *words)
+static bool peak_has_all_words(const char *name, const char *words)
 {
     while (*words) {
         size_t length = strcspn(words, " ");
-        if (!has_word(name, words, length))
+        if (!peak_has_word(name, words, length))
             return false;
         words += length;
         words += strspn(words, " ");
@@ -84,10 +84,10 @@ static bool has_all_words(const char *name, const char *words)
 const struct gpu_peak *peaks_find(const char *name)
 {
     for (size_t i = 0; i < COUNT_OF(other_products); i++)
-        if (has_word(name, other_products[i], strlen(other_products[i])))
+        if (peak_has_word(name, other_products[i], strlen(other_products[i])))
             return NULL;
     for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (has_all_words(name, table[i].words))
+        if (peak_has_all_words(name, table[i].words))
             return &table[i];
     return NULL;
 }

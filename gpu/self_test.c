@@ -48,13 +48,13 @@ struct self_test {
 /* ---- operands ------------------------------------------------------------ */
 
 /* -1 … 1, by Knuth's generator of 64 bits. */
-static double draw(struct bed *bed)
+static double self_test_draw(struct bed *bed)
 {
     bed->random = bed->random * 6364136223846793005u + 1442695040888963407u;
     return (double)(int32_t)(bed->random >> 32) * 0x1p-31;
 }
 
-static void put_element(char *to, enum dtype dtype, double value)
+static void self_test_put_element(char *to, enum dtype dtype, double value)
 {
     const float x = (float)value;
     const uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
@@ -67,8 +67,8 @@ static void put_element(char *to, enum dtype dtype, double value)
 }
 
 /* Types of tokens are mostly equal: a run over three tiles of rows. */
-static int32_t draw_index(struct bed *bed, const struct operand *o, const union op_args *args, int op, int64_t i,
-                          int64_t n)
+static int32_t self_test_draw_index(struct bed *bed, const struct operand *o, const union op_args *args, int op,
+                                    int64_t i, int64_t n)
 {
     enum { TYPES = 3, TYPES_APART = 5, TABLE = 32 };
     const bool backward = op == OP_embedding_bwd;
@@ -77,7 +77,7 @@ static int32_t draw_index(struct bed *bed, const struct operand *o, const union 
         return i < n - TYPES_APART ? 1 : (int32_t)(i % TYPES);
     const bool tokens = backward && pointer == &args->embedding_bwd.tokens;
     const double below = tokens ? (double)args->embedding_bwd.V : TABLE;
-    return (int32_t)fmin(fabs(draw(bed)) * below, below - 1);
+    return (int32_t)fmin(fabs(self_test_draw(bed)) * below, below - 1);
 }
 
 /* Fills an operand that has a shape: inputs with random values, outputs with NaN. */
@@ -90,7 +90,7 @@ static void fill_tensor(struct bed *bed, const struct operand *o, const struct s
     const int64_t n = operand_numel(o, args, true), none = -1;
     const double scale = c->scale > 0 ? (double)c->scale : 1;
     for (int64_t i = 0; i < n; i++, to += size) {
-        const int32_t index = o->type == OPERAND_INDEX ? draw_index(bed, o, args, op, i, n) : 0;
+        const int32_t index = o->type == OPERAND_INDEX ? self_test_draw_index(bed, o, args, op, i, n) : 0;
         if (o->type == OPERAND_INDEX)
             memcpy(to, &index, sizeof index);
         else if (o->type == OPERAND_FIRST)
@@ -98,21 +98,21 @@ static void fill_tensor(struct bed *bed, const struct operand *o, const struct s
         else if (!(o->use & OPERAND_READ))
             memset(to, 0xff, size);
         else if (o->use & OPERAND_POSITIVE)
-            put_element(to, dtype, 1 + 0.5 * draw(bed));
+            self_test_put_element(to, dtype, 1 + 0.5 * self_test_draw(bed));
         else if (c->uneven && op == OP_find_nonfinite && (i == n - 1 || i == n * 2 / 3))
-            put_element(to, dtype, i == n - 1 ? (double)NAN : (double)INFINITY);
+            self_test_put_element(to, dtype, i == n - 1 ? (double)NAN : (double)INFINITY);
         else
-            put_element(to, dtype, c->uneven && i && i % APART == 0 ? 9 : scale * draw(bed));
+            self_test_put_element(to, dtype, c->uneven && i && i % APART == 0 ? 9 : scale * self_test_draw(bed));
     }
 }
 
-static void compare_later(struct bed *bed, size_t at, enum result_type type, int64_t n)
+static void self_test_compare_later(struct bed *bed, size_t at, enum result_type type, int64_t n)
 {
     ASSERT(bed->count < RESULTS);
     bed->results[bed->count++] = (struct result){at, type, n};
 }
 
-static void compare_state(struct bed *bed, size_t at)
+static void self_test_compare_state(struct bed *bed, size_t at)
 {
 #define MEMBER(type, m)                                                                                       \
     {                                                                                                         \
@@ -130,16 +130,16 @@ static void compare_state(struct bed *bed, size_t at)
                                             MEMBER(RESULT_BYTES, skipped),
                                             MEMBER(RESULT_BYTES, scaler.last_overflow)};
     for (size_t i = 0; i < COUNT_OF(members); i++)
-        compare_later(bed, at + members[i].at, members[i].type, members[i].n);
+        self_test_compare_later(bed, at + members[i].at, members[i].type, members[i].n);
 }
 
 /* dlogits lie over the logits; the elements after V_padded are not gradients. */
-static void compare_rows(struct bed *bed, const struct cross_entropy_args *a)
+static void self_test_compare_rows(struct bed *bed, const struct cross_entropy_args *a)
 {
     const size_t at = (size_t)((const char *)a->logits - bed->memory),
                  row = (size_t)a->ld_logits * dtype_size(a->logits_dtype);
     for (int64_t i = 0; i < a->M; i++)
-        compare_later(bed, at + (size_t)i * row, (enum result_type)a->dtype, a->V_padded);
+        self_test_compare_later(bed, at + (size_t)i * row, (enum result_type)a->dtype, a->V_padded);
 }
 
 static void place_operand(struct bed *bed, const struct operand *o, const struct self_test_case *c, int op,
@@ -164,11 +164,11 @@ static void place_operand(struct bed *bed, const struct operand *o, const struct
     if (!(o->use & OPERAND_WRITTEN))
         return;
     if (o->type == OPERAND_STATE)
-        compare_state(bed, at);
+        self_test_compare_state(bed, at);
     else if (o->type == OPERAND_FIRST)
-        compare_later(bed, at, RESULT_BYTES, sizeof(int64_t));
+        self_test_compare_later(bed, at, RESULT_BYTES, sizeof(int64_t));
     else
-        compare_later(bed, at, (enum result_type)operand_dtype(o, args), operand_numel(o, args, true));
+        self_test_compare_later(bed, at, (enum result_type)operand_dtype(o, args), operand_numel(o, args, true));
 }
 
 static void place_operands(struct bed *bed, const struct self_test_case *c, int op, enum dtype dtype,
@@ -186,7 +186,7 @@ static void place_operands(struct bed *bed, const struct self_test_case *c, int 
         const struct operand *o = &operands->all[i];
         if (op == OP_cross_entropy && c->uneven && operand_pointer(o, args) == &args->cross_entropy.dlogits) {
             args->cross_entropy.dlogits = (void *)(uintptr_t)args->cross_entropy.logits;
-            compare_rows(bed, &args->cross_entropy);
+            self_test_compare_rows(bed, &args->cross_entropy);
         } else if (operand_exists(o, args)) {
             place_operand(bed, o, c, op, args);
         }
@@ -195,7 +195,7 @@ static void place_operands(struct bed *bed, const struct self_test_case *c, int 
 
 /* ---- comparison ---------------------------------------------------------- */
 
-static double element_of(const char *at, enum result_type type, int64_t i)
+static double self_test_element(const char *at, enum result_type type, int64_t i)
 {
     double wide;
     float x;
@@ -225,15 +225,15 @@ static double tolerance_of(int op, const struct self_test_case *c, enum dtype dt
     return c->tolerance > 0 ? c->tolerance : by_type[c->rounded && dtype != DTYPE_F32 ? (int)dtype : (int)type];
 }
 
-static bool is_close(double value, double right, double rms, double tolerance)
+static bool self_test_is_close(double value, double right, double rms, double tolerance)
 {
     if (!isfinite(right))
         return isnan(right) ? isnan(value) : value == right;
     return fabs(value - right) <= tolerance * (fabs(right) + rms);
 }
 
-static bool are_few_unequal(const char *values, const char *right, const struct result *r, double share, char *text,
-                            size_t size)
+static bool self_test_few_unequal(const char *values, const char *right, const struct result *r, double share,
+                                  char *text, size_t size)
 {
     const int64_t most = (int64_t)(share * (double)r->n);
     int64_t unequal = 0;
@@ -248,15 +248,15 @@ static bool are_few_unequal(const char *values, const char *right, const struct 
 }
 
 /* False: `text` says where the two devices differ. */
-static bool compare_result(const struct bed *own, const struct bed *reference, int index, double tolerance,
-                           double unequal, char *text, size_t size)
+static bool self_test_compare_result(const struct bed *own, const struct bed *reference, int index, double tolerance,
+                                     double unequal, char *text, size_t size)
 {
     const struct result *r = &reference->results[index];
     const char *values = own->image + r->at, *right = reference->image + r->at;
     double squares = 0;
     int64_t finite = 0;
     for (int64_t i = 0; i < r->n; i++) {
-        const double x = element_of(right, r->type, i);
+        const double x = self_test_element(right, r->type, i);
         if (!isfinite(x))
             continue;
         squares += x * x;
@@ -264,18 +264,18 @@ static bool compare_result(const struct bed *own, const struct bed *reference, i
     }
     const double rms = finite && r->type != RESULT_BYTES ? sqrt(squares / (double)finite) : 0;
     for (int64_t i = 0; i < r->n; i++) {
-        const double x = element_of(values, r->type, i), y = element_of(right, r->type, i);
-        if (is_close(x, y, rms, tolerance))
+        const double x = self_test_element(values, r->type, i), y = self_test_element(right, r->type, i);
+        if (self_test_is_close(x, y, rms, tolerance))
             continue;
         snprintf(text, size, "element %lld of %lld is %g, where %g is right", (long long)i, (long long)r->n, x, y);
         return false;
     }
-    return are_few_unequal(values, right, r, unequal, text, size);
+    return self_test_few_unequal(values, right, r, unequal, text, size);
 }
 
 /* ---- running a case ------------------------------------------------------ */
 
-static void attention_forward(struct bed *bed, const struct attention_bwd_args *a)
+static void self_test_attention_fwd(struct bed *bed, const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = attention_forward_of(a);
     forward.out = (void *)(uintptr_t)a->out;
@@ -293,7 +293,7 @@ static void run_bed(struct bed *bed, const struct self_test_case *c, int op, enu
     place_operands(bed, c, op, dtype, &args);
     stream_copy(bed->stream, bed->memory, bed->image, bed->used);
     if (op == OP_attention_bwd)
-        attention_forward(bed, &args.attention_bwd);
+        self_test_attention_fwd(bed, &args.attention_bwd);
     op_launch(bed->stream, op, &args);
     stream_copy(bed->stream, bed->image, bed->memory, bed->used);
     stream_sync(bed->stream);
@@ -314,7 +314,7 @@ static enum status run_case(struct self_test *test, int op, const struct self_te
     for (int i = 0; i < reference->count && !*differs; i++) {
         char text[160];
         const double tolerance = tolerance_of(op, c, dtype, reference->results[i].type);
-        if (!compare_result(own, reference, i, tolerance, c->unequal, text, sizeof text))
+        if (!self_test_compare_result(own, reference, i, tolerance, c->unequal, text, sizeof text))
             snprintf(differs, size, "in %s, variant %d: %s", dtype_name(dtype), variant, text);
     }
     return STATUS_OK;
@@ -337,7 +337,7 @@ enum status self_test_op(struct self_test *test, int op, char *differs, size_t s
 
 /* ---- life ---------------------------------------------------------------- */
 
-static enum status open_bed(struct bed *bed, struct device *device, struct error *err)
+static enum status self_test_open_bed(struct bed *bed, struct device *device, struct error *err)
 {
     enum { MOST = 128, HEADS = 4, HEAD = 256, TOKENS = 1024, ROW = 17 << 10, VOCABULARY = 1 << 17 }; /* of any case */
     const struct op_limits limits = {.dtype = DTYPE_F32,
@@ -368,9 +368,9 @@ static enum status open_bed(struct bed *bed, struct device *device, struct error
 enum status self_test_new(struct device *device, struct device *reference, struct self_test **test, struct error *err)
 {
     struct self_test *c = *test = memory_zeroed(1, sizeof *c);
-    enum status status = open_bed(&c->beds[TESTED], device, err);
+    enum status status = self_test_open_bed(&c->beds[TESTED], device, err);
     if (status == STATUS_OK)
-        status = open_bed(&c->beds[REFERENCE], reference, err);
+        status = self_test_open_bed(&c->beds[REFERENCE], reference, err);
     if (status != STATUS_OK) {
         self_test_free(c);
         *test = NULL;

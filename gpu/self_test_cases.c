@@ -295,7 +295,7 @@ static void fill_reports(const struct self_test_case *c, double *to)
         to[i] = c->uneven && (i == SUM || i == LOSS) ? INFINITY : 1 + i;
 }
 
-static void fill_targets(const struct cross_entropy_args *a, int32_t *to)
+static void fill_case_targets(const struct cross_entropy_args *a, int32_t *to)
 {
     for (int64_t i = 0; i < a->M; i++)
         to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
@@ -318,7 +318,7 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     switch (operand->type) {
     case OPERAND_NUMBERS: memcpy(to, numbers, sizeof numbers); break;
     case OPERAND_STARTS: memcpy(to, starts, sizeof starts); break;
-    case OPERAND_TARGETS: fill_targets(&c->args.cross_entropy, to); break;
+    case OPERAND_TARGETS: fill_case_targets(&c->args.cross_entropy, to); break;
     case OPERAND_STATE: fill_state(c, to); break;
     case OPERAND_SEGMENTS: memcpy(to, segments, sizeof segments); break;
     case OPERAND_REPORTS: fill_reports(c, to); break;

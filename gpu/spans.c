@@ -133,7 +133,7 @@ OPS_LIST(OPS_SPANNED)
 #define OPS_SPANNED_MEMBER(op) .op = spanned_##op,
 static const struct op_table spanned = {OPS_LIST(OPS_SPANNED_MEMBER)};
 
-static void wrap_ops(struct device *device)
+static void span_wrap_ops(struct device *device)
 {
     struct span_sinks *sinks = sinks_of(device);
     bool wanted = false;
@@ -154,7 +154,7 @@ void span_sink_add(struct device *device, const struct span_sink *sink, void *co
     ASSERT(sinks->count < SPAN_SINKS - SPAN_ALWAYS);
     sinks->rows[sinks->count].sink = sink;
     sinks->rows[sinks->count++].context = context;
-    wrap_ops(device);
+    span_wrap_ops(device);
 }
 
 void span_sink_remove(struct device *device, const struct span_sink *sink, void *context)
@@ -165,7 +165,7 @@ void span_sink_remove(struct device *device, const struct span_sink *sink, void 
         if (sinks->rows[i].sink != sink || sinks->rows[i].context != context)
             sinks->rows[kept++] = sinks->rows[i];
     sinks->count = kept;
-    wrap_ops(device);
+    span_wrap_ops(device);
 }
 
 void *span_sink_context(const struct device *device, const struct span_sink *sink)

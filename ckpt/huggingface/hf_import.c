@@ -74,7 +74,7 @@ struct import {
 
 /* ---- which files --------------------------------------------------------- */
 
-static int compare_strings(const void *a, const void *b)
+static int compare_import_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -107,7 +107,7 @@ static enum status read_index(struct import *import, const char *path, struct er
                               tensor));
         names[n++] = file;
     }
-    qsort(names, n, sizeof *names, compare_strings);
+    qsort(names, n, sizeof *names, compare_import_names);
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
             string_list_add(&import->files, names[i]);
@@ -173,12 +173,12 @@ static const struct tensor_info *find_name(const struct import *import, const ch
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
-static bool is_pretraining_head(const struct model_desc *desc, const char *name)
+static bool is_hf_pretraining_head(const struct model_desc *desc, const char *name)
 {
     return desc->family == FAMILY_BERT && desc->new_head && strncmp(name, "cls.", 4) == 0;
 }
 
-static bool is_skipped(const struct model_desc *desc, const char *name)
+static bool is_skipped_by_import(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids"))
         return true;
@@ -198,7 +198,7 @@ static bool starts_fresh(const struct import *import, const struct tensor_info *
 }
 
 /* A name's new ending in place of an old one; false: it has another ending, or is too long. */
-static bool exchange_end(const char *name, const char *old, const char *new, char out[TENSOR_NAME_MAX])
+static bool exchange_hf_name_end(const char *name, const char *old, const char *new, char out[TENSOR_NAME_MAX])
 {
     int kept = (int)(strlen(name) - strlen(old));
     return fs_has_suffix(name, old) && snprintf(out, TENSOR_NAME_MAX, "%.*s%s", kept, name, new) < TENSOR_NAME_MAX;
@@ -210,8 +210,8 @@ static const struct tensor_info *find_tensor(const struct import *import, const 
 {
     char current[TENSOR_NAME_MAX], prefixed[TENSOR_NAME_MAX];
     const bool bert = import->desc->family == FAMILY_BERT;
-    if (bert && (exchange_end(name, "LayerNorm.gamma", "LayerNorm.weight", current) ||
-                 exchange_end(name, "LayerNorm.beta", "LayerNorm.bias", current)))
+    if (bert && (exchange_hf_name_end(name, "LayerNorm.gamma", "LayerNorm.weight", current) ||
+                 exchange_hf_name_end(name, "LayerNorm.beta", "LayerNorm.bias", current)))
         name = current;
     const struct tensor_info *tensor = find_name(import, name);
     if (tensor)
@@ -257,9 +257,9 @@ static enum status match_entry(struct import *import, int file, const char *path
     }
     if (is_ignored(import, entry->name))
         note_ignored(import, entry->name);
-    if (is_ignored(import, entry->name) || is_skipped(import->desc, entry->name))
+    if (is_ignored(import, entry->name) || is_skipped_by_import(import->desc, entry->name))
         return STATUS_OK;
-    if (is_pretraining_head(import->desc, entry->name)) {
+    if (is_hf_pretraining_head(import->desc, entry->name)) {
         import->left_out++;
         return STATUS_OK;
     }

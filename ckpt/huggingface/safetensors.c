@@ -95,7 +95,7 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
     return STATUS_OK;
 }
 
-static int compare_begin(const void *a, const void *b)
+static int compare_safetensors_begin(const void *a, const void *b)
 {
     const struct safetensors_entry *x = a, *y = b;
     if (x->begin != y->begin)
@@ -106,7 +106,7 @@ static int compare_begin(const void *a, const void *b)
 static enum status check_cover(struct safetensors_header *header, int64_t header_end, int64_t file_bytes,
                                const char *where, struct error *err)
 {
-    qsort(header->entries, (size_t)header->count, sizeof *header->entries, compare_begin);
+    qsort(header->entries, (size_t)header->count, sizeof *header->entries, compare_safetensors_begin);
     int64_t end = header_end;
     for (int i = 0; i < header->count; i++) {
         const struct safetensors_entry *entry = &header->entries[i];

@@ -36,8 +36,8 @@ static void look_for_gpus(int rank, struct gpu_view *view)
 }
 
 /* The rank `blind` has no GPU to use: an error with train.device: cuda, else a message. */
-static enum status do_without(const struct run_spec *spec, const struct bootstrap *boot, int blind, const char *why,
-                              int seeing, struct error *err)
+static enum status choose_without_gpu(const struct run_spec *spec, const struct bootstrap *boot, int blind,
+                                      const char *why, int seeing, struct error *err)
 {
     char who[128] = "";
     if (boot->world > 1)
@@ -66,7 +66,7 @@ struct device_choice {
     bool may_share; /* several ranks may use one GPU (ZTRAIN_SHARE_GPUS=1) */
 };
 
-static enum status find_device(const struct engine *t, struct device_choice *choice, struct error *err)
+static enum status choose_own_device(const struct engine *t, struct device_choice *choice, struct error *err)
 {
     const struct bootstrap *boot = t->boot;
     struct gpu_binding binding;
@@ -77,7 +77,7 @@ static enum status find_device(const struct engine *t, struct device_choice *cho
     look_for_gpus(boot->rank, &own);
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0)
-        return do_without(t->spec, boot, binding.blind, binding.why, binding.seeing, err);
+        return choose_without_gpu(t->spec, boot, binding.blind, binding.why, binding.seeing, err);
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
@@ -89,7 +89,7 @@ static enum status find_device(const struct engine *t, struct device_choice *cho
 /* ---- kernels of the CPU -------------------------------------------------- */
 
 /* The lowest of the ranks with the most kernels. */
-static int best_rank(const struct cpu_kernels *all, int world)
+static int rank_of_best_choice(const struct cpu_kernels *all, int world)
 {
     int best = 0;
     for (int r = 1; r < world; r++) {
@@ -102,7 +102,7 @@ static int best_rank(const struct cpu_kernels *all, int world)
 }
 
 /* The lowest rank that has no more kernels than all ranks have in common; else one whose kernels differ from `best`. */
-static int lowering_rank(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
+static int rank_lowering_choice(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
 {
     int other = -1;
     for (int r = 0; r < world; r++) {
@@ -113,14 +113,14 @@ static int lowering_rank(const struct cpu_kernels *all, int world, int best, con
     return other;
 }
 
-static void log_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
-                             const struct cpu_kernels *common)
+static void log_chosen_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
+                                    const struct cpu_kernels *common)
 {
     char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
-    int best = best_rank(all, boot->world);
+    int best = rank_of_best_choice(all, boot->world);
     if (cpu_kernels_equal(&all[best], common))
         return;
-    int low = lowering_rank(all, boot->world, best, common);
+    int low = rank_lowering_choice(all, boot->world, best, common);
     log_warn("all ranks compute with %s kernels instead of %s: rank %d on %s supports no more (because of its CPU, or "
              "of ZTRAIN_CPU_ISA there), rank %d on %s would support the latter",
              cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
@@ -141,10 +141,10 @@ static void log_products(const struct bootstrap *boot, const struct cpu_kernels 
 }
 
 /* Collective: reduces `own` to the kernels that all ranks have. say: logs the differences (rank 0). */
-static enum status settle(const struct engine *t, struct cpu_kernels *own,
-                          void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
-                                      const struct cpu_kernels *common),
-                          struct error *err)
+static enum status choose_common_kernels(const struct engine *t, struct cpu_kernels *own,
+                                         void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
+                                                     const struct cpu_kernels *common),
+                                         struct error *err)
 {
     struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
     enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
@@ -157,7 +157,8 @@ static enum status settle(const struct engine *t, struct cpu_kernels *own,
     return status;
 }
 
-static void keep(const struct bootstrap *boot, const struct cpu_kernels *before, struct cpu_kernels *kernels)
+static void keep_chosen_kernels(const struct bootstrap *boot, const struct cpu_kernels *before,
+                                struct cpu_kernels *kernels)
 {
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
     cpu_kernels_instructions(kernels, had);
@@ -175,10 +176,10 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 {
     TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
     if (t->kernels_before)
-        keep(t->boot, t->kernels_before, kernels);
-    TRY(settle(t, kernels, log_instructions, err));
+        keep_chosen_kernels(t->boot, t->kernels_before, kernels);
+    TRY(choose_common_kernels(t, kernels, log_chosen_instructions, err));
     TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, err), err));
-    return settle(t, kernels, log_products, err);
+    return choose_common_kernels(t, kernels, log_products, err);
 }
 
 /* ---- multiprocessors for NCCL -------------------------------------------- */
@@ -193,7 +194,7 @@ struct gpu_size {
 };
 
 /* The smallest GPU of all ranks; of equal ones that of the lowest rank. A plan has one. */
-static enum status find_smallest(const struct engine *t, struct gpu_size *smallest, struct error *err)
+static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *smallest, struct error *err)
 {
     struct gpu_size own;
     memset(&own, 0, sizeof own); /* its padding is sent as well */
@@ -237,7 +238,7 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     *ctas = 0;
     if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside))
         return STATUS_OK;
-    TRY(find_smallest(t, &smallest, err));
+    TRY(choose_smallest_gpu(t, &smallest, err));
     if (forced && smallest.multiprocessors <= SM_TARGET_CTAS)
         return refuse_limit(t->device, t->boot, &smallest, err);
     if (forced || smallest.multiprocessors >= AUTO_LEAST)
@@ -246,7 +247,7 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
 }
 
 /* Limits the device's products, unless ranks share a GPU, whose collectives pass through host memory. */
-static void apply_sm_target(const struct engine *t, int ctas)
+static void choose_sms(const struct engine *t, int ctas)
 {
     const int all = t->device->multiprocessors;
     const bool can = comm_can_capture(t->comm), says = t->rank == 0;
@@ -268,7 +269,7 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
     const char *way = NULL;
     enum status status;
     int ctas;
-    TRY(agree(t->comm, find_device(t, &choice, err), err));
+    TRY(agree(t->comm, choose_own_device(t, &choice, err), err));
     if (choice.kind == DEVICE_CPU) {
         TRY(choose_kernels(t, &kernels, err));
         status = device_open_cpu(&kernels, threads, &t->device, err);
@@ -282,7 +283,7 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
     TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
-    apply_sm_target(t, ctas);
+    choose_sms(t, ctas);
     return STATUS_OK;
 }
 
@@ -294,7 +295,7 @@ static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 
 
 /* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. A GPU that takes twice the
  * host's time still waits for short kernels that follow long ones. */
-static bool is_launch_bound(const struct engine *t)
+static bool choose_launch_bound(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
@@ -304,7 +305,7 @@ static bool is_launch_bound(const struct engine *t)
 }
 
 /* Why nothing in a step can be a graph; NULL: blocks can. */
-static const char *obstacle_of_blocks(const struct engine *t)
+static const char *graph_choice_block_obstacle(const struct engine *t)
 {
     if (!device_has_graphs(t->device))
         return "the CPU device has none";
@@ -318,7 +319,7 @@ static const char *obstacle_of_blocks(const struct engine *t)
 }
 
 /* Why a step of such blocks cannot be one graph; NULL: it can. */
-static const char *obstacle_of_steps(const struct engine *t)
+static const char *graph_choice_step_obstacle(const struct engine *t)
 {
     if (t->spec->zero.offload_param.device != OFFLOAD_NONE)
         return "zero_optimization.offload_param moves data on streams of its own";
@@ -335,7 +336,7 @@ static const char *obstacle_of_steps(const struct engine *t)
     return NULL;
 }
 
-static void log_choice(enum graph_mode graphs, const char *why_not_blocks, const char *why_not_steps)
+static void log_graph_choice(enum graph_mode graphs, const char *why_not_blocks, const char *why_not_steps)
 {
     if (graphs == GRAPHS_BY_STEP)
         log_info("CUDA graphs: by step: a step is captured once, then launched as one piece");
@@ -351,18 +352,18 @@ static void log_choice(enum graph_mode graphs, const char *why_not_blocks, const
 enum status choose_graphs(struct engine *t, struct error *err)
 {
     enum spec_switch wanted = t->spec->train.cuda_graphs;
-    const char *why_not = wanted == SPEC_OFF ? "train.cuda_graphs is false" : obstacle_of_blocks(t);
-    const char *why_not_steps = obstacle_of_steps(t);
+    const char *why_not = wanted == SPEC_OFF ? "train.cuda_graphs is false" : graph_choice_block_obstacle(t);
+    const char *why_not_steps = graph_choice_step_obstacle(t);
     t->graphs = GRAPHS_NONE;
     if (wanted == SPEC_ON && why_not) {
         error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
         return error_hint(err, "auto takes graphs where they are possible and help");
     }
-    if (wanted == SPEC_AUTO && !why_not && !is_launch_bound(t))
+    if (wanted == SPEC_AUTO && !why_not && !choose_launch_bound(t))
         why_not = "this model's kernels take longer than their launches";
     if (!why_not)
         t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
     if (t->rank == 0 && !t->quiet && !t->simulation.comm && device_has_graphs(t->device))
-        log_choice(t->graphs, why_not, why_not_steps);
+        log_graph_choice(t->graphs, why_not, why_not_steps);
     return STATUS_OK;
 }

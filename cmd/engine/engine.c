@@ -14,7 +14,7 @@
 /* packing false or first_fit: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
 enum { TOKEN_MULTIPLE = 16 };
 
-static enum status apply_task(const struct run_spec *spec, struct model_desc *desc, struct error *err)
+static enum status engine_apply_task(const struct run_spec *spec, struct model_desc *desc, struct error *err)
 {
     int64_t num_labels = spec->model.num_labels;
     if (spec->model.task == TASK_CAUSAL_LM && desc->num_labels > 0) {
@@ -43,7 +43,7 @@ static enum status check_tokenizer(const struct run_spec *spec, struct error *er
     return error_prefix(err, "model.tokenizer");
 }
 
-static void describe_model(const struct run_spec *spec, const struct model_desc *desc)
+static void engine_log_model(const struct run_spec *spec, const struct model_desc *desc)
 {
     const struct dropout_rates *rates = &desc->dropout;
     char pooled[48] = "";
@@ -65,11 +65,11 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
                                                   : model_desc_load(spec->model.folder, desc, err);
     if (status != STATUS_OK)
         return error_prefix(err, "%s", spec->model.where);
-    TRY(apply_task(spec, desc, err));
+    TRY(engine_apply_task(spec, desc, err));
     if (spec->model.dropout >= 0)
         model_desc_set_dropout(desc, spec->model.dropout);
     if (notices)
-        describe_model(spec, desc);
+        engine_log_model(spec, desc);
     if (spec->data.seq_length <= desc->max_positions)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",

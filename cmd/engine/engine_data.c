@@ -31,8 +31,8 @@ static enum status open_source(const struct run_spec *spec, int index, int64_t v
     return STATUS_OK;
 }
 
-static enum status check_source(const struct run_spec *spec, const struct train_sources *sources, int index,
-                                struct error *err)
+static enum status engine_check_source(const struct run_spec *spec, const struct train_sources *sources, int index,
+                                       struct error *err)
 {
     const char *name = spec->data.train.items[index];
     for (int i = 0; i < index; i++) {
@@ -55,7 +55,7 @@ static enum status check_source(const struct run_spec *spec, const struct train_
     return STATUS_OK;
 }
 
-static uint64_t mix_hash(uint64_t hash, uint64_t source, double amount)
+static uint64_t hash_data_mixture(uint64_t hash, uint64_t source, double amount)
 {
     hash = XXH64(&source, sizeof source, hash);
     return XXH64(&amount, sizeof amount, hash);
@@ -75,9 +75,9 @@ enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, 
             error_prefix(err, "source '%s' of data.train", spec->data.train.items[i]);
             return status;
         }
-        TRY(check_source(spec, sources, i, err));
-        hash.first = mix_hash(hash.first, one.first, spec->data.amounts[i]);
-        hash.sampled = mix_hash(hash.sampled, one.sampled, spec->data.amounts[i]);
+        TRY(engine_check_source(spec, sources, i, err));
+        hash.first = hash_data_mixture(hash.first, one.first, spec->data.amounts[i]);
+        hash.sampled = hash_data_mixture(hash.sampled, one.sampled, spec->data.amounts[i]);
     }
     sources->fingerprint = hash;
     return STATUS_OK;
@@ -132,8 +132,8 @@ enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, st
 }
 
 /* amounts: the samples that an epoch of the run takes of each source. */
-static enum status count_epochs(const struct run_spec *spec, const struct mixture *mixture, int count, int64_t *amounts,
-                                struct error *err)
+static enum status count_data_epochs(const struct run_spec *spec, const struct mixture *mixture, int count,
+                                     int64_t *amounts, struct error *err)
 {
     double sum = 0;
     for (int i = 0; i < count; i++) {
@@ -150,8 +150,9 @@ static enum status count_epochs(const struct run_spec *spec, const struct mixtur
     return STATUS_OK;
 }
 
-static enum status mix_sources(const struct train_sources *sources, const struct run_spec *spec,
-                               const struct token_stream_config *config, struct mixture *mixture, struct error *err)
+static enum status engine_mix_sources(const struct train_sources *sources, const struct run_spec *spec,
+                                      const struct token_stream_config *config, struct mixture *mixture,
+                                      struct error *err)
 {
     int64_t amounts[SPEC_MAX_SOURCES];
     *mixture = (struct mixture){.seed = config->seed, .shuffle = config->data.shuffle};
@@ -166,7 +167,7 @@ static enum status mix_sources(const struct train_sources *sources, const struct
                 spec->data.train.items[i], token_set_tokens(mixture->sources[i].set), config->data.seq_length);
     }
     if (spec->data.amount == SPEC_AMOUNT_EPOCHS)
-        TRY(count_epochs(spec, mixture, sources->count, amounts, err));
+        TRY(count_data_epochs(spec, mixture, sources->count, amounts, err));
     else
         interleave_weights(spec->data.amounts, sources->count, amounts);
     interleave_init(&mixture->order, amounts, sources->count);
@@ -175,7 +176,7 @@ static enum status mix_sources(const struct train_sources *sources, const struct
     return STATUS_OK;
 }
 
-static void print_mixture(const struct run_spec *spec, const struct mixture *mixture)
+static void log_data_mixture(const struct run_spec *spec, const struct mixture *mixture)
 {
     for (int i = 0; i < mixture->order.count; i++) {
         const double share = (double)mixture->order.shares[i] / (double)mixture->order.period;
@@ -191,7 +192,7 @@ static void print_mixture(const struct run_spec *spec, const struct mixture *mix
 /* ---- checks -------------------------------------------------------------- */
 
 /* The key of a schedule's length; NULL: it has none. */
-static const char *length_key(enum schedule_type type)
+static const char *schedule_length_key(enum schedule_type type)
 {
     switch (type) {
     case SCHEDULE_LINEAR:
@@ -208,7 +209,7 @@ static void report_stretch(const struct engine *t)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
-    const char *key = length_key(s->type);
+    const char *key = schedule_length_key(s->type);
     char way[96] = "";
     if (!former || former == t->total_steps || !schedule_needs_total(s))
         return;
@@ -347,10 +348,10 @@ static enum status open_training_data(struct engine *t, struct error *err)
         t->train_config.source = t->sources.items[0];
         return STATUS_OK;
     }
-    TRY(mix_sources(&t->sources, spec, &t->train_config, &t->mixture, err));
+    TRY(engine_mix_sources(&t->sources, spec, &t->train_config, &t->mixture, err));
     t->train_config.mixture = &t->mixture;
     if (t->rank == 0 && !t->quiet)
-        print_mixture(spec, &t->mixture);
+        log_data_mixture(spec, &t->mixture);
     return STATUS_OK;
 }
 

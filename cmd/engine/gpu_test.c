@@ -103,7 +103,7 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 
 enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 
-static bool record_path(const struct device *device, char *path, size_t size)
+static bool gpu_test_record_path(const struct device *device, char *path, size_t size)
 {
     char folder[RECORD_PATH], name[sizeof device->name];
     if (!autotune_cache_folder(folder, sizeof folder))
@@ -120,7 +120,7 @@ struct build_id {
 };
 
 /* Names and contents of a segment's notes are padded to four bytes. */
-static void read_notes(const char *notes, size_t size, struct build_id *id)
+static void read_build_notes(const char *notes, size_t size, struct build_id *id)
 {
     for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= size;) {
         ElfW(Nhdr) note;
@@ -139,13 +139,14 @@ static int read_program(struct dl_phdr_info *info, size_t size, void *id)
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_NOTE)
-            read_notes((const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr), info->dlpi_phdr[i].p_memsz, id);
+            read_build_notes((const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr), info->dlpi_phdr[i].p_memsz,
+                             id);
     return 1;
 }
 
 /* What a test is valid for: the GPU, its driver, the libraries, the environment's choices, and this build, whose ID the
  * linker makes from all that it links. false: there is no ID. */
-static bool hash_of_machine(const struct device *device, uint64_t *result)
+static bool gpu_test_machine_hash(const struct device *device, uint64_t *result)
 {
     static const char *const variables[] = {"ZTRAIN_GEMM_EPILOGUES", "ZTRAIN_CUDA_TF32"};
     struct build_id id = {.size = 0};
@@ -169,19 +170,20 @@ static bool hash_of_machine(const struct device *device, uint64_t *result)
 
 /* ---- the file ------------------------------------------------------------ */
 
-static int print_record(char *line, size_t size, uint64_t hash, unsigned avoid)
+static int print_gpu_test_record(char *line, size_t size, uint64_t hash, unsigned avoid)
 {
     const int n = snprintf(line, size, "%016" PRIx64 " %u", hash, avoid);
     return n + snprintf(line + n, size - (size_t)n, " %016" PRIx64 "\n", (uint64_t)XXH64(line, (size_t)n, 0));
 }
 
-static bool find_record(const struct device *device, unsigned *avoid)
+static bool find_gpu_test_record(const struct device *device, unsigned *avoid)
 {
     char path[RECORD_PATH], line[RECORD_LINE], right[RECORD_LINE];
     bool found = false;
     uint64_t hash;
-    FILE *file =
-        hash_of_machine(device, &hash) && record_path(device, path, sizeof path) ? memory_fopen(path, "re") : NULL;
+    FILE *file = gpu_test_machine_hash(device, &hash) && gpu_test_record_path(device, path, sizeof path)
+                     ? memory_fopen(path, "re")
+                     : NULL;
     if (!file)
         return false;
     while (fgets(line, sizeof line, file)) {
@@ -189,7 +191,7 @@ static bool find_record(const struct device *device, unsigned *avoid)
         unsigned parts;
         if (sscanf(line, "%16" SCNx64 " %9u ", &its, &parts) != 2 || its != hash)
             continue;
-        print_record(right, sizeof right, its, parts);
+        print_gpu_test_record(right, sizeof right, its, parts);
         if (strcmp(line, right) != 0)
             continue;
         *avoid = parts;
@@ -199,7 +201,7 @@ static bool find_record(const struct device *device, unsigned *avoid)
     return found;
 }
 
-static bool is_torn(int fd)
+static bool is_torn_test_record(int fd)
 {
     char last;
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -207,16 +209,16 @@ static bool is_torn(int fd)
 }
 
 /* Remembers a test. A file that cannot be written is a line of the log: the test will be repeated. */
-static void add_record(const struct device *device, unsigned avoid)
+static void add_gpu_test_record(const struct device *device, unsigned avoid)
 {
     char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n";
     uint64_t hash;
-    if (!hash_of_machine(device, &hash) || !record_path(device, path, sizeof path))
+    if (!gpu_test_machine_hash(device, &hash) || !gpu_test_record_path(device, path, sizeof path))
         return;
     autotune_cache_make_folder();
     const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    const int before = fd >= 0 && is_torn(fd); /* the line's own newline ends the torn one */
-    const int n = before + print_record(line + before, RECORD_LINE, hash, avoid);
+    const int before = fd >= 0 && is_torn_test_record(fd); /* the line's own newline ends the torn one */
+    const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, avoid);
     const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
     if (!written)
         log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
@@ -228,22 +230,22 @@ static void add_record(const struct device *device, unsigned avoid)
 
 enum { WISH_NEVER, WISH_ALWAYS, WISH_COUNT };
 
-static enum status find_own(const struct engine *t, unsigned *avoid, struct error *err)
+static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, struct error *err)
 {
     static const char *const words[WISH_COUNT] = {[WISH_NEVER] = "never", [WISH_ALWAYS] = "always"};
     int wish;
     *avoid = 0;
     TRY(env_choice("ZTRAIN_GPU_TEST", words, WISH_COUNT, &wish, err));
-    if (wish == WISH_NEVER || (wish != WISH_ALWAYS && find_record(t->device, avoid)))
+    if (wish == WISH_NEVER || (wish != WISH_ALWAYS && find_gpu_test_record(t->device, avoid)))
         return STATUS_OK;
     const double start = seconds_now();
     TRY(gpu_test_run(t->device, NULL, NULL, avoid, err));
     log_info("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
-    add_record(t->device, *avoid);
+    add_gpu_test_record(t->device, *avoid);
     return STATUS_OK;
 }
 
-static enum status apply(struct engine *t, unsigned avoid, struct error *err)
+static enum status apply_gpu_test(struct engine *t, unsigned avoid, struct error *err)
 {
     if ((avoid & DEVICE_GRAPHS) && t->graphs && t->spec->train.cuda_graphs == SPEC_ON)
         return error_set(
@@ -264,12 +266,12 @@ static enum status apply(struct engine *t, unsigned avoid, struct error *err)
 enum status gpu_test_before_run(struct engine *t, struct error *err)
 {
     unsigned own = 0, all = 0;
-    TRY(agree(t->comm, t->device->kind == DEVICE_CUDA ? find_own(t, &own, err) : STATUS_OK, err));
+    TRY(agree(t->comm, t->device->kind == DEVICE_CUDA ? find_own_gpu_test(t, &own, err) : STATUS_OK, err));
     unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
     const enum status status = comm_exchange(t->comm, &own, sizeof own, masks, err);
     for (int r = 0; status == STATUS_OK && r < t->world; r++)
         all |= masks[r];
     free(masks);
     TRY(status);
-    return agree(t->comm, apply(t, all, err), err);
+    return agree(t->comm, apply_gpu_test(t, all, err), err);
 }

@@ -109,7 +109,7 @@ static const char *value_text(const json_t *machine, const char *name, char *tex
 }
 
 /* "isa: avx512BETWEENavx2; …" of the members that decide bits. Returns text. */
-static const char *differences(const json_t *a, const json_t *b, const char *between, char *text, size_t size)
+static const char *machine_differences(const json_t *a, const json_t *b, const char *between, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = 0;
@@ -129,7 +129,7 @@ const char *machine_record_differences(const struct checkpoint *checkpoint, cons
     char rest[1024] = "";
     bool older = writer && strcmp(writer, ZTRAIN_VERSION) != 0;
     if (checkpoint->machine)
-        differences(checkpoint->machine, now, ", now ", rest, sizeof rest);
+        machine_differences(checkpoint->machine, now, ", now ", rest, sizeof rest);
     if (older)
         snprintf(text, size, "ztrain: %.40s, now %s%s%s", writer, ZTRAIN_VERSION, *rest ? "; " : "", rest);
     else
@@ -142,7 +142,7 @@ static void log_difference(const struct bootstrap *boot, const json_t *own, char
     char text[1024];
     for (int r = 1; r < boot->world; r++) {
         json_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
-        bool differs = other && *differences(own, other, " and ", text, sizeof text);
+        bool differs = other && *machine_differences(own, other, " and ", text, sizeof text);
         json_decref(other);
         if (!differs)
             continue;

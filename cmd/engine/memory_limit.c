@@ -35,8 +35,8 @@ struct search {
 
 /* The bytes that the run would take with another spec, of a rank's device and of a node's host memory. A GPU is
  * assumed: planning on the GPU itself would compile kernels. */
-static enum status measure(const struct engine *t, struct run_spec *spec, size_t *bytes, size_t *node,
-                           struct error *err)
+static enum status measure_memory_plan(const struct engine *t, struct run_spec *spec, size_t *bytes, size_t *node,
+                                       struct error *err)
 {
     const bool borrowed = t->device->kind == DEVICE_CPU;
     struct engine other = {.quiet = true, .simulation.device = t->device, .node_ranks = t->node_ranks};
@@ -56,7 +56,7 @@ end:
 }
 
 /* The one that costs less is better, then the larger micro-batch, then less memory. */
-static void keep_better(struct found *best, const struct found *other)
+static void keep_better_memory_setting(struct found *best, const struct found *other)
 {
     if (best->bytes) {
         if (other->price != best->price                   ? other->price > best->price
@@ -67,7 +67,7 @@ static void keep_better(struct found *best, const struct found *other)
     *best = *other;
 }
 
-static enum status search(struct search *s, struct error *err)
+static enum status search_memory_limit(struct search *s, struct error *err)
 {
     const struct engine *t = s->engine;
     const uint64_t most = memory_plan_node_limit(t);
@@ -77,7 +77,7 @@ static enum status search(struct search *s, struct error *err)
     struct run_spec copy = *t->spec;
     size_t assumed, node;
     memory_setting_of(t->spec, &s->given);
-    TRY(measure(t, &copy, &assumed, &node, err));
+    TRY(measure_memory_plan(t, &copy, &assumed, &node, err));
     /* an assumed GPU only estimates cuDNN's workspace; a smaller micro-batch has no larger surplus */
     const size_t surplus = here > assumed ? here - assumed : 0;
     for (bool more = memory_setting_first(t->spec, t->world, &found.setting); more;
@@ -85,16 +85,16 @@ static enum status search(struct search *s, struct error *err)
         if (memory_setting_uses_disk(&found.setting) != memory_setting_uses_disk(&s->given))
             continue; /* NVMe takes as much of the device as host memory */
         memory_setting_apply(&found.setting, t->spec, t->world, &copy);
-        TRY(measure(t, &copy, &found.bytes, &node, err));
+        TRY(measure_memory_plan(t, &copy, &found.bytes, &node, err));
         found.bytes += surplus;
         found.price = memory_setting_price(&found.setting, &s->given, samples);
         if (!s->least.bytes || found.bytes < s->least.bytes)
             s->least = found;
         if (found.bytes > s->limit || node > most)
             continue;
-        keep_better(&s->cheapest, &found);
+        keep_better_memory_setting(&s->cheapest, &found);
         if (found.setting.micro == s->given.micro)
-            keep_better(&s->same_micro, &found);
+            keep_better_memory_setting(&s->same_micro, &found);
     }
     return STATUS_OK;
 }
@@ -115,7 +115,7 @@ static const char *describe(const struct search *s, const struct found *found, c
     return text;
 }
 
-static enum status add_advice(const struct search *s, struct error *err)
+static enum status advise_on_memory_limit(const struct search *s, struct error *err)
 {
     const char *faster = s->engine->device->kind == DEVICE_CPU ? "" : "; `ztrain plan --fit` finds the fastest";
     char first[MEMORY_SETTING_TEXT], second[MEMORY_SETTING_TEXT];
@@ -132,19 +132,19 @@ static enum status add_advice(const struct search *s, struct error *err)
 }
 
 /* The plan is larger than the cap, which is train.memory_limit or the device's memory. */
-static enum status refuse_plan(const struct engine *t, struct error *err)
+static enum status refuse_plan_over_limit(const struct engine *t, struct error *err)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     const size_t need = memory_plan_device_bytes(&t->plan);
     struct search s = {.engine = t, .limit = (size_t)cap, .ranks = 1};
     char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
-    TRY(search(&s, err));
+    TRY(search_memory_limit(&s, err));
     if (t->plan.reserve.total)
         snprintf(reserve, sizeof reserve, ", %s of it reserve", size_round((int64_t)t->plan.reserve.total, size));
     error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
               size_round((int64_t)need, needed), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
               cap == limit ? size_format(cap, text) : size_round(cap, text));
-    return add_advice(&s, err);
+    return advise_on_memory_limit(&s, err);
 }
 
 enum status memory_limit_check(const struct engine *t, struct error *err)
@@ -152,7 +152,7 @@ enum status memory_limit_check(const struct engine *t, struct error *err)
     const size_t bytes = memory_plan_device_bytes(&t->plan), arenas = bytes - t->plan.reserve.total;
     const bool exceeds = t->spec->train.memory_limit && bytes > (size_t)memory_plan_cap(t);
     const bool too_large = t->comm && t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes;
-    return exceeds || too_large ? refuse_plan(t, err) : STATUS_OK;
+    return exceeds || too_large ? refuse_plan_over_limit(t, err) : STATUS_OK;
 }
 
 enum status memory_node_check(const struct engine *t, struct error *err)
@@ -183,7 +183,7 @@ struct share {
 };
 
 /* The arenas of all ranks that share this rank's GPU, and the number of these ranks. */
-static enum status add_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
+static enum status add_memory_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
 {
     struct share own = {.bytes = t->plan.local.used}, *all = memory_zeroed((size_t)t->world, sizeof *all);
     snprintf(own.id, sizeof own.id, "%s", t->device->id);
@@ -201,7 +201,7 @@ static enum status add_shares(const struct engine *t, size_t *bytes, int *ranks,
 }
 
 /* Writes "; process 4711 (python, 12.0 GiB) computes on it as well", or nothing. */
-static const char *describe_others(const char *id, char *text, size_t size)
+static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
 {
     enum { NAMED = 3 };
     struct nvml_process others[NAMED];
@@ -221,7 +221,8 @@ static const char *describe_others(const char *id, char *text, size_t size)
     return text;
 }
 
-static enum status refuse_arenas(const struct engine *t, size_t need, int ranks, size_t available, struct error *err)
+static enum status refuse_arenas_over_limit(const struct engine *t, size_t need, int ranks, size_t available,
+                                            struct error *err)
 {
     char wanted[SIZE_TEXT_MAX], free_text[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], others[512], who[64] = "the plan takes";
     const size_t reserve = t->plan.reserve.total; /* it is taken already, or not asked for */
@@ -232,11 +233,11 @@ static enum status refuse_arenas(const struct engine *t, size_t need, int ranks,
     error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
               size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
               size_round((int64_t)t->device->memory_bytes, total), t->device->name,
-              describe_others(t->device->id, others, sizeof others));
-    return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
+              others_in_gpu_memory(t->device->id, others, sizeof others));
+    return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
 }
 
-static void warn_of_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
+static void warn_of_memory_for_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
 {
     char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
     const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
@@ -252,13 +253,13 @@ enum status memory_free_check(const struct engine *t, struct error *err)
 {
     size_t need, available;
     int ranks;
-    TRY(add_shares(t, &need, &ranks, err));
+    TRY(add_memory_shares(t, &need, &ranks, err));
     if (!device_available_bytes(t->device, &available))
         return STATUS_OK;
     if (need > available)
-        return refuse_arenas(t, need, ranks, available, err);
+        return refuse_arenas_over_limit(t, need, ranks, available, err);
     const size_t later = t->plan.reserve.parts[CUDA_RESERVE_KERNELS] * (size_t)ranks;
     if (available - need < later)
-        warn_of_kernels(t, need, ranks, available, later);
+        warn_of_memory_for_kernels(t, need, ranks, available, later);
     return STATUS_OK;
 }

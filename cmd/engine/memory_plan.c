@@ -14,7 +14,7 @@
 
 /* ---- plan, allocation, the end ------------------------------------------- */
 
-static void lay_out(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
+static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
     zero_layout(t->zero, local, peers_read ? shared : local, host);
@@ -39,17 +39,17 @@ static void fill_plan(struct engine *t)
     arena_init_dry(&t->plan.local);
     arena_init_dry(&t->plan.shared);
     arena_init_dry(&t->plan.host);
-    lay_out(t, &t->plan.local, &t->plan.shared, &t->plan.host);
+    lay_out_memory_plan(t, &t->plan.local, &t->plan.shared, &t->plan.host);
     cuda_reserve_fill(&t->plan.reserve, t->device, t->world, &limits, t->plan.workspace);
 }
 
-static size_t ranks_of_node(const struct engine *t)
+static size_t memory_plan_node_ranks(const struct engine *t)
 {
     return (size_t)(t->node_ranks ? t->node_ranks : t->world);
 }
 
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
-static bool wants_snapshot(const struct run_spec *spec)
+static bool memory_plan_has_snapshot(const struct run_spec *spec)
 {
     return spec->checkpoint.decoupled == SPEC_ON ||
            (spec->checkpoint.decoupled == SPEC_AUTO && !zero_uses_disk(&spec->zero));
@@ -62,7 +62,7 @@ static const double auto_share = 0.8;
 /* Of a limited process, for what the plan does not count: stacks, malloc's arenas, buffers of files. */
 static const double process_reserve = 256 << 20;
 
-static size_t rank_host_bytes(const struct engine *t)
+static size_t memory_plan_rank_host(const struct engine *t)
 {
     const struct memory_plan *plan = &t->plan;
     return plan->host.used + (t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0);
@@ -70,7 +70,7 @@ static size_t rank_host_bytes(const struct engine *t)
 
 /* What the snapshot does not fit into; NULL: it fits. Only a run, not a plan, asks what is free on this machine and
  * what the process may allocate. */
-static const char *snapshot_obstacle(const struct engine *t)
+static const char *memory_snapshot_obstacle(const struct engine *t)
 {
     const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? auto_share : 1;
     const int64_t limit = t->spec->train.memory_limit;
@@ -81,7 +81,7 @@ static const char *snapshot_obstacle(const struct engine *t)
     if (t->device->kind == DEVICE_CPU && limit &&
         memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit)
         return "train.memory_limit";
-    if (t->comm && (double)rank_host_bytes(t) + process_reserve > share * (double)machine_process_room())
+    if (t->comm && (double)memory_plan_rank_host(t) + process_reserve > share * (double)machine_process_room())
         return "the memory limit of its process (ulimit -v, ulimit -d)";
     return node > share * (double)memory_plan_node_limit(t) || node > share * (double)machine.available
                ? "a node's memory"
@@ -89,7 +89,7 @@ static const char *snapshot_obstacle(const struct engine *t)
 }
 
 /* obstacle: NULL where it is another rank's. */
-static enum status refuse_snapshot(const struct engine *t, const char *obstacle, struct error *err)
+static enum status memory_snapshot_refused(const struct engine *t, const char *obstacle, struct error *err)
 {
     char size[SIZE_TEXT_MAX];
     error_set(err, STATUS_DEVICE,
@@ -104,18 +104,18 @@ enum status memory_plan_make(struct engine *t, struct error *err)
 {
     const enum spec_switch decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
-    zero_keep_snapshot(t->zero, wants_snapshot(t->spec));
+    zero_keep_snapshot(t->zero, memory_plan_has_snapshot(t->spec));
     fill_plan(t);
-    if (!wants_snapshot(t->spec))
+    if (!memory_plan_has_snapshot(t->spec))
         return STATUS_OK;
-    const char *obstacle = snapshot_obstacle(t);
+    const char *obstacle = memory_snapshot_obstacle(t);
     double lacking = obstacle ? 1 : 0;
     if (t->comm)
         TRY(comm_sum(t->comm, &lacking, 1, err));
     if (lacking == 0)
         return STATUS_OK;
     if (decoupled == SPEC_ON)
-        return refuse_snapshot(t, obstacle, err);
+        return memory_snapshot_refused(t, obstacle, err);
     zero_keep_snapshot(t->zero, false);
     fill_plan(t);
     if (!t->quiet)
@@ -132,16 +132,16 @@ size_t memory_plan_device_bytes(const struct memory_plan *plan)
 
 size_t memory_plan_node_bytes(const struct engine *t)
 {
-    return ranks_of_node(t) * rank_host_bytes(t);
+    return memory_plan_node_ranks(t) * memory_plan_rank_host(t);
 }
 
 size_t memory_plan_node_spare(const struct engine *t)
 {
     const bool optional = t->spec->checkpoint.decoupled == SPEC_AUTO && zero_has_snapshot(t->zero);
-    return optional ? ranks_of_node(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
+    return optional ? memory_plan_node_ranks(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
 }
 
-static bool is_ordinary(const struct offload_settings *offload)
+static bool is_ordinary_memory(const struct offload_settings *offload)
 {
     return offload->device != OFFLOAD_NONE && !offload->pin_memory;
 }
@@ -149,11 +149,11 @@ static bool is_ordinary(const struct offload_settings *offload)
 enum { PAGE_BYTES = 4096 };
 
 /* Host memory is one piece, pinned unless one of its users asks for ordinary memory. */
-static enum status allocate_host(struct engine *t, struct error *err)
+static enum status memory_plan_take_host(struct engine *t, struct error *err)
 {
     const struct offload_settings *optimizer = &t->spec->zero.offload_optimizer, *param = &t->spec->zero.offload_param;
     const size_t bytes = t->plan.host.used;
-    t->host_is_ordinary = t->device->kind != DEVICE_CPU && (is_ordinary(optimizer) || is_ordinary(param));
+    t->host_is_ordinary = t->device->kind != DEVICE_CPU && (is_ordinary_memory(optimizer) || is_ordinary_memory(param));
     if (!t->host_is_ordinary)
         return device_alloc_host(t->device, bytes, &t->host_memory, err);
     t->host_memory = aligned_alloc(PAGE_BYTES, (size_t)round_up((int64_t)bytes, PAGE_BYTES));
@@ -184,10 +184,10 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
         arena_init(&shared, segment, t->plan.shared.used);
     }
     if (t->plan.host.used) {
-        TRY(allocate_host(t, err));
+        TRY(memory_plan_take_host(t, err));
         arena_init(&host, t->host_memory, t->plan.host.used);
     }
-    lay_out(t, &local, &shared, &host);
+    lay_out_memory_plan(t, &local, &shared, &host);
     arena_finish(&local);
     arena_finish(&host);
     if (t->plan.shared.used)
@@ -209,7 +209,7 @@ void memory_plan_free(struct engine *t)
 enum { LABEL_WIDTH = 26 }; /* of "host memory: communication" */
 
 /* A line of the plan: "optimizer   123 bytes   0.1 MiB   12.00 bytes/parameter". */
-static void print_bytes(const struct engine *t, const char *place, const char *kind, uint64_t bytes)
+static void memory_plan_print_bytes(const struct engine *t, const char *place, const char *kind, uint64_t bytes)
 {
     char label[LABEL_WIDTH + 1];
     snprintf(label, sizeof label, "%s%s", place, kind);
@@ -217,7 +217,7 @@ static void print_bytes(const struct engine *t, const char *place, const char *k
              (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
 }
 
-static void print_reserve(const struct engine *t)
+static void memory_plan_print_reserve(const struct engine *t)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
     const double mib = 1048576;
@@ -238,7 +238,7 @@ int64_t memory_plan_cap(const struct engine *t)
     return limit && (!device || limit < device) ? limit : device;
 }
 
-static void print_cap(const struct engine *t, size_t total)
+static void memory_plan_print_cap(const struct engine *t, size_t total)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
@@ -258,7 +258,7 @@ static void print_cap(const struct engine *t, size_t total)
     log_info("  %.1f %% of %s%s", 100 * (double)total / (double)cap, of, with_reserve);
 }
 
-static void warn_of_gpu(const struct engine *t, size_t total)
+static void memory_plan_warn_of_gpu(const struct engine *t, size_t total)
 {
     if (total > t->device->memory_bytes)
         log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
@@ -277,15 +277,16 @@ uint64_t memory_plan_node_limit(const struct engine *t)
     return machine.total < machine.limit ? machine.total : machine.limit;
 }
 
-static void print_node(const struct engine *t)
+static void memory_plan_print_node(const struct engine *t)
 {
     const size_t bytes = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
     const bool known = most <= INT64_MAX;
     char size[SIZE_TEXT_MAX], each[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX];
     if (t->plan.host.used)
-        log_info("  memory of a node: %zu rank%s x %s = %s%s%s", ranks_of_node(t), ranks_of_node(t) == 1 ? "" : "s",
-                 size_round((int64_t)(bytes / ranks_of_node(t)), each), size_round((int64_t)bytes, size),
+        log_info("  memory of a node: %zu rank%s x %s = %s%s%s", memory_plan_node_ranks(t),
+                 memory_plan_node_ranks(t) == 1 ? "" : "s",
+                 size_round((int64_t)(bytes / memory_plan_node_ranks(t)), each), size_round((int64_t)bytes, size),
                  known ? " of " : "", known ? size_round((int64_t)most, of) : "");
     if (known && bytes > most)
         log_warn(
@@ -294,7 +295,7 @@ static void print_node(const struct engine *t)
             size_round((int64_t)bytes, size), size_round((int64_t)most, of));
 }
 
-static void print_precision(const struct run_spec *spec, int world)
+static void memory_plan_print_dtypes(const struct run_spec *spec, int world)
 {
     if (spec->bf16_master)
         log_info("  the parameters are the master weights, updated with stochastic rounding%s",
@@ -311,28 +312,29 @@ void memory_plan_print(const struct engine *t)
     log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
              t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
     for (int k = 0; k < MEM_SNAPSHOT; k++) /* that is in host memory alone */
-        print_bytes(t, "", mem_kind_name((enum mem_kind)k), t->plan.local.by_kind[k] + t->plan.shared.by_kind[k]);
+        memory_plan_print_bytes(t, "", mem_kind_name((enum mem_kind)k),
+                                t->plan.local.by_kind[k] + t->plan.shared.by_kind[k]);
     log_info("  %-*s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", LABEL_WIDTH, "total", total,
              (double)total / 1048576, (double)t->plan.shared.used / 1048576);
     for (int k = 0; k < MEM_KIND_COUNT; k++)
         if (t->plan.host.by_kind[k])
-            print_bytes(t, "host memory: ", mem_kind_name((enum mem_kind)k), t->plan.host.by_kind[k]);
+            memory_plan_print_bytes(t, "host memory: ", mem_kind_name((enum mem_kind)k), t->plan.host.by_kind[k]);
     if (t->plan.host.used)
-        print_bytes(t, "host memory: ", "total", t->plan.host.used);
+        memory_plan_print_bytes(t, "host memory: ", "total", t->plan.host.used);
     if (zero_disk_bytes(t->zero) > 0)
-        print_bytes(t, "", "disk", (uint64_t)zero_disk_bytes(t->zero));
-    print_precision(t->spec, t->world);
+        memory_plan_print_bytes(t, "", "disk", (uint64_t)zero_disk_bytes(t->zero));
+    memory_plan_print_dtypes(t->spec, t->world);
     int64_t padding = 0, gaps = -t->table.num_params;
     for (int u = 0; u < t->table.num_units; u++) {
         padding += shard_padded(&t->layout, u) - t->table.units[u].numel;
         gaps += t->table.units[u].numel;
     }
     if (t->device->memory_bytes > 0)
-        print_reserve(t);
-    print_cap(t, total);
+        memory_plan_print_reserve(t);
+    memory_plan_print_cap(t, total);
     if (t->device->memory_bytes > 0)
-        warn_of_gpu(t, total);
-    print_node(t);
+        memory_plan_warn_of_gpu(t, total);
+    memory_plan_print_node(t);
     log_info("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
              " of alignment between tensors",
              padding, gaps);

@@ -77,7 +77,7 @@ const struct memory_tunable memory_tunables[TUNABLE_COUNT] = {
 /* ---- settings ------------------------------------------------------------ */
 
 /* The precision of what the optimizer reads and writes; -1: a combination of keys that is not in the table. */
-static int state_precision(const struct run_spec *spec)
+static int tunable_state_precision(const struct run_spec *spec)
 {
     const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
     if (spec->bf16_master)
@@ -93,13 +93,13 @@ void memory_setting_of(const struct run_spec *spec, struct memory_setting *setti
                                                   [TUNABLE_OPTIMIZER] = (int)spec->zero.offload_optimizer.device,
                                                   [TUNABLE_PARAM] = (int)spec->zero.offload_param.device,
                                                   [TUNABLE_INPUTS] = spec->cpu_checkpointing,
-                                                  [TUNABLE_STATES] = state_precision(spec)}};
+                                                  [TUNABLE_STATES] = tunable_state_precision(spec)}};
 }
 
 /* The folder of a run spec that names none, as in DeepSpeed's examples. */
 static char usual_disk[] = "/local_nvme";
 
-static void set_place(struct offload_settings *offload, const struct offload_settings *other, int value)
+static void set_tunable_place(struct offload_settings *offload, const struct offload_settings *other, int value)
 {
     offload->device = (enum offload_device)value;
     if (value == OFFLOAD_NVME && !offload->nvme_path)
@@ -116,8 +116,8 @@ void memory_setting_apply(const struct memory_setting *setting, const struct run
     copy->zero.stage = values[TUNABLE_STAGE];
     copy->transformer.recompute = (enum recompute)values[TUNABLE_RECOMPUTE];
     copy->cpu_checkpointing = values[TUNABLE_INPUTS] != 0;
-    set_place(&copy->zero.offload_optimizer, &copy->zero.offload_param, values[TUNABLE_OPTIMIZER]);
-    set_place(&copy->zero.offload_param, &copy->zero.offload_optimizer, values[TUNABLE_PARAM]);
+    set_tunable_place(&copy->zero.offload_optimizer, &copy->zero.offload_param, values[TUNABLE_OPTIMIZER]);
+    set_tunable_place(&copy->zero.offload_param, &copy->zero.offload_optimizer, values[TUNABLE_PARAM]);
     if (states < 0)
         return;
     copy->grad_accum_dtype = states >= 1 ? DTYPE_BF16 : DTYPE_F32;
@@ -250,7 +250,7 @@ void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*
     }
 }
 
-static void add_line(void *context, const char *line)
+static void add_tunable_line(void *context, const char *line)
 {
     char *text = context;
     const size_t used = strlen(text);
@@ -267,5 +267,5 @@ void memory_setting_text(const struct memory_setting *setting, const struct memo
                  copy->train_micro_batch_size_per_gpu, copy->gradient_accumulation_steps);
     for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0 && setting->values[k] != from->values[k])
-            memory_tunable_lines(k, setting->values[k], copy, add_line, text);
+            memory_tunable_lines(k, setting->values[k], copy, add_tunable_line, text);
 }

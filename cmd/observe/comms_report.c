@@ -13,34 +13,34 @@
 
 /* ---- recording ----------------------------------------------------------- */
 
-static double algorithm_bandwidth(int64_t bytes, double seconds)
+static double comms_algorithm_bandwidth(int64_t bytes, double seconds)
 {
     return seconds > 0 ? (double)bytes / seconds / 1e9 : 0;
 }
 
-static double bus_bandwidth(int64_t bytes, double seconds, int world)
+static double comms_bus_bandwidth(int64_t bytes, double seconds, int world)
 {
-    return algorithm_bandwidth(bytes, seconds) * (world - 1) / world;
+    return comms_algorithm_bandwidth(bytes, seconds) * (world - 1) / world;
 }
 
-static const char *name_of(const struct engine *t, int unit)
+static const char *comms_unit_name(const struct engine *t, int unit)
 {
     return unit < 0 ? "-" : t->table.units[unit].name;
 }
 
 /* verbose: a line for each collective of rank 0. */
-static void log_op(void *context, const struct comm_log_row *op)
+static void log_comms_op(void *context, const struct comm_log_row *op)
 {
     const struct run *run = context;
     log_info("comm op: %s | for: %s | unit: %s | time (ms): %.3f | bytes: %" PRId64
              " | algbw (GB/s): %.3f | busbw (GB/s): %.3f",
-             op->collective, comm_purpose_name(op->purpose), name_of(&run->engine, op->unit), 1e3 * op->seconds,
-             op->bytes, algorithm_bandwidth(op->bytes, op->seconds),
-             bus_bandwidth(op->bytes, op->seconds, run->boot->world));
+             op->collective, comm_purpose_name(op->purpose), comms_unit_name(&run->engine, op->unit), 1e3 * op->seconds,
+             op->bytes, comms_algorithm_bandwidth(op->bytes, op->seconds),
+             comms_bus_bandwidth(op->bytes, op->seconds, run->boot->world));
 }
 
 /* prof_ops names a collective as PyTorch does: all_gather and all_gather_into_tensor are one. */
-static bool is_wanted(const struct run_spec *spec, const char *collective)
+static bool is_wanted_collective(const struct run_spec *spec, const char *collective)
 {
     const struct string_list *names = &spec->comms_logger.prof_ops;
     bool wanted = spec->comms_logger.prof_all;
@@ -59,11 +59,11 @@ enum status comms_report_start(struct run *run, struct error *err)
         return STATUS_OK;
     }
     struct comm_log_config config = {.units = run->engine.table.num_units,
-                                     .all_gather = is_wanted(spec, "all_gather"),
-                                     .reduce_scatter = is_wanted(spec, "reduce_scatter"),
+                                     .all_gather = is_wanted_collective(spec, "all_gather"),
+                                     .reduce_scatter = is_wanted_collective(spec, "reduce_scatter"),
                                      .context = run};
     if (spec->comms_logger.verbose && run->boot->rank == 0)
-        config.each = log_op;
+        config.each = log_comms_op;
     run->comms_from = run->position.step;
     return run_agree(run, comm_log_start(run->comm, run->engine.device, &config, err), err);
 }
@@ -88,7 +88,7 @@ static void log_row(const struct comms *c, const struct comm_log_row *row, const
     double moving = row->seconds - row->waited;
     log_info("%-14s  %-10s  %-10s %8" PRId64 " %12.4g %10.4f %10.4f %8.3f %8.3f", row->collective,
              comm_purpose_name(row->purpose), unit, row->calls, (double)row->bytes / 1e6, row->seconds, row->waited,
-             algorithm_bandwidth(row->bytes, moving), bus_bandwidth(row->bytes, moving, c->world));
+             comms_algorithm_bandwidth(row->bytes, moving), comms_bus_bandwidth(row->bytes, moving, c->world));
 }
 
 /* The rows of the blocks of one collective for one purpose follow each other: unless each is to be shown, their sum. */
@@ -103,7 +103,7 @@ static void log_table(const struct comms *c, bool each_block)
     for (int i = 0; i < c->num_rows; i++) {
         struct comm_log_row row = c->rows[i];
         if (each_block || !is_block(c, &row)) {
-            log_row(c, &row, name_of(c->engine, row.unit));
+            log_row(c, &row, comms_unit_name(c->engine, row.unit));
             continue;
         }
         for (; i + 1 < c->num_rows && is_block(c, &c->rows[i + 1]) && c->rows[i + 1].purpose == row.purpose &&
@@ -133,12 +133,13 @@ static json_t *rows_to_json(const struct comms *c)
     for (int i = 0; i < c->num_rows; i++) {
         const struct comm_log_row *row = &c->rows[i];
         double moving = row->seconds - row->waited;
-        json_array_append_new(list, json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
-                                              comm_purpose_name(row->purpose), "unit", name_of(c->engine, row->unit),
-                                              "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes,
-                                              "seconds", row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
-                                              algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
-                                              bus_bandwidth(row->bytes, moving, c->world)));
+        json_array_append_new(list,
+                              json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
+                                        comm_purpose_name(row->purpose), "unit", comms_unit_name(c->engine, row->unit),
+                                        "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes, "seconds",
+                                        row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
+                                        comms_algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
+                                        comms_bus_bandwidth(row->bytes, moving, c->world)));
     }
     return list;
 }

@@ -54,7 +54,7 @@ static struct {
 
 static atomic_int quits; /* SIGQUITs so far */
 
-static void take_quit(int signal_number)
+static void recorder_take_quit(int signal_number)
 {
     (void)signal_number;
     atomic_fetch_add(&quits, 1);
@@ -75,7 +75,7 @@ static void stamp(struct flight_head *head)
     head->wall = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
 }
 
-static void write_own(void)
+static void write_own_record(void)
 {
     char path[PATH_BYTES + 64];
     const bool there = recorder.file.fd >= 0;
@@ -126,7 +126,7 @@ static void write_neighbour(const struct flight_peer *peer, char state)
 }
 
 /* Writes the records of neighbours that cannot do it: their processes are gone, stopped, or stuck in the kernel. */
-static void write_neighbours(void)
+static void write_neighbours_records(void)
 {
     struct flight_peer peer;
     for (int l = 0; take_peer(l, &peer); l++) {
@@ -139,7 +139,7 @@ static void write_neighbours(void)
     }
 }
 
-static void delete_own(void)
+static void delete_own_record(void)
 {
     char path[PATH_BYTES + 64];
     flight_file_close(&recorder.file);
@@ -152,12 +152,12 @@ static void delete_own(void)
 
 /* ---- earlier starts ------------------------------------------------------ */
 
-static int newest_first(const struct dirent **a, const struct dirent **b)
+static int newest_flight_first(const struct dirent **a, const struct dirent **b)
 {
     return flight_start_compare((*b)->d_name, (*a)->d_name);
 }
 
-static int is_start(const struct dirent *entry)
+static int is_flight_start(const struct dirent *entry)
 {
     return flight_start_is(entry->d_name);
 }
@@ -179,11 +179,11 @@ static void sweep_start(const char *name, bool records)
 }
 
 /* Rank 0: whether there are other starts. The records of the newest stay. */
-static bool sweep_other_starts(void)
+static bool sweep_other_flight_starts(void)
 {
     struct dirent **names;
     bool others = false;
-    int count = scandir(recorder.folder, &names, is_start, newest_first);
+    int count = scandir(recorder.folder, &names, is_flight_start, newest_flight_first);
     for (int i = 0; i < count; i++) {
         if (strcmp(names[i]->d_name, recorder.start) != 0) { /* there other ranks are at work already */
             others = true;
@@ -197,12 +197,12 @@ static bool sweep_other_starts(void)
 }
 
 /* Rank 0: the run ends in order. Notes it where an earlier start's records would look like the run's end. */
-static void note_end(void)
+static void note_flight_end(void)
 {
     struct flight_end end = {.wall = (int64_t)time(NULL)};
     snprintf(end.start, sizeof end.start, "%s", recorder.start);
     const int reason =
-        sweep_other_starts() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
+        sweep_other_flight_starts() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
     if (reason && !recorder.warned)
         log_warn("'%s/ended' cannot be written, which tells ztrain why that the run ended in order: %s",
                  recorder.folder, strerror(reason));
@@ -211,7 +211,7 @@ static void note_end(void)
 /* ---- the thread ---------------------------------------------------------- */
 
 /* Whether the step takes much longer than those before it; told once. */
-static bool step_stalls(void)
+static bool recorder_sees_stall(void)
 {
     const struct flight_image *image = &recorder.image;
     const int64_t median = flight_median_step(image), now = flight_clock();
@@ -230,7 +230,7 @@ static bool step_stalls(void)
 }
 
 /* One look; the mutex is held but for the writing. */
-static void look(void)
+static void recorder_look(void)
 {
     const bool failure = recorder.failed && !recorder.written, stop = recorder.stop;
     flight_copy(recorder.ring, &recorder.image);
@@ -242,18 +242,18 @@ static void look(void)
     recorder.head.asked = stop_signal_pending();
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);
-    const bool stalls = !failure && !stop && step_stalls();
+    const bool stalls = !failure && !stop && recorder_sees_stall();
     if (quit || stalls)
         recorder.copy.reason = recorder.copy.reason == FLIGHT_FAILURE ? FLIGHT_FAILURE
                                : quit                                 ? FLIGHT_QUIT
                                                                       : FLIGHT_STALL;
     if (quit || stalls || failure || asked || seconds_now() - recorder.renewed_at >= recorder.copy.interval)
-        write_own();
+        write_own_record();
     if (quit && recorder.copy.rank == 0)
         log_info("SIGQUIT: the ranks' flight records are in %s/%s; ztrain why reads them", recorder.folder,
                  recorder.start);
     if (failure)
-        write_neighbours();
+        write_neighbours_records();
     pthread_mutex_lock(&recorder.mutex);
     if (recorder.head.reason != FLIGHT_FAILURE)
         recorder.head.reason = recorder.copy.reason;
@@ -262,7 +262,7 @@ static void look(void)
 }
 
 /* Until the next look; the mutex is held. A signal to stop ends the rest: a second Ctrl-C may end the process soon. */
-static void rest(void)
+static void recorder_rest(void)
 {
     const double end = seconds_now() + look_seconds;
     while (!recorder.stop && !(recorder.failed && !recorder.written) && seconds_now() < end &&
@@ -277,22 +277,22 @@ static void *recorder_loop(void *unused)
     (void)unused;
     pthread_setname_np(pthread_self(), "ztrain-flight");
     if (recorder.head.rank == 0)
-        sweep_other_starts();
+        sweep_other_flight_starts();
     pthread_mutex_lock(&recorder.mutex);
     while (!recorder.stop) {
-        look();
-        rest();
+        recorder_look();
+        recorder_rest();
     }
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);
     if (recorder.copy.reason != FLIGHT_FAILURE && recorder.copy.rank == 0)
-        note_end();
+        note_flight_end();
     if (recorder.copy.reason == FLIGHT_RUNNING) {
-        delete_own();
+        delete_own_record();
     } else if (recorder.copy.reason != FLIGHT_FAILURE) {
         flight_copy(recorder.ring, &recorder.image);
         recorder.copy.reason = FLIGHT_ENDED;
-        write_own();
+        write_own_record();
     }
     flight_file_close(&recorder.file);
     pthread_mutex_lock(&recorder.mutex);
@@ -304,7 +304,7 @@ static void *recorder_loop(void *unused)
 
 /* ---- for the run --------------------------------------------------------- */
 
-static void describe_rank(const struct run *run)
+static void recorder_describe_rank(const struct run *run)
 {
     const double interval = run->boot->world / files_a_second;
     recorder.comm = run->comm;
@@ -324,7 +324,7 @@ static void describe_rank(const struct run *run)
 
 void flight_recorder_take_quits(void)
 {
-    const struct sigaction action = {.sa_handler = take_quit, .sa_flags = SA_RESTART};
+    const struct sigaction action = {.sa_handler = recorder_take_quit, .sa_flags = SA_RESTART};
     sigset_t quit;
     sigaction(SIGQUIT, &action, NULL);
     sigemptyset(&quit);
@@ -336,7 +336,7 @@ enum status flight_recorder_start(struct run *run, struct error *err)
 {
     struct timespec now;
     ASSERT(!recorder.runs);
-    describe_rank(run);
+    recorder_describe_rank(run);
     clock_gettime(CLOCK_REALTIME, &now);
     if (run->boot->rank == 0) /* it names the start */
         flight_start_name(flight_start_next(recorder.folder), now, recorder.start);
@@ -351,7 +351,7 @@ enum status flight_recorder_start(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-static void await(const bool *done, double seconds)
+static void recorder_await(const bool *done, double seconds)
 {
     const double end = seconds_now() + seconds;
     while (!*done && seconds_now() < end) {
@@ -378,7 +378,7 @@ void flight_recorder_fail(enum status status, const struct error *err)
     snprintf(recorder.head.error, sizeof recorder.head.error, "%.1023s", err->text);
     recorder.failed = true;
     pthread_cond_broadcast(&recorder.changed);
-    await(&recorder.written, fail_patience);
+    recorder_await(&recorder.written, fail_patience);
     pthread_mutex_unlock(&recorder.mutex);
 }
 
@@ -404,7 +404,7 @@ void flight_recorder_stop(void)
     pthread_mutex_lock(&recorder.mutex);
     recorder.stop = true;
     pthread_cond_broadcast(&recorder.changed);
-    await(&recorder.ended, stop_patience);
+    recorder_await(&recorder.ended, stop_patience);
     const bool ended = recorder.ended;
     recorder.abandoned = !ended;
     pthread_mutex_unlock(&recorder.mutex);

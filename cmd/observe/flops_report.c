@@ -58,7 +58,7 @@ static const char *share_of_peak(const struct engine *t, const struct op_profile
     return text;
 }
 
-static void print_ops(FILE *out, const struct engine *t, const struct op_profile *rows, int count)
+static void print_flops_of_ops(FILE *out, const struct engine *t, const struct op_profile *rows, int count)
 {
     double total = 0;
     char peak[16];
@@ -73,7 +73,7 @@ static void print_ops(FILE *out, const struct engine *t, const struct op_profile
                 1e3 * tera_per_second(rows[i].bytes, rows[i].seconds), share_of_peak(t, &rows[i], peak));
 }
 
-static void log_text(struct run *run, char *text)
+static void log_flops_text(struct run *run, char *text)
 {
     console_break(&run->console);
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
@@ -81,7 +81,7 @@ static void log_text(struct run *run, char *text)
 }
 
 /* Ops since the last reading, added to those of the run. */
-static int take_ops(struct run *run, struct op_profile rows[OPS_COUNT])
+static int take_profiled_ops(struct run *run, struct op_profile rows[OPS_COUNT])
 {
     int count = ops_profile_read(run->engine.device, rows, OPS_COUNT);
     for (int i = 0; i < count; i++) {
@@ -104,11 +104,11 @@ void flops_report_run(struct run *run)
     struct op_profile rows[OPS_COUNT];
     char *text;
     size_t bytes;
-    take_ops(run, rows);
+    take_profiled_ops(run, rows);
     FILE *out = memory_stream(&text, &bytes);
-    print_ops(out, &run->engine, run->profiled, run->num_profiled);
+    print_flops_of_ops(out, &run->engine, run->profiled, run->num_profiled);
     fclose(out);
-    log_text(run, text);
+    log_flops_text(run, text);
     free(text);
 }
 
@@ -207,7 +207,7 @@ static void print_modules(const struct step_profile *p)
         print_module(p, &modules[i]);
 }
 
-static double rank_of(const struct module *m, int key)
+static double profile_order(const struct module *m, int key)
 {
     const struct work *forward = &m->work[PHASE_FORWARD];
     return key == 0 ? (double)m->parameters : key == 1 ? forward->flops / 2 : forward->seconds;
@@ -220,10 +220,11 @@ static void print_first(FILE *out, const struct module *modules, int count, int 
     for (int64_t n = 0; n < most && n < count; n++) {
         int best = -1;
         for (int i = 0; i < count; i++)
-            if (!taken[i] && (best < 0 || rank_of(&modules[i], key) > rank_of(&modules[best], key)))
+            if (!taken[i] && (best < 0 || profile_order(&modules[i], key) > profile_order(&modules[best], key)))
                 best = i;
         taken[best] = true;
-        fprintf(out, "%s %s: %.*f", n ? "," : "", modules[best].name, key < 2 ? 0 : 6, rank_of(&modules[best], key));
+        fprintf(out, "%s %s: %.*f", n ? "," : "", modules[best].name, key < 2 ? 0 : 6,
+                profile_order(&modules[best], key));
     }
     fprintf(out, "\n");
     free(taken);
@@ -270,7 +271,7 @@ static void print_totals(const struct step_profile *p)
     fprintf(p->out, "samples/second:         %.3f\n", p->seconds > 0 ? p->samples / p->seconds : 0);
 }
 
-static void deliver(struct run *run, char *text, size_t bytes)
+static void deliver_flops_report(struct run *run, char *text, size_t bytes)
 {
     const char *path = run->spec->flops_profiler.output_file;
     struct error err;
@@ -281,7 +282,7 @@ static void deliver(struct run *run, char *text, size_t bytes)
     }
     if (path)
         log_warn("flops_profiler: the tables are logged: %s", err.text);
-    log_text(run, text);
+    log_flops_text(run, text);
 }
 
 static void report_step(struct run *run, double seconds)
@@ -291,17 +292,17 @@ static void report_step(struct run *run, double seconds)
     struct step_profile p = {.run = run, .step = run->enqueued, .seconds = seconds};
     char *text;
     size_t bytes;
-    int count = take_ops(run, rows);
+    int count = take_profiled_ops(run, rows);
     p.samples = (double)(spec->train_micro_batch_size_per_gpu * spec->gradient_accumulation_steps);
     take_modules(&p);
     p.out = memory_stream(&text, &bytes);
     print_totals(&p);
-    print_ops(p.out, &run->engine, rows, count);
+    print_flops_of_ops(p.out, &run->engine, rows, count);
     print_modules(&p);
     print_top(&p);
     fclose(p.out);
     if (run->boot->rank == 0)
-        deliver(run, text, bytes);
+        deliver_flops_report(run, text, bytes);
     free(text);
     free(p.modules);
 }
@@ -329,7 +330,7 @@ void flops_report_begin(struct run *run)
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
     ops_profile_enable(t->device, true);
-    take_ops(run, rows); /* of --profile, so far */
+    take_profiled_ops(run, rows); /* of --profile, so far */
     ops_profile_modules(t->device, &modules);
     run->stepper.eager = true;
     run->profile_start = seconds_now();

@@ -30,7 +30,8 @@ static const char undecided_hint[] = "memory, a processor or the network of one 
                                      "recurs";
 
 /* Rank 0 writes what was found to metrics.jsonl. other: the second rank where neither can be accused, else -1. */
-static void write_line(struct run *run, int64_t step, int rank, int other, const char *what, const char *tensor)
+static void write_corruption_line(struct run *run, int64_t step, int rank, int other, const char *what,
+                                  const char *tensor)
 {
     const struct corruption_metrics line = {.step = step,
                                             .rank = rank,
@@ -45,7 +46,7 @@ static void write_line(struct run *run, int64_t step, int rank, int other, const
 }
 
 /* The error is about a rank only where most ranks agree against it. */
-static void describe_difference(const struct run *run, const struct replica_difference *d, const char *tensor,
+static void describe_corruption(const struct run *run, const struct replica_difference *d, const char *tensor,
                                 struct error *err)
 {
     const char *host = run->boot->places[d->rank].host, *other = run->boot->places[d->other].host;
@@ -72,8 +73,8 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     if (d.rank < 0)
         return STATUS_OK;
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
-    write_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
-    describe_difference(run, &d, tensor, err);
+    write_corruption_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
+    describe_corruption(run, &d, tensor, err);
     if (d.majority)
         error_blame(err, d.rank, FAILURE_DIVERGED);
     error_hint(err, "%s",
@@ -89,7 +90,7 @@ enum status integrity_begin(struct run *run, struct error *err)
     return zero_check_is_noted(run->engine.zero) ? STATUS_OK : zero_check_note(run->engine.zero, err);
 }
 
-static const char *explain(enum zero_finding finding)
+static const char *explain_finding(enum zero_finding finding)
 {
     switch (finding) {
     case FINDING_STATE: return "have changed in memory since the update before, although nothing writes them";
@@ -101,7 +102,7 @@ static const char *explain(enum zero_finding finding)
 }
 
 /* Ranks have gathered different parameters, and no more than half of them the same: none of them is accused. */
-static enum status end_undecided(struct run *run, const struct zero_check_result *v, struct error *err)
+static enum status end_undecided_corruption(struct run *run, const struct zero_check_result *v, struct error *err)
 {
     const struct rank_place *places = run->boot->places;
     error_set(err, STATUS_DIVERGED,
@@ -122,9 +123,9 @@ enum status integrity_compare_passes(void *context, const double losses[2], stru
     if (v.finding == FINDING_NONE)
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
-    write_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
+    write_corruption_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
     if (v.finding == FINDING_SPLIT)
-        return end_undecided(run, &v, err);
+        return end_undecided_corruption(run, &v, err);
     if (v.ranks > 1)
         snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
     if (name)
@@ -133,7 +134,7 @@ enum status integrity_compare_passes(void *context, const double losses[2], stru
         return run_agree(run, STATUS_OK, err);
     error_set(err, STATUS_BROKEN,
               "step %" PRId64 ": silent corruption: its %s%s %s%s; the step is not made, and no checkpoint is written",
-              run->position.step + 1, v.what, tensor, explain(v.finding), others);
+              run->position.step + 1, v.what, tensor, explain_finding(v.finding), others);
     error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
     return run_agree(run, STATUS_BROKEN, err);
 }

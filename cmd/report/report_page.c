@@ -14,7 +14,7 @@
 /* ---- curves -------------------------------------------------------------- */
 
 /* null: not finite. Whole numbers have no fraction, for the page's size. */
-static json_t *real_to_json(double value)
+static json_t *page_real(double value)
 {
     if (!isfinite(value))
         return json_null();
@@ -25,7 +25,7 @@ static json_t *real_to_json(double value)
 enum part { MEAN, MIN, MAX, MIN_AT, MAX_AT };
 
 /* A number of a series for each bucket. */
-static json_t *values_to_json(const struct thin *thin, int series, enum part part)
+static json_t *page_values(const struct thin *thin, int series, enum part part)
 {
     json_t *list = json_array();
     for (int b = 0; b < thin->count; b++) {
@@ -38,21 +38,20 @@ static json_t *values_to_json(const struct thin *thin, int series, enum part par
             [MIN_AT] = (double)(cell->min_step - first),
             [MAX_AT] = (double)(cell->max_step - first),
         };
-        json_array_append_new(list,
-                              part < MIN_AT ? real_to_json(values[part]) : json_integer((json_int_t)values[part]));
+        json_array_append_new(list, part < MIN_AT ? page_real(values[part]) : json_integer((json_int_t)values[part]));
     }
     return list;
 }
 
 /* A series: its means, where buckets hold several rows the extremes, with their places if they are drawn, and [bucket,
  * count] of the values that are not finite. */
-static json_t *series_to_json(const struct thin *thin, int series, bool places)
+static json_t *page_series(const struct thin *thin, int series, bool places)
 {
     static const char *const names[] = {"mean", "low", "high", "low_at", "high_at"};
     json_t *object = json_object(), *bad = json_array();
     const int count = thin->per == 1 ? 1 : places ? 5 : 3;
     for (int i = 0; i < count; i++)
-        json_object_set_new(object, names[i], values_to_json(thin, series, (enum part)i));
+        json_object_set_new(object, names[i], page_values(thin, series, (enum part)i));
     for (int b = 0; b < thin->count; b++)
         if (thin_at(thin, b, series)->bad)
             json_array_append_new(bad, json_pack("[iI]", b, (json_int_t)thin_at(thin, b, series)->bad));
@@ -60,8 +59,8 @@ static json_t *series_to_json(const struct thin *thin, int series, bool places)
     return object;
 }
 
-/* The buckets; add_series() adds the series. */
-static json_t *thin_to_json(const struct thin *thin, int tokens, int time)
+/* The buckets; page_add_series() adds the series. */
+static json_t *page_thin(const struct thin *thin, int tokens, int time)
 {
     json_t *first = json_array(), *last = json_array();
     for (int b = 0; b < thin->count; b++) {
@@ -69,42 +68,42 @@ static json_t *thin_to_json(const struct thin *thin, int tokens, int time)
         json_array_append_new(last, json_integer(thin->buckets[b].last));
     }
     return json_pack("{sIsosososos{}}", "per", (json_int_t)thin->per, "first", first, "last", last, "tokens",
-                     values_to_json(thin, tokens, MAX), "time", values_to_json(thin, time, MAX), "series");
+                     page_values(thin, tokens, MAX), "time", page_values(thin, time, MAX), "series");
 }
 
-static void add_series(json_t *object, const char *name, const struct thin *thin, int series, bool places)
+static void page_add_series(json_t *object, const char *name, const struct thin *thin, int series, bool places)
 {
     const struct thin_cell all = thin_total(thin, series);
     if (all.count || all.bad)
-        json_object_set_new(json_object_get(object, "series"), name, series_to_json(thin, series, places));
+        json_object_set_new(json_object_get(object, "series"), name, page_series(thin, series, places));
 }
 
-static void add_curves(json_t *object, const struct run_metrics *m)
+static void page_add_curves(json_t *object, const struct run_metrics *m)
 {
-    json_t *steps = thin_to_json(&m->steps, STEP_TOKENS, STEP_TIME);
+    json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
     for (int s = 0; s < STEP_FIELDS; s++)
         if (step_fields[s].curve)
-            add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
-    json_t *evals = thin_to_json(&m->evals, EVAL_TOKENS, EVAL_TIME);
+            page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
+    json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
     for (int s = 0; s < EVAL_VALUES; s++)
-        add_series(evals, eval_members[s], &m->evals, s, true);
+        page_add_series(evals, eval_members[s], &m->evals, s, true);
     json_object_set_new(object, "steps", steps);
     json_object_set_new(object, "evals", evals);
 }
 
 /* ---- runs ---------------------------------------------------------------- */
 
-static json_t *facts_to_json(const struct watched_run *run)
+static json_t *page_facts(const struct watched_run *run)
 {
     const struct run_metrics *m = &run->metrics;
     const bool perplexity = m->metric == EVAL_METRIC_LOSS && isfinite(m->last_eval[EVAL_PERPLEXITY]);
     json_t *facts = json_pack(
         "{ssssss sIsIsIsI sosososo ssso sIsosIsI}", "name", PRINTABLE(run->name), "folder", PRINTABLE(run->folder),
         "state", run_state_word(run->state), "step", (json_int_t)m->last_step, "length", (json_int_t)run->total_steps,
-        "epoch", (json_int_t)m->epoch, "trained_tokens", (json_int_t)m->tokens, "seconds", real_to_json(m->seconds),
-        "rate", real_to_json(timed_mean(&m->rate)), "mfu", real_to_json(timed_mean(&m->mfu)), "loss",
-        real_to_json(m->last[STEP_LOSS]), "metric", eval_metric_name(m->metric), "best", real_to_json(m->best),
-        "best_step", (json_int_t)m->best_step, "perplexity", real_to_json(perplexity ? exp(m->best) : NAN), "damaged",
+        "epoch", (json_int_t)m->epoch, "trained_tokens", (json_int_t)m->tokens, "seconds", page_real(m->seconds),
+        "rate", page_real(timed_mean(&m->rate)), "mfu", page_real(timed_mean(&m->mfu)), "loss",
+        page_real(m->last[STEP_LOSS]), "metric", eval_metric_name(m->metric), "best", page_real(m->best), "best_step",
+        (json_int_t)m->best_step, "perplexity", page_real(perplexity ? exp(m->best) : NAN), "damaged",
         (json_int_t)m->damaged, "unordered", (json_int_t)m->unordered);
     if (!run->model.known)
         return facts;
@@ -115,7 +114,7 @@ static json_t *facts_to_json(const struct watched_run *run)
     return facts;
 }
 
-static json_t *formers_to_json(const struct watched_run *run)
+static json_t *page_formers(const struct watched_run *run)
 {
     json_t *list = json_array();
     for (int i = 0; i < run->num_formers; i++) {
@@ -126,7 +125,7 @@ static json_t *formers_to_json(const struct watched_run *run)
     return list;
 }
 
-static void add_events(json_t *object, const struct run_metrics *m)
+static void page_add_events(json_t *object, const struct run_metrics *m)
 {
     json_t *totals = json_object(), *list = json_array();
     for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
@@ -135,14 +134,14 @@ static void add_events(json_t *object, const struct run_metrics *m)
             const struct report_event *event = &m->events[k].items[i];
             json_array_append_new(list, json_pack("{sssssIsIso}", "kind", event_words[k], "text", event->text, "step",
                                                   (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
-                                                  real_to_json(event->seconds)));
+                                                  page_real(event->seconds)));
         }
     }
     json_object_set_new(object, "totals", totals);
     json_object_set_new(object, "events", list);
 }
 
-static json_t *samples_to_json(const struct run_metrics *m)
+static json_t *page_samples(const struct run_metrics *m)
 {
     const struct report_sample *sample;
     json_t *list = json_array();
@@ -153,19 +152,19 @@ static json_t *samples_to_json(const struct run_metrics *m)
     return list;
 }
 
-static json_t *run_to_json(const struct watched_run *run)
+static json_t *page_run(const struct watched_run *run)
 {
-    json_t *object = facts_to_json(run);
-    json_object_set_new(object, "formers", formers_to_json(run));
-    add_events(object, &run->metrics);
+    json_t *object = page_facts(run);
+    json_object_set_new(object, "formers", page_formers(run));
+    page_add_events(object, &run->metrics);
     json_object_set_new(object, "num_samples", json_integer(run->metrics.num_samples));
-    json_object_set_new(object, "samples", samples_to_json(&run->metrics));
-    add_curves(object, &run->metrics);
+    json_object_set_new(object, "samples", page_samples(&run->metrics));
+    page_add_curves(object, &run->metrics);
     return object;
 }
 
 /* [[key, the first run's value or null, …], …] */
-static json_t *differences_to_json(const struct watched_run *runs, int count)
+static json_t *page_differences(const struct watched_run *runs, int count)
 {
     const struct spec_differences all = watched_runs_differences(runs, count);
     json_t *list = json_array();
@@ -180,7 +179,7 @@ static json_t *differences_to_json(const struct watched_run *runs, int count)
 }
 
 /* As text that may stand inside a script element. */
-static void put_data(FILE *out, const struct watched_run *runs, int count, double reload)
+static void page_put_data(FILE *out, const struct watched_run *runs, int count, double reload)
 {
     char made[64];
     const time_t now = time(NULL);
@@ -188,9 +187,9 @@ static void put_data(FILE *out, const struct watched_run *runs, int count, doubl
     strftime(made, sizeof made, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
     json_t *list = json_array();
     for (int r = 0; r < count; r++)
-        json_array_append_new(list, run_to_json(&runs[r]));
-    json_t *data = json_pack("{sssososo}", "made", made, "reload", real_to_json(reload), "runs", list, "differences",
-                             differences_to_json(runs, count));
+        json_array_append_new(list, page_run(&runs[r]));
+    json_t *data = json_pack("{sssososo}", "made", made, "reload", page_real(reload), "runs", list, "differences",
+                             page_differences(runs, count));
     char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
     ASSERT(text); /* all texts are UTF-8 */
     for (const char *c = text; *c; c++)
@@ -219,30 +218,30 @@ EMBED(html);
 EMBED(css);
 EMBED(js);
 
-static void put_text(FILE *out, const char *begin, const char *end)
+static void page_put_text(FILE *out, const char *begin, const char *end)
 {
     fwrite(begin, 1, (size_t)(end - begin), out);
 }
 
 /* Writes the page's frame from *at up to the mark, and moves *at after it. */
-static void put_up_to(FILE *out, const char **at, const char *mark)
+static void page_put_up_to(FILE *out, const char **at, const char *mark)
 {
     const char *found = memmem(*at, (size_t)(ztrain_page_html_end - *at), mark, strlen(mark));
     ASSERT(found);
-    put_text(out, *at, found);
+    page_put_text(out, *at, found);
     *at = found + strlen(mark);
 }
 
 static void put_page(FILE *out, const struct watched_run *runs, int count, double reload)
 {
     const char *at = ztrain_page_html;
-    put_up_to(out, &at, "@STYLE@");
-    put_text(out, ztrain_page_css, ztrain_page_css_end);
-    put_up_to(out, &at, "@DATA@");
-    put_data(out, runs, count, reload);
-    put_up_to(out, &at, "@SCRIPT@");
-    put_text(out, ztrain_page_js, ztrain_page_js_end);
-    put_text(out, at, ztrain_page_html_end);
+    page_put_up_to(out, &at, "@STYLE@");
+    page_put_text(out, ztrain_page_css, ztrain_page_css_end);
+    page_put_up_to(out, &at, "@DATA@");
+    page_put_data(out, runs, count, reload);
+    page_put_up_to(out, &at, "@SCRIPT@");
+    page_put_text(out, ztrain_page_js, ztrain_page_js_end);
+    page_put_text(out, at, ztrain_page_html_end);
 }
 
 enum status report_page(const char *path, struct watched_run *runs, int count, double reload, struct error *err)

@@ -10,7 +10,7 @@
 
 /* ---- one run ------------------------------------------------------------- */
 
-static enum ink state_ink(enum run_state state)
+static enum ink report_state_ink(enum run_state state)
 {
     return state == RUN_STOPPED ? INK_BAD : state == RUN_UNKNOWN ? INK_PLAIN : INK_GOOD;
 }
@@ -30,7 +30,7 @@ static void put_title(FILE *out, const struct terminal_style *style, const struc
     terminal_put(out, style, INK_BOLD, terminal_width(name) > style->columns ? style->columns : 0, name);
     line.column = terminal_width(name);
     line.indent = 2;
-    put_part(&line, state_ink(run->state), memory_printf("  %s", run_state_word(run->state)));
+    put_part(&line, report_state_ink(run->state), memory_printf("  %s", run_state_word(run->state)));
     if (!h->step_lines)
         terminal_line_put(&line, INK_PLAIN, ", no step yet");
     else
@@ -191,7 +191,7 @@ static void put_time(FILE *out, const struct terminal_style *style, const struct
 }
 
 /* A printable copy of a text, with blanks for its line ends and tabs. */
-static char *one_line(const char *text)
+static char *report_one_line(const char *text)
 {
     const size_t room = 4 * strlen(text) + 8; /* of \xNN for each byte */
     char *blank = memory_text(text), *buffer = memory_alloc(room);
@@ -207,7 +207,7 @@ static char *one_line(const char *text)
  * half of the line, and then the continuation its end. */
 static void put_sample(FILE *out, const struct terminal_style *style, int columns, const struct report_sample *sample)
 {
-    char *prompt = one_line(sample->prompt), *text = one_line(sample->text + (sample->text[0] == ' '));
+    char *prompt = report_one_line(sample->prompt), *text = report_one_line(sample->text + (sample->text[0] == ' '));
     char *after = memory_printf(" %s %s", style->utf8 ? "→" : "->", text);
     const int left = columns - terminal_width(after), room = left > columns / 2 ? left : columns / 2;
     const bool cut = terminal_width(prompt) > room;
@@ -255,7 +255,7 @@ static const char *const heads[] = {"run",     "state",  "step",     "loss", "be
 enum { FIELDS = COUNT_OF(heads), FIELD_TEXT = 64 };
 static const int spare[] = {8, 9, 6, 5, 7, 4}; /* left out where room is short: mfu first, then time, … */
 
-static void fill_fields(const struct watched_run *run, char fields[FIELDS][FIELD_TEXT])
+static void fill_report_fields(const struct watched_run *run, char fields[FIELDS][FIELD_TEXT])
 {
     const struct run_metrics *h = &run->metrics;
     const char *const texts[] = {
@@ -289,14 +289,14 @@ static void put_row(FILE *out, const struct terminal_style *style, enum ink ink,
 
 /* The widths of the table's fields, with 0 for those that the terminal has no room for. Returns their sum, with two
  * blanks for each. */
-static int choose_widths(int columns, const struct watched_run *runs, int count, int widths[FIELDS])
+static int choose_report_widths(int columns, const struct watched_run *runs, int count, int widths[FIELDS])
 {
     char fields[FIELDS][FIELD_TEXT];
     int all = 0;
     for (int f = 0; f < FIELDS; f++)
         widths[f] = terminal_width(heads[f]);
     for (int r = 0; r < count; r++) {
-        fill_fields(&runs[r], fields);
+        fill_report_fields(&runs[r], fields);
         for (int f = 0; f < FIELDS; f++)
             widths[f] = terminal_width(fields[f]) > widths[f] ? terminal_width(fields[f]) : widths[f];
     }
@@ -316,13 +316,13 @@ static void put_table(FILE *out, const struct terminal_style *style, const struc
 {
     char fields[FIELDS][FIELD_TEXT];
     int widths[FIELDS];
-    const int all = choose_widths(style->columns, runs, count, widths);
+    const int all = choose_report_widths(style->columns, runs, count, widths);
     for (int f = 0; f < FIELDS; f++)
         snprintf(fields[f], FIELD_TEXT, "%s", heads[f]);
     put_row(out, style, INK_DIM, widths, fields);
     fputs("\n", out);
     for (int r = 0; r < count; r++) {
-        fill_fields(&runs[r], fields);
+        fill_report_fields(&runs[r], fields);
         put_row(out, style, INK_PLAIN, widths, fields);
         if (style->columns - all >= 8) {
             char *line = sparkline(&runs[r].metrics.steps, STEP_LOSS, style->columns - all, true, style->utf8);

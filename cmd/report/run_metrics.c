@@ -68,7 +68,7 @@ void run_metrics_release(struct run_metrics *metrics)
 /* ---- lines --------------------------------------------------------------- */
 
 /* Copies at most `room` - 1 bytes, and no half character of UTF-8. */
-static void copy_text(char *out, size_t room, const char *text)
+static void copy_metrics_text(char *out, size_t room, const char *text)
 {
     size_t n = strlen(text);
     if (n >= room)
@@ -79,7 +79,7 @@ static void copy_text(char *out, size_t room, const char *text)
 }
 
 /* The value at `step` of a series that grows, in a bucket that has the step. */
-static double value_at(const struct thin *steps, int bucket, int series, int64_t step)
+static double metrics_value_at(const struct thin *steps, int bucket, int series, int64_t step)
 {
     const struct thin_bucket *b = &steps->buckets[bucket];
     const struct thin_cell *cell = thin_at(steps, bucket, series);
@@ -101,8 +101,8 @@ static void place_event(const struct run_metrics *metrics, struct report_event *
     if (bucket < 0 || steps->buckets[bucket].first > event->step)
         return;
     if (thin_at(steps, bucket, STEP_TOKENS)->count)
-        event->tokens = (int64_t)value_at(steps, bucket, STEP_TOKENS, event->step);
-    event->seconds = value_at(steps, bucket, STEP_TIME, event->step);
+        event->tokens = (int64_t)metrics_value_at(steps, bucket, STEP_TOKENS, event->step);
+    event->seconds = metrics_value_at(steps, bucket, STEP_TIME, event->step);
 }
 
 static void add_event(struct run_metrics *metrics, enum report_event_kind kind, int64_t step, const char *text)
@@ -123,7 +123,7 @@ static void add_event(struct run_metrics *metrics, enum report_event_kind kind, 
     struct report_event *event = &events->items[events->count++];
     *event = (struct report_event){.step = step};
     place_event(metrics, event);
-    copy_text(event->text, sizeof event->text, text ? text : "");
+    copy_metrics_text(event->text, sizeof event->text, text ? text : "");
 }
 
 /* Values that no run has, as damaged lines may have them, do not count. */
@@ -142,7 +142,7 @@ double timed_mean(const struct timed_mean *mean)
 
 /* values: (STEP_SERIES); NAN also for null, "not finite". Returns the bits of those that the line has. A loss without
  * targets is absent. */
-static uint64_t step_values(const json_t *object, double *values)
+static uint64_t metrics_step_values(const json_t *object, double *values)
 {
     uint64_t present = 0;
     for (int s = 0; s < STEP_FIELDS; s++) {
@@ -162,7 +162,7 @@ static uint64_t step_values(const json_t *object, double *values)
 static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     double values[STEP_SERIES];
-    uint64_t present = step_values(object, values) | 1ULL << STEP_TIME;
+    uint64_t present = metrics_step_values(object, values) | 1ULL << STEP_TIME;
     if (step <= metrics->last_step) {
         metrics->unordered++;
         return;
@@ -219,7 +219,7 @@ static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t
 }
 
 /* The ids of a prompt or a sample without text, "17, 4, 99". */
-static char *ids_text(const json_t *ids)
+static char *metrics_ids_text(const json_t *ids)
 {
     char *text;
     size_t bytes, i;
@@ -231,10 +231,10 @@ static char *ids_text(const json_t *ids)
     return text;
 }
 
-static char *cut_text(const char *text)
+static char *cut_metrics_text(const char *text)
 {
     char cut[REPORT_TEXT + 1];
-    copy_text(cut, sizeof cut, text);
+    copy_metrics_text(cut, sizeof cut, text);
     return memory_printf("%s%s", cut, strlen(cut) < strlen(text) ? "…" : "");
 }
 
@@ -248,9 +248,9 @@ static void take_sample(struct run_metrics *metrics, const json_t *object, int64
     sample_release(sample);
     sample->step = step;
     sample->number = json_integer_value(json_object_get(object, "sample"));
-    sample->prompt = prompt ? cut_text(prompt) : ids_text(json_object_get(object, "prompt_tokens"));
+    sample->prompt = prompt ? cut_metrics_text(prompt) : metrics_ids_text(json_object_get(object, "prompt_tokens"));
     sample->ids = !json_is_string(text);
-    sample->text = sample->ids ? ids_text(ids) : cut_text(json_string_value(text));
+    sample->text = sample->ids ? metrics_ids_text(ids) : cut_metrics_text(json_string_value(text));
 }
 
 const struct report_sample *report_sample_at(const struct run_metrics *metrics, int i)

@@ -39,7 +39,7 @@ struct terminal_style terminal_style_of_stdout(void)
 
 /* Columns of the first character by the locale: two of a Chinese one, none of an accent that is put on the one before;
  * one in a locale without UTF-8. *bytes: its length. */
-static int character_width(const char *text, int *bytes)
+static int terminal_character_width(const char *text, int *bytes)
 {
     mbstate_t state = {0};
     wchar_t point;
@@ -56,22 +56,22 @@ int terminal_width(const char *text)
 {
     int n = 0;
     for (int bytes; *text; text += bytes)
-        n += character_width(text, &bytes);
+        n += terminal_character_width(text, &bytes);
     return n;
 }
 
 const char *terminal_tail(const char *text, int columns)
 {
     int width = terminal_width(text);
-    for (int bytes; *text && (width > columns || character_width(text, &bytes) == 0); text += bytes)
-        width -= character_width(text, &bytes);
+    for (int bytes; *text && (width > columns || terminal_character_width(text, &bytes) == 0); text += bytes)
+        width -= terminal_character_width(text, &bytes);
     return text;
 }
 
 /* Prints what fits into that many columns. Returns those that are left. */
-static int put_characters(FILE *out, bool utf8, const char *text, int columns)
+static int terminal_put_characters(FILE *out, bool utf8, const char *text, int columns)
 {
-    for (int bytes, width; *text && (width = character_width(text, &bytes)) <= columns; text += bytes) {
+    for (int bytes, width; *text && (width = terminal_character_width(text, &bytes)) <= columns; text += bytes) {
         if (utf8 || !(*text & 0x80))
             fwrite(text, 1, (size_t)bytes, out);
         else
@@ -87,7 +87,7 @@ void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, i
     const int room = abs(columns), width = terminal_width(text), cut = room && width > room;
     int blanks = cut || !room ? 0 : room - width;
     fprintf(out, "%*s%s", columns < 0 ? blanks : 0, "", style->colour ? codes[ink] : "");
-    const int left = put_characters(out, style->utf8, text, cut ? room - 1 : width);
+    const int left = terminal_put_characters(out, style->utf8, text, cut ? room - 1 : width);
     if (cut)
         blanks = left; /* of a wide character that did not fit */
     fputs(!cut ? "" : style->utf8 ? "…" : "~", out);
@@ -97,7 +97,7 @@ void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, i
 /* ---- lines --------------------------------------------------------------- */
 
 /* Bytes up to the end of a phrase, with its comma or colon; or of a word. */
-static size_t piece_length(const char *text, bool word)
+static size_t terminal_piece_length(const char *text, bool word)
 {
     size_t n = 0;
     for (; text[n]; n++) {
@@ -130,12 +130,12 @@ void terminal_line_put(struct terminal_line *line, enum ink ink, const char *tex
     while (*text) {
         const size_t blanks = strspn(text, " ");
         text += blanks;
-        const size_t bytes = piece_length(text, false);
+        const size_t bytes = terminal_piece_length(text, false);
         char *phrase = memory_printf("%.*s", (int)bytes, text);
         const bool whole = terminal_width(phrase) <= line->style->columns - line->indent;
         size_t done = 0, before = blanks;
         while (done < bytes) {
-            const size_t n = whole ? bytes : piece_length(phrase + done, true);
+            const size_t n = whole ? bytes : terminal_piece_length(phrase + done, true);
             put_piece(line, ink, before, phrase + done, n);
             done += n;
             before = strspn(phrase + done, " ");
@@ -162,7 +162,7 @@ const char *figure_plain(double value, char out[FIGURE_MAX])
     return out;
 }
 
-static const char *with_prefix(double value, const char *unit, char out[FIGURE_MAX])
+static const char *figure_with_prefix(double value, const char *unit, char out[FIGURE_MAX])
 {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
     size_t p = 0;
@@ -181,12 +181,12 @@ static const char *with_prefix(double value, const char *unit, char out[FIGURE_M
 
 const char *figure_si(double value, char out[FIGURE_MAX])
 {
-    return with_prefix(value, "", out);
+    return figure_with_prefix(value, "", out);
 }
 
 const char *figure_bytes(double value, char out[FIGURE_MAX])
 {
-    return with_prefix(value, "B", out);
+    return figure_with_prefix(value, "B", out);
 }
 
 const char *figure_percent(double share, char out[FIGURE_MAX])
@@ -229,7 +229,7 @@ const char *figure_time(double seconds, char out[FIGURE_MAX])
 
 /* ---- sparklines ---------------------------------------------------------- */
 
-static struct thin_cell column_of(const struct thin *thin, int series, int column, int columns)
+static struct thin_cell sparkline_column(const struct thin *thin, int series, int column, int columns)
 {
     struct thin_cell all = {.count = 0};
     const int64_t n = thin->count;
@@ -240,20 +240,20 @@ static struct thin_cell column_of(const struct thin *thin, int series, int colum
 }
 
 /* The mean on the scale of the line, within what a double holds; NAN: there is no mean. */
-static double height_of(const struct thin_cell *cell, bool log_scale)
+static double sparkline_height(const struct thin_cell *cell, bool log_scale)
 {
     const double mean = thin_mean(cell), height = log_scale ? log(mean) : mean;
     return isinf(height) ? copysign(DBL_MAX, height) : height;
 }
 
 /* Whether heights differ by rounding alone, as in page.js. */
-static bool alike(double low, double high, bool log_scale)
+static bool sparkline_alike(double low, double high, bool log_scale)
 {
     return high / 2 - low / 2 <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)));
 }
 
 /* Which of the eight signs stands for a height between low and high. Halves: a difference may overflow a double. */
-static int level_of(double height, double low, double high)
+static int sparkline_level(double height, double low, double high)
 {
     const double share = (height / 2 - low / 2) / (high / 2 - low / 2);
     return !(high > low && isfinite(share)) ? 3 : share < 0 ? 0 : share > 1 ? 7 : (int)(share * 7.999);
@@ -269,23 +269,23 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
     log_scale = log_scale && total.min > 0;
     double low = INFINITY, high = -INFINITY;
     for (int c = 0; c < columns; c++) {
-        const struct thin_cell cell = column_of(thin, series, c, columns);
-        low = cell.count ? fmin(low, height_of(&cell, log_scale)) : low;
-        high = cell.count ? fmax(high, height_of(&cell, log_scale)) : high;
+        const struct thin_cell cell = sparkline_column(thin, series, c, columns);
+        low = cell.count ? fmin(low, sparkline_height(&cell, log_scale)) : low;
+        high = cell.count ? fmax(high, sparkline_height(&cell, log_scale)) : high;
     }
-    if (alike(low, high, log_scale))
+    if (sparkline_alike(low, high, log_scale))
         low = high;
     char *text;
     size_t bytes;
     FILE *out = memory_stream(&text, &bytes);
     for (int c = 0; c < columns; c++) {
-        const struct thin_cell cell = column_of(thin, series, c, columns);
-        const double height = height_of(&cell, log_scale);
+        const struct thin_cell cell = sparkline_column(thin, series, c, columns);
+        const double height = sparkline_height(&cell, log_scale);
         const char *mark = " ";
         if (cell.bad || (cell.count && isnan(height)))
             mark = utf8 ? "×" : "!";
         else if (cell.count) {
-            const int level = level_of(height, low, high);
+            const int level = sparkline_level(height, low, high);
             mark = utf8 ? blocks[level] : signs[level];
         }
         fputs(mark, out);

@@ -23,7 +23,7 @@ const char *run_state_word(enum run_state state)
 
 /* ---- the newest checkpoint ----------------------------------------------- */
 
-static int64_t count_parameters(const json_t *tensors)
+static int64_t count_watched_parameters(const json_t *tensors)
 {
     int64_t all = 0;
     size_t i, d;
@@ -59,7 +59,7 @@ static void read_model(struct watched_run *run)
     const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));
     run->model.known = true;
     run->model.events = events;
-    run->model.parameters = count_parameters(json_object_get(checkpoint->manifest, "tensors"));
+    run->model.parameters = count_watched_parameters(json_object_get(checkpoint->manifest, "tensors"));
     run->model.world = checkpoint->world;
     snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
     snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));
@@ -88,7 +88,7 @@ static void read_former(struct watched_run *run, int number)
     free(path);
 }
 
-static int compare_formers(const void *a, const void *b)
+static int compare_watched_formers(const void *a, const void *b)
 {
     const struct former_file *one = a, *two = b;
     return (one->number > two->number) - (one->number < two->number);
@@ -109,7 +109,7 @@ static void read_formers(struct watched_run *run)
     }
     if (entries)
         io_closedir(entries);
-    qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_formers);
+    qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);
 }
 
 /* ---- the state ----------------------------------------------------------- */

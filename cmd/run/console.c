@@ -25,7 +25,7 @@ void console_init(struct console *console, bool silent, int64_t steps_per_print,
 }
 
 /* "1:02:03" or "2:03" */
-static void print_duration(double seconds, char *out, size_t size)
+static void console_duration(double seconds, char *out, size_t size)
 {
     int64_t s = seconds < 0 ? 0 : (int64_t)(seconds + 0.5);
     if (s >= 3600)
@@ -51,7 +51,7 @@ static void show_line(struct console *console, const char *step, const char *rat
 }
 
 /* Where the step's time went. A graph's parts are not timed. */
-static void log_breakdown(const struct step_metrics *m)
+static void console_log_breakdown(const struct step_metrics *m)
 {
     const bool graph = isnan(m->seconds.forward);
     char parts[256];
@@ -78,7 +78,7 @@ void console_step(struct console *console, const struct step_metrics *m)
         return;
 
     char left[32], mfu[64] = "";
-    print_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
+    console_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
     if (m->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
     if (m->mfu >= 0 && m->of_ceiling >= 0)
@@ -100,7 +100,7 @@ void console_step(struct console *console, const struct step_metrics *m)
         log_info("%s%s%s", step, rates, speed);
     }
     if (console->breakdown && due)
-        log_breakdown(m);
+        console_log_breakdown(m);
 }
 
 void console_break(struct console *console)
@@ -114,7 +114,7 @@ void console_break(struct console *console)
 /* ---- the summary --------------------------------------------------------- */
 
 /* "step 29", "steps 1 to 400", "316 of 400 steps, whose lines metrics.jsonl has,", all with what they "took" */
-static void name_steps(const struct metrics_summary *s, char *text, size_t size)
+static void console_name_steps(const struct metrics_summary *s, char *text, size_t size)
 {
     if (s->missing)
         snprintf(text, size, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
@@ -126,27 +126,27 @@ static void name_steps(const struct metrics_summary *s, char *text, size_t size)
 }
 
 /* A time that rounds to nothing in milliseconds. */
-static void name_duration(double seconds, char *text, size_t size)
+static void console_name_duration(double seconds, char *text, size_t size)
 {
     if (seconds < 1)
         snprintf(text, size, "%.0f ms", seconds * 1e3);
     else
-        print_duration(seconds, text, size);
+        console_duration(seconds, text, size);
 }
 
-static void log_time(const struct metrics_summary *s, double process_seconds)
+static void console_log_time(const struct metrics_summary *s, double process_seconds)
 {
     char which[128], steps[32], process[32], starts[64] = "";
-    name_steps(s, which, sizeof which);
-    name_duration(s->seconds, steps, sizeof steps);
-    name_duration(process_seconds, process, sizeof process);
+    console_name_steps(s, which, sizeof which);
+    console_name_duration(s->seconds, steps, sizeof steps);
+    console_name_duration(process_seconds, process, sizeof process);
     if (s->starts > 1)
         snprintf(starts, sizeof starts, ", over %" PRId64 " starts", s->starts);
     log_info("time: %s took %s%s: %.0f tokens/s on average; this process ran for %s", which, steps, starts,
              (double)s->tokens / s->seconds, process);
 }
 
-static void log_best(const struct metrics_summary *s, const char *checkpoints)
+static void console_log_best(const struct metrics_summary *s, const char *checkpoints)
 {
     char where[4096];
     if (!*s->best_checkpoint)
@@ -175,7 +175,7 @@ void console_summary(const struct run_spec *spec, const char *metrics_path, cons
         return;
     }
     if (summary.steps && summary.seconds > 0)
-        log_time(&summary, process_seconds);
+        console_log_time(&summary, process_seconds);
     if (summary.best_step)
-        log_best(&summary, checkpoints);
+        console_log_best(&summary, checkpoints);
 }

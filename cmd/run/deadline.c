@@ -73,7 +73,7 @@ static bool squeue_parse_end(const char *text, double *end)
 /* ---- one question -------------------------------------------------------- */
 
 /* squeue must not see variables that would change its answer or make it take itself for a rank, nor ztrain's own. */
-static bool for_squeue(const char *variable)
+static bool is_for_squeue(const char *variable)
 {
     static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
     for (size_t i = 0; i < COUNT_OF(kept_from_it); i++)
@@ -90,13 +90,13 @@ static char **squeue_environment(void)
         count++;
     char **variables = memory_zeroed(count + 2, sizeof *variables);
     for (size_t i = 0; i < count; i++)
-        if (for_squeue(environ[i]))
+        if (is_for_squeue(environ[i]))
             variables[kept++] = environ[i];
     variables[kept] = format;
     return variables;
 }
 
-static bool is_closing(struct squeue *squeue)
+static bool squeue_is_closing(struct squeue *squeue)
 {
     pthread_mutex_lock(&squeue->mutex);
     bool closing = squeue->closing;
@@ -105,11 +105,11 @@ static bool is_closing(struct squeue *squeue)
 }
 
 /* Reads the output until its end, the limit, or squeue_free(); terminates the text. */
-static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
+static void read_squeue_answer(struct squeue *squeue, int fd, char *text, size_t size)
 {
     size_t used = 0;
     double end = seconds_now() + answer_limit, left = answer_limit;
-    while (left > 0 && used + 1 < size && !is_closing(squeue)) {
+    while (left > 0 && used + 1 < size && !squeue_is_closing(squeue)) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
         if (!squeue->runs) /* the thread is no evidence that the rank is alive */
@@ -126,7 +126,7 @@ static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
 }
 
 /* Starts squeue with its output to `out` and default signal handling. Returns 0 or an errno. */
-static int start(struct squeue *squeue, int out, pid_t *child)
+static int start_squeue(struct squeue *squeue, int out, pid_t *child)
 {
     char *const arguments[] = {(char *)"squeue", (char *)"-h",    (char *)"-j", squeue->job,
                                (char *)"-o",     (char *)"%A %e", NULL};
@@ -158,7 +158,7 @@ static int start(struct squeue *squeue, int out, pid_t *child)
 }
 
 /* Finds the job's line in the answer: the number of an array's task may also be that of the whole array. */
-static bool find_end(const struct squeue *squeue, char *text, double *end)
+static bool find_squeue_end(const struct squeue *squeue, char *text, double *end)
 {
     size_t length = strlen(squeue->job);
     char *rest;
@@ -169,7 +169,7 @@ static bool find_end(const struct squeue *squeue, char *text, double *end)
 }
 
 /* Asks, and waits for the answer: in the main thread with heartbeats. *absent: PATH has no squeue. */
-static bool ask(struct squeue *squeue, bool *absent, double *end)
+static bool ask_squeue(struct squeue *squeue, bool *absent, double *end)
 {
     char text[ANSWER_BYTES] = "";
     int ends[2];
@@ -177,11 +177,11 @@ static bool ask(struct squeue *squeue, bool *absent, double *end)
     *absent = false;
     if (pipe2(ends, O_CLOEXEC) != 0)
         return false;
-    int error = start(squeue, ends[1], &child);
+    int error = start_squeue(squeue, ends[1], &child);
     *absent = error == ENOENT;
     close(ends[1]);
     if (error == 0) {
-        read_answer(squeue, ends[0], text, sizeof text);
+        read_squeue_answer(squeue, ends[0], text, sizeof text);
         if (waitpid(child, NULL, WNOHANG) == 0) { /* it has answered, or is too slow */
             kill(child, SIGKILL);
             while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
@@ -189,12 +189,12 @@ static bool ask(struct squeue *squeue, bool *absent, double *end)
         }
     }
     close(ends[0]);
-    return find_end(squeue, text, end);
+    return find_squeue_end(squeue, text, end);
 }
 
 /* ---- the thread ---------------------------------------------------------- */
 
-static bool await_period(struct squeue *squeue)
+static bool await_squeue_period(struct squeue *squeue)
 {
     const struct timespec until = time_after(squeue->period);
     while (!squeue->closing && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
@@ -203,16 +203,16 @@ static bool await_period(struct squeue *squeue)
 }
 
 /* Asks once a period, the first time after one, until PATH has no squeue. */
-static void *ask_until_end(void *argument)
+static void *ask_squeue_until_end(void *argument)
 {
     struct squeue *squeue = argument;
     bool absent = false;
     pthread_setname_np(pthread_self(), "ztrain-squeue");
     pthread_mutex_lock(&squeue->mutex);
-    while (!absent && await_period(squeue)) {
+    while (!absent && await_squeue_period(squeue)) {
         double end;
         pthread_mutex_unlock(&squeue->mutex);
-        bool answered = ask(squeue, &absent, &end);
+        bool answered = ask_squeue(squeue, &absent, &end);
         pthread_mutex_lock(&squeue->mutex);
         if (answered) {
             squeue->end = end;
@@ -258,7 +258,7 @@ static const double no_limit = 5 * 365 * 86400.0; /* seconds to the end of a job
 static const double same_end = 5; /* seconds; Slurm's answers differ by less while the limit stays the same */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
-static void print_time(double end, char text[32])
+static void print_deadline_time(double end, char text[32])
 {
     time_t second = (time_t)end;
     struct tm parts;
@@ -284,18 +284,18 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
     bool limited = given && squeue_parse_end(given, &end);
     if (!limited) {
         source = "squeue";
-        limited = ask(squeue, &absent, &end);
+        limited = ask_squeue(squeue, &absent, &end);
     }
     const double left = limited ? end - squeue_clock() : no_limit;
     if (left < no_limit) {
-        print_time(end, when);
+        print_deadline_time(end, when);
         log_info("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source, left);
         deadline->end = seconds_now() + left;
     } else if (!limited) {
         log_info("job %s has no time limit", job);
     }
     squeue->runs = true; /* the thread reads it */
-    if (thread_start(&squeue->thread, 0, ask_until_end, squeue) != 0)
+    if (thread_start(&squeue->thread, 0, ask_squeue_until_end, squeue) != 0)
         squeue->runs = false;
 }
 
@@ -313,7 +313,7 @@ void deadline_look_again(struct deadline *deadline)
     const double found = left < no_limit ? seconds_now() + left : INFINITY;
     if (!news || found == deadline->end || fabs(found - deadline->end) < same_end)
         return;
-    print_time(end, when);
+    print_deadline_time(end, when);
     if (isinf(found))
         log_info("job %s no longer has a time limit (squeue)", squeue->job);
     else

@@ -32,7 +32,7 @@ static enum status monitor_folder(const struct monitor_settings *settings, const
 }
 
 /* The effective run spec, from run.yaml, as a block of Markdown. */
-static enum status write_spec(struct tensorboard *tensorboard, const char *run, struct error *err)
+static enum status write_monitor_spec(struct tensorboard *tensorboard, const char *run, struct error *err)
 {
     char path[FS_PATH_MAX], *yaml;
     size_t bytes;
@@ -52,7 +52,7 @@ static enum status open_tensorboard(struct monitor *monitor, const struct run_sp
     TRY(monitor_folder(&spec->tensorboard, spec, run, "tensorboard", folder, err));
     TRY(tensorboard_open(folder, first, &monitor->tensorboard, err));
     log_info("TensorBoard: events are written to %s", folder);
-    return write_spec(monitor->tensorboard, run, err);
+    return write_monitor_spec(monitor->tensorboard, run, err);
 }
 
 static enum status open_csv(struct monitor *monitor, const struct run_spec *spec, const char *run,

@@ -35,7 +35,7 @@ void restart_read(struct restart *last)
         snprintf(last->run, sizeof last->run, "%s", run);
 }
 
-static int64_t newest_step(const struct run_home *home)
+static int64_t newest_restart_step(const struct run_home *home)
 {
     struct checkpoint *checkpoint;
     if (checkpoint_open(home->path, false, &checkpoint, NULL) != STATUS_OK)
@@ -96,7 +96,7 @@ enum status restart_after(const struct restart *last, int most, enum status code
     char newest[64] = "none";
     if (code != STATUS_PEER && code != STATUS_BROKEN)
         return code;
-    struct restart next = {.number = last->number + 1, .step = newest_step(home), .code = code};
+    struct restart next = {.number = last->number + 1, .step = newest_restart_step(home), .code = code};
     snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? home->path : "");
     snprintf(next.cause, sizeof next.cause, "%s", cause);
     for (char *c = next.cause; *c; c++)

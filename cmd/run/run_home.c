@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 /* Whether `path` is `folder` or is inside it. Both are absolute, without links. */
-static bool lies_in(const char *path, const char *folder)
+static bool home_lies_in(const char *path, const char *folder)
 {
     size_t length = strlen(folder);
     return !strncmp(path, folder, length) && (path[length] == '/' || path[length] == '\0');
@@ -24,7 +24,7 @@ struct real_paths {
     char target[PATH_MAX], entry[PATH_MAX];
 };
 
-static bool find_real_paths(const char *path, struct real_paths *paths)
+static bool find_real_home_paths(const char *path, struct real_paths *paths)
 {
     char parent[FS_PATH_MAX];
     if (strlen(path) >= FS_PATH_MAX || !realpath(path, paths->target))
@@ -34,13 +34,13 @@ static bool find_real_paths(const char *path, struct real_paths *paths)
 }
 
 /* Whether `resume` is inside the run folder, or among its checkpoints, which may be a link to another disk. */
-static bool belongs_to(const struct real_paths *resume, const char *folder)
+static bool belongs_to_home(const struct real_paths *resume, const char *folder)
 {
     char checkpoints[FS_PATH_MAX], real[PATH_MAX];
-    if (realpath(folder, real) && (lies_in(resume->target, real) || lies_in(resume->entry, real)))
+    if (realpath(folder, real) && (home_lies_in(resume->target, real) || home_lies_in(resume->entry, real)))
         return true;
     return fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
-           realpath(checkpoints, real) && (lies_in(resume->target, real) || lies_in(resume->entry, real));
+           realpath(checkpoints, real) && (home_lies_in(resume->target, real) || home_lies_in(resume->entry, real));
 }
 
 static bool is_run_of(const char *folder, const char *name)
@@ -58,7 +58,7 @@ static bool is_run_of(const char *folder, const char *name)
 }
 
 /* Finds the run folder of that name from `resume`: the folder itself, its checkpoints/, or one of its checkpoints. */
-static bool find_moved(const char *resume, const char *name, char path[FS_PATH_MAX])
+static bool find_moved_home(const char *resume, const char *name, char path[FS_PATH_MAX])
 {
     char up[FS_PATH_MAX];
     strcpy(path, resume);
@@ -71,7 +71,7 @@ static bool find_moved(const char *resume, const char *name, char path[FS_PATH_M
     return false;
 }
 
-static bool is_auto(const char *resume)
+static bool is_auto_home(const char *resume)
 {
     return resume && !strcmp(resume, RUN_HOME_AUTO);
 }
@@ -80,7 +80,7 @@ const char *run_home_resume(const struct run_home *home, const char *resume)
 {
     if (home->start == RUN_NEW)
         return NULL;
-    return is_auto(resume) ? home->path : resume;
+    return is_auto_home(resume) ? home->path : resume;
 }
 
 static const char run_dir_hint[] = "run.dir names the folder in which run folders are made";
@@ -126,16 +126,16 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof home->path - 1);
     TRY(check_above(home, err));
-    if (is_auto(resume)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
+    if (is_auto_home(resume)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
         TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
         TRY(checkpoint_any(checkpoints, true, &any, err));
         home->start = any ? RUN_RESUMED : RUN_NEW;
         return STATUS_OK;
     }
     home->start = resume ? RUN_RESUMED : RUN_NEW;
-    if (!resume || !find_real_paths(resume, &real) || belongs_to(&real, home->path))
+    if (!resume || !find_real_home_paths(resume, &real) || belongs_to_home(&real, home->path))
         return STATUS_OK; /* opening it will report that it does not exist */
-    home->moved = !fs_exists(home->path) && find_moved(real.target, spec->run.name, moved);
+    home->moved = !fs_exists(home->path) && find_moved_home(real.target, spec->run.name, moved);
     if (!home->moved) {
         home->start = RUN_BRANCHED;
         return STATUS_OK;

@@ -16,7 +16,7 @@ enum { NAME_SIZE = 160, TEXT_MAX = 1 << 24, HEAD_LINES = 3 };
 
 static const char prefix[] = "kernels-";
 
-static void file_name(const struct device *device, char name[NAME_SIZE])
+static void kernels_file_name(const struct device *device, char name[NAME_SIZE])
 {
     char words[sizeof device->name];
     autotune_cache_file_words(device->name, words);
@@ -25,7 +25,7 @@ static void file_name(const struct device *device, char name[NAME_SIZE])
 _Static_assert(sizeof prefix + sizeof((struct device *)NULL)->name + sizeof ".txt" <= NAME_SIZE, "every name fits");
 
 /* The length of the lines that name the format, the GPU model and the library version. */
-static size_t head_length(const char *text)
+static size_t kernels_head_length(const char *text)
 {
     const char *end = text;
     for (int i = 0; i < HEAD_LINES && *end; i++)
@@ -33,18 +33,18 @@ static size_t head_length(const char *text)
     return (size_t)(end - text);
 }
 
-static bool file_in(const char *folder, const char *name, char path[FS_PATH_MAX])
+static bool kernels_file_in(const char *folder, const char *name, char path[FS_PATH_MAX])
 {
     return fs_join(path, folder, name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path);
 }
 
 /* Beside checkpoints/, in which the checkpoint lies. */
-static bool file_above(const char *checkpoint, const char *name, char path[FS_PATH_MAX])
+static bool kernels_file_above(const char *checkpoint, const char *name, char path[FS_PATH_MAX])
 {
     char checkpoints[FS_PATH_MAX], folder[FS_PATH_MAX];
     fs_parent(checkpoint, checkpoints);
     fs_parent(checkpoints, folder);
-    return file_in(folder, name, path);
+    return kernels_file_in(folder, name, path);
 }
 
 /* The file of the checkpoint's run, whose folder is another one where a run branches off, and may be behind a link. */
@@ -52,14 +52,14 @@ static bool find_file(const struct device *device, const struct run_home *home, 
                       char path[FS_PATH_MAX])
 {
     char name[NAME_SIZE], real[PATH_MAX];
-    file_name(device, name);
+    kernels_file_name(device, name);
     if (home->start == RUN_RESUMED)
-        return file_in(home->path, name, path);
-    return file_above(checkpoint->path, name, path) ||
-           (realpath(checkpoint->path, real) && file_above(real, name, path));
+        return kernels_file_in(home->path, name, path);
+    return kernels_file_above(checkpoint->path, name, path) ||
+           (realpath(checkpoint->path, real) && kernels_file_above(real, name, path));
 }
 
-static bool is_to_measure_again(void)
+static bool kernels_to_measure_again(void)
 {
     static const char *const words[] = {"again"};
     struct error err;
@@ -68,7 +68,7 @@ static bool is_to_measure_again(void)
 }
 
 /* NULL: the device cannot take it, as its head is not that of the device's own. */
-static char *read_text(const char *path, const char *own)
+static char *read_kernels_text(const char *path, const char *own)
 {
     struct error err;
     char *text;
@@ -77,7 +77,7 @@ static char *read_text(const char *path, const char *own)
         log_warn("%s: kernels are chosen anew, and the run may continue with other bits", err.text);
         return NULL;
     }
-    if (strncmp(text, own, head_length(own)) == 0)
+    if (strncmp(text, own, kernels_head_length(own)) == 0)
         return text;
     log_info("the kernels in '%s' are of another GPU or library: they are chosen anew", path);
     free(text);
@@ -87,11 +87,11 @@ static char *read_text(const char *path, const char *own)
 char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint)
 {
     char path[FS_PATH_MAX], *text = NULL;
-    if (!checkpoint || is_to_measure_again() || !find_file(device, home, checkpoint, path))
+    if (!checkpoint || kernels_to_measure_again() || !find_file(device, home, checkpoint, path))
         return NULL;
     char *own = device_choices(device);
     if (own)
-        text = read_text(path, own);
+        text = read_kernels_text(path, own);
     else if (device->kind == DEVICE_CUDA)
         log_warn(
             "cannot use the run's kernels in '%s': there is no folder for choices of kernels, so the run may continue "
@@ -116,7 +116,7 @@ char *run_kernels_join(struct device *device, char *taken)
     FILE *out = memory_stream(&joined, &length);
     /* of two choices for one product the later counts; a last line without its end is damaged */
     fprintf(out, "%.*s", (int)(strrchr(taken, '\n') + 1 - taken), taken);
-    fputs(own + head_length(own), out);
+    fputs(own + kernels_head_length(own), out);
     fclose(out);
     free(own);
     free(taken);
@@ -127,7 +127,7 @@ void run_kernels_write(const char *folder, const struct device *device, const ch
 {
     char name[NAME_SIZE], path[FS_PATH_MAX];
     struct error err;
-    file_name(device, name);
+    kernels_file_name(device, name);
     enum status status = fs_join(path, folder, name, STATUS_CHECKPOINT, &err);
     if (status == STATUS_OK)
         status = fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err);

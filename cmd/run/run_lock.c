@@ -27,14 +27,11 @@
  *
  * Nothing here can stop a process that was cut off and comes back. Hence the owner reads the file again before a
  * checkpoint is published, `latest` moves, anything is deleted, metrics.jsonl is opened, or lines that waited for a
- * disk are written to it; a foreign nonce, or no file, ends the run with 2. A folder that is not the one that was
- * locked, or has no `lock`, was moved or deleted: the run ends with 4. What remains is the moment before the rename
- * that follows.
+ * disk are written to it; a foreign nonce, or no file, ends the run with 2, a folder that was moved or deleted with 4.
+ * What remains is the moment before the rename that follows.
  *
- * A kill before the rename leaves the former owner, or none, and owner.tmp-NONCE, which the next owner deletes; after
- * it, an owner that is dead; after run_lock_release() there is none.
- *
- * The thread uses the descriptors and `lost`, which is atomic; everything else is the caller's. */
+ * A kill before the rename leaves the former owner, or none, and owner.tmp-NONCE, which the next owner deletes. The
+ * thread uses the descriptors and `lost`, which is atomic; everything else is the caller's. */
 #include "cmd/run/run_lock.h"
 
 #include "cmd/run/stop_signal.h"
@@ -146,7 +143,7 @@ static enum status owner_read(const struct run_lock *lock, struct reading *readi
     return STATUS_OK;
 }
 
-static bool same_owner(const struct reading *a, const struct reading *b)
+static bool same_lock_owner(const struct reading *a, const struct reading *b)
 {
     return !strcmp(a->owner.nonce, b->owner.nonce) && !a->text[0] == !b->text[0];
 }
@@ -275,7 +272,7 @@ static enum status look(struct run_lock *lock, struct taking *t, double poll, st
     TRY(owner_read(lock, &t->now, err));
     t->state = owner_state(&lock->config.self, &t->now, t->grip);
     const double now = lock->config.now();
-    if (t->looked == 0 || !same_owner(&t->first, &t->now)) {
+    if (t->looked == 0 || !same_lock_owner(&t->first, &t->now)) {
         t->first = t->now;
         t->waited = 0;
         t->logged = false;
@@ -355,7 +352,7 @@ static enum status become_owner(struct run_lock *lock, const struct taking *t, b
     if (io_fsync(lock->owner_fd))
         TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot write '%s'", path));
     TRY_END(owner_read(lock, &now, err));
-    if (same_owner(&now, &t->now)) {
+    if (same_lock_owner(&now, &t->now)) {
         if (io_rename(path, lock->owner_path) && errno != ENOENT) /* ENOENT: another owner has swept it away */
             TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s'", path));
         TRY_END(fs_sync_dir(lock->folder, STATUS_CHECKPOINT, err));
@@ -442,7 +439,7 @@ static void refresh(struct run_lock *lock)
         log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
 }
 
-static void *refresh_until_the_end(void *argument)
+static void *refresh_lock_until_end(void *argument)
 {
     struct run_lock *lock = argument;
     pthread_mutex_lock(&lock->mutex);
@@ -458,7 +455,7 @@ static void *refresh_until_the_end(void *argument)
     return NULL;
 }
 
-static void pause_real(double seconds)
+static void lock_pause_real(double seconds)
 {
     for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
         const struct timespec nap = {.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))};
@@ -468,7 +465,7 @@ static void pause_real(double seconds)
 }
 
 /* Copies a text up to its first line end (NULL: ""), with '?' for what is not printable ASCII. */
-static void copy_plain(char *out, size_t size, const char *text)
+static void copy_lock_text(char *out, size_t size, const char *text)
 {
     snprintf(out, size, "%.*s", text ? (int)strcspn(text, "\n") : 0, text ? text : "");
     for (; *out; out++)
@@ -480,18 +477,18 @@ static void describe_self(struct run_owner *self)
 {
     char text[256] = "";
     if (gethostname(text, sizeof text - 1) == 0)
-        copy_plain(self->host, sizeof self->host, text);
+        copy_lock_text(self->host, sizeof self->host, text);
     FILE *file = memory_fopen("/proc/sys/kernel/random/boot_id", "re");
-    copy_plain(self->boot, sizeof self->boot, file ? fgets(text, sizeof text, file) : NULL);
+    copy_lock_text(self->boot, sizeof self->boot, file ? fgets(text, sizeof text, file) : NULL);
     if (file)
         fclose(file);
     if (readlink("/proc/self/ns/pid", self->pid_space, sizeof self->pid_space - 1) < 0)
         self->pid_space[0] = 0;
     self->pid = getpid();
     machine_process(self->pid, &self->began);
-    copy_plain(self->cluster, sizeof self->cluster, getenv("SLURM_CLUSTER_NAME"));
-    copy_plain(self->job, sizeof self->job, getenv("SLURM_JOB_ID"));
-    copy_plain(self->step, sizeof self->step, getenv("SLURM_STEP_ID"));
+    copy_lock_text(self->cluster, sizeof self->cluster, getenv("SLURM_CLUSTER_NAME"));
+    copy_lock_text(self->job, sizeof self->job, getenv("SLURM_JOB_ID"));
+    copy_lock_text(self->step, sizeof self->step, getenv("SLURM_STEP_ID"));
     const char *restarts = getenv("SLURM_RESTART_COUNT");
     self->restarts = restarts ? strtoll(restarts, NULL, 10) : 0;
 }
@@ -503,7 +500,7 @@ void run_lock_config_init(struct run_lock_config *config)
         .period = USUAL_PERIOD,
         .patience = USUAL_PATIENCE,
         .now = seconds_now,
-        .pause = pause_real,
+        .pause = lock_pause_real,
         .asked_to_stop = stop_signal_pending,
     };
     describe_self(&config->self);
@@ -532,7 +529,7 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
         snprintf(lock->config.self.nonce + 2 * i, 3, "%02x", random[i]);
     TRY_GOTO(take(lock, err));
     sweep(lock);
-    int code = thread_start(&lock->thread, 0, refresh_until_the_end, lock);
+    int code = thread_start(&lock->thread, 0, refresh_lock_until_end, lock);
     lock->thread_runs = code == 0;
     if (code)
         TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code)));

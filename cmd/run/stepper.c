@@ -16,7 +16,7 @@
 /* ---- life ---------------------------------------------------------------- */
 
 /* A collective is in every rank's graph or in none. */
-static enum status all_say(struct comm *comm, bool own, bool *all, struct error *err)
+static enum status stepper_all_say(struct comm *comm, bool own, bool *all, struct error *err)
 {
     double yes = own;
     TRY(comm_sum(comm, &yes, 1, err));
@@ -30,7 +30,7 @@ enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
     *s = (struct stepper){.engine = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
-    TRY(all_say(t->comm, s->graphs, &s->graphs, err));
+    TRY(stepper_all_say(t->comm, s->graphs, &s->graphs, err));
     if (s->graphs)
         s->batches = memory_zeroed((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
     return STATUS_OK;
@@ -86,15 +86,15 @@ static void fault_in_step(int rank, int64_t step)
 #endif
 
 /* A step's loss is the mean over its targets. */
-static float scale_of(const struct batch *batch)
+static float stepper_loss_scale(const struct batch *batch)
 {
     return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
 }
 
 /* Forward and backward; adds up this rank's losses on the device. loaded: load_all() has the scale in memory. */
-static enum status train_micro(struct engine *t, const struct batch *batch, bool loaded, struct error *err)
+static enum status stepper_train_micro(struct engine *t, const struct batch *batch, bool loaded, struct error *err)
 {
-    const struct loss_factor factor = {.value = loaded ? 1 : scale_of(batch),
+    const struct loss_factor factor = {.value = loaded ? 1 : stepper_loss_scale(batch),
                                        .step = loaded ? t->grad_scale : NULL,
                                        .scaler = zero_loss_scale(t->zero)};
     fault_in_step(t->rank, batch->step);
@@ -136,7 +136,7 @@ static enum status run_micros(struct stepper *s, struct token_stream *stream, st
             kept[i] = batch_copy(&enqueued->last);
         const struct batch *batch = kept ? kept[i] : &enqueued->last;
         last = batch->last_micro;
-        TRY(train_micro(t, batch, false, err));
+        TRY(stepper_train_micro(t, batch, false, err));
         if (!last)
             TRY(s->calls.look(s->calls.context, &stop, err));
         if (stop)
@@ -198,7 +198,7 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
             ASSERT(s->batches[i].num_tokens == s->tokens);
         i++;
     } while (!enqueued->last.last_micro);
-    const float scale = scale_of(&enqueued->last);
+    const float scale = stepper_loss_scale(&enqueued->last);
     stream_copy(t->compute, t->grad_scale, &scale, sizeof scale);
     return STATUS_OK;
 }
@@ -209,7 +209,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++) {
         flight_micro(i + 1);
-        TRY(train_micro(t, &s->batches[i], true, err));
+        TRY(stepper_train_micro(t, &s->batches[i], true, err));
     }
     return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
@@ -228,7 +228,7 @@ static enum status capture(struct stepper *s, struct error *err)
             s->graph = NULL;
         TRY(status);
     }
-    TRY(all_say(t->comm, s->graph != NULL, &all, err));
+    TRY(stepper_all_say(t->comm, s->graph != NULL, &all, err));
     s->tokens = s->batches[0].num_tokens;
     if (all)
         return STATUS_OK;
@@ -266,7 +266,7 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
 
 /* ---- a step -------------------------------------------------------------- */
 
-static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
+static struct step_rates stepper_rates(const struct run_spec *spec, int64_t k)
 {
     const bool correct = spec->optimizer.bias_correction;
     double beta1 = spec->optimizer.beta1, beta2 = spec->optimizer.beta2;
@@ -285,7 +285,7 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     struct engine *t = s->engine;
     struct step_schedule schedule = {.base = made};
     for (int i = 0; i < STEP_RATES; i++)
-        schedule.rates[i] = rates_of(t->spec, made + 1 + i);
+        schedule.rates[i] = stepper_rates(t->spec, made + 1 + i);
     *enqueued = (struct step_enqueued){.counted = true};
     transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
     zero_begin_step(t->zero, &schedule, t->compute);

@@ -22,7 +22,7 @@ const char stop_signal_final_error[] =
     "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
 
 /* Called by a signal's handler, which may do little and must not wait for a terminal on hold. */
-static void write_words(const char *words)
+static void write_signal_words(const char *words)
 {
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (announces && poll(&ready, 1, 0) == 1) {
@@ -36,14 +36,14 @@ bool stop_signal_is_another(double seconds)
     return seconds > 0.2; /* no user presses Ctrl-C twice in less time */
 }
 
-static void count_interrupt(void)
+static void count_stop_interrupt(void)
 {
     double now = seconds_now();
     bool first = !atomic_exchange(&interrupted, true), another = stop_signal_is_another(now - interrupted_at);
     interrupted_at = now;
     if (!interrupts || (!first && !another))
         return;
-    write_words(first ? stop_signal_first_words : stop_signal_final_error);
+    write_signal_words(first ? stop_signal_first_words : stop_signal_final_error);
     if (!first)
         _exit(STATUS_INTERRUPTED);
 }
@@ -53,7 +53,7 @@ static void take_stop_signal(int signal_number)
     int reason = errno;
     pending = signal_number;
     if (signal_number == SIGINT)
-        count_interrupt();
+        count_stop_interrupt();
     errno = reason;
 }
 

@@ -120,7 +120,7 @@ static void add_record(struct trace_file *t, struct trace_record record, const c
     t->records[t->count++] = record;
 }
 
-static int64_t nanoseconds(double seconds)
+static int64_t trace_nanoseconds(double seconds)
 {
     return seconds > 0 ? (int64_t)llround(1e9 * seconds) : 0;
 }
@@ -130,8 +130,8 @@ static void take_span(void *context, const struct span *span)
     struct trace_file *t = context;
     const bool compute = span->stream == t->engine->compute,
                communication = span->stream == zero_stream(t->engine->zero);
-    const struct trace_record record = {.start = nanoseconds(t->late + span->start),
-                                        .end = nanoseconds(t->late + span->end),
+    const struct trace_record record = {.start = trace_nanoseconds(t->late + span->start),
+                                        .end = trace_nanoseconds(t->late + span->end),
                                         .bytes = span->bytes,
                                         .flops = span->flops,
                                         .unit = span->unit,
@@ -146,8 +146,8 @@ void trace_file_host(struct trace_file *t, const char *name, double start, int64
 {
     if (!trace_file_is_on(t) || start < t->zero)
         return;
-    const struct trace_record record = {.start = nanoseconds(start - t->zero),
-                                        .end = nanoseconds(seconds_now() - t->zero),
+    const struct trace_record record = {.start = trace_nanoseconds(start - t->zero),
+                                        .end = trace_nanoseconds(seconds_now() - t->zero),
                                         .step = step,
                                         .unit = -1,
                                         .row = ROW_HOST,
@@ -156,7 +156,7 @@ void trace_file_host(struct trace_file *t, const char *name, double start, int64
 }
 
 /* The trace begins at a barrier, where the ranks of a node, which share a clock, take the first of their times. */
-static enum status common_start(const struct engine *t, double *start, struct error *err)
+static enum status trace_common_start(const struct engine *t, double *start, struct error *err)
 {
     double *all = memory_alloc((size_t)t->world * sizeof *all), now;
     enum status status = comm_barrier(t->comm, err);
@@ -171,13 +171,13 @@ static enum status common_start(const struct engine *t, double *start, struct er
     return status;
 }
 
-static bool is_work(void *context, const struct span *span)
+static bool trace_wants_work(void *context, const struct span *span)
 {
     (void)context;
     return span->kind != SPAN_PHASE;
 }
 
-static bool is_phase(void *context, const struct span *span)
+static bool trace_wants_phase(void *context, const struct span *span)
 {
     (void)context;
     return span->kind == SPAN_PHASE;
@@ -190,13 +190,13 @@ static enum status start_recording(struct trace_file *t, struct error *err)
     TRY(event_new_timed(device, &t->base, err));
     struct span_recorder_config config = {.capacity = SPANS_AHEAD,
                                           .takes_ops = true,
-                                          .wants = is_work,
+                                          .wants = trace_wants_work,
                                           .deliver = take_span,
                                           .context = t,
                                           .zero = t->base};
     TRY(span_recorder_new(device, &config, &t->work, err));
     config.takes_ops = false;
-    config.wants = is_phase;
+    config.wants = trace_wants_phase;
     TRY(span_recorder_new(device, &config, &t->phases, err));
     stream_sync(compute);
     event_record(t->base, compute);
@@ -207,7 +207,7 @@ static enum status start_recording(struct trace_file *t, struct error *err)
 enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct error *err)
 {
     struct error why;
-    TRY(common_start(engine, &t->zero, err));
+    TRY(trace_common_start(engine, &t->zero, err));
     t->engine = engine;
     stream_sync(zero_stream(engine->zero));
     t->on = start_recording(t, &why) == STATUS_OK;

@@ -185,7 +185,7 @@ struct checkpoint_keep save_keep_of(const struct run *run)
     };
 }
 
-static struct checkpoint_writer writer_of(struct run *run)
+static struct checkpoint_writer save_writer_of(struct run *run)
 {
     const struct engine *t = &run->engine;
     return (struct checkpoint_writer){
@@ -210,7 +210,7 @@ static struct checkpoint_writer writer_of(struct run *run)
 
 /* Whether another attempt may succeed, and training can continue without the checkpoint. Fatal are a folder that is
  * gone (RUN_LOCK_GONE) or that another run has taken over (STATUS_USAGE), memory, a peer. */
-static bool is_disk_error(const struct error *err)
+static bool save_is_disk_error(const struct error *err)
 {
     return (err->code == STATUS_CHECKPOINT && err->cause != RUN_LOCK_GONE) || error_is_transient(err);
 }
@@ -236,7 +236,7 @@ static enum status report_save(struct run *run, const char *name, int64_t bytes,
 
 /* ---- a save -------------------------------------------------------------- */
 
-static void begin_attempt(struct run *run)
+static void begin_save_attempt(struct run *run)
 {
     struct background_save *b = run->background;
     struct zero *zero = run->engine.zero;
@@ -248,7 +248,7 @@ static void begin_attempt(struct run *run)
 }
 
 /* Training has waited since `since`. */
-static void note_stall(struct run *run, double since)
+static void note_save_stall(struct run *run, double since)
 {
     double seconds = seconds_now() - since;
     if (run->background->waiting)
@@ -263,7 +263,7 @@ static void begin_save(struct run *run, bool here, double since)
     struct background_save *b = run->background;
     ASSERT(b->state == SAVE_NONE);
     b->here = here;
-    b->writer = writer_of(run);
+    b->writer = save_writer_of(run);
     b->position = run->position;
     b->flush = !here && run->metrics;
     b->metrics_path = run->folder.metrics;
@@ -274,7 +274,7 @@ static void begin_save(struct run *run, bool here, double since)
     b->pause = first_pause;
     b->stalled = 0;
     deadline_expect(&run->deadline, true);
-    begin_attempt(run);
+    begin_save_attempt(run);
 }
 
 static void end_save(struct run *run)
@@ -296,14 +296,14 @@ static enum status complete_save(struct run *run, double since, struct error *er
         log_info("attempt %d wrote the checkpoint", b->attempt);
     end_save(run);
     deadline_measured(&run->deadline, b->copied + seconds_now() - b->attempt_began);
-    note_stall(run, since);
+    note_save_stall(run, since);
     const double seconds = seconds_now() - b->asked;
     return report_save(run, name, bytes, b->here ? seconds : b->stalled, seconds, err);
 }
 
 /* Seconds for which attempts may continue, not past the job's end. Only a run's last checkpoint, for which training
  * waits, has all of checkpoint.retry_seconds. */
-static double patience_left(const struct run *run)
+static double save_patience_left(const struct run *run)
 {
     const struct background_save *b = run->background;
     double limit = run->spec->checkpoint.retry_seconds;
@@ -315,7 +315,7 @@ static double patience_left(const struct run *run)
 static enum status fail_save(struct run *run, enum status status, struct error *err)
 {
     struct background_save *b = run->background;
-    if (comm_status(run->comm, NULL) != STATUS_OK || !is_disk_error(err)) {
+    if (comm_status(run->comm, NULL) != STATUS_OK || !save_is_disk_error(err)) {
         end_save(run);
         return comm_status(run->comm, NULL) == STATUS_OK ? run_agree(run, status, err) : status;
     }
@@ -326,12 +326,12 @@ static enum status fail_save(struct run *run, enum status status, struct error *
     b->failure = *err;
     if (run->boot->rank == 0 && b->attempt == 1)
         log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", b->position.step,
-                 fmax(patience_left(run), 0), err->text);
+                 fmax(save_patience_left(run), 0), err->text);
     return STATUS_OK;
 }
 
 /* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
-static enum status explain_last_lost(const struct run *run, struct error *err)
+static enum status explain_last_save_lost(const struct run *run, struct error *err)
 {
     char next[FS_PATH_MAX + 100], before[64] = "";
     if (run->newest_step >= 0)
@@ -352,13 +352,13 @@ static enum status explain_last_lost(const struct run *run, struct error *err)
     return err->code;
 }
 
-static enum status give_up(struct run *run, struct error *err)
+static enum status give_up_save(struct run *run, struct error *err)
 {
     struct background_save *b = run->background;
     end_save(run);
     if (b->here && b->last) {
         *err = b->failure;
-        return run_agree(run, explain_last_lost(run, err), err);
+        return run_agree(run, explain_last_save_lost(run, err), err);
     }
     run->checkpoints_lost++;
     if (run->boot->rank == 0)
@@ -377,7 +377,7 @@ void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])
     if (b->state != SAVE_PAUSED || run->boot->rank != 0)
         return;
     votes[1] = seconds_now() >= b->next_attempt ? 1 : 0;
-    votes[2] = (b->last && !b->here) || patience_left(run) <= 0 ? 1 : 0;
+    votes[2] = (b->last && !b->here) || save_patience_left(run) <= 0 ? 1 : 0;
 }
 
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err)
@@ -389,9 +389,9 @@ enum status background_save_advance(struct run *run, const double sums[BACKGROUN
         return STATUS_OK;
     if (b->state == SAVE_PAUSED) {
         if (sums[2] > 0)
-            return give_up(run, err);
+            return give_up_save(run, err);
         if (sums[1] > 0)
-            begin_attempt(run);
+            begin_save_attempt(run);
         return STATUS_OK;
     }
     enum status status = checkpoint_saving_agree(b->saving, &complete, err);
@@ -400,7 +400,7 @@ enum status background_save_advance(struct run *run, const double sums[BACKGROUN
     if (complete)
         return complete_save(run, since, err);
     give_job(b, JOB_WORK);
-    note_stall(run, since);
+    note_save_stall(run, since);
     return STATUS_OK;
 }
 
@@ -444,7 +444,7 @@ static enum status save_in_background(struct run *run, double since, struct erro
     run->background->copied = seconds_now() - start;
     deadline_waited(&run->deadline, run->background->copied);
     begin_save(run, false, since);
-    note_stall(run, since);
+    note_save_stall(run, since);
     return STATUS_OK;
 }
 

@@ -29,8 +29,8 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
     return checkpoint_rewind_plan(home->path, checkpoint, resume_names_run(resume), rewind, err);
 }
 
-static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
-                                  struct string_list *differences, struct error *err)
+static enum status resume_compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
+                                         struct string_list *differences, struct error *err)
 {
     struct model_desc was = {0}, now = {0};
     enum status status;
@@ -44,7 +44,7 @@ end:
 }
 
 /* The last part of a path, without trailing slashes: *length bytes. */
-static const char *folder_name(const char *path, size_t *length)
+static const char *resumed_folder_name(const char *path, size_t *length)
 {
     size_t end = strlen(path), begin;
     while (end > 1 && path[end - 1] == '/')
@@ -57,21 +57,21 @@ static const char *folder_name(const char *path, size_t *length)
 
 /* Whether model.pretrained may be the folder that the run began with, moved elsewhere. The config of a tuned model is
  * that of its base model; the folder's name is not. */
-static bool same_pretrained_name(const struct checkpoint *checkpoint, const struct run_spec *spec)
+static bool resume_same_pretrained(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
     const char *now = spec->model.pretrained;
     if (!was || !now)
         return !was && !now;
     size_t length_was, length_now;
-    was = folder_name(was, &length_was);
-    now = folder_name(now, &length_now);
+    was = resumed_folder_name(was, &length_was);
+    now = resumed_folder_name(now, &length_now);
     return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
 /* Whether data.train names the data that the run began with, wherever they are now. False for data that cannot be read
  * and for checkpoints without a fingerprint: other checks judge those. */
-static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
+static bool resume_same_data(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     json_t *whole = spec_to_json(spec);
     bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
@@ -86,13 +86,13 @@ static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struc
     return same;
 }
 
-static enum status compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world,
-                                 bool print, struct error *err)
+static enum status resume_compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world,
+                                        bool print, struct error *err)
 {
     struct spec_report report = {0};
-    enum status status = compare_models(checkpoint, spec, &report.errors, err);
-    bool same_model = status == STATUS_OK && report.errors.count == 0 && same_pretrained_name(checkpoint, spec);
-    spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
+    enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
+    bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
+    spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
     if (print) {
         for (int i = 0; i < report.errors.count; i++)
             log_line(PRINTABLE(report.errors.items[i]));
@@ -115,10 +115,10 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     spec_resolve_resumed(spec, checkpoint->spec);
     if (tokenizer_is_there(checkpoint->path))
         spec_resolve_tokenizer_resumed(spec, checkpoint->path);
-    return compare_specs(checkpoint, spec, world, print, err);
+    return resume_compare_specs(checkpoint, spec, world, print, err);
 }
 
-static void log_rewind(const struct checkpoint_rewind *rewind)
+static void resume_log_rewind(const struct checkpoint_rewind *rewind)
 {
     if (*rewind->from)
         log_info("would rename '%s/%s' to '%s': the run continues from it", rewind->dir, rewind->from, rewind->name);
@@ -142,7 +142,7 @@ enum status resume_dry(const char *resume, const struct run_home *home, struct r
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
     TRY_END(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
-    log_rewind(&rewind);
+    resume_log_rewind(&rewind);
 end:
     checkpoint_rewind_release(&rewind);
     checkpoint_close(checkpoint);

@@ -46,8 +46,8 @@ static enum status open_named(const struct together *all, const char *path, stru
 
 /* Verifies this rank's share, unless it has failed already, and exchanges the outcomes: all ranks have the error of the
  * lowest rank that failed. *unknown: that rank could not open the checkpoint. */
-static enum status verify_share(const struct together *all, const struct checkpoint *checkpoint, enum status status,
-                                bool *unknown, struct error *err)
+static enum status resume_verify_share(const struct together *all, const struct checkpoint *checkpoint,
+                                       enum status status, bool *unknown, struct error *err)
 {
     const int rank = comm_rank(all->comm), world = comm_world(all->comm);
     struct report own = {.unknown = status != STATUS_OK}, *reports = memory_zeroed((size_t)world, sizeof *reports);
@@ -74,7 +74,7 @@ static enum status verify_share(const struct together *all, const struct checkpo
 }
 
 /* Rank 0: has all ranks verify a checkpoint (checkpoint_verifier). */
-static enum status verify_together(void *context, const struct checkpoint *checkpoint, struct error *err)
+static enum status resume_verify_together(void *context, const struct checkpoint *checkpoint, struct error *err)
 {
     struct together *all = context;
     struct order order = {.kind = ORDER_VERIFY};
@@ -82,7 +82,7 @@ static enum status verify_together(void *context, const struct checkpoint *check
     snprintf(order.path, sizeof order.path, "%s", checkpoint->path);
     enum status status = comm_broadcast(all->comm, &order, sizeof order, 0, err);
     if (status == STATUS_OK)
-        status = verify_share(all, checkpoint, STATUS_OK, &unknown, err);
+        status = resume_verify_share(all, checkpoint, STATUS_OK, &unknown, err);
     if (status != STATUS_OK && comm_status(all->comm, NULL) != STATUS_OK)
         return error_cause(err, 0); /* a job that has failed is not a disk to be tried again */
     if (status != STATUS_CHECKPOINT || !unknown || error_is_unreadable(err) || checkpoint_is_gone(checkpoint))
@@ -95,7 +95,7 @@ static enum status verify_together(void *context, const struct checkpoint *check
 /* Rank 0: opens the checkpoint, in a run folder the newest whose contents all ranks have verified. */
 static enum status choose(struct together *all, const char *resume, struct checkpoint **checkpoint, struct error *err)
 {
-    checkpoint_verifier *verify = resume_names_run(resume) ? verify_together : NULL;
+    checkpoint_verifier *verify = resume_names_run(resume) ? resume_verify_together : NULL;
     struct retry again = *all->retry;
     enum status status;
     do
@@ -127,7 +127,7 @@ static enum status lead(struct together *all, const char *resume, struct checkpo
     return status;
 }
 
-static enum status follow(struct together *all, struct checkpoint **checkpoint, struct error *err)
+static enum status resume_follow_rank0(struct together *all, struct checkpoint **checkpoint, struct error *err)
 {
     struct order order;
     struct error ignored;
@@ -143,7 +143,7 @@ static enum status follow(struct together *all, struct checkpoint **checkpoint, 
             return open_named(all, order.path, checkpoint, err);
         bool unknown;
         enum status status = open_named(all, order.path, checkpoint, &ignored);
-        verify_share(all, *checkpoint, status, &unknown, &ignored); /* the outcome is rank 0's to judge */
+        resume_verify_share(all, *checkpoint, status, &unknown, &ignored); /* the outcome is rank 0's to judge */
     }
 }
 
@@ -152,5 +152,5 @@ enum status resume_open(struct comm *comm, const char *host, const char *resume,
 {
     struct together all = {.comm = comm, .host = host, .retry = retry};
     *checkpoint = NULL;
-    return comm_rank(comm) == 0 ? lead(&all, resume, checkpoint, err) : follow(&all, checkpoint, err);
+    return comm_rank(comm) == 0 ? lead(&all, resume, checkpoint, err) : resume_follow_rank0(&all, checkpoint, err);
 }

@@ -1,8 +1,7 @@
 /* supervise.c: see supervise.h.
  *
- * The supervisor is not a rank. It makes the shared memory (comm/control/control.h), starts the ranks as its children,
- * each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never waits for
- * a reader of its output (core/output.h).
+ * The supervisor makes the shared memory (comm/control/control.h), starts the ranks, each with a share of the cores,
+ * and polls their output and a signalfd. It never waits for a reader of its output (core/output.h).
  *
  *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, which are in process groups of their own, so
  *     that a Ctrl-C reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM. Ranks start
@@ -11,8 +10,7 @@
  *   - If a rank fails, the others learn of it through the control block and end by themselves. Ranks that still run get
  *     SIGTERM, and at last SIGKILL, all within 5 seconds.
  *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name.
- *   - A second SIGINT kills the ranks at once. Only the supervisor counts them: a rank may get the same one from a
- *     terminal and from here.
+ *   - A second SIGINT kills the ranks at once.
  *
  * Exit code: the code that a rank gave with its error; 5 if the kernel killed one at the limit of a control group's
  * memory, 6 if one was killed by another signal or left without an error, 8 if one ended with a code that is none of
@@ -148,7 +146,7 @@ static void line_pump_run(struct line_pump *pump)
 /* ---- starting ------------------------------------------------------------ */
 
 /* Binds this process to the rank's share of the job's cores: at least one, which ranks share if they are too few. */
-static void share_cores(int rank, int ranks)
+static void supervise_share_cores(int rank, int ranks)
 {
     cpu_set_t all, own;
     if (sched_getaffinity(0, sizeof all, &all) != 0)
@@ -181,7 +179,7 @@ static void become_rank(const struct job *job, int rank, const int outputs[2], p
     dup2(outputs[1], STDERR_FILENO);
     if (null > STDERR_FILENO)
         close(null);
-    share_cores(rank, job->ranks);
+    supervise_share_cores(rank, job->ranks);
     bootstrap_local_env(rank, job->ranks, job->fd);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTOU, SIG_IGN); /* rank 0 may write to the terminal though its group is in the background */
@@ -235,7 +233,7 @@ fail:
 
 /* ---- ending -------------------------------------------------------------- */
 
-static int running(const struct job *job)
+static int supervise_running(const struct job *job)
 {
     int n = 0;
     for (int r = 0; r < job->ranks; r++)
@@ -326,7 +324,7 @@ static void rank_ended(struct job *job, int rank, int status)
     }
 }
 
-static void reap(struct job *job)
+static void supervise_reap(struct job *job)
 {
     for (int r = 0; r < job->ranks; r++) {
         int status;
@@ -336,14 +334,14 @@ static void reap(struct job *job)
 }
 
 /* Fails the job if a rank left early; signals ranks that outlive a failure. Returns the seconds until the next look. */
-static double check_time(struct job *job)
+static double supervise_check_time(struct job *job)
 {
     double now = seconds_now();
     if (!isfinite(job->failed_at) && now >= job->left_at + job->timeout) {
         struct error err;
         error_set(&err, STATUS_PEER, "rank %d on %s (process %d) left with exit code %d while %d others continued",
                   job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
-                  running(job));
+                  supervise_running(job));
         fail_job(job, job->left_rank, FAILURE_LEFT, false, &err);
     }
     if (!isfinite(job->failed_at))
@@ -373,7 +371,7 @@ static void take_interrupt(struct job *job)
     job->interrupted_at = now;
 }
 
-static void forward(struct job *job, int signal_number)
+static void supervise_forward(struct job *job, int signal_number)
 {
     for (size_t i = 0; i < COUNT_OF(forwarded); i++) {
         const int to = forwarded[i].to;
@@ -387,13 +385,13 @@ static void forward(struct job *job, int signal_number)
     }
 }
 
-static void take_signals(struct job *job)
+static void supervise_take_signals(struct job *job)
 {
     struct signalfd_siginfo info;
     while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGINT)
             take_interrupt(job);
-        forward(job, (int)info.ssi_signo);
+        supervise_forward(job, (int)info.ssi_signo);
         if (info.ssi_signo == SIGTSTP) {
             signal_ranks(job, SIGSTOP, false);
             raise(SIGSTOP);
@@ -405,19 +403,19 @@ static void take_signals(struct job *job)
 static void supervise_until_end(struct job *job)
 {
     struct pollfd fds[1 + 2 * SUPERVISE_MAX_RANKS];
-    while (running(job) > 0) {
+    while (supervise_running(job) > 0) {
         nfds_t n = 0;
         fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
         for (int r = 0; r < job->ranks; r++)
             for (int i = 0; i < 2; i++)
                 fds[n++] = (struct pollfd){.fd = job->children[r].pumps[i].from, .events = POLLIN};
-        double wait = check_time(job);
+        double wait = supervise_check_time(job);
         poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
         for (int r = 0; r < job->ranks; r++)
             for (int i = 0; i < 2; i++)
                 line_pump_run(&job->children[r].pumps[i]);
-        take_signals(job);
-        reap(job);
+        supervise_take_signals(job);
+        supervise_reap(job);
     }
     for (int r = 0; r < job->ranks; r++)
         for (int i = 0; i < 2; i++) {
@@ -449,22 +447,22 @@ static int job_exit_code(struct job *job, struct error *unsaid)
     return STATUS_OK;
 }
 
-static bool ignored(int signal_number)
+static bool supervise_ignores(int signal_number)
 {
     struct sigaction action;
     return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 /* The signalfd gets them instead. Where SIGCHLD stayed ignored, the kernel would reap the ranks itself. */
-static void block_signals(sigset_t *mask, sigset_t *old_mask)
+static void supervise_block_signals(sigset_t *mask, sigset_t *old_mask)
 {
     signal(SIGCHLD, SIG_DFL);
     sigemptyset(mask);
     sigaddset(mask, SIGCHLD);
-    if (!ignored(SIGTSTP))
+    if (!supervise_ignores(SIGTSTP))
         sigaddset(mask, SIGTSTP);
     for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        if (forwarded[i].from != SIGHUP || !ignored(SIGHUP))
+        if (forwarded[i].from != SIGHUP || !supervise_ignores(SIGHUP))
             sigaddset(mask, forwarded[i].from);
     sigprocmask(SIG_BLOCK, mask, old_mask);
 }
@@ -483,7 +481,7 @@ static enum status run_ranks(struct job *job, struct error *err)
     } else if (stop_signal_pending()) { /* it came before signals were blocked here */
         if (stop_signal_pending() == SIGINT)
             take_interrupt(job);
-        forward(job, stop_signal_pending());
+        supervise_forward(job, stop_signal_pending());
     }
     supervise_until_end(job);
     return status;
@@ -524,7 +522,7 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
     struct error unsaid;
     sigset_t mask;
     job_init(job, ranks, argv, timeout_seconds);
-    block_signals(&mask, &job->old_mask);
+    supervise_block_signals(&mask, &job->old_mask);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     enum status status = job_open(job, &mask, err);
     if (status == STATUS_OK)

@@ -16,7 +16,7 @@
 #include <xxhash.h>
 
 /* Whether a process of this user listens there. */
-static bool is_taken(const struct sockaddr_un *name, socklen_t size)
+static bool early_error_is_taken(const struct sockaddr_un *name, socklen_t size)
 {
     struct ucred owner = {.uid = (uid_t)-1};
     socklen_t owner_size = sizeof owner;
@@ -49,7 +49,7 @@ static bool is_said(const struct bootstrap *boot, const struct error *err)
     bool others = fd >= 0 && errno == EADDRINUSE;
     if (fd >= 0)
         close(fd);
-    return others && is_taken(&name, size);
+    return others && early_error_is_taken(&name, size);
 }
 
 void early_error_print(const struct bootstrap *boot, struct error *err)

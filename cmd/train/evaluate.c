@@ -111,7 +111,7 @@ static enum status sum_over_ranks(struct comm *comm, struct evaluation *e, struc
 
 /* ---- an evaluation in parts ---------------------------------------------- */
 
-static int64_t samples_in_all(const struct engine *t)
+static int64_t evaluation_samples(const struct engine *t)
 {
     const struct token_stream_config *config = &t->validation_config;
     const int64_t samples = token_stream_samples(config);
@@ -122,7 +122,7 @@ static int64_t samples_in_all(const struct engine *t)
 static void start_from(struct run *run, const struct eval_part *part, struct evaluation *e)
 {
     const struct engine *t = &run->engine;
-    const int64_t all = samples_in_all(t);
+    const int64_t all = evaluation_samples(t);
     const bool leads = t->rank == 0;
     if (part->data != t->evaluation_part_data || part->num_counts != e->num_sums - 1 || part->samples > all) {
         if (leads)
@@ -161,7 +161,7 @@ static enum status continue_part(struct run *run, struct evaluation *e, struct e
 static enum status keep_part(struct run *run, struct evaluation *e, struct error *err)
 {
     const struct token_stream_config *config = &run->engine.validation_config;
-    const int64_t all = samples_in_all(&run->engine),
+    const int64_t all = evaluation_samples(&run->engine),
                   done = e->first_sample + e->batches * config->micro_batch_size * config->world;
     struct eval_part part = {.samples = done < all ? done : all,
                              .data = run->engine.evaluation_part_data,

@@ -110,7 +110,7 @@ static enum status train_step(struct run *run, bool *broken_off, struct error *e
 
 /* ---- a step's results ---------------------------------------------------- */
 
-static void report_skipped_step(const struct run *run, const struct zero_result *result)
+static void loop_report_skipped_step(const struct run *run, const struct zero_result *result)
 {
     char where[160] = "", who[64] = "", scale[96] = "";
     if (!run->spec->loss_scaler.dynamic || result->scaler.exhausted) /* else fp16 has found its scale */
@@ -130,7 +130,7 @@ static void report_skipped_step(const struct run *run, const struct zero_result 
     log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%s)", run->position.step, where, who, scale);
 }
 
-static enum status check_divergence(const struct run *run, const struct zero_result *result, struct error *err)
+static enum status loop_check_divergence(const struct run *run, const struct zero_result *result, struct error *err)
 {
     const struct train_position *position = &run->position;
     const char *again = run->newest_step >= 0 ? "resume from an earlier checkpoint"
@@ -188,7 +188,7 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
 }
 
 /* train.spike_factor: a loss that stands out is a line of metrics.jsonl with the step's samples, and one in the log. */
-static enum status report_spike(struct run *run, const struct step_metrics *m, struct error *err)
+static enum status loop_report_spike(struct run *run, const struct step_metrics *m, struct error *err)
 {
     const struct engine *t = &run->engine;
     const double mean = run->position.mean_loss.mean;
@@ -234,17 +234,17 @@ static enum status collect_step(struct run *run, struct error *err)
     TRY(comm_log_share(run->comm, false, err));
     advance_position(&run->position, pending, &result);
     if (result.skipped)
-        report_skipped_step(run, &result);
+        loop_report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
 
     if (run->folder.lock) /* a job that has lost its run folder writes nothing more */
         TRY(run_lock_check_quickly(run->folder.lock, err));
     if (run->metrics)
         TRY(metrics_step(run->metrics, &pending->metrics, err));
-    TRY(report_spike(run, &pending->metrics, err));
+    TRY(loop_report_spike(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
-    enum status status = check_divergence(run, &result, err);
+    enum status status = loop_check_divergence(run, &result, err);
     return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */
 }
 
@@ -261,7 +261,7 @@ struct due {
     bool evaluation, epoch_end, checkpoint, run_end;
 };
 
-static bool is_multiple(int64_t step, int64_t interval)
+static bool loop_is_multiple(int64_t step, int64_t interval)
 {
     return interval && step % interval == 0;
 }
@@ -273,15 +273,15 @@ static struct due due_now(const struct run *run)
     int64_t step = run->enqueued;
     struct due due = {.epoch_end = step % t->steps_per_epoch == 0, .run_end = step == t->total_steps};
     bool end = due.epoch_end || due.run_end;
-    due.evaluation = t->validation.set && (end || is_multiple(step, spec->train.eval_interval_steps));
+    due.evaluation = t->validation.set && (end || loop_is_multiple(step, spec->train.eval_interval_steps));
     due.checkpoint = due.run_end || run->stop || (due.epoch_end && spec->checkpoint.save_at_epoch_end) ||
-                     is_multiple(step, spec->checkpoint.interval_steps) ||
-                     is_multiple(step, spec->checkpoint.keep_every_steps);
+                     loop_is_multiple(step, spec->checkpoint.interval_steps) ||
+                     loop_is_multiple(step, spec->checkpoint.keep_every_steps);
     return due;
 }
 
 /* The mean loss of an epoch that ends, or, of one that the run does not finish, so far. */
-static enum status report_epoch(struct run *run, bool ends, struct error *err)
+static enum status loop_report_epoch(struct run *run, bool ends, struct error *err)
 {
     const struct train_position *position = &run->position;
     double loss = run_mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
@@ -301,7 +301,7 @@ static enum status report_epoch(struct run *run, bool ends, struct error *err)
     return STATUS_OK;
 }
 
-static enum status report_early_stop(struct run *run, struct error *err)
+static enum status loop_report_early_stop(struct run *run, struct error *err)
 {
     const struct early_stop *stopping = &run->position.stopping;
     const double min_delta = run->spec->train.early_stopping.min_delta;
@@ -321,14 +321,14 @@ static enum status report_early_stop(struct run *run, struct error *err)
 
 /* An evaluation may end the run, but not while steps are skipped, and makes a checkpoint due if it is one of the best.
  */
-static enum status judge_evaluation(struct run *run, struct due *due, struct error *err)
+static enum status loop_judge_evaluation(struct run *run, struct due *due, struct error *err)
 {
     struct train_position *position = &run->position;
     const struct early_stop_rules *rules = &run->spec->train.early_stopping;
     early_stop_update(&position->stopping, rules, &position->scores);
     position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
     if (position->stopped_early && !due->run_end)
-        TRY(report_early_stop(run, err));
+        TRY(loop_report_early_stop(run, err));
     due->run_end |= position->stopped_early;
     if (!due->checkpoint)
         TRY(save_is_due_for_scores(run, &due->checkpoint, err));
@@ -350,10 +350,10 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
         return save_checkpoint(run, true, err);
     if (due->evaluation) {
         TRY(run_samples(run, err));
-        TRY(judge_evaluation(run, due, err));
+        TRY(loop_judge_evaluation(run, due, err));
     }
     if (due->epoch_end || due->run_end || run->stop)
-        TRY(report_epoch(run, due->epoch_end, err));
+        TRY(loop_report_epoch(run, due->epoch_end, err));
     position->epoch_end = due->epoch_end;
     if (due->run_end && run->engine.profile) /* before the last checkpoint, which may take long */
         flops_report_run(run);
@@ -368,7 +368,7 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
 }
 
 /* STATUS_REQUEUE, and a line in the log, if the run stops before its end. */
-static enum status stop_status(struct run *run)
+static enum status loop_stop_status(struct run *run)
 {
     const struct train_position *position = &run->position;
     bool done = run->enqueued == run->engine.total_steps || position->stopped_early;
@@ -385,15 +385,15 @@ static enum status stop_status(struct run *run)
 }
 
 /* After a step that was broken off: the run stops with a checkpoint of the step before it. */
-static enum status stop_within_step(struct run *run, struct error *err)
+static enum status loop_stop_within_step(struct run *run, struct error *err)
 {
     TRY(collect_steps(run, 0, err));
     TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
     if (run->saved_step != run->position.step) {
-        TRY(report_epoch(run, false, err));
+        TRY(loop_report_epoch(run, false, err));
         TRY(save_checkpoint(run, true, err));
     }
-    return stop_status(run);
+    return loop_stop_status(run);
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -439,7 +439,7 @@ enum status run_steps(struct run *run, struct error *err)
         bool broken_off;
         TRY(train_measured_step(run, &broken_off, err));
         if (broken_off)
-            return stop_within_step(run, err);
+            return loop_stop_within_step(run, err);
         struct due due = due_now(run);
         bool pause = due.evaluation || due.epoch_end || due.checkpoint;
         const bool note = integrity_is_due(run, run->enqueued + 1);
@@ -454,5 +454,5 @@ enum status run_steps(struct run *run, struct error *err)
         }
     }
     TRY(background_save_wait(run, true, err));
-    return stop_status(run);
+    return loop_stop_status(run);
 }

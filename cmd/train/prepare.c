@@ -28,7 +28,7 @@ static const double deadline_period = 60;  /* seconds between two questions to S
 /* ---- the run folder ------------------------------------------------------ */
 
 /* Rank 0 decides where the run lives, before anything is made or loaded. */
-static enum status find_folder(struct run *run, bool *there, struct error *err)
+static enum status prepare_folder(struct run *run, bool *there, struct error *err)
 {
     enum status status = STATUS_OK;
     *there = false;
@@ -50,7 +50,7 @@ static enum status find_folder(struct run *run, bool *there, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_shared(struct run *run, struct error *err)
+static enum status prepare_shared_folder(struct run *run, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
     char nonce[RUN_LOCK_NONCE] = "";
@@ -64,7 +64,7 @@ static enum status check_shared(struct run *run, struct error *err)
 }
 
 /* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight. */
-static enum status open_run_folder(struct run *run, struct error *err)
+static enum status prepare_run_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
     if (run->boot->rank == 0)
@@ -72,14 +72,14 @@ static enum status open_run_folder(struct run *run, struct error *err)
     TRY(run_agree(run, status, err));
     TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
     if (run->boot->num_nodes > 1)
-        TRY(check_shared(run, err));
+        TRY(prepare_shared_folder(run, err));
     return flight_recorder_start(run, err);
 }
 
 /* ---- the checkpoint to resume from --------------------------------------- */
 
 /* Opens the checkpoint to resume from on all ranks, which check that the run may resume. */
-static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
+static enum status prepare_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
     const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
@@ -89,7 +89,7 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
     return run_agree(run, status, err);
 }
 
-static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct loss_scaler initial = run->position.scaler;
     TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
@@ -107,7 +107,7 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 /* ---- model, data, machine ------------------------------------------------ */
 
 /* Builds everything that needs no memory of the device, and sets the position. */
-static enum status build(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_engine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct engine *t = &run->engine;
     t->profile = run->options->profile;
@@ -124,10 +124,10 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     run->position = (struct train_position){.epoch = 1};
     run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
-    return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
+    return checkpoint ? prepare_position(run, checkpoint, err) : STATUS_OK;
 }
 
-static void warn_of_threads(const struct run *run)
+static void prepare_warns_of_threads(const struct run *run)
 {
     const int threads = run->engine.device->threads, cores = machine_cores();
     if (run->boot->rank == 0 && threads > 2 * cores)
@@ -136,7 +136,7 @@ static void warn_of_threads(const struct run *run)
                  threads, cores, cores == 1 ? "" : "s");
 }
 
-static void log_start(const struct run *run)
+static void prepare_log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
     const struct run_spec *spec = run->spec;
@@ -153,12 +153,12 @@ static void log_start(const struct run *run)
     for (int i = 0; i < autos.count; i++)
         log_info("%s", autos.items[i]);
     string_list_release(&autos);
-    warn_of_threads(run);
+    prepare_warns_of_threads(run);
     memory_plan_print(t);
 }
 
 /* Of this run, next to the checkpoint's and the other ranks'. */
-static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_machine_record(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     char text[1024];
     run->machine = machine_record_to_json(run->engine.device);
@@ -171,8 +171,8 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
 /* ---- outputs ------------------------------------------------------------- */
 
 /* Moves later checkpoints aside, opens metrics.jsonl with the lines that led to this one, and completes its save. */
-static enum status apply_planned_rewind(struct run *run, const struct checkpoint *checkpoint,
-                                        const struct checkpoint_rewind *rewind, struct error *err)
+static enum status prepare_planned_rewind(struct run *run, const struct checkpoint *checkpoint,
+                                          const struct checkpoint_rewind *rewind, struct error *err)
 {
     const struct train_position *position = &run->position;
     bool branched = run->home.start == RUN_BRANCHED;
@@ -202,17 +202,17 @@ static enum status apply_planned_rewind(struct run *run, const struct checkpoint
 
 /* Up to here only run.yaml has changed in the run folder, and everything that can refuse the resume has had its turn.
  */
-static enum status commit_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct checkpoint_rewind rewind;
     enum status status = resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err);
     if (status == STATUS_OK)
-        status = apply_planned_rewind(run, checkpoint, &rewind, err);
+        status = prepare_planned_rewind(run, checkpoint, &rewind, err);
     checkpoint_rewind_release(&rewind);
     return status;
 }
 
-static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     TRY(token_stream_open(&run->engine.train_config, run->position.step + 1, &run->stream, err));
     console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, run->engine.total_steps,
@@ -222,7 +222,7 @@ static enum status open_outputs(struct run *run, const struct checkpoint *checkp
     TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     if (checkpoint)
-        TRY(commit_rewind(run, checkpoint, err));
+        TRY(prepare_rewind(run, checkpoint, err));
     else
         TRY(metrics_open(run->folder.metrics, NULL, &run->metrics, err));
     if (run->restart.number > 0)
@@ -237,7 +237,7 @@ static enum status open_outputs(struct run *run, const struct checkpoint *checkp
 
 /* ---- kernels ------------------------------------------------------------- */
 
-static enum status share_choices(struct run *run, struct error *err)
+static enum status prepare_share_choices(struct run *run, struct error *err)
 {
     const bool is_first = run->boot->rank == 0;
     uint64_t bytes = run->kernel_choices ? strlen(run->kernel_choices) + 1 : 0;
@@ -255,7 +255,7 @@ static enum status share_choices(struct run *run, struct error *err)
 
 /* Rank 0 chooses kernels first, on a resume those that the run has computed with, then the others take its choices: a
  * step's bits do not depend on the machine that a sample was given to. */
-static enum status choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct error failure = {.code = STATUS_OK};
     const bool is_first = run->boot->rank == 0;
@@ -269,7 +269,7 @@ static enum status choose_in_turn(struct run *run, const struct checkpoint *chec
             free(taken);
     }
     if (run->boot->world > 1)
-        TRY(share_choices(run, err));
+        TRY(prepare_share_choices(run, err));
     if (status != STATUS_OK)
         *err = failure;
     if (!is_first)
@@ -280,7 +280,7 @@ static enum status choose_in_turn(struct run *run, const struct checkpoint *chec
 /* ---- what it costs that cuDNN does not compute attention ----------------- */
 
 /* Seconds of a step by `ztrain plan --speed`: with attention by cuDNN, and by ztrain's kernels. */
-static enum status simulate_both(const struct engine *t, const char *gpu, double seconds[2], struct error *err)
+static enum status prepare_simulate_both(const struct engine *t, const char *gpu, double seconds[2], struct error *err)
 {
     static const enum simulated_attention kernels[] = {ATTENTION_CUDNN, ATTENTION_OWN};
     const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
@@ -303,7 +303,7 @@ end:
 
 /* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing where that is not known. Of a
  * tiny model nearly all of the time goes into launches: less than 1 % then. */
-static void estimate_price(const struct engine *t, char *text, size_t size)
+static void prepare_attention_price(const struct engine *t, char *text, size_t size)
 {
     double seconds[2];
     char percent[32] = "less than 1";
@@ -311,7 +311,7 @@ static void estimate_price(const struct engine *t, char *text, size_t size)
     struct gpu_model known;
     const char *gpu = gpu_catalog_find(t->device->name, &known, &ignored) == STATUS_OK ? t->device->name : NULL;
     text[0] = '\0';
-    if (simulate_both(t, gpu, seconds, &ignored) != STATUS_OK || seconds[0] <= 0)
+    if (prepare_simulate_both(t, gpu, seconds, &ignored) != STATUS_OK || seconds[0] <= 0)
         return;
     const double more = 100 * (seconds[1] / seconds[0] - 1);
     if (more >= 1)
@@ -321,7 +321,7 @@ static void estimate_price(const struct engine *t, char *text, size_t size)
 }
 
 /* What of the run cuDNN cannot compute on any machine; NULL: nothing. */
-static const char *attention_obstacle(const struct engine *t)
+static const char *prepare_attention_obstacle(const struct engine *t)
 {
     if (t->spec->dtype == DTYPE_F32)
         return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
@@ -330,15 +330,15 @@ static const char *attention_obstacle(const struct engine *t)
 
 /* On rank 0 of GPUs, after the run's products are prepared: a warning where cuDNN could compute attention, else a line.
  */
-static void warn_of_attention(const struct engine *t)
+static void prepare_warns_of_attention(const struct engine *t)
 {
     char price[160];
     if (t->rank != 0 || t->device->kind != DEVICE_CUDA)
         return;
-    const char *chosen = attention_obstacle(t), *why = chosen ? chosen : device_attention_obstacle(t->device);
+    const char *chosen = prepare_attention_obstacle(t), *why = chosen ? chosen : device_attention_obstacle(t->device);
     if (!why)
         return;
-    estimate_price(t, price, sizeof price);
+    prepare_attention_price(t, price, sizeof price);
     if (chosen)
         log_info("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
     else
@@ -351,8 +351,8 @@ static void warn_of_attention(const struct engine *t)
 static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, struct error *err)
 {
     struct engine *t = &run->engine;
-    TRY(run_agree(run, build(run, checkpoint, err), err));
-    log_start(run);
+    TRY(run_agree(run, prepare_engine(run, checkpoint, err), err));
+    prepare_log_start(run);
     enum status fits = memory_limit_check(t, err);
     if (fits == STATUS_OK)
         fits = memory_node_check(t, err);
@@ -360,11 +360,11 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
-    TRY(choose_in_turn(run, checkpoint, err));
-    warn_of_attention(t);
+    TRY(prepare_choose_in_turn(run, checkpoint, err));
+    prepare_warns_of_attention(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(memory_plan_allocate(t, err));
-    TRY(describe_machine(run, checkpoint, err));
+    TRY(prepare_machine_record(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
@@ -372,8 +372,8 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     integrity_start(run);
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     if (!there)
-        TRY(open_run_folder(run, err));
-    return run_agree(run, open_outputs(run, checkpoint, err), err);
+        TRY(prepare_run_folder(run, err));
+    return run_agree(run, prepare_outputs(run, checkpoint, err), err);
 }
 
 enum status run_prepare(struct run *run, struct error *err)
@@ -381,11 +381,11 @@ enum status run_prepare(struct run *run, struct error *err)
     struct checkpoint *checkpoint = NULL;
     enum status status;
     bool there;
-    TRY(find_folder(run, &there, err));
+    TRY(prepare_folder(run, &there, err));
     if (there)
-        TRY(open_run_folder(run, err));
+        TRY(prepare_run_folder(run, err));
     if (run->resume)
-        status = open_resume(run, &checkpoint, err);
+        status = prepare_resume(run, &checkpoint, err);
     else
         status = run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
     if (status == STATUS_OK)

@@ -2,13 +2,13 @@
 /* rank_main.c: see rank_main.h. The stations of rank_run():
  *
  *     comm_open()           the ranks meet                                  on failure: rank_end_unmet()
- *     run_prepare()         run folder, checkpoint, memory, weights         on failure: end_in_failure()
- *     run_steps()           the training loop                               on failure: end_in_failure()
- *     comm_barrier()        all ranks have come this far: 0 or 75           on failure: end_in_failure()
- *     release_run(), bootstrap_finish()
+ *     run_prepare()         run folder, checkpoint, memory, weights         on failure: rank_end_in_failure()
+ *     run_steps()           the training loop                               on failure: rank_end_in_failure()
+ *     comm_barrier()        all ranks have come this far: 0 or 75           on failure: rank_end_in_failure()
+ *     rank_release_run(), bootstrap_finish()
  *
  * Three failures end a rank from outside this order: a thread that is refused memory, a library that calls exit() (both
- * abort_exhausted()), and a call on a file or a device that blocks for too long (end_blocked_rank(), in the thread that
+ * rank_abort_exhausted()), and a call on a file or a device that blocks for too long (end_blocked_rank(), in the thread that
  * watches over the rank). */
 /* clang-format on */
 #include "cmd/train/rank_main.h"
@@ -35,7 +35,7 @@ static const double end_patience = 2; /* seconds for the ranks of a failed job t
 /* ---- reports at the end -------------------------------------------------- */
 
 /* Logs the bytes that this rank sent in the newest counted step, and over the network in all, next to the theory's. */
-static void report_volume(struct run *run)
+static void rank_report_volume(struct run *run)
 {
     int64_t gather, reduce;
     struct comm_stats rest;
@@ -54,7 +54,7 @@ static void report_volume(struct run *run)
 }
 
 /* Rank 0: gives lines that still wait for the disk a last chance, and repeats how many checkpoints were lost. */
-static void close_metrics(struct run *run)
+static void rank_close_metrics(struct run *run)
 {
     if (run->boot->rank != 0)
         return;
@@ -82,7 +82,7 @@ void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *er
 }
 
 /* The job has failed: prints the error and informs the other ranks at once, then ensures that no process is left. */
-static void end_in_failure(struct run *run, enum status status, struct error *err)
+static void rank_end_in_failure(struct run *run, enum status status, struct error *err)
 {
     struct bootstrap *boot = run->boot;
     if (!run->agreed)
@@ -99,10 +99,10 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
         bootstrap_abort(boot, status, "a rank of a failed job does not end");
 }
 
-static struct comm *comm_of_process; /* for abort_exhausted(), which has no context */
+static struct comm *comm_of_process; /* for rank_abort_exhausted(), which has no context */
 
 /* In any thread that cannot allocate memory, or whose library ends the process, before it ends: informs the others. */
-static void abort_exhausted(const struct error *err)
+static void rank_abort_exhausted(const struct error *err)
 {
     const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to the other nodes */
     comm_abort(comm_of_process, err);
@@ -117,18 +117,18 @@ static void end_blocked_rank(void *context, const char *text)
     struct error err;
     error_set(&err, STATUS_PEER, "%s", text);
     if (run->comm) /* NULL: comm_open() has not returned yet; the other ranks learn of the failure nevertheless */
-        end_in_failure(run, STATUS_PEER, &err);
+        rank_end_in_failure(run, STATUS_PEER, &err);
     _exit(STATUS_PEER);
 }
 
 /* ---- the rank ------------------------------------------------------------ */
 
-static bool is_failure(enum status status)
+static bool rank_is_failure(enum status status)
 {
     return status != STATUS_OK && status != STATUS_REQUEUE;
 }
 
-static enum status check_history(const struct run *run, struct error *err)
+static enum status rank_check_history(const struct run *run, struct error *err)
 {
     enum status status = run_check_history(&run->position, err);
     if (status != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
@@ -139,7 +139,7 @@ static enum status check_history(const struct run *run, struct error *err)
     return status;
 }
 
-static enum status train_together(struct run *run, struct error *err)
+static enum status rank_train_together(struct run *run, struct error *err)
 {
     TRY(run_prepare(run, err));
     if (run->position.stopped_early)
@@ -149,7 +149,7 @@ static enum status train_together(struct run *run, struct error *err)
     else if (run->position.step >= run->engine.total_steps && !run->position.evaluation_due)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run->engine.total_steps);
     enum status status = run_steps(run, err);
-    if (is_failure(status)) {
+    if (rank_is_failure(status)) {
         struct error ignored;
         if (run->agreed && comm_status(run->comm, NULL) == STATUS_OK) /* the checkpoint under way is still completed */
             background_save_wait(run, true, &ignored);
@@ -160,19 +160,19 @@ static enum status train_together(struct run *run, struct error *err)
     if (run->boot->rank == 0)
         trace_file_check(run->trace);
     TRY(comms_report_finish(run, err));
-    close_metrics(run);
+    rank_close_metrics(run);
     TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
     if (status != STATUS_OK)
         return status;
-    report_volume(run);
+    rank_report_volume(run);
     if (run->boot->rank == 0)
         console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
     log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
              run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
-    return run_agree(run, check_history(run, err), err);
+    return run_agree(run, rank_check_history(run, err), err);
 }
 
-static void release_run(struct run *run)
+static void rank_release_run(struct run *run)
 {
     deadline_release(&run->deadline);
     token_stream_close(run->stream);
@@ -211,17 +211,17 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
         return status;
     }
     comm_of_process = run.comm;
-    memory_on_exhausted(abort_exhausted);
+    memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
-    status = train_together(&run, err);
+    status = rank_train_together(&run, err);
     console_break(&run.console);
-    if (is_failure(status))
-        end_in_failure(&run, status, err);
+    if (rank_is_failure(status))
+        rank_end_in_failure(&run, status, err);
     flight_recorder_stop();
-    if (!background_save_end(&run, end_patience)) /* it uses what release_run() frees */
+    if (!background_save_end(&run, end_patience)) /* it uses what rank_release_run() frees */
         _exit(status);
-    release_run(&run);
-    if (!is_failure(status) || run.agreed)
+    rank_release_run(&run);
+    if (!rank_is_failure(status) || run.agreed)
         bootstrap_finish(boot);
     return status;
 }

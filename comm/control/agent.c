@@ -163,7 +163,7 @@ static void become_agent_thread(const char *name)
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* of this thread only; may fail */
 }
 
-static void *send_loop(void *argument)
+static void *agent_send_loop(void *argument)
 {
     struct agent *agent = argument;
     struct control_block *block = agent->control->block;
@@ -298,7 +298,7 @@ static bool all_ended(const struct agent *agent)
     return true;
 }
 
-static void *listen_loop(void *argument)
+static void *agent_listen_loop(void *argument)
 {
     struct agent *agent = argument;
     double last = seconds_now(), stop_limit = INFINITY;
@@ -335,7 +335,8 @@ static void *listen_loop(void *argument)
 
 /* ---- starting and stopping ----------------------------------------------- */
 
-static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *argument, bool *runs, struct error *err)
+static enum status start_agent_thread(pthread_t *thread, void *(*body)(void *), void *argument, bool *runs,
+                                      struct error *err)
 {
     int error = thread_start(thread, STACK_BYTES, body, argument);
     *runs = error == 0;
@@ -407,8 +408,8 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     TRY_GOTO(open_processes(a, err));
     struct agent_hello hello = {block->world, block->num_nodes, block->local_world};
     agent_outbox_put(&a->outbox, AGENT_HELLO, (uint32_t)control->node, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
-    TRY_GOTO(start_thread(&a->sender, send_loop, a, &a->sender_runs, err));
-    TRY_GOTO(start_thread(&a->listener, listen_loop, a, &a->listener_runs, err));
+    TRY_GOTO(start_agent_thread(&a->sender, agent_send_loop, a, &a->sender_runs, err));
+    TRY_GOTO(start_agent_thread(&a->listener, agent_listen_loop, a, &a->listener_runs, err));
     *agent = a;
     return STATUS_OK;
 fail:

@@ -33,25 +33,25 @@ static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until al
 
 /* ---- layout -------------------------------------------------------------- */
 
-static size_t block_bytes(int world)
+static size_t control_block_bytes(int world)
 {
     size_t bytes = sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank);
     return (size_t)round_up((int64_t)bytes, PAGE_BYTES);
 }
 
-static size_t staging_offset(int world)
+static size_t control_staging_offset(int world)
 {
-    return block_bytes(world) + (size_t)world * 2 * CONTROL_SLOT_BYTES;
+    return control_block_bytes(world) + (size_t)world * 2 * CONTROL_SLOT_BYTES;
 }
 
-static size_t rings_offset(int world, int local_world)
+static size_t control_rings_offset(int world, int local_world)
 {
-    return staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
+    return control_staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
 }
 
-static size_t segments_offset(int world, int local_world)
+static size_t control_segments_offset(int world, int local_world)
 {
-    size_t bytes = rings_offset(world, local_world) + (size_t)local_world * FLIGHT_RING_BYTES;
+    size_t bytes = control_rings_offset(world, local_world) + (size_t)local_world * FLIGHT_RING_BYTES;
     return (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN);
 }
 
@@ -115,8 +115,8 @@ enum status control_create(const struct control_shape *shape, int *fd, struct er
     if (file < 0)
         return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
     struct control_block *block = MAP_FAILED;
-    size_t bytes = block_bytes(shape->world);
-    if (ftruncate(file, (off_t)segments_offset(shape->world, shape->local_world)) == 0)
+    size_t bytes = control_block_bytes(shape->world);
+    if (ftruncate(file, (off_t)control_segments_offset(shape->world, shape->local_world)) == 0)
         block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (block == MAP_FAILED) {
         error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world, strerror(errno));
@@ -143,7 +143,7 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
     }
     struct control_block head;
     if (fcntl(file, F_GET_SEALS) >= 0 && /* only a memfd has seals */
-        fstat(file, &info) == 0 && (size_t)info.st_size >= segments_offset(shape->world, shape->local_world) &&
+        fstat(file, &info) == 0 && (size_t)info.st_size >= control_segments_offset(shape->world, shape->local_world) &&
         pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == CONTROL_MAGIC &&
         head.token == shape->token && head.world == (uint32_t)shape->world &&
         head.local_world == (uint32_t)shape->local_world && head.num_nodes == (uint32_t)shape->num_nodes) {
@@ -189,7 +189,7 @@ static bool read_places(struct control *c)
     return true;
 }
 
-static enum status not_this_job(int fd, int world, struct error *err)
+static enum status not_this_control_block(int fd, int world, struct error *err)
 {
     error_set(err, STATUS_USAGE, "descriptor %d is not the shared memory of a job with %d ranks", fd, world);
     return error_hint(err, "local ranks are started by --local-gpus N, not by hand");
@@ -197,7 +197,7 @@ static enum status not_this_job(int fd, int world, struct error *err)
 
 static enum status map_memory(struct control *c, struct error *err)
 {
-    size_t bytes = block_bytes(c->world);
+    size_t bytes = control_block_bytes(c->world);
     if (c->fd < 0) {
         c->rings = bytes;
         bytes += FLIGHT_RING_BYTES;
@@ -207,15 +207,15 @@ static enum status map_memory(struct control *c, struct error *err)
         if (fstat(c->fd, &info) != 0 || (size_t)info.st_size < bytes ||
             pread(c->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != CONTROL_MAGIC ||
             head.world != (uint32_t)c->world || head.local_world < 1 || head.local_world > head.world)
-            return not_this_job(c->fd, c->world, err);
+            return not_this_control_block(c->fd, c->world, err);
         c->local_world = (int)head.local_world;
         c->num_nodes = (int)head.num_nodes;
         c->slots = bytes;
-        c->staging = staging_offset(c->world);
-        c->rings = rings_offset(c->world, c->local_world);
-        bytes = c->segments = segments_offset(c->world, c->local_world);
+        c->staging = control_staging_offset(c->world);
+        c->rings = control_rings_offset(c->world, c->local_world);
+        bytes = c->segments = control_segments_offset(c->world, c->local_world);
         if ((size_t)info.st_size < bytes)
-            return not_this_job(c->fd, c->world, err);
+            return not_this_control_block(c->fd, c->world, err);
     }
     void *memory = c->fd >= 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, c->fd, 0)
                               : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -231,7 +231,7 @@ static enum status map_memory(struct control *c, struct error *err)
     if (read_places(c))
         return STATUS_OK;
     munmap(memory, bytes);
-    return not_this_job(c->fd, c->world, err);
+    return not_this_control_block(c->fd, c->world, err);
 }
 
 static void free_handle(struct control *control)

@@ -10,24 +10,24 @@
 static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
 static const long pause_ns = 20000000; /* between two looks of peer_lost() */
 
-static struct control_rank *rank_entry(struct control *control, int rank)
+static struct control_rank *watchdog_rank(struct control *control, int rank)
 {
     return &control->block->ranks[rank];
 }
 
-static struct control_rank *agent_entry(struct control *control, int node)
+static struct control_rank *watchdog_agent(struct control *control, int node)
 {
-    return rank_entry(control, control->agents[node]);
+    return watchdog_rank(control, control->agents[node]);
 }
 
 /* ---- naming the culprit -------------------------------------------------- */
 
 /* Fails the job: "rank 3 on HOST (process 7) HOW while rank 0 waited for it in a barrier; hint: …". waited_for: the
  * rank for which this one waits in `what`; -1: none. hint: without "; hint: " */
-static void fail_culprit(struct control *control, int rank, int waited_for, enum failure failure, const char *what,
-                         const char *how, const char *hint)
+static void watchdog_fail_culprit(struct control *control, int rank, int waited_for, enum failure failure,
+                                  const char *what, const char *how, const char *hint)
 {
-    const struct control_rank *culprit = rank_entry(control, rank);
+    const struct control_rank *culprit = watchdog_rank(control, rank);
     char waiting[160] = "";
     if (waited_for == rank)
         snprintf(waiting, sizeof waiting, " while rank %d waited for it in %s", control->rank, what);
@@ -37,35 +37,35 @@ static void fail_culprit(struct control *control, int rank, int waited_for, enum
                   culprit->pid, how, waiting, hint);
 }
 
-static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
+static void watchdog_fail_silent(struct control *control, int rank, int waited_for, const char *what)
 {
     char how[64];
     snprintf(how, sizeof how, "has been silent for %.3g s", control->silence);
-    fail_culprit(control, rank, waited_for, FAILURE_SILENT, what, how,
-                 "it hangs or is stopped; raise comm.timeout_seconds if it is only slow");
+    watchdog_fail_culprit(control, rank, waited_for, FAILURE_SILENT, what, how,
+                          "it hangs or is stopped; raise comm.timeout_seconds if it is only slow");
 }
 
-static void fail_gone(struct control *control, int rank, int waited_for, enum failure failure, const char *how,
-                      const char *what)
+static void watchdog_fail_gone(struct control *control, int rank, int waited_for, enum failure failure, const char *how,
+                               const char *what)
 {
     char hint[192];
     snprintf(hint, sizeof hint,
              "its own last words are above this line or in the run folder's log/rank-%d.log; if there are none, it was "
              "killed, perhaps for memory (dmesg, sacct)",
              rank);
-    fail_culprit(control, rank, waited_for, failure, what, how, hint);
+    watchdog_fail_culprit(control, rank, waited_for, failure, what, how, hint);
 }
 
 void peer_blame_rank(struct control *control, int rank, int waited_for, const char *what)
 {
-    fail_gone(control, rank, waited_for, FAILURE_DIED, "died", what);
+    watchdog_fail_gone(control, rank, waited_for, FAILURE_DIED, "died", what);
 }
 
 /* state: RANK_CLOSED, or the rank has died. */
-static void fail_lost(struct control *control, int rank, uint32_t state, const char *what)
+static void watchdog_fail_lost(struct control *control, int rank, uint32_t state, const char *what)
 {
     if (state == RANK_CLOSED)
-        fail_gone(control, rank, rank, FAILURE_LEFT, "left the job", what);
+        watchdog_fail_gone(control, rank, rank, FAILURE_LEFT, "left the job", what);
     else
         peer_blame_rank(control, rank, rank, what);
 }
@@ -73,14 +73,14 @@ static void fail_lost(struct control *control, int rank, uint32_t state, const c
 void peer_blame_node(struct control *control, int node, int waited_for, const char *what)
 {
     int culprit = control->agents[node];
-    const struct control_rank *agent = rank_entry(control, culprit);
+    const struct control_rank *agent = watchdog_rank(control, culprit);
     char how[128], hint[128];
     switch ((enum node_condition)atomic_load(&agent->condition)) {
     case NODE_FINE: break;
     case NODE_ENDED:
         /* if another rank of the node was reported dead before, the launcher ended the rest because of it */
         for (int r = 0; r < (int)control->block->world; r++) {
-            struct control_rank *entry = rank_entry(control, r);
+            struct control_rank *entry = watchdog_rank(control, r);
             if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
                 culprit = r;
                 break;
@@ -88,11 +88,11 @@ void peer_blame_node(struct control *control, int node, int waited_for, const ch
         }
         peer_blame_rank(control, culprit, waited_for, what);
         break;
-    case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
+    case NODE_SILENT: watchdog_fail_silent(control, culprit, waited_for, what); break;
     case NODE_UNREACHABLE:
-        snprintf(how, sizeof how, "cannot be reached from %s any more", agent_entry(control, control->node)->host);
+        snprintf(how, sizeof how, "cannot be reached from %s any more", watchdog_agent(control, control->node)->host);
         snprintf(hint, sizeof hint, "the network between the two, or the node %s, is down", agent->host);
-        fail_culprit(control, culprit, waited_for, FAILURE_UNREACHABLE, what, how, hint);
+        watchdog_fail_culprit(control, culprit, waited_for, FAILURE_UNREACHABLE, what, how, hint);
         break;
     }
 }
@@ -101,11 +101,11 @@ void peer_blame_node(struct control *control, int node, int waited_for, const ch
 
 void watchdog_begin(struct control *control, int peer, struct watchdog *watch)
 {
-    const struct control_rank *other = rank_entry(control, peer);
+    const struct control_rank *other = watchdog_rank(control, peer);
     *watch = (struct watchdog){.peer = peer};
     watch->progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
-    watch->heard = atomic_load(&agent_entry(control, other->node)->heard);
-    watch->beat = atomic_load(&agent_entry(control, control->node)->heard);
+    watch->heard = atomic_load(&watchdog_agent(control, other->node)->heard);
+    watch->beat = atomic_load(&watchdog_agent(control, control->node)->heard);
     watch->last = seconds_now();
 }
 
@@ -113,14 +113,14 @@ void watchdog_begin(struct control *control, int peer, struct watchdog *watch)
 static void look_at_own_agent(struct control *control, struct watchdog *watch, const char *what, double slice)
 {
     int agent = control->agents[control->node];
-    struct control_rank *entry = rank_entry(control, agent);
+    struct control_rank *entry = watchdog_rank(control, agent);
     if (agent == control->rank)
         return; /* it is a thread of this process */
     uint32_t beat = atomic_load(&entry->heard);
     watch->mute = beat == watch->beat ? watch->mute + slice : 0;
     watch->beat = beat;
     if (watch->mute >= control->silence)
-        fail_silent(control, agent, watch->peer, what);
+        watchdog_fail_silent(control, agent, watch->peer, what);
     if (control_process_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
         peer_blame_rank(control, agent, watch->peer, what);
 }
@@ -133,7 +133,7 @@ void watchdog_look(struct control *control, struct watchdog *watch, const char *
 
 void watchdog_peek(struct control *control, struct watchdog *watch, const char *what)
 {
-    struct control_rank *other = rank_entry(control, watch->peer);
+    struct control_rank *other = watchdog_rank(control, watch->peer);
     const double now = seconds_now();
     double slice = now - watch->last;
     watch->last = now;
@@ -145,7 +145,7 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
     if (!local) {
         /* a report covers the time since the previous one; of the time without reports at most a second counts */
         look_at_own_agent(control, watch, what, slice);
-        uint32_t heard = atomic_load(&agent_entry(control, other->node)->heard);
+        uint32_t heard = atomic_load(&watchdog_agent(control, other->node)->heard);
         watch->unheard = watch->unheard + slice > 1 ? 1 : watch->unheard + slice;
         silence = heard == watch->heard ? 0 : watch->unheard;
         if (heard != watch->heard)
@@ -156,9 +156,9 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
     watch->silent = progress == watch->progress ? watch->silent + silence : 0;
     watch->progress = progress;
     if (watch->silent >= control->silence)
-        fail_silent(control, watch->peer, watch->peer, what);
+        watchdog_fail_silent(control, watch->peer, watch->peer, what);
 
-    uint32_t condition = atomic_load(&agent_entry(control, other->node)->condition);
+    uint32_t condition = atomic_load(&watchdog_agent(control, other->node)->condition);
     uint32_t state = atomic_load(&other->state);
     if (!local && condition != NODE_FINE) {
         watch->gone += slice; /* the node's own explanation may still be on its way through another node */
@@ -168,15 +168,15 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
                (local && control_process_gone(control, other->local_rank))) {
         watch->gone += slice; /* supervisor or agent may have a better explanation */
         if (watch->gone >= gone_grace)
-            fail_lost(control, watch->peer, state, what);
+            watchdog_fail_lost(control, watch->peer, state, what);
     }
 }
 
 enum status peer_lost(struct control *control, int peer, const char *what, const char *reason)
 {
     const struct timespec pause = {.tv_nsec = pause_ns};
-    const int node = rank_entry(control, peer)->node;
-    struct control_rank *agent = agent_entry(control, node);
+    const int node = watchdog_rank(control, peer)->node;
+    struct control_rank *agent = watchdog_agent(control, node);
     const uint32_t heard = atomic_load(&agent->heard);
     const double start = seconds_now();
     while (!atomic_load(&control->block->failed)) {
@@ -191,11 +191,11 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
     if (atomic_load(&agent->condition) != NODE_FINE)
         peer_blame_node(control, node, peer, what);
     char how[256];
-    uint32_t state = atomic_load(&rank_entry(control, peer)->state); /* as its agent may have reported meanwhile */
+    uint32_t state = atomic_load(&watchdog_rank(control, peer)->state); /* as its agent may have reported meanwhile */
     snprintf(how, sizeof how, "is out of reach (%s)", reason);
     if (state == RANK_DEAD || state == RANK_CLOSED)
-        fail_lost(control, peer, state, what);
+        watchdog_fail_lost(control, peer, state, what);
     else
-        fail_gone(control, peer, peer, FAILURE_UNREACHABLE, how, what);
+        watchdog_fail_gone(control, peer, peer, FAILURE_UNREACHABLE, how, what);
     return control_status(control, NULL);
 }

@@ -22,7 +22,7 @@ static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = 
 
 /* A step inherits the variables of an enclosing one. own: this step's name. */
 enum { STEP_NAME = 64 };
-static bool pmi_is_left_over(char own[STEP_NAME])
+static bool bootstrap_pmi_left_over(char own[STEP_NAME])
 {
     const char *pmi = env_variable("PMI_JOBID"), *job = env_variable("SLURM_JOB_ID"),
                *step = env_variable("SLURM_STEP_ID");
@@ -35,7 +35,7 @@ static bool pmi_is_left_over(char own[STEP_NAME])
 static enum status check_pmi_step(int world, struct error *err)
 {
     char own[STEP_NAME], line[SRUN_LINE];
-    if (!pmi_is_left_over(own))
+    if (!bootstrap_pmi_left_over(own))
         return STATUS_OK;
     const char *pmi = getenv("PMI_JOBID");
     error_set(err, STATUS_USAGE, "PMI_FD is left over from another step: PMI_JOBID=%.32s, and this is %s", pmi, own);
@@ -49,7 +49,7 @@ static void find_way_to_refuse(struct bootstrap *boot)
     const char *fd = env_variable("PMI_FD"), *rank = env_variable("PMI_RANK"), *size = env_variable("PMI_SIZE");
     char own[STEP_NAME];
     struct stat info;
-    if (!fd || !rank || !size || !slurm_step_is_task() || pmi_is_left_over(own))
+    if (!fd || !rank || !size || !slurm_step_is_task() || bootstrap_pmi_left_over(own))
         return;
     int r = env_number(rank), world = env_number(size), number = env_number(fd);
     if (r < 0 || r >= world || world > BOOTSTRAP_MAX_RANKS || number < 0 || fstat(number, &info) != 0 ||
@@ -239,14 +239,14 @@ static int slurm_cores(void)
 }
 
 /* The smaller of a and b, where b < 1 means no limit. */
-static int fewer(int a, int b)
+static int fewer_cores(int a, int b)
 {
     return b > 0 && b < a ? b : a;
 }
 
 int bootstrap_cores(void)
 {
-    return fewer(machine_cores(), slurm_cores());
+    return fewer_cores(machine_cores(), slurm_cores());
 }
 
 int bootstrap_threads(int cores, int ranks)
@@ -284,7 +284,7 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
     /* the supervisor's cores may be more than Slurm has given */
     boot->cores = machine_cores();
     if (slurm_cores() > 0)
-        boot->cores = fewer(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
+        boot->cores = fewer_cores(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
     snprintf(boot->source, sizeof boot->source, "--local-gpus %d", n);
     return STATUS_OK;
 }

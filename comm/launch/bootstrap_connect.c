@@ -51,7 +51,7 @@ static bool decode_hex(const char *text, void *bytes, size_t count)
     return sodium_hex2bin(bytes, count, text, strlen(text), NULL, &length, NULL) == 0 && length == count;
 }
 
-static bool is_refusal(const char *value, enum status *code)
+static bool is_connect_refusal(const char *value, enum status *code)
 {
     if (strncmp(value, refused, sizeof refused - 1) != 0)
         return false;
@@ -87,7 +87,7 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         const char *value = values + (size_t)r * VALUE_BYTES;
         if (decode_hex(value, (char *)all + (size_t)r * bytes, bytes))
             continue;
-        if (is_refusal(value, &status)) {
+        if (is_connect_refusal(value, &status)) {
             bootstrap->failed_together = true;
             error_set(err, status, "rank %d cannot start", r);
             error_mark_printed(err); /* by that rank, with the reason */
@@ -108,7 +108,7 @@ end:
 
 /* ---- introductions ------------------------------------------------------- */
 
-static uint64_t identify_node(const char *host)
+static uint64_t identify_connect_node(const char *host)
 {
     static const char *const spaces[] = {"/proc/self/ns/pid", "/proc/self/ns/uts"};
     static const char *const names[] = {"SLURM_NODEID", "SLURMD_NODENAME", "GROUP_RANK"};
@@ -132,7 +132,7 @@ static void fill_introduction(const struct bootstrap *boot, struct introduction 
     memset(own, 0, sizeof *own);
     snprintf(own->version, sizeof own->version, "%.15s", ZTRAIN_VERSION);
     snprintf(own->host, sizeof own->host, "%.63s", boot->host);
-    own->node = identify_node(boot->host);
+    own->node = identify_connect_node(boot->host);
     own->pid = getpid();
     own->core_count = boot->cores;
     snprintf(own->job_id, sizeof own->job_id, "%s", boot->job_id);

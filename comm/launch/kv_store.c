@@ -46,7 +46,7 @@ struct kv_server {
 
 /* ---- connections --------------------------------------------------------- */
 
-static void hang_up(struct member *member, enum presence presence)
+static void kv_hang_up(struct member *member, enum presence presence)
 {
     if (member->fd >= 0)
         close(member->fd);
@@ -56,7 +56,7 @@ static void hang_up(struct member *member, enum presence presence)
 }
 
 /* False: the connection takes no more. */
-static bool send_some(struct member *member, const char *data, size_t bytes, size_t *at)
+static bool kv_send_some(struct member *member, const char *data, size_t bytes, size_t *at)
 {
     while (*at < bytes && member->fd >= 0) {
         ssize_t n = send(member->fd, data + *at, bytes - *at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -65,7 +65,7 @@ static bool send_some(struct member *member, const char *data, size_t bytes, siz
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
             return false;
         else if (errno != EINTR)
-            hang_up(member, LOST);
+            kv_hang_up(member, LOST);
     }
     return true;
 }
@@ -73,16 +73,16 @@ static bool send_some(struct member *member, const char *data, size_t bytes, siz
 static void flush(const struct kv_server *server, struct member *member)
 {
     size_t sent = 0;
-    if (member->answered > 0 && !send_some(member, server->answers, server->answer_bytes, &member->answered))
+    if (member->answered > 0 && !kv_send_some(member, server->answers, server->answer_bytes, &member->answered))
         return;
-    bool all = send_some(member, member->out, member->out_bytes, &sent);
+    bool all = kv_send_some(member, member->out, member->out_bytes, &sent);
     if (member->fd < 0)
         return;
     if (sent)
         memmove(member->out, member->out + sent, member->out_bytes - sent);
     member->out_bytes -= sent;
     if (all)
-        send_some(member, server->answers, server->answer_bytes, &member->answered);
+        kv_send_some(member, server->answers, server->answer_bytes, &member->answered);
 }
 
 static bool has_more(const struct kv_server *server, const struct member *member)
@@ -207,7 +207,7 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
         }
         send_to(member, KV_BYE, 0, "");
         flush(server, member);
-        hang_up(member, LEFT);
+        kv_hang_up(member, LEFT);
         return true;
     default: return false;
     }
@@ -220,7 +220,7 @@ static void read_from(struct kv_server *server, int rank)
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return;
     if (n <= 0) {
-        hang_up(member, LOST);
+        kv_hang_up(member, LOST);
         return;
     }
     member->in_bytes += (size_t)n;
@@ -231,7 +231,7 @@ static void read_from(struct kv_server *server, int rank)
         if (kv_frame_fits(&frame) && member->in_bytes < bytes)
             return;
         if (!kv_frame_fits(&frame) || !answer(server, rank, &frame, member->in + sizeof frame))
-            hang_up(member, LOST);
+            kv_hang_up(member, LOST);
         if (member->fd < 0)
             return;
         memmove(member->in, member->in + bytes, member->in_bytes - bytes);
@@ -259,7 +259,7 @@ static void let_in(struct kv_server *server)
                 close(one.fd);
                 continue;
             }
-            hang_up(member, HERE); /* the rank has given up an earlier connection */
+            kv_hang_up(member, HERE); /* the rank has given up an earlier connection */
             member->fd = one.fd;
         }
     for (int r = 0; r < server->world; r++)
@@ -278,7 +278,7 @@ static void look_at_farewell(struct kv_server *server)
     server->farewell = false;
 }
 
-static void *serve(void *context)
+static void *kv_serve(void *context)
 {
     struct kv_server *server = context;
     for (;;) {
@@ -313,7 +313,7 @@ static void release_server(struct kv_server *server)
 {
     close_doors(server);
     for (int r = 0; r < server->world; r++) {
-        hang_up(&server->members[r], LEFT);
+        kv_hang_up(&server->members[r], LEFT);
         free(server->members[r].out);
     }
     if (server->stop >= 0)
@@ -349,7 +349,7 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     }
     s->members[0].fd = pair[0];
     s->members[0].presence = HERE;
-    int error = thread_start(&s->thread, 0, serve, s);
+    int error = thread_start(&s->thread, 0, kv_serve, s);
     if (error) {
         error_set(err, status, "cannot start the key-value store's thread: %s", strerror(error));
         close(pair[1]);

@@ -30,7 +30,7 @@ int env_number(const char *text)
 
 #define SLURM_MAX_NORMAL_STEP_ID UINT64_C(0xfffffff0) /* batch, extern and interactive steps have larger numbers */
 
-static bool is_normal(const char *step)
+static bool slurm_step_normal(const char *step)
 {
     char *end;
     unsigned long long id = strtoull(step, &end, 10);
@@ -40,20 +40,21 @@ static bool is_normal(const char *step)
 bool slurm_step_is_task(void)
 {
     const char *step = env_variable("SLURM_STEP_ID");
-    return step && env_variable("SLURM_PROCID") && is_normal(step);
+    return step && env_variable("SLURM_PROCID") && slurm_step_normal(step);
 }
 
 bool slurm_step_is_set(void)
 {
     const char *step = env_variable("SLURM_STEP_ID");
-    return step ? is_normal(step) : env_variable("SLURM_STEP_NUM_TASKS") || env_variable("SLURM_STEP_TASKS_PER_NODE");
+    return step ? slurm_step_normal(step)
+                : env_variable("SLURM_STEP_NUM_TASKS") || env_variable("SLURM_STEP_TASKS_PER_NODE");
 }
 
 /* A batch script's or an interactive shell's: its variables describe the job, not tasks. */
 static bool slurm_step_is_script(void)
 {
     const char *step = env_variable("SLURM_STEP_ID");
-    return step && !is_normal(step);
+    return step && !slurm_step_normal(step);
 }
 
 int slurm_task_count(const char *list)
@@ -79,7 +80,7 @@ int slurm_task_count(const char *list)
     }
 }
 
-static bool is_name_character(char c)
+static bool is_node_name_character(char c)
 {
     return isalnum((unsigned char)c) || c == '-' || c == '_' || c == '.';
 }
@@ -102,7 +103,7 @@ bool slurm_first_node(const char *list, char *out, size_t size)
             length += digits;
             at = end + 1;
         } else {
-            if (!is_name_character(*at) || length + 1 >= size)
+            if (!is_node_name_character(*at) || length + 1 >= size)
                 return false;
             out[length++] = *at++;
         }
@@ -128,17 +129,17 @@ static const struct claimant_row {
 };
 _Static_assert(COUNT_OF(claimants) == CLAIM_COUNT, "every claimant has a row");
 
-static int beyond(const char *text)
+static int beyond_claimed_world(const char *text)
 {
     int index = env_number(text);
     return index < 0 || index == INT_MAX ? -1 : index + 1;
 }
 
 /* text: the numbers of this node's ranks, "2,3" */
-static int beyond_last(const char *text)
+static int beyond_last_rank(const char *text)
 {
     const char *last = strrchr(text, ',');
-    return beyond(last ? last + 1 : text);
+    return beyond_claimed_world(last ? last + 1 : text);
 }
 
 /* `ranks` returns the least number of ranks that the variable implies; -1: none. */
@@ -149,17 +150,17 @@ static const struct evidence_row {
 } evidence[] = {
     {"SLURM_STEP_TASKS_PER_NODE", slurm_task_count, true},
     {"SLURM_STEP_NUM_NODES", env_number, true},
-    {"SLURM_GTIDS", beyond_last, true},
-    {"SLURM_PROCID", beyond, true},
-    {"SLURM_LOCALID", beyond, true},
-    {"SLURM_NODEID", beyond, true},
-    {"LOCAL_RANK", beyond, false},
+    {"SLURM_GTIDS", beyond_last_rank, true},
+    {"SLURM_PROCID", beyond_claimed_world, true},
+    {"SLURM_LOCALID", beyond_claimed_world, true},
+    {"SLURM_NODEID", beyond_claimed_world, true},
+    {"LOCAL_RANK", beyond_claimed_world, false},
     {"LOCAL_WORLD_SIZE", env_number, false},
-    {"GROUP_RANK", beyond, false},
+    {"GROUP_RANK", beyond_claimed_world, false},
     {"GROUP_WORLD_SIZE", env_number, false},
-    {"OMPI_COMM_WORLD_LOCAL_RANK", beyond, false},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", beyond_claimed_world, false},
     {"OMPI_COMM_WORLD_LOCAL_SIZE", env_number, false},
-    {"MPI_LOCALRANKID", beyond, false},
+    {"MPI_LOCALRANKID", beyond_claimed_world, false},
     {"MPI_LOCALNRANKS", env_number, false},
 };
 
@@ -279,7 +280,7 @@ static enum status compare_claims(struct claims *claims, const struct claim **wh
 /* ---- evidence ------------------------------------------------------------ */
 
 /* The largest number of ranks in the evidence, and its variable (NULL: none). */
-static int most_evidence(const char **name)
+static int most_env_evidence(const char **name)
 {
     int most = 0;
     *name = NULL;
@@ -300,7 +301,7 @@ static enum status check_evidence(const struct claims *claims, const struct clai
 {
     const char *name;
     char text[CLAIM_TEXT], other[CLAIM_TEXT], line[SRUN_LINE];
-    int ranks = most_evidence(&name);
+    int ranks = most_env_evidence(&name);
     if (ranks <= claims->world)
         return STATUS_OK;
     if (whole)
@@ -390,7 +391,7 @@ enum status claims_read(struct claims *claims, struct error *err)
     if (status == STATUS_OK)
         return STATUS_OK;
     const char *name;
-    int ranks = claims->elastic ? 1 : most_evidence(&name);
+    int ranks = claims->elastic ? 1 : most_env_evidence(&name);
     claims->world = ranks > 1 ? ranks : 1;
     for (int i = 0; i < CLAIM_COUNT; i++) {
         if (claims->of[i].world > claims->world)

@@ -32,12 +32,12 @@ static struct {
     int (*get)(const char *job, int source, const char *key, char *value, int size, int *length);
 } pmi2;
 
-static void name_key(char key[KEY_BYTES], const char *name, int rank)
+static void pmi2_name_key(char key[KEY_BYTES], const char *name, int rank)
 {
     snprintf(key, KEY_BYTES, "ztrain.%s.%d", name, rank);
 }
 
-static int run_init(struct pmi_call *call)
+static int pmi2_run_init(struct pmi_call *call)
 {
     int spawned = 0, appnum = 0, code = pmi2.init(&spawned, &call->world, &call->rank, &appnum);
     const char *fd = getenv("PMI_FD");
@@ -46,25 +46,25 @@ static int run_init(struct pmi_call *call)
     return code;
 }
 
-static int run_put(struct pmi_call *call)
+static int pmi2_run_put(struct pmi_call *call)
 {
     char key[KEY_BYTES];
-    name_key(key, call->key, call->rank);
+    pmi2_name_key(key, call->key, call->rank);
     return pmi2.put(key, call->value);
 }
 
-static int run_fence(struct pmi_call *call)
+static int pmi2_run_fence(struct pmi_call *call)
 {
     (void)call;
     return pmi2.fence();
 }
 
-static int run_get(struct pmi_call *call)
+static int pmi2_run_get(struct pmi_call *call)
 {
     for (int i = 0; i < call->count; i++, call->rank++) {
         char key[KEY_BYTES], value[VALUE_BYTES] = "";
         int length = 0;
-        name_key(key, call->key, call->rank);
+        pmi2_name_key(key, call->key, call->rank);
         int code = pmi2.get(NULL, ID_NULL, key, value, sizeof value, &length);
         if (code != 0)
             return code;
@@ -75,13 +75,13 @@ static int run_get(struct pmi_call *call)
     return 0;
 }
 
-static int run_finalize(struct pmi_call *call)
+static int pmi2_run_finalize(struct pmi_call *call)
 {
     (void)call;
     return pmi2.finalize();
 }
 
-static void abort_job(int code, const char *text)
+static void pmi2_abort_job(int code, const char *text)
 {
     pmi2.abort(code, text);
 }
@@ -89,7 +89,7 @@ static void abort_job(int code, const char *text)
 static const char *pmi2_explain(const struct pmi_function *function, int code, char text[64])
 {
     snprintf(text, 64, " (error %d)", code);
-    if (function->run != run_get)
+    if (function->run != pmi2_run_get)
         return text;
     return code == NO_KEY     ? " (no such key)"
            : code == TOO_LONG ? " (its value is too long)"
@@ -99,12 +99,12 @@ static const char *pmi2_explain(const struct pmi_function *function, int code, c
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
     static const struct pmi_library library = {.name = "PMI-2",
-                                               .init = {"PMI2_Init", run_init},
-                                               .put = {"PMI2_KVS_Put", run_put},
-                                               .fence = {"PMI2_KVS_Fence", run_fence},
-                                               .get = {"PMI2_KVS_Get", run_get},
-                                               .finalize = {"PMI2_Finalize", run_finalize},
-                                               .abort = abort_job,
+                                               .init = {"PMI2_Init", pmi2_run_init},
+                                               .put = {"PMI2_KVS_Put", pmi2_run_put},
+                                               .fence = {"PMI2_KVS_Fence", pmi2_run_fence},
+                                               .get = {"PMI2_KVS_Get", pmi2_run_get},
+                                               .finalize = {"PMI2_Finalize", pmi2_run_finalize},
+                                               .abort = pmi2_abort_job,
                                                .explain = pmi2_explain,
                                                .variable = "PMI_FD",
                                                .init_hint =

@@ -50,13 +50,13 @@ static struct {
     int (*get)(const struct pmix_proc *proc, const char *key, const struct pmix_info *info, size_t count,
                struct pmix_value **value);
     const char *(*error)(int code);
-    struct pmix_proc self; /* set by run_init() */
+    struct pmix_proc self; /* set by pmix_run_init() */
 } pmix;
 
 enum { BAD_VALUE = INT32_MAX }; /* in addition to PMIx's codes, which are not positive */
 
 /* text: at most PMI_VALUE_BYTES; or a number. */
-static int get_one(uint32_t rank, const char *name, char *text, int *number)
+static int pmix_get_one(uint32_t rank, const char *name, char *text, int *number)
 {
     struct pmix_value *value = NULL;
     struct pmix_proc proc = pmix.self;
@@ -82,14 +82,14 @@ static int get_one(uint32_t rank, const char *name, char *text, int *number)
     return good ? 0 : BAD_VALUE;
 }
 
-static int run_init(struct pmi_call *call)
+static int pmix_run_init(struct pmi_call *call)
 {
     int code = pmix.init(&pmix.self, NULL, 0);
     call->rank = (int)pmix.self.rank;
-    return code ? code : get_one(PMIX_RANK_WILDCARD, "pmix.job.size", NULL, &call->world);
+    return code ? code : pmix_get_one(PMIX_RANK_WILDCARD, "pmix.job.size", NULL, &call->world);
 }
 
-static int run_put(struct pmi_call *call)
+static int pmix_run_put(struct pmi_call *call)
 {
     struct {
         struct pmix_value value;
@@ -101,7 +101,7 @@ static int run_put(struct pmi_call *call)
     return code ? code : pmix.commit();
 }
 
-static int run_fence(struct pmi_call *call)
+static int pmix_run_fence(struct pmi_call *call)
 {
     (void)call;
     struct {
@@ -112,26 +112,26 @@ static int run_fence(struct pmi_call *call)
     return pmix.fence(NULL, 0, &collect.info, 1);
 }
 
-static int run_get(struct pmi_call *call)
+static int pmix_run_get(struct pmi_call *call)
 {
     char key[BOOTSTRAP_KEY_MAX + 8];
     int code = 0;
     snprintf(key, sizeof key, "ztrain.%s", call->key);
     for (int i = 0; i < call->count; i++, call->rank++) {
-        code = get_one((uint32_t)call->rank, key, call->values + (size_t)i * PMI_VALUE_BYTES, NULL);
+        code = pmix_get_one((uint32_t)call->rank, key, call->values + (size_t)i * PMI_VALUE_BYTES, NULL);
         if (code != 0)
             return code;
     }
     return 0;
 }
 
-static int run_finalize(struct pmi_call *call)
+static int pmix_run_finalize(struct pmi_call *call)
 {
     (void)call;
     return pmix.finalize(NULL, 0);
 }
 
-static void abort_job(int code, const char *text)
+static void pmix_abort_job(int code, const char *text)
 {
     pmix.abort(code, text, NULL, 0);
 }
@@ -145,7 +145,7 @@ static const char *pmix_explain(const struct pmi_function *function, int code, c
 }
 
 /* The first number in "OpenPMIx 4.2.2, repo rev …", or -1. */
-static int major_version(const char *text)
+static int pmix_major_version(const char *text)
 {
     while (*text && !isdigit((unsigned char)*text))
         text++;
@@ -155,12 +155,12 @@ static int major_version(const char *text)
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
     static const struct pmi_library library = {.name = "PMIx",
-                                               .init = {"PMIx_Init", run_init},
-                                               .put = {"PMIx_Put", run_put},
-                                               .fence = {"PMIx_Fence", run_fence},
-                                               .get = {"PMIx_Get", run_get},
-                                               .finalize = {"PMIx_Finalize", run_finalize},
-                                               .abort = abort_job,
+                                               .init = {"PMIx_Init", pmix_run_init},
+                                               .put = {"PMIx_Put", pmix_run_put},
+                                               .fence = {"PMIx_Fence", pmix_run_fence},
+                                               .get = {"PMIx_Get", pmix_run_get},
+                                               .finalize = {"PMIx_Finalize", pmix_run_finalize},
+                                               .abort = pmix_abort_job,
                                                .explain = pmix_explain,
                                                .init_hint =
                                                    "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or "
@@ -180,7 +180,7 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
              world);
     TRY(pmi_library_open("libpmix.so.2", hint, symbols, COUNT_OF(symbols), err));
     const char *version = pmix.version();
-    int major = major_version(version);
+    int major = pmix_major_version(version);
     if (major < OLDEST_MAJOR || major > NEWEST_MAJOR) {
         error_set(err, STATUS_USAGE, "libpmix.so.2 is '%.60s', but ztrain supports PMIx %d to %d", version,
                   OLDEST_MAJOR, NEWEST_MAJOR);

@@ -80,12 +80,12 @@ static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, s
     return status;
 }
 
-static bool is_loopback(const char *text)
+static bool launcher_is_loopback(const char *text)
 {
     return !strncmp(text, "127.", 4) || !strcmp(text, "::1");
 }
 
-static void add_address(struct wire_address *addresses, int *count, const char *text)
+static void launcher_add_address(struct wire_address *addresses, int *count, const char *text)
 {
     for (int i = 0; i < *count; i++)
         if (!strcmp(addresses[i].text, text))
@@ -106,13 +106,13 @@ static enum status find_addresses(const struct launcher_rendezvous *rendezvous, 
         TRY(resolve_hosts(rendezvous, addresses, count, err));
         bool loopback = false;
         for (int i = 0; i < *count; i++)
-            loopback |= is_loopback(addresses[i].text);
+            loopback |= launcher_is_loopback(addresses[i].text);
         if (!loopback || !rendezvous->several_nodes)
             return STATUS_OK;
         TRY(wire_host_read(NULL, &own, err));
     }
     for (int i = 0; i < own.count; i++)
-        add_address(addresses, count, own.addresses[i].text);
+        launcher_add_address(addresses, count, own.addresses[i].text);
     return STATUS_OK;
 }
 
@@ -182,7 +182,7 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
 }
 
 /* The job has ended for this rank (kv_store.h), which has not ended in order. */
-static void end_process(void *context, enum status code, const char *text)
+static void launcher_end_process(void *context, enum status code, const char *text)
 {
     (void)context;
     struct error err;
@@ -201,7 +201,7 @@ static enum status store_connect(struct launcher *launcher, double seconds, cons
         TRY(open_server(store, interface, &fd, err));
     else
         TRY(reach_server(store, seconds, &fd, err));
-    return kv_client_new(fd, launcher->world, abort_grace, end_process, NULL, &store->client, err);
+    return kv_client_new(fd, launcher->world, abort_grace, launcher_end_process, NULL, &store->client, err);
 }
 
 /* ---- the other verbs ----------------------------------------------------- */

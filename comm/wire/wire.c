@@ -83,7 +83,7 @@ static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES]
 }
 
 /* Fills `input` with what the message's MAC covers: its number and all bytes of the talk before the MAC. */
-static size_t mac_input(const struct link *link, unsigned char input[1 + sizeof(struct talk)])
+static size_t wire_mac_input(const struct link *link, unsigned char input[1 + sizeof(struct talk)])
 {
     size_t length = message_end[link->message] - MAC_BYTES;
     input[0] = (unsigned char)link->message;
@@ -91,7 +91,7 @@ static size_t mac_input(const struct link *link, unsigned char input[1 + sizeof(
     return length + 1;
 }
 
-static void compose(struct link *link)
+static void wire_compose(struct link *link)
 {
     unsigned char input[1 + sizeof link->talk];
     struct talk *talk = &link->talk;
@@ -106,17 +106,17 @@ static void compose(struct link *link)
     } else if (link->message == CHALLENGE) {
         randombytes_buf(talk->challenge.nonce, NONCE_BYTES);
     }
-    size_t length = mac_input(link, input);
+    size_t length = wire_mac_input(link, input);
     crypto_auth((unsigned char *)talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
 }
 
 /* Checks the peer's message. Returns NULL, or why it is not valid. */
-static const char *examine(struct link *link)
+static const char *wire_examine(struct link *link)
 {
     unsigned char input[1 + sizeof link->talk], job[JOB_BYTES];
     const struct talk *talk = &link->talk;
     const unsigned char *mac = (const unsigned char *)talk + message_end[link->message] - MAC_BYTES;
-    if (crypto_auth_verify(mac, input, mac_input(link, input), link->self->secret) != 0)
+    if (crypto_auth_verify(mac, input, wire_mac_input(link, input), link->self->secret) != 0)
         return link->message == HELLO ? "it does not know this job's secret"
                                       : "it cannot prove that it belongs to this job";
     if (link->message != HELLO)
@@ -141,7 +141,7 @@ static enum progress link_step(struct link *link, const char **why)
         size_t end = message_end[link->message], start = link->message == HELLO ? 0 : message_end[link->message - 1];
         bool ours = (link->message % 2 == 1) == link->accepting;
         if (ours && link->done == start)
-            compose(link);
+            wire_compose(link);
         unsigned char *at = (unsigned char *)&link->talk + link->done;
         ssize_t n = ours ? send(link->fd, at, end - link->done, MSG_NOSIGNAL) : recv(link->fd, at, end - link->done, 0);
         if (n < 0 && errno == EINTR)
@@ -160,7 +160,7 @@ static enum progress link_step(struct link *link, const char **why)
         }
         if (link->done < end)
             continue;
-        *why = ours ? NULL : examine(link);
+        *why = ours ? NULL : wire_examine(link);
         if (*why)
             return LINK_BROKEN;
         if (++link->message == MESSAGE_COUNT)
@@ -175,23 +175,23 @@ static void link_close(struct link *link)
     link->fd = -1;
 }
 
-static void set_option(int fd, int level, int option, int value)
+static void wire_set_option(int fd, int level, int option, int value)
 {
     setsockopt(fd, level, option, &value, sizeof value);
 }
 
 /* See wire_self for the timeouts. */
-static void set_options(const struct link *link)
+static void wire_set_options(const struct link *link)
 {
     bool watched = link->service != WIRE_DATA && link->self->timeout_seconds > 0;
     int seconds = watched ? (int)link->self->timeout_seconds + 1 : 60;
-    set_option(link->fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(link->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(link->fd, IPPROTO_TCP, TCP_KEEPIDLE, watched ? (seconds + 3) / 4 : seconds);
-    set_option(link->fd, IPPROTO_TCP, TCP_KEEPINTVL, watched ? 1 : 10);
-    set_option(link->fd, IPPROTO_TCP, TCP_KEEPCNT, watched ? (seconds < 100 ? seconds : 100) : 10);
+    wire_set_option(link->fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    wire_set_option(link->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    wire_set_option(link->fd, IPPROTO_TCP, TCP_KEEPIDLE, watched ? (seconds + 3) / 4 : seconds);
+    wire_set_option(link->fd, IPPROTO_TCP, TCP_KEEPINTVL, watched ? 1 : 10);
+    wire_set_option(link->fd, IPPROTO_TCP, TCP_KEEPCNT, watched ? (seconds < 100 ? seconds : 100) : 10);
     if (watched)
-        set_option(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(link->self->timeout_seconds * 1000));
+        wire_set_option(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(link->self->timeout_seconds * 1000));
 }
 
 /* ---- accepting ----------------------------------------------------------- */
@@ -225,7 +225,7 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
         return error_set(err, STATUS_PEER, "cannot listen at '%s': not a numeric address", address->text);
     int fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0)
-        set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+        wire_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (fd < 0 || bind(fd, where->ai_addr, where->ai_addrlen) != 0 || listen(fd, 4096) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &size) != 0) {
         error_system(err, STATUS_PEER, errno, "cannot listen at %s", wire_address_print(address, text));
@@ -396,7 +396,7 @@ static bool take_ready(struct wire_server *server, struct wire_connection *conne
         struct link *link = server->links[i];
         if (link->message != MESSAGE_COUNT)
             continue;
-        set_options(link);
+        wire_set_options(link);
         *connection = (struct wire_connection){link->fd, link->peer, (enum wire_service)link->service};
         remove_link(server, link);
         return true;
@@ -473,7 +473,7 @@ static void dial_step(struct dial *dial)
     case LINK_WAITS: break;
     case LINK_BROKEN: dial_failed(dial, why); break;
     case LINK_READY:
-        set_options(&dial->link);
+        wire_set_options(&dial->link);
         dial->peer->fd = dial->link.fd;
         dial->link.fd = -1;
         break;
@@ -562,7 +562,7 @@ struct rendezvous {
     struct pollfd fds[DIALS_MAX + 1]; /* … theirs, then that of the server */
 };
 
-static bool all_connected(const struct rendezvous *m)
+static bool wire_all_connected(const struct rendezvous *m)
 {
     for (int i = 0; i < m->count; i++)
         if (m->peers[i].fd < 0)
@@ -572,7 +572,7 @@ static bool all_connected(const struct rendezvous *m)
 
 /* Leaves an address that does not answer, where there are others: a listener that is silent after the hello may be
  * another program; one that has answered may take its time. */
-static void leave_silent_address(struct dial *dial, double now)
+static void wire_leave_silent_address(struct dial *dial, double now)
 {
     if (dial->link.fd < 0 || dial->peer->num_addresses == 1 || dial->link.message > CHALLENGE ||
         now - dial->link.since <= dial->patience)
@@ -582,7 +582,7 @@ static void leave_silent_address(struct dial *dial, double now)
 }
 
 /* Starts the dials that are due and fills fds. Returns when the next one is due, at most a heartbeat from now. */
-static double start_dials(struct rendezvous *m, double now)
+static double wire_start_dials(struct rendezvous *m, double now)
 {
     double wake = now + 1e-3 * HEARTBEAT_MS;
     m->open = 0;
@@ -590,7 +590,7 @@ static double start_dials(struct rendezvous *m, double now)
         struct dial *dial = &m->dials[i];
         if (dial->peer->fd >= 0)
             continue;
-        leave_silent_address(dial, now);
+        wire_leave_silent_address(dial, now);
         if (dial->link.fd < 0 && dial->next <= now)
             dial_start(m->self, dial);
         if (dial->link.fd < 0) {
@@ -604,19 +604,19 @@ static double start_dials(struct rendezvous *m, double now)
     return wake;
 }
 
-static enum status connect_all(struct rendezvous *m, double seconds, struct error *err)
+static enum status wire_connect_all(struct rendezvous *m, double seconds, struct error *err)
 {
     const double end = seconds_now() + seconds;
     for (;;) {
         struct wire_connection connection;
         while (m->server && wire_server_next(m->server, &connection))
             keep_connection(m->self, &connection, m->peers, m->count);
-        if (all_connected(m))
+        if (wire_all_connected(m))
             return STATUS_OK;
         double now = seconds_now();
         if (now >= end)
             return name_missing(m->self, m->peers, m->count, m->dials, m->num_dials, seconds, err);
-        double wake = start_dials(m, now);
+        double wake = wire_start_dials(m, now);
         int wait = (int)((wake - now) * 1e3) + 1;
         poll(m->fds, (nfds_t)m->open + 1, wait < 0 ? 0 : wait);
         for (int i = 0; i < m->open; i++)
@@ -640,7 +640,7 @@ enum status wire_connect(const struct wire_self *self, struct wire_server *serve
             m.dials[m.num_dials++] =
                 (struct dial){.peer = &peers[i], .link.fd = -1, .patience = try_seconds, .pause_ms = PAUSE_MIN_MS};
     }
-    enum status status = connect_all(&m, timeout_seconds, err);
+    enum status status = wire_connect_all(&m, timeout_seconds, err);
     for (int i = 0; i < m.num_dials; i++)
         link_close(&m.dials[i].link);
     for (int i = 0; status != STATUS_OK && i < count; i++) {

@@ -15,12 +15,11 @@
  *
  * The MAC is libsodium's crypto_auth (HMAC-SHA-512-256), compared in constant time; it covers the number of the
  * message. A stranger gets only a closed connection: at once if it sends anything other than a hello, after
- * WIRE_STRANGER_SECONDS if it is silent or slow; of too many the oldest is dropped. The data after the handshake is
- * neither encrypted nor authenticated: who can rewrite packets between the machines can change it.
+ * WIRE_STRANGER_SECONDS if it is silent; of too many the oldest is dropped. Data is neither encrypted nor
+ * authenticated.
  *
- * A connection that breaks or is refused during the handshake is tried again until the deadline. Threads: a server is
- * used by one thread at a time. The sockets returned here are non-blocking, close on exec, have TCP_NODELAY, and belong
- * to the caller. */
+ * A connection that breaks during the handshake is tried again until the deadline. One thread at a time uses a server.
+ * Sockets are non-blocking, close on exec, have TCP_NODELAY, and belong to the caller. */
 #pragma once
 
 #include "core/status.h"

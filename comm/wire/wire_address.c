@@ -26,7 +26,7 @@ const char *wire_address_print(const struct wire_address *address, char text[WIR
     return text;
 }
 
-static bool numeric(const char *text)
+static bool is_numeric_address(const char *text)
 {
     struct in6_addr any;
     return inet_pton(AF_INET, text, &any) == 1 || inet_pton(AF_INET6, text, &any) == 1;
@@ -34,8 +34,8 @@ static bool numeric(const char *text)
 
 static bool is_network(const struct wire_host_address *address)
 {
-    return memchr(address->text, 0, sizeof address->text) && numeric(address->text) && address->prefix >= 0 &&
-           address->prefix <= (strchr(address->text, ':') ? 128 : 32);
+    return memchr(address->text, 0, sizeof address->text) && is_numeric_address(address->text) &&
+           address->prefix >= 0 && address->prefix <= (strchr(address->text, ':') ? 128 : 32);
 }
 
 bool wire_host_is_valid(const struct wire_host *host)
@@ -48,7 +48,7 @@ bool wire_host_is_valid(const struct wire_host *host)
 
 bool wire_address_is_valid(const struct wire_address *address)
 {
-    return memchr(address->text, 0, sizeof address->text) && numeric(address->text);
+    return memchr(address->text, 0, sizeof address->text) && is_numeric_address(address->text);
 }
 
 struct addrinfo *wire_socket_address(const char *text, uint16_t port)
@@ -118,7 +118,7 @@ static const void *address_bits(const struct sockaddr *address)
     return &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
 }
 
-static int count_bits(const struct sockaddr *mask)
+static int count_address_bits(const struct sockaddr *mask)
 {
     if (!mask)
         return 0;
@@ -176,7 +176,7 @@ static bool usable(const struct ifaddrs *one, const char *interface, unsigned fl
 {
     if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
         return false;
-    out->prefix = (int16_t)count_bits(one->ifa_netmask);
+    out->prefix = (int16_t)count_address_bits(one->ifa_netmask);
     if (interface && !is_meant(interface, one->ifa_name, out))
         return false;
     if (!interface && (one->ifa_flags & IFF_LOOPBACK))
@@ -201,7 +201,7 @@ static void add_usable(const struct ifaddrs *list, const char *interface, unsign
 }
 
 /* "lo 127.0.0.1, eth0 10.0.0.1", for messages */
-static void list_names(const struct ifaddrs *list, char *names, size_t size)
+static void list_address_names(const struct ifaddrs *list, char *names, size_t size)
 {
     names[0] = 0;
     for (const struct ifaddrs *one = list; one; one = one->ifa_next) {
@@ -225,7 +225,7 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
     add_usable(list, interface, host->named ? IFF_UP : IFF_UP | IFF_RUNNING, host);
     if (host->count == 0) /* a cable that was plugged in a moment ago */
         add_usable(list, interface, IFF_UP, host);
-    list_names(list, names, sizeof names);
+    list_address_names(list, names, sizeof names);
     freeifaddrs(list);
     if (host->named && host->count == 0) {
         error_set(err, STATUS_USAGE,
@@ -249,7 +249,7 @@ static bool ambiguous(const struct wire_host *hosts, int count, const struct wir
 }
 
 /* Whether packets to `to` carry the address `from`. Sends nothing. */
-static bool routed_from(const char *from, const char *to)
+static bool address_routed_from(const char *from, const char *to)
 {
     struct addrinfo *list = wire_socket_address(to, 9);
     struct sockaddr_storage own;
@@ -293,7 +293,7 @@ static int reach(const struct wire_host *hosts, int count, int me, const struct 
             continue;
         if (same_network(address, other))
             best = NEIGHBOUR;
-        else if (best < ROUTED && routed_from(address->text, other->text))
+        else if (best < ROUTED && address_routed_from(address->text, other->text))
             best = ROUTED;
     }
     return best;

@@ -214,7 +214,7 @@ struct record_work {
     int record, buffer;
 };
 
-static void run_work(void *argument)
+static void slice_file_run_work(void *argument)
 {
     const struct record_work *work = argument;
     switch (work->step) {
@@ -228,7 +228,7 @@ static void run_work(void *argument)
 static void enqueue_work(struct slice_file *file, int record, int buffer, enum record_step step, struct stream *stream)
 {
     const struct record_work work = {file->disk, step, record, buffer};
-    stream_submit(stream, run_work, &work, sizeof work);
+    stream_submit(stream, slice_file_run_work, &work, sizeof work);
 }
 
 /* The buffer in which the record was read last, else the one of the oldest read, which it gets. */

@@ -15,7 +15,7 @@
 
 /* ---- creation ------------------------------------------------------------ */
 
-static int64_t clamp(int64_t x, int64_t low, int64_t high)
+static int64_t zero_clamp(int64_t x, int64_t low, int64_t high)
 {
     return x < low ? low : x > high ? high : x;
 }
@@ -59,9 +59,9 @@ static void build_ranges(struct zero *z)
             int next = t + 1;
             while (next < unit->num_tensors && same_range(z, &tensors[t], &tensors[next]))
                 next++;
-            int64_t from = clamp(t == 0 ? 0 : tensors[t].offset, first, end);
+            int64_t from = zero_clamp(t == 0 ? 0 : tensors[t].offset, first, end);
             int64_t to = next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u);
-            to = clamp(matrix ? matrix->offset + matrix->numel : to, first, end);
+            to = zero_clamp(matrix ? matrix->offset + matrix->numel : to, first, end);
             if (from < to)
                 add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0, 0});
             t = next;
@@ -398,8 +398,8 @@ static bool is_in_host_memory(const struct zero *z, enum state_kind state, int u
            (zero_offloads_params(z) && is_param(z, state, unit));
 }
 
-static enum status host_slice(void *owner, enum slice_access access, enum state_kind state, int unit, float **slice,
-                              struct error *err)
+static enum status zero_host_slice(void *owner, enum slice_access access, enum state_kind state, int unit,
+                                   float **slice, struct error *err)
 {
     struct zero *z = owner;
     struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
@@ -428,7 +428,7 @@ static enum status host_slice(void *owner, enum slice_access access, enum state_
 
 struct state_slices zero_slices(struct zero *z)
 {
-    return (struct state_slices){.owner = z, .count = zero_states(z), .get = host_slice};
+    return (struct state_slices){.owner = z, .count = zero_states(z), .get = zero_host_slice};
 }
 
 /* ---- from own slices to everything else ---------------------------------- */

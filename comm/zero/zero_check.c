@@ -221,7 +221,7 @@ void zero_check_drop(struct zero *z)
 /* ---- the result ---------------------------------------------------------- */
 
 /* The first element in which the arrays differ; count: none. */
-static int first_difference(uint64_t *const hashes[2], int count)
+static int zero_check_difference(uint64_t *const hashes[2], int count)
 {
     int i = 0;
     while (i < count && hashes[0][i] == hashes[1][i])
@@ -233,15 +233,15 @@ static struct finding find_alone(const struct zero *z, const double losses[2])
 {
     const struct zero_check *c = z->check;
     const struct tensor_table *table = z->config.table;
-    const int tensors = table->num_tensors, state = first_difference(c->state, ARRAY_COUNT * tensors);
+    const int tensors = table->num_tensors, state = zero_check_difference(c->state, ARRAY_COUNT * tensors);
     if (state < ARRAY_COUNT * tensors)
         return (struct finding){FINDING_STATE, state / tensors, table->tensors[state % tensors].unit, state % tensors};
-    const int gradient = first_difference(c->gradients, tensors);
+    const int gradient = zero_check_difference(c->gradients, tensors);
     if (gradient < tensors)
         return (struct finding){FINDING_GRADIENTS, 0, table->tensors[gradient].unit, gradient};
     if (memcmp(&losses[0], &losses[1], sizeof losses[0]) != 0)
         return (struct finding){FINDING_LOSS, 0, -1, -1};
-    const int unit = first_difference(c->reduced, z->units);
+    const int unit = zero_check_difference(c->reduced, z->units);
     if (unit < z->units)
         return (struct finding){FINDING_REDUCED, 0, unit, -1};
     return (struct finding){FINDING_NONE, 0, -1, -1};

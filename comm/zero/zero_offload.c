@@ -222,7 +222,7 @@ struct sum_of_squares {
     struct sumsq_args args;
 };
 
-static void run_sumsq(void *argument)
+static void offload_run_sumsq(void *argument)
 {
     const struct sum_of_squares *sum = argument;
     sum->ops->sumsq(NULL, &sum->args);
@@ -240,7 +240,7 @@ static void sum_squares(struct zero *z, int unit, const void *grads)
         return;
     }
     struct sum_of_squares sum = {z->device->host_ops, args};
-    stream_submit(z->offload.d2h, run_sumsq, &sum, sizeof sum);
+    stream_submit(z->offload.d2h, offload_run_sumsq, &sum, sizeof sum);
 }
 
 void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event *ready, struct event *free_)
@@ -295,7 +295,7 @@ struct search {
     int64_t *index;
 };
 
-static void run_search(void *argument)
+static void offload_run_search(void *argument)
 {
     const struct search *search = argument;
     const struct zero *z = search->zero;
@@ -331,7 +331,7 @@ void zero_offload_begin_update(struct zero *z, struct stream *compute)
     if (!z->grads_whole) {
         struct search search = {z, &z->records[slot].host_bad_index};
         stream_wait(o->host, o->d2h_done[o->first_unit]); /* the last one that comes down */
-        stream_submit(o->host, run_search, &search, sizeof search);
+        stream_submit(o->host, offload_run_search, &search, sizeof search);
     }
     event_record(o->searched[slot], o->host);
 }
@@ -352,7 +352,7 @@ static void find_state(const struct zero *z, struct host_piece piece, void *stat
             state[s] = zero_state_at(z, (enum state_kind)s, piece.unit, zero_own(z, piece.unit) + piece.at);
 }
 
-static void *element(void *array, int64_t index, enum dtype dtype)
+static void *offload_element(void *array, int64_t index, enum dtype dtype)
 {
     return array ? (char *)array + (size_t)index * dtype_size(dtype) : NULL;
 }
@@ -373,13 +373,13 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
         const struct adam_args args = {
             .n = last - first,
             .weight_decay = zero_weight_decay(z, range),
-            .master = element(state[STATE_MASTER], first - piece.at, config->master_dtype),
-            .m = element(state[STATE_EXP_AVG], first - piece.at, config->moment_dtype),
-            .v = element(state[STATE_EXP_AVG_SQ], first - piece.at, config->moment_dtype),
-            .grad = element(grads, first - piece.at, config->grad_dtype),
+            .master = offload_element(state[STATE_MASTER], first - piece.at, config->master_dtype),
+            .m = offload_element(state[STATE_EXP_AVG], first - piece.at, config->moment_dtype),
+            .v = offload_element(state[STATE_EXP_AVG_SQ], first - piece.at, config->moment_dtype),
+            .grad = offload_element(grads, first - piece.at, config->grad_dtype),
             .rounding = {config->rounding_seed, piece.unit, own + first},
             .step = z->offload.step,
-            .param = element(param, first - piece.at, config->dtype),
+            .param = offload_element(param, first - piece.at, config->dtype),
         };
         zero_update(z, z->device->host_ops, args, NULL);
     }
@@ -391,7 +391,7 @@ static bool ends_record(const struct zero *z, struct host_piece piece)
     return end % z->offload.piece == 0 || end == z->config.layout->slice[piece.unit];
 }
 
-static void run_update(void *argument)
+static void offload_run_update(void *argument)
 {
     const struct host_update *update = argument;
     const struct zero *z = update->zero;
@@ -414,7 +414,7 @@ static void run_update(void *argument)
 static void submit_update(struct zero *z, struct host_piece piece, bool cast_only, void *copy)
 {
     struct host_update update = {.zero = z, .piece = piece, .cast_only = cast_only, .copy = copy};
-    stream_submit(z->offload.host, run_update, &update, sizeof update);
+    stream_submit(z->offload.host, offload_run_update, &update, sizeof update);
 }
 
 /* Parameters on a disk. buffer: the file's, in which the piece before this one is. Returns that of this one. */
@@ -479,7 +479,7 @@ void zero_offload_sync(struct zero *z)
 
 /* ---- nvme ---------------------------------------------------------------- */
 
-static void run_walk_ahead(void *argument)
+static void offload_run_walk_ahead(void *argument)
 {
     slice_file_walk_ahead(*(struct slice_file *const *)argument);
 }
@@ -487,7 +487,7 @@ static void run_walk_ahead(void *argument)
 void zero_offload_read_ahead(struct zero *z)
 {
     if (z->offload.disk)
-        stream_submit(z->offload.host, run_walk_ahead, &z->offload.disk, sizeof z->offload.disk);
+        stream_submit(z->offload.host, offload_run_walk_ahead, &z->offload.disk, sizeof z->offload.disk);
 }
 
 int64_t zero_disk_bytes(const struct zero *z)

@@ -75,8 +75,8 @@ enum status zero_take_snapshot(struct zero *zero, struct error *err)
     return device_check(zero->device, err);
 }
 
-static enum status get_slice(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,
-                             struct error *err)
+static enum status zero_snapshot_slice(void *owner, enum slice_access access, enum state_kind kind, int unit,
+                                       float **slice, struct error *err)
 {
     (void)err;
     ASSERT(access == SLICE_READ);
@@ -87,5 +87,5 @@ static enum status get_slice(void *owner, enum slice_access access, enum state_k
 struct state_slices zero_snapshot(struct zero *zero)
 {
     ASSERT(zero->snapshot);
-    return (struct state_slices){.owner = zero, .count = zero_states(zero), .get = get_slice};
+    return (struct state_slices){.owner = zero, .count = zero_states(zero), .get = zero_snapshot_slice};
 }

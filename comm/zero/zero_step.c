@@ -230,7 +230,7 @@ static struct bad_position position_of_index(const struct zero *z, int64_t index
     return (struct bad_position){.unit = z->units};
 }
 
-static bool before(const struct bad_position *a, const struct bad_position *b)
+static bool bad_position_before(const struct bad_position *a, const struct bad_position *b)
 {
     return a->unit < b->unit || (a->unit == b->unit && a->offset < b->offset);
 }
@@ -246,7 +246,7 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
     struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++)
-        if (before(&all[r], &first))
+        if (bad_position_before(&all[r], &first))
             first = all[r];
     if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
         first.unit = record->state.bad_unit;

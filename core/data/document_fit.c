@@ -24,8 +24,8 @@ enum {
     PIECE = 1 << 16 /* bytes of a mask that are read at a time */
 };
 
-static enum status read_lengths(const struct token_set *set, int64_t seq_length, struct packer *packer,
-                                struct error *err)
+static enum status document_fit_lengths(const struct token_set *set, int64_t seq_length, struct packer *packer,
+                                        struct error *err)
 {
     const int64_t count = token_set_documents(set);
     for (int64_t i = 0; i < count; i++) {
@@ -39,7 +39,7 @@ static enum status read_lengths(const struct token_set *set, int64_t seq_length,
 }
 
 /* Takes `length` of the room of the first leaf that has so much, and returns the leaf. */
-static int64_t take_room(struct packer *packer, int32_t length)
+static int64_t document_fit_room(struct packer *packer, int32_t length)
 {
     int64_t node = 1;
     while (node < packer->leaves)
@@ -63,7 +63,7 @@ static void place_documents(struct packer *packer, int64_t count, int64_t seq_le
             heartbeat_beat();
         if (packer->length[i] == 0)
             continue;
-        const int64_t sample = take_room(packer, packer->length[i]);
+        const int64_t sample = document_fit_room(packer, packer->length[i]);
         packer->where[i] = (uint32_t)sample;
         fit->tokens += packer->length[i];
         fit->samples = sample >= fit->samples ? sample + 1 : fit->samples;
@@ -98,7 +98,7 @@ static enum status pack(const struct token_set *set, int64_t seq_length, struct 
     fit->documents = malloc((size_t)count * sizeof *fit->documents);
     if (!packer->length || !packer->where || !packer->room || !fit->documents)
         return error_set(err, STATUS_DEVICE, "out of memory while packing %lld documents", (long long)count);
-    TRY(read_lengths(set, seq_length, packer, err));
+    TRY(document_fit_lengths(set, seq_length, packer, err));
     place_documents(packer, count, seq_length, fit);
     fit->starts = calloc((size_t)fit->samples + 1, sizeof *fit->starts);
     if (!fit->starts)
@@ -141,8 +141,8 @@ void first_fit_free(struct first_fit *fit)
 /* ---- cuts ---------------------------------------------------------------- */
 
 /* Adds the targets among tokens [first, end) of the set; first_only: no more than one. */
-static enum status add_targets(const struct token_set *set, int64_t first, int64_t end, bool first_only,
-                               int64_t *targets, struct error *err)
+static enum status document_fit_targets(const struct token_set *set, int64_t first, int64_t end, bool first_only,
+                                        int64_t *targets, struct error *err)
 {
     uint8_t mask[PIECE];
     if (!token_set_has_mask(set)) {
@@ -169,9 +169,9 @@ enum status cut_count(const struct token_set *set, int64_t seq_length, struct cu
         if (i % TICK == 0)
             heartbeat_beat();
         count->documents += length > taken;
-        TRY(add_targets(set, first + taken, first + length, false, &count->targets, err));
+        TRY(document_fit_targets(set, first + taken, first + length, false, &count->targets, err));
         if (!count->target_left) /* a document's first token is no target */
-            TRY(add_targets(set, first + 1, first + taken, true, &kept, err));
+            TRY(document_fit_targets(set, first + 1, first + taken, true, &kept, err));
         count->target_left |= kept > 0;
     }
     return STATUS_OK;

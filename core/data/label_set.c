@@ -76,7 +76,7 @@ struct types_reader {
 };
 
 /* *type = byte `at` of the file; `at` only rises. */
-static enum status type_at(struct types_reader *reader, int64_t at, uint8_t *type, struct error *err)
+static enum status label_type_at(struct types_reader *reader, int64_t at, uint8_t *type, struct error *err)
 {
     if (at >= reader->end) {
         reader->begin = at;
@@ -88,13 +88,13 @@ static enum status type_at(struct types_reader *reader, int64_t at, uint8_t *typ
 }
 
 /* Counts the tokens of type 0 that begin a document of `length` tokens at byte `first`. */
-static enum status count_first(struct types_reader *reader, int64_t first, int64_t length, int32_t *count,
-                               struct error *err)
+static enum status count_first_labels(struct types_reader *reader, int64_t first, int64_t length, int32_t *count,
+                                      struct error *err)
 {
     *count = 0;
     for (int64_t i = 0; i < length; i++) {
         uint8_t type;
-        TRY(type_at(reader, first + i, &type, err));
+        TRY(label_type_at(reader, first + i, &type, err));
         if (type > 1 || (type == 0 && *count < i))
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: type %d does not continue 0 … 0 1 … 1, the types of a pair of texts",
@@ -122,7 +122,8 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
     for (int64_t i = 0; i < shard->count; i++) {
         int64_t first, length;
         TRY_END(token_set_document(tokens, shard->first + i, &first, &length, err));
-        TRY_END(count_first(&reader, first - shard->first_token, length, &set->first_text[shard->first + i], err));
+        TRY_END(
+            count_first_labels(&reader, first - shard->first_token, length, &set->first_text[shard->first + i], err));
         set->pairs += set->first_text[shard->first + i] < length;
     }
 end:
@@ -132,7 +133,7 @@ end:
 
 /* ---- names --------------------------------------------------------------- */
 
-static enum status check_names(const json_t *names, const char *path, struct error *err)
+static enum status check_label_names(const json_t *names, const char *path, struct error *err)
 {
     bool good = json_is_object(names) && json_object_size(names) > 0;
     for (size_t i = 0; good && i < json_object_size(names); i++) {
@@ -161,7 +162,7 @@ static enum status read_names(struct label_set *set, const struct shard_labels *
                              parse.text);
         names = json_incref(json_object_get(whole, "id2label"));
         json_decref(whole);
-        enum status status = check_names(names, path, err);
+        enum status status = check_label_names(names, path, err);
         if (status != STATUS_OK) {
             json_decref(names);
             return status;

@@ -37,7 +37,7 @@ void interleave_init(struct interleave *interleave, const int64_t *amounts, int 
     }
 }
 
-static bool are_multiples(const double *weights, int count, double scale)
+static bool mixture_are_multiples(const double *weights, int count, double scale)
 {
     double sum = 0;
     for (int s = 0; s < count; s++) {
@@ -53,7 +53,7 @@ void interleave_weights(const double *weights, int count, int64_t *amounts)
 {
     double scale = 1, sum = 0;
     int decimals = 0;
-    while (decimals <= MOST_DECIMALS && !are_multiples(weights, count, scale)) {
+    while (decimals <= MOST_DECIMALS && !mixture_are_multiples(weights, count, scale)) {
         decimals++;
         scale *= 10;
     }
@@ -69,7 +69,7 @@ void interleave_weights(const double *weights, int count, int64_t *amounts)
 
 /* ---- the order ----------------------------------------------------------- */
 
-static int64_t quotient_above(int64_t a, int64_t b)
+static int64_t mixture_quotient_above(int64_t a, int64_t b)
 {
     return (a - 1) / b + 1;
 }
@@ -81,7 +81,7 @@ static void begin_period(struct interleave_cursor *cursor, int64_t number)
     for (int s = 0; s < order->count; s++) {
         cursor->taken[s] = number * order->shares[s];
         cursor->credit[s] = 0;
-        cursor->deadline[s] = quotient_above(order->period, order->shares[s]);
+        cursor->deadline[s] = mixture_quotient_above(order->period, order->shares[s]);
     }
 }
 
@@ -107,7 +107,7 @@ int interleave_next(struct interleave_cursor *cursor)
     cursor->credit[chosen] -= order->period;
     const int64_t in_period = (cursor->place - 1) % order->period + 1;
     cursor->deadline[chosen] =
-        in_period + quotient_above(order->period - cursor->credit[chosen], order->shares[chosen]);
+        in_period + mixture_quotient_above(order->period - cursor->credit[chosen], order->shares[chosen]);
     if (in_period == order->period)
         begin_period(cursor, cursor->place / order->period);
     return chosen;

@@ -11,7 +11,7 @@
 #define ROUNDS 8
 
 /* The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit. */
-static uint64_t mix64(uint64_t x)
+static uint64_t permute_mix64(uint64_t x)
 {
     x += UINT64_C(0x9e3779b97f4a7c15);
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -26,12 +26,12 @@ uint64_t permute_index(uint64_t index, uint64_t n, uint64_t seed, uint64_t epoch
     while (half < 32 && (n - 1) >> (2 * half) != 0)
         half++;
     uint64_t mask = (UINT64_C(1) << half) - 1;
-    uint64_t key = mix64(mix64(seed) ^ epoch);
+    uint64_t key = permute_mix64(permute_mix64(seed) ^ epoch);
 
     do {
         uint64_t left = index >> half, right = index & mask;
         for (int round = 0; round < ROUNDS; round++) {
-            uint64_t swapped = left ^ (mix64(key + mix64(right) + (uint64_t)round) >> (64 - half));
+            uint64_t swapped = left ^ (permute_mix64(key + permute_mix64(right) + (uint64_t)round) >> (64 - half));
             left = right;
             right = swapped;
         }

@@ -36,7 +36,8 @@ static void add_end(struct sample_reader *reader, int64_t end)
         reader->ends[reader->num_ends++] = (int32_t)end;
 }
 
-static enum status find_document(const struct token_set *set, int64_t token, int64_t *number, struct error *err)
+static enum status sample_reader_document(const struct token_set *set, int64_t token, int64_t *number,
+                                          struct error *err)
 {
     int64_t low = 0, high = token_set_documents(set) - 1;
     while (low < high) {
@@ -55,7 +56,7 @@ static enum status add_document_ends(struct sample_reader *reader, int64_t first
 {
     const struct token_set *set = reader->source->set;
     int64_t number, end = first;
-    TRY(find_document(set, first, &number, err));
+    TRY(sample_reader_document(set, first, &number, err));
     for (; end < first + length && number < token_set_documents(set); number++) {
         int64_t start, count;
         TRY(token_set_document(set, number, &start, &count, err));

@@ -80,12 +80,12 @@ struct token_set {
 
 /* ---- from patterns to shards --------------------------------------------- */
 
-static size_t base_length(const char *path)
+static size_t token_set_base_length(const char *path)
 {
     return strlen(path) - (fs_has_suffix(path, ".bin") || fs_has_suffix(path, ".idx") ? 4 : 0);
 }
 
-static enum status no_shard(const char *path, const char *bin, struct error *err)
+static enum status token_set_no_shard(const char *path, const char *bin, struct error *err)
 {
     if (fs_is_dir(path))
         return error_set(err, STATUS_DATA,
@@ -101,9 +101,9 @@ static enum status no_shard(const char *path, const char *bin, struct error *err
 }
 
 /* Sets the paths of the shard that `path` names (prefix, .bin or .idx), without opening its files. */
-static enum status find_files(const char *path, struct shard *shard, struct error *err)
+static enum status token_set_find_files(const char *path, struct shard *shard, struct error *err)
 {
-    const int length = (int)base_length(path);
+    const int length = (int)token_set_base_length(path);
     char *bin = memory_printf("%.*s.bin", length, path), *idx = memory_printf("%.*s.idx", length, path);
     char *mask = memory_printf("%.*s.mask", length, path);
     *shard = (struct shard){
@@ -119,7 +119,7 @@ static enum status find_files(const char *path, struct shard *shard, struct erro
     if (path[length] || !fs_is_absent(bin))
         return STATUS_OK;
     if (fs_is_dir(path) || fs_is_absent(path))
-        return no_shard(path, bin, err);
+        return token_set_no_shard(path, bin, err);
     bin[length] = '\0'; /* an llm.c file without .bin in its name */
     return STATUS_OK;
 }
@@ -137,7 +137,7 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
 {
     struct shard shard;
     int same = 0;
-    enum status status = find_files(path, &shard, err);
+    enum status status = token_set_find_files(path, &shard, err);
     while (status == STATUS_OK && same < set->num_shards && strcmp(set->shards[same].bin.path, shard.bin.path) != 0)
         same++;
     if (status == STATUS_OK && same < own)
@@ -153,7 +153,7 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
     return STATUS_OK;
 }
 
-static int compare_names(const void *a, const void *b)
+static int compare_token_set_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -170,10 +170,10 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
         memory_exhausted(0);
     if (rc == 0) {
         /* by bytes, whatever the locale */
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_names);
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_token_set_names);
         for (size_t i = 0; i < found.gl_pathc && status == STATUS_OK; i++) {
             const char *path = found.gl_pathv[i];
-            if (base_length(path) < strlen(path) && !fs_is_dir(path))
+            if (token_set_base_length(path) < strlen(path) && !fs_is_dir(path))
                 status = set_add(set, own, path, err);
         }
     }
@@ -203,7 +203,7 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
 
 /* ---- headers ------------------------------------------------------------- */
 
-static enum status wrong_size(const struct shard_file *file, int64_t expected, struct error *err)
+static enum status shard_wrong_size(const struct shard_file *file, int64_t expected, struct error *err)
 {
     return error_set(err, STATUS_DATA, "'%s' has %lld bytes, expected %lld by its header: %s at byte %lld", file->path,
                      (long long)file->bytes, (long long)expected,
@@ -239,41 +239,41 @@ static enum status llmc_open(struct shard *shard, struct error *err)
     shard->documents = 1;
     int64_t expected = LLMC_HEADER + shard->tokens * type->type.bytes;
     if (shard->bin.bytes != expected)
-        return wrong_size(&shard->bin, expected, err);
+        return shard_wrong_size(&shard->bin, expected, err);
     return STATUS_OK;
 }
 
-static int64_t sizes_at(int64_t i)
+static int64_t token_index_sizes_at(int64_t i)
 {
     return INDEX_HEADER + 4 * i;
 }
 
-static int64_t pointers_at(const struct shard *shard, int64_t i)
+static int64_t token_index_pointers_at(const struct shard *shard, int64_t i)
 {
-    return sizes_at(shard->sequences) + 8 * i;
+    return token_index_sizes_at(shard->sequences) + 8 * i;
 }
 
-static int64_t entries_at(const struct shard *shard, int64_t i)
+static int64_t token_index_entries_at(const struct shard *shard, int64_t i)
 {
-    return pointers_at(shard, shard->sequences) + 8 * i;
+    return token_index_pointers_at(shard, shard->sequences) + 8 * i;
 }
 
-static enum status wrong_pointer(const struct shard *shard, int64_t i, int64_t pointer, int64_t expected,
-                                 struct error *err)
+static enum status token_index_wrong_pointer(const struct shard *shard, int64_t i, int64_t pointer, int64_t expected,
+                                             struct error *err)
 {
     return error_set(err, STATUS_DATA,
                      "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, expected %lld, the end of the "
                      "sequence before it; hint: sequences must follow one another without gaps",
-                     shard->idx.path, (long long)pointers_at(shard, i), (long long)i, (long long)pointer,
+                     shard->idx.path, (long long)token_index_pointers_at(shard, i), (long long)i, (long long)pointer,
                      (long long)expected);
 }
 
-static enum status wrong_entry(const struct shard *shard, int64_t i, int64_t entry, struct error *err)
+static enum status token_index_wrong_entry(const struct shard *shard, int64_t i, int64_t entry, struct error *err)
 {
     return error_set(err, STATUS_DATA,
                      "'%s' at byte %lld: entry %lld of the document index is %lld, expected rising numbers from 0 to "
                      "the shard's %lld sequences",
-                     shard->idx.path, (long long)entries_at(shard, i), (long long)i, (long long)entry,
+                     shard->idx.path, (long long)token_index_entries_at(shard, i), (long long)i, (long long)entry,
                      (long long)shard->sequences);
 }
 
@@ -287,26 +287,26 @@ static enum status index_check(const struct shard *shard, struct error *err)
     int64_t position = 0, before = 0;
     for (int64_t i = 0; i < shard->sequences; i += CHUNK) {
         int64_t count = shard->sequences - i < CHUNK ? shard->sequences - i : CHUNK;
-        TRY(shard_file_read(&shard->idx, sizes_at(i), 4 * count, sizes, err));
-        TRY(shard_file_read(&shard->idx, pointers_at(shard, i), 8 * count, values, err));
+        TRY(shard_file_read(&shard->idx, token_index_sizes_at(i), 4 * count, sizes, err));
+        TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
             if (values[j] != position)
-                return wrong_pointer(shard, i + j, values[j], position, err);
+                return token_index_wrong_pointer(shard, i + j, values[j], position, err);
             if (sizes[j] < 0 || sizes[j] > (shard->bin.bytes - position) / shard->type.bytes)
                 return error_set(err, STATUS_DATA,
                                  "'%s' at byte %lld: sequence %lld has %d tokens, more than '%s' has from byte "
                                  "%lld on; hint: one of the two files is damaged, or they do not belong together",
-                                 shard->idx.path, (long long)sizes_at(i + j), (long long)(i + j), sizes[j],
+                                 shard->idx.path, (long long)token_index_sizes_at(i + j), (long long)(i + j), sizes[j],
                                  shard->bin.path, (long long)position);
             position += (int64_t)sizes[j] * shard->type.bytes;
         }
     }
     for (int64_t i = 0; i <= shard->documents; i += CHUNK) {
         int64_t count = shard->documents + 1 - i < CHUNK ? shard->documents + 1 - i : CHUNK;
-        TRY(shard_file_read(&shard->idx, entries_at(shard, i), 8 * count, values, err));
+        TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
             if (values[j] < before || values[j] > shard->sequences)
-                return wrong_entry(shard, i + j, values[j], err);
+                return token_index_wrong_entry(shard, i + j, values[j], err);
             before = values[j];
         }
     }
@@ -318,11 +318,11 @@ static enum status index_check_ends(const struct shard *shard, struct error *err
 {
     int64_t last = shard->sequences - 1, pointer, entry;
     int32_t size;
-    TRY(shard_file_read(&shard->idx, pointers_at(shard, 0), 8, &pointer, err));
+    TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, 0), 8, &pointer, err));
     if (pointer != 0)
-        return wrong_pointer(shard, 0, pointer, 0, err);
-    TRY(shard_file_read(&shard->idx, pointers_at(shard, last), 8, &pointer, err));
-    TRY(shard_file_read(&shard->idx, sizes_at(last), 4, &size, err));
+        return token_index_wrong_pointer(shard, 0, pointer, 0, err);
+    TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, last), 8, &pointer, err));
+    TRY(shard_file_read(&shard->idx, token_index_sizes_at(last), 4, &size, err));
     if (pointer < 0 || size < 0 || pointer > shard->bin.bytes ||
         shard->bin.bytes - pointer != (int64_t)size * shard->type.bytes)
         return error_set(err, STATUS_DATA,
@@ -330,12 +330,12 @@ static enum status index_check_ends(const struct shard *shard, struct error *err
                          "on; hint: one of the two files is truncated, or they do not belong together",
                          shard->bin.path, (long long)shard->bin.bytes, shard->idx.path, size, shard->type.bytes,
                          (long long)pointer);
-    TRY(shard_file_read(&shard->idx, entries_at(shard, 0), 8, &entry, err));
+    TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, 0), 8, &entry, err));
     if (entry != 0)
-        return wrong_entry(shard, 0, entry, err);
-    TRY(shard_file_read(&shard->idx, entries_at(shard, shard->documents), 8, &entry, err));
+        return token_index_wrong_entry(shard, 0, entry, err);
+    TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, shard->documents), 8, &entry, err));
     if (entry != shard->sequences)
-        return wrong_entry(shard, shard->documents, entry, err);
+        return token_index_wrong_entry(shard, shard->documents, entry, err);
     return STATUS_OK;
 }
 
@@ -377,7 +377,7 @@ static enum status megatron_open(struct shard *shard, struct error *err)
     int64_t digests;
     TRY(shard_digests_size(idx, lists, &digests, err));
     if (lists + digests != idx->bytes)
-        return wrong_size(idx, lists + digests, err);
+        return shard_wrong_size(idx, lists + digests, err);
     if (sequences == 0 || entries < 2 || shard->bin.bytes == 0)
         return error_set(
             err, STATUS_DATA, "token shard '%s' is empty: %lld bytes, %llu sequences, %llu document entries",
@@ -597,8 +597,8 @@ bool data_fingerprint_equal(const struct data_fingerprint *a, const struct data_
 enum { CHECK_BLOCK = 4096 }; /* tokens that are checked at once */
 
 /* Continues *hash with the tokens [start, start + count) of a shard, and with their loss masks. */
-static enum status check_block(const struct shard *shard, int64_t start, int64_t count, int64_t vocab_size,
-                               uint64_t *hash, struct error *err)
+static enum status check_token_block(const struct shard *shard, int64_t start, int64_t count, int64_t vocab_size,
+                                     uint64_t *hash, struct error *err)
 {
     int32_t ids[CHECK_BLOCK];
     uint8_t counts[CHECK_BLOCK];
@@ -620,7 +620,7 @@ static enum status check_first(const struct token_set *set, int index, int64_t v
     int64_t each = IN_ALL / set->num_shards;
     each = each > CHECK_BLOCK ? CHECK_BLOCK : each < FEWEST ? FEWEST : each;
     const int64_t tokens = set->shards[index].tokens;
-    return check_block(&set->shards[index], 0, tokens < each ? tokens : each, vocab_size, hash, err);
+    return check_token_block(&set->shards[index], 0, tokens < each ? tokens : each, vocab_size, hash, err);
 }
 
 /* The same with blocks from anywhere in a shard. Checkpoints have this hash, too. */
@@ -636,7 +636,7 @@ static enum status check_sampled(const struct token_set *set, int index, int64_t
         const int64_t start =
             CHECK_BLOCK * (int64_t)permute_index((uint64_t)i, (uint64_t)blocks, SEED, (uint64_t)index);
         const int64_t rest = shard->tokens - start;
-        TRY(check_block(shard, start, rest < CHECK_BLOCK ? rest : CHECK_BLOCK, vocab_size, hash, err));
+        TRY(check_token_block(shard, start, rest < CHECK_BLOCK ? rest : CHECK_BLOCK, vocab_size, hash, err));
     }
     return STATUS_OK;
 }
@@ -690,19 +690,19 @@ enum status token_set_document(const struct token_set *set, int64_t index, int64
     }
     int64_t document = index - shard->first_document;
     int64_t entries[2], pointers[2] = {shard->bin.bytes, shard->bin.bytes};
-    TRY(shard_file_read(&shard->idx, entries_at(shard, document), sizeof entries, entries, err));
+    TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, document), sizeof entries, entries, err));
     for (int i = 0; i < 2; i++) { /* the first sequences of this document and of the next */
         if (entries[i] < 0 || entries[i] > shard->sequences || entries[i] < entries[0])
-            return wrong_entry(shard, document + i, entries[i], err);
+            return token_index_wrong_entry(shard, document + i, entries[i], err);
         if (entries[i] < shard->sequences)
-            TRY(shard_file_read(&shard->idx, pointers_at(shard, entries[i]), 8, &pointers[i], err));
+            TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, entries[i]), 8, &pointers[i], err));
         if (pointers[i] < 0 || pointers[i] > shard->bin.bytes || pointers[i] % shard->type.bytes != 0 ||
             pointers[i] < pointers[0])
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, which is before the "
                              "previous sequence, within a token, or beyond the end at %lld",
-                             shard->idx.path, (long long)pointers_at(shard, entries[i]), (long long)entries[i],
-                             (long long)pointers[i], (long long)shard->bin.bytes);
+                             shard->idx.path, (long long)token_index_pointers_at(shard, entries[i]),
+                             (long long)entries[i], (long long)pointers[i], (long long)shard->bin.bytes);
     }
     *first = shard->first_token + pointers[0] / shard->type.bytes;
     *length = (pointers[1] - pointers[0]) / shard->type.bytes;

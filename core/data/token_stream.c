@@ -146,7 +146,7 @@ void token_stream_step_samples(const struct token_stream_config *config, int64_t
 
 /* ---- filling a batch (the thread) ---------------------------------------- */
 
-static void end_sequence(struct slot *slot, int64_t length)
+static void token_stream_sequence_end(struct slot *slot, int64_t length)
 {
     struct batch *batch = &slot->batch;
     batch->num_tokens += length;
@@ -170,7 +170,7 @@ static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t
         batch->num_targets += counts;
     }
     slot->first_number += (uint64_t)length;
-    end_sequence(slot, length);
+    token_stream_sequence_end(slot, length);
 }
 
 /* The token that has the label, among the reader's `length`. transformers' classifiers look for the last token
@@ -198,7 +198,7 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
     }
     slot->targets[start + labelled_token(stream, length)] = labels->labels[number];
     batch->num_targets++;
-    end_sequence(slot, length);
+    token_stream_sequence_end(slot, length);
 }
 
 static enum status take_document(const struct token_stream *stream, struct slot *slot, int64_t number,
@@ -375,7 +375,7 @@ static void advance(struct token_stream *stream)
     }
 }
 
-static void *prefetch(void *argument)
+static void *token_stream_prefetch(void *argument)
 {
     struct token_stream *stream = argument;
     pthread_mutex_lock(&stream->mutex);
@@ -527,7 +527,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     }
     pthread_mutex_init(&new->mutex, NULL);
     pthread_cond_init(&new->changed, NULL);
-    int rc = thread_start(&new->thread, 0, prefetch, new);
+    int rc = thread_start(&new->thread, 0, token_stream_prefetch, new);
     if (rc != 0) {
         pthread_cond_destroy(&new->changed);
         pthread_mutex_destroy(&new->mutex);

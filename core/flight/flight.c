@@ -57,12 +57,12 @@ void flight_use(struct flight_ring *ring)
     atomic_store_explicit(&flight_ring_in_use, ring, memory_order_release);
 }
 
-static inline uint64_t load(const _Atomic uint64_t *word)
+static inline uint64_t flight_load(const _Atomic uint64_t *word)
 {
     return atomic_load_explicit(word, memory_order_relaxed);
 }
 
-static inline void store(_Atomic uint64_t *word, uint64_t value)
+static inline void flight_store(_Atomic uint64_t *word, uint64_t value)
 {
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
@@ -82,13 +82,13 @@ static uint64_t record(struct flight_ring *ring, enum flight_kind kind, int unit
 {
     const uint64_t entry = atomic_fetch_add_explicit(&ring->next, 1, memory_order_relaxed) + 1;
     _Atomic uint64_t *slot = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
-    uint64_t words[FLIGHT_ENTRY_WORDS] = {entry,           (uint64_t)start,  (uint64_t)end, (uint64_t)number,
-                                          (uint64_t)bytes, load(&ring->step)};
-    words[6] = (uint64_t)(uint32_t)(unit + 1) << 32 | (load(&ring->micro) & 0xffff) << 16 | (uint64_t)kind;
+    uint64_t words[FLIGHT_ENTRY_WORDS] = {entry,           (uint64_t)start,         (uint64_t)end, (uint64_t)number,
+                                          (uint64_t)bytes, flight_load(&ring->step)};
+    words[6] = (uint64_t)(uint32_t)(unit + 1) << 32 | (flight_load(&ring->micro) & 0xffff) << 16 | (uint64_t)kind;
     words[7] = flight_check(words);
-    store(&slot[0], 0);
+    flight_store(&slot[0], 0);
     for (int i = 1; i < FLIGHT_ENTRY_WORDS; i++)
-        store(&slot[i], words[i]);
+        flight_store(&slot[i], words[i]);
     atomic_store_explicit(&slot[0], entry, memory_order_release);
     return entry;
 }
@@ -105,17 +105,17 @@ void flight_end(uint64_t entry)
     if (!ring || !entry)
         return;
     _Atomic uint64_t *slot = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
-    if (load(&slot[0]) == entry)
-        store(&slot[2], (uint64_t)flight_clock());
+    if (flight_load(&slot[0]) == entry)
+        flight_store(&slot[2], (uint64_t)flight_clock());
 }
 
 static void change_phase(struct flight_ring *ring, enum flight_kind phase, int64_t now)
 {
-    const uint64_t before = load(&ring->phase);
+    const uint64_t before = flight_load(&ring->phase);
     if (before != FLIGHT_NONE)
-        record(ring, (enum flight_kind)before, -1, 0, -1, (int64_t)load(&ring->phase_since), now);
-    store(&ring->phase_since, (uint64_t)now);
-    store(&ring->phase, (uint64_t)phase);
+        record(ring, (enum flight_kind)before, -1, 0, -1, (int64_t)flight_load(&ring->phase_since), now);
+    flight_store(&ring->phase_since, (uint64_t)now);
+    flight_store(&ring->phase, (uint64_t)phase);
 }
 
 void flight_phase(enum flight_kind phase)
@@ -131,21 +131,21 @@ void flight_step(int64_t step)
     if (!ring)
         return;
     const int64_t now = flight_clock();
-    if (load(&ring->phase) == FLIGHT_STEP) {
-        const uint64_t steps = load(&ring->steps);
-        store(&ring->step_times[steps % FLIGHT_STEP_TIMES], (uint64_t)now - load(&ring->phase_since));
+    if (flight_load(&ring->phase) == FLIGHT_STEP) {
+        const uint64_t steps = flight_load(&ring->steps);
+        flight_store(&ring->step_times[steps % FLIGHT_STEP_TIMES], (uint64_t)now - flight_load(&ring->phase_since));
         atomic_store_explicit(&ring->steps, steps + 1, memory_order_release);
     }
     change_phase(ring, FLIGHT_STEP, now);
-    store(&ring->step, (uint64_t)step);
-    store(&ring->micro, 0);
+    flight_store(&ring->step, (uint64_t)step);
+    flight_store(&ring->micro, 0);
 }
 
 void flight_micro(int64_t micro)
 {
     struct flight_ring *ring = atomic_load_explicit(&flight_ring_in_use, memory_order_acquire);
     if (ring)
-        store(&ring->micro, (uint64_t)micro);
+        flight_store(&ring->micro, (uint64_t)micro);
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -153,16 +153,16 @@ void flight_micro(int64_t micro)
 void flight_copy(const struct flight_ring *ring, struct flight_image *image)
 {
     image->next = atomic_load_explicit(&ring->next, memory_order_acquire);
-    image->phase = load(&ring->phase);
-    image->phase_since = load(&ring->phase_since);
-    image->step = load(&ring->step);
-    image->micro = load(&ring->micro);
-    image->steps = load(&ring->steps);
+    image->phase = flight_load(&ring->phase);
+    image->phase_since = flight_load(&ring->phase_since);
+    image->step = flight_load(&ring->step);
+    image->micro = flight_load(&ring->micro);
+    image->steps = flight_load(&ring->steps);
     for (int i = 0; i < FLIGHT_STEP_TIMES; i++)
-        image->step_times[i] = load(&ring->step_times[i]);
+        image->step_times[i] = flight_load(&ring->step_times[i]);
     for (int e = 0; e < FLIGHT_ENTRIES; e++)
         for (int i = 0; i < FLIGHT_ENTRY_WORDS; i++)
-            image->entries[e][i] = load(&ring->entries[e][i]);
+            image->entries[e][i] = flight_load(&ring->entries[e][i]);
 }
 
 bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry *entry)
@@ -185,7 +185,7 @@ bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry
            entry->step < most && entry->unit >= -1;
 }
 
-static int compare_times(const void *a, const void *b)
+static int compare_flight_times(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
@@ -199,6 +199,6 @@ int64_t flight_median_step(const struct flight_image *image)
         return 0;
     for (int i = 0; i < count; i++)
         times[i] = (int64_t)image->step_times[i];
-    qsort(times, (size_t)count, sizeof times[0], compare_times);
+    qsort(times, (size_t)count, sizeof times[0], compare_flight_times);
     return times[count / 2];
 }

@@ -27,7 +27,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the words of files ar
 /* ---- the head ------------------------------------------------------------ */
 
 /* The inside of a JSON string: what is not printable ASCII becomes '?'. */
-static const char *quoted(const char *text, char *out, size_t size)
+static const char *flight_quoted(const char *text, char *out, size_t size)
 {
     size_t n = 0;
     for (const char *c = text; *c && n + 3 < size; c++) {
@@ -49,11 +49,11 @@ static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h
              ", \"interval\": %.3f, \"waiting\": \"%s\", \"bad_first\": %" PRId64 ", \"bad_last\": %" PRId64
              ", \"bad_rank\": %d, \"bad_tensor\": \"%s\", \"phase\": %" PRIu64 ", \"phase_since\": %" PRIu64
              ", \"step\": %" PRIu64 ", \"micro\": %" PRIu64 ", \"next\": %" PRIu64 ", \"median_step\": %" PRId64 "}",
-             h->rank, h->world, quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code, h->culprit,
-             failure_name((int)h->failure), quoted(h->error, error, sizeof error), h->witness, h->process, h->asked,
-             h->written, h->wall, h->interval, quoted(h->waiting, waiting, sizeof waiting), h->bad_first, h->bad_last,
-             h->bad_rank, quoted(h->bad_tensor, tensor, sizeof tensor), image->phase, image->phase_since, image->step,
-             image->micro, image->next, flight_median_step(image));
+             h->rank, h->world, flight_quoted(h->host, host, sizeof host), h->pid, reasons[h->reason], h->code,
+             h->culprit, failure_name((int)h->failure), flight_quoted(h->error, error, sizeof error), h->witness,
+             h->process, h->asked, h->written, h->wall, h->interval, flight_quoted(h->waiting, waiting, sizeof waiting),
+             h->bad_first, h->bad_last, h->bad_rank, flight_quoted(h->bad_tensor, tensor, sizeof tensor), image->phase,
+             image->phase_since, image->step, image->micro, image->next, flight_median_step(image));
 }
 
 static void make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
@@ -71,7 +71,7 @@ static void make_head(char block[HEAD_BYTES], uint64_t count, const struct fligh
 
 /* ---- writing ------------------------------------------------------------- */
 
-static int write_at(int fd, const void *data, size_t bytes, off_t at)
+static int flight_write_at(int fd, const void *data, size_t bytes, off_t at)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, at + (off_t)done);
@@ -87,7 +87,8 @@ static int write_at(int fd, const void *data, size_t bytes, off_t at)
 static int write_entries(int fd, const struct flight_image *image, int first, int end)
 {
     const size_t size = sizeof image->entries[0];
-    return write_at(fd, image->entries[first], (size_t)(end - first) * size, 2 * HEAD_BYTES + first * (off_t)size);
+    return flight_write_at(fd, image->entries[first], (size_t)(end - first) * size,
+                           2 * HEAD_BYTES + first * (off_t)size);
 }
 
 static int write_head(struct flight_file *file, const struct flight_head *head, const struct flight_image *image)
@@ -95,7 +96,7 @@ static int write_head(struct flight_file *file, const struct flight_head *head, 
     char block[HEAD_BYTES];
     file->count++;
     make_head(block, file->count, head, image);
-    return write_at(file->fd, block, sizeof block, (off_t)(file->count % 2) * HEAD_BYTES);
+    return flight_write_at(file->fd, block, sizeof block, (off_t)(file->count % 2) * HEAD_BYTES);
 }
 
 int flight_file_create(struct flight_file *file, const char *path, const struct flight_head *head,
@@ -108,7 +109,7 @@ int flight_file_create(struct flight_file *file, const char *path, const struct 
     if (file->fd < 0)
         return errno;
     static const char empty[HEAD_BYTES];
-    int reason = write_at(file->fd, empty, sizeof empty, 0);
+    int reason = flight_write_at(file->fd, empty, sizeof empty, 0);
     if (!reason)
         reason = write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
     if (!reason)
@@ -148,7 +149,7 @@ void flight_file_close(struct flight_file *file)
 
 /* ---- reading ------------------------------------------------------------- */
 
-static json_t *parse_head(const char block[HEAD_BYTES], uint64_t *count)
+static json_t *flight_parse_head(const char block[HEAD_BYTES], uint64_t *count)
 {
     int version, used = 0;
     uint64_t hash;
@@ -163,12 +164,12 @@ static json_t *parse_head(const char block[HEAD_BYTES], uint64_t *count)
     return XXH3_64bits(text, length) == hash ? json_loadb(text, length, 0, NULL) : NULL;
 }
 
-static int64_t integer(const json_t *head, const char *name)
+static int64_t flight_head_integer(const json_t *head, const char *name)
 {
     return json_integer_value(json_object_get(head, name));
 }
 
-static void copy_text(const json_t *head, const char *name, char *out, size_t size)
+static void flight_head_text(const json_t *head, const char *name, char *out, size_t size)
 {
     const char *text = json_string_value(json_object_get(head, name));
     snprintf(out, size, "%s", text ? text : "");
@@ -185,39 +186,39 @@ static bool take_head(const json_t *json, struct flight_record *r)
 {
     struct flight_head *h = &r->head;
     char word[32];
-    h->rank = (int)integer(json, "rank");
-    h->world = (int)integer(json, "world");
-    h->pid = (int)integer(json, "pid");
-    h->code = (int)integer(json, "code");
-    h->culprit = (int)integer(json, "culprit");
-    h->witness = (int)integer(json, "witness");
-    h->asked = (int)integer(json, "asked");
-    h->written = integer(json, "written");
-    h->wall = integer(json, "wall");
+    h->rank = (int)flight_head_integer(json, "rank");
+    h->world = (int)flight_head_integer(json, "world");
+    h->pid = (int)flight_head_integer(json, "pid");
+    h->code = (int)flight_head_integer(json, "code");
+    h->culprit = (int)flight_head_integer(json, "culprit");
+    h->witness = (int)flight_head_integer(json, "witness");
+    h->asked = (int)flight_head_integer(json, "asked");
+    h->written = flight_head_integer(json, "written");
+    h->wall = flight_head_integer(json, "wall");
     h->interval = json_number_value(json_object_get(json, "interval"));
-    h->bad_first = integer(json, "bad_first");
-    h->bad_last = integer(json, "bad_last");
-    h->bad_rank = (int)integer(json, "bad_rank");
-    copy_text(json, "host", h->host, sizeof h->host);
-    copy_text(json, "error", h->error, sizeof h->error);
-    copy_text(json, "waiting", h->waiting, sizeof h->waiting);
-    copy_text(json, "bad_tensor", h->bad_tensor, sizeof h->bad_tensor);
-    copy_text(json, "process", word, sizeof word);
+    h->bad_first = flight_head_integer(json, "bad_first");
+    h->bad_last = flight_head_integer(json, "bad_last");
+    h->bad_rank = (int)flight_head_integer(json, "bad_rank");
+    flight_head_text(json, "host", h->host, sizeof h->host);
+    flight_head_text(json, "error", h->error, sizeof h->error);
+    flight_head_text(json, "waiting", h->waiting, sizeof h->waiting);
+    flight_head_text(json, "bad_tensor", h->bad_tensor, sizeof h->bad_tensor);
+    flight_head_text(json, "process", word, sizeof word);
     h->process = word[0] ? word[0] : '?';
-    copy_text(json, "reason", word, sizeof word);
+    flight_head_text(json, "reason", word, sizeof word);
     for (int i = 0; i < FLIGHT_REASON_COUNT; i++)
         if (!strcmp(word, reasons[i]))
             h->reason = (enum flight_reason)i;
-    copy_text(json, "failure", word, sizeof word);
+    flight_head_text(json, "failure", word, sizeof word);
     for (int i = 0; i < FAILURE_COUNT; i++)
         if (!strcmp(word, failure_name(i)))
             h->failure = (enum failure)i;
-    r->phase = integer(json, "phase");
-    r->phase_since = integer(json, "phase_since");
-    r->step = integer(json, "step");
-    r->micro = integer(json, "micro");
-    r->next = integer(json, "next");
-    r->median_step = integer(json, "median_step");
+    r->phase = flight_head_integer(json, "phase");
+    r->phase_since = flight_head_integer(json, "phase_since");
+    r->step = flight_head_integer(json, "step");
+    r->micro = flight_head_integer(json, "micro");
+    r->next = flight_head_integer(json, "next");
+    r->median_step = flight_head_integer(json, "median_step");
     return h->world > 0 && h->rank >= 0 && h->rank < h->world && h->world <= 1 << 20 && is_moderate(h->written) &&
            is_moderate(h->wall) && is_moderate(h->bad_first) && is_moderate(h->bad_last) && is_moderate(r->step) &&
            is_moderate(r->phase_since) && is_moderate(r->phase);
@@ -226,7 +227,7 @@ static bool take_head(const json_t *json, struct flight_record *r)
 static bool read_head(const char *data, struct flight_record *r)
 {
     uint64_t counts[2] = {0, 0};
-    json_t *heads[2] = {parse_head(data, &counts[0]), parse_head(data + HEAD_BYTES, &counts[1])};
+    json_t *heads[2] = {flight_parse_head(data, &counts[0]), flight_parse_head(data + HEAD_BYTES, &counts[1])};
     const int newest = !heads[0] || (heads[1] && counts[1] > counts[0]);
     bool fine = heads[newest] && take_head(heads[newest], r);
     json_decref(heads[0]);
@@ -234,7 +235,7 @@ static bool read_head(const char *data, struct flight_record *r)
     return fine;
 }
 
-static int compare_entries(const void *a, const void *b)
+static int compare_flight_entries(const void *a, const void *b)
 {
     const struct flight_entry *x = a, *y = b;
     return (x->entry > y->entry) - (x->entry < y->entry);
@@ -252,7 +253,7 @@ static void read_entries(const char *data, struct flight_record *r)
         else
             r->torn += words[0] != 0 || words[7] != 0;
     }
-    qsort(r->entries, (size_t)r->count, sizeof *r->entries, compare_entries);
+    qsort(r->entries, (size_t)r->count, sizeof *r->entries, compare_flight_entries);
 }
 
 bool flight_record_parse(const char *data, size_t size, struct flight_record *record)
@@ -342,7 +343,7 @@ bool flight_start_is(const char *name)
 }
 
 /* 0: the name has none. */
-static int64_t count_of(const char *name)
+static int64_t flight_head_count(const char *name)
 {
     int64_t count;
     int day, time, part;
@@ -351,7 +352,7 @@ static int64_t count_of(const char *name)
 
 int flight_start_compare(const char *a, const char *b)
 {
-    const int64_t x = count_of(a), y = count_of(b);
+    const int64_t x = flight_head_count(a), y = flight_head_count(b);
     return x == y ? strcmp(a, b) : x < y ? -1 : 1;
 }
 
@@ -361,13 +362,13 @@ int64_t flight_start_next(const char *flight)
     struct flight_end end;
     DIR *entries = io_opendir(flight);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
-        const int64_t count = count_of(entry->d_name);
+        const int64_t count = flight_head_count(entry->d_name);
         last = count > last ? count : last;
     }
     if (entries)
         io_closedir(entries);
-    if (flight_ended_read(flight, &end) && count_of(end.start) > last)
-        last = count_of(end.start);
+    if (flight_ended_read(flight, &end) && flight_head_count(end.start) > last)
+        last = flight_head_count(end.start);
     return last + 1;
 }
 

@@ -68,7 +68,7 @@ static const struct flight_entry *next_meeting(const struct flight_record *recor
     return NULL;
 }
 
-static int compare_seconds(const void *a, const void *b)
+static int verdict_compare_seconds(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -88,7 +88,7 @@ static double clock_ahead(const struct flight_record *own, const struct flight_r
     }
     if (count < LEAST_COMMON)
         return 0;
-    qsort(scratch, (size_t)count, sizeof *scratch, compare_seconds);
+    qsort(scratch, (size_t)count, sizeof *scratch, verdict_compare_seconds);
     return scratch[count / 2];
 }
 
@@ -155,7 +155,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct trial *t, const cha
     va_end(arguments);
 }
 
-static void accuse(struct trial *t, int rank)
+static void verdict_accuse(struct trial *t, int rank)
 {
     const struct flight_record *record = t->views[rank].record;
     t->verdict->rank = rank;
@@ -188,7 +188,7 @@ static void say_where(struct trial *t, const struct flight_view *view)
 }
 
 /* " Rank 0 and 2 others waited in the barrier 17 since …." */
-static void say_waiting(struct trial *t)
+static void verdict_say_waiting(struct trial *t)
 {
     const struct flight_view *first = NULL;
     char where[160], time[32];
@@ -226,7 +226,7 @@ static int worth(const struct flight_head *failure)
     return repeats ? 0 : failure->culprit < 0 ? 1 : 2;
 }
 
-static void find_error(struct trial *t)
+static void verdict_find_error(struct trial *t)
 {
     for (int r = t->world - 1; r >= 0; r--) {
         const struct flight_head *head = failure_of(&t->views[r]);
@@ -238,7 +238,7 @@ static void find_error(struct trial *t)
     t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
 }
 
-static void say_error(struct trial *t)
+static void verdict_say_error(struct trial *t)
 {
     const struct flight_head *own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
     const struct flight_head *failure = own ? own : t->failure;
@@ -247,7 +247,7 @@ static void say_error(struct trial *t)
 }
 
 /* Whether a process that is gone or stopped explains anything. After a failure all processes end, also by force. */
-static bool may_explain(const struct trial *t, int rank)
+static bool verdict_may_explain(const struct trial *t, int rank)
 {
     return !t->failure || (t->erred < 0 && t->named == rank);
 }
@@ -273,26 +273,26 @@ static double written(const struct flight_view *view)
 }
 
 /* Of two ranks (rank -1: none yet) the one whose last sign is earlier. */
-static int earlier(const struct trial *t, int rank, int other)
+static int verdict_earlier(const struct trial *t, int rank, int other)
 {
     const struct flight_view *a = rank < 0 ? NULL : &t->views[rank], *b = &t->views[other];
     return !a || common(b, b->moved) < common(a, a->moved) ? other : rank;
 }
 
-static bool was_killed(struct trial *t)
+static bool verdict_was_killed(struct trial *t)
 {
     int rank = -1, count = 0;
     char time[32];
     for (int r = 0; r < t->world; r++)
-        if (ended_mute(&t->views[r]) && may_explain(t, r)) {
+        if (ended_mute(&t->views[r]) && verdict_may_explain(t, r)) {
             count++;
-            rank = earlier(t, rank, r);
+            rank = verdict_earlier(t, rank, r);
         }
     if (rank < 0)
         return false;
     const struct flight_view *view = &t->views[rank];
     const int asked = view->record->head.asked;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     say(t, " was %s: its process is gone and left no error of its own; its last sign is of %s.",
         asked == SIGINT ? "interrupted" : "killed", flight_time(view->moved, time));
     if (asked == SIGINT)
@@ -304,14 +304,14 @@ static bool was_killed(struct trial *t)
             count > 2 ? "es are" : " is");
     say_where(t, view);
     if (count < t->world)
-        say_waiting(t);
-    say_error(t);
+        verdict_say_waiting(t);
+    verdict_say_error(t);
     if (asked != SIGINT)
         say(t, " dmesg and sacct show whether it was killed for memory.");
     return true;
 }
 
-static bool stands_still(struct trial *t)
+static bool verdict_stands_still(struct trial *t)
 {
     char time[32];
     int stopped_now = 0, rank = -1;
@@ -320,12 +320,12 @@ static bool stands_still(struct trial *t)
         const bool stopped = view->process == 'T';
         const bool stuck = view->process == 'D' && view->record && view->record->head.witness >= 0;
         stopped_now += stopped;
-        if (view->record && (stopped || stuck) && may_explain(t, r))
+        if (view->record && (stopped || stuck) && verdict_may_explain(t, r))
             rank = r;
     }
     if (rank < 0)
         return false;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     say(t, " stood still: its process was %s; its last sign is of %s.",
         t->views[rank].process == 'T' ? "stopped (SIGSTOP, a debugger, or a job that was suspended)"
                                       : "stuck in the kernel (a file server or a driver that does not answer)",
@@ -336,7 +336,7 @@ static bool stands_still(struct trial *t)
     return true;
 }
 
-static bool had_non_finite(struct trial *t)
+static bool verdict_had_non_finite(struct trial *t)
 {
     const struct flight_record *record = NULL;
     for (int r = 0; r < t->world && !record; r++)
@@ -346,7 +346,7 @@ static bool had_non_finite(struct trial *t)
         return false;
     const struct flight_head *head = &record->head;
     if (head->bad_rank >= 0 && head->bad_rank < t->world)
-        accuse(t, head->bad_rank);
+        verdict_accuse(t, head->bad_rank);
     else
         say(t, "A rank that is not known");
     say(t, " had the first non-finite value, in step %" PRId64 "%s%s; the last was in step %" PRId64 ".",
@@ -354,23 +354,23 @@ static bool had_non_finite(struct trial *t)
     return true;
 }
 
-static bool begin_named(struct trial *t, int rank, const char *what)
+static bool verdict_begin_named(struct trial *t, int rank, const char *what)
 {
     if (rank < 0)
         return false;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     say(t, "%s%s", t->views[rank].record ? "" : ", which left no record,", what);
     return true;
 }
 
-static bool has_erred(struct trial *t)
+static bool verdict_has_erred(struct trial *t)
 {
-    return begin_named(t, t->erred, " ended the job with an error of its own.");
+    return verdict_begin_named(t, t->erred, " ended the job with an error of its own.");
 }
 
-static bool is_named(struct trial *t)
+static bool verdict_is_named(struct trial *t)
 {
-    return begin_named(t, t->named, " is the one that the job's error names.");
+    return verdict_begin_named(t, t->named, " is the one that the job's error names.");
 }
 
 bool flight_is_overdue(const struct flight_record *record, double wall, double now)
@@ -378,7 +378,7 @@ bool flight_is_overdue(const struct flight_record *record, double wall, double n
     return now - wall >= fmax(renewals_missed * record->head.interval, renewals_missed);
 }
 
-static bool is_silent(struct trial *t)
+static bool verdict_is_silent(struct trial *t)
 {
     int rank = -1;
     double newest = 0;
@@ -393,7 +393,7 @@ static bool is_silent(struct trial *t)
     const struct flight_record *record = rank < 0 ? NULL : t->views[rank].record;
     if (!record || record->head.reason == FLIGHT_ENDED || !flight_is_overdue(record, written(&t->views[rank]), newest))
         return false;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     say(t,
         " has not renewed its record since %s, and others have: its process or its machine stands still, or cannot "
         "write to the run folder.",
@@ -402,7 +402,7 @@ static bool is_silent(struct trial *t)
 }
 
 /* The job is over without a word, or none of its ranks can write. */
-static bool are_all_silent(struct trial *t)
+static bool verdict_are_all_silent(struct trial *t)
 {
     double newest = 0; /* at least one rank has a record */
     char time[32];
@@ -432,16 +432,16 @@ static bool has_not_reached(const struct flight_view *late, const struct flight_
     return failure_of(late) || failure_of(view) || written(late) - waits >= late_seconds;
 }
 
-static bool is_missing(struct trial *t)
+static bool verdict_is_missing(struct trial *t)
 {
     int rank = -1;
     for (int w = 0; w < t->world; w++)
         for (int r = 0; r < t->world && t->views[w].wait; r++)
             if (has_not_reached(&t->views[r], &t->views[w]))
-                rank = earlier(t, rank, r);
+                rank = verdict_earlier(t, rank, r);
     if (rank < 0)
         return false;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     say(t,
         " is the one that the others wait for: it has not reached the collective that they are in (its last are "
         "%" PRId64 " of the data channel and %" PRId64 " of the control channel).",
@@ -449,7 +449,7 @@ static bool is_missing(struct trial *t)
     return true;
 }
 
-static bool has_no_record(struct trial *t)
+static bool verdict_has_no_record(struct trial *t)
 {
     int rank = -1, others = -1;
     bool waits = false;
@@ -464,7 +464,7 @@ static bool has_no_record(struct trial *t)
     }
     if (rank < 0 || !waits || t->failure)
         return false;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     if (others > 0)
         say(t, " and %d other%s", others, others == 1 ? "" : "s");
     say(t, " left no record, and the others wait in a collective, probably for %s.", others > 0 ? "them" : "it");
@@ -503,7 +503,7 @@ static int odd_one(const struct trial *t, const struct flight_entry *wait)
 }
 
 /* Ranks are in the same number of the order, and in different collectives. */
-static bool is_elsewhere(struct trial *t)
+static bool verdict_is_elsewhere(struct trial *t)
 {
     char where[160];
     for (int w = 0; w < t->world; w++) {
@@ -511,7 +511,7 @@ static bool is_elsewhere(struct trial *t)
         const int odd = wait ? odd_one(t, wait) : -1;
         if (odd < 0 || same_operation(t->views[odd].wait, wait))
             continue;
-        accuse(t, odd);
+        verdict_accuse(t, odd);
         say(t, " is in another collective than the others: in the %s,", flight_describe(t->views[odd].wait, where));
         say(t, " while rank %d is in the %s.", w, flight_describe(wait, where));
         return true;
@@ -591,7 +591,7 @@ struct lateness {
 };
 
 /* late: (world). Returns the number of collectives that all ranks have recorded. */
-static int measure_lateness(const struct trial *t, struct lateness *late)
+static int verdict_measure_lateness(const struct trial *t, struct lateness *late)
 {
     struct cell *cells = memory_zeroed((size_t)2 * CELLS, sizeof *cells);
     int compared = 0;
@@ -609,12 +609,12 @@ static int measure_lateness(const struct trial *t, struct lateness *late)
     return compared;
 }
 
-static bool is_slow(struct trial *t)
+static bool verdict_is_slow(struct trial *t)
 {
     if (t->failure || t->world < 2)
         return false;
     struct lateness *late = memory_zeroed((size_t)t->world, sizeof *late);
-    const int compared = measure_lateness(t, late);
+    const int compared = verdict_measure_lateness(t, late);
     double all = 0;
     int rank = 0;
     for (int r = 0; r < t->world; r++) {
@@ -627,7 +627,7 @@ static bool is_slow(struct trial *t)
     if (compared < SLOW_LEAST || worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
         worst.seconds < slow_step * (double)steps_of(t->views[rank].record))
         return false;
-    accuse(t, rank);
+    verdict_accuse(t, rank);
     say(t, " is slow: it was the last to come in %d of %d collectives, and the others waited for it %.3g of %.3g s.",
         worst.times, compared, worst.seconds, span);
     return true;
@@ -635,14 +635,14 @@ static bool is_slow(struct trial *t)
 
 /* ---- the verdict --------------------------------------------------------- */
 
-static bool has_failed(struct trial *t)
+static bool verdict_has_failed(struct trial *t)
 {
     if (t->failure)
         say(t, "The job has failed, and no rank stands out in the records.");
     return t->failure != NULL;
 }
 
-static bool is_fine(struct trial *t)
+static bool verdict_is_fine(struct trial *t)
 {
     int64_t least = INT64_MAX, most = 0;
     int count = 0;
@@ -667,19 +667,19 @@ static const struct {
     enum flight_finding finding;
     bool (*judge)(struct trial *t);
     unsigned tail; /* what is said after the judge's words */
-} judges[] = {{FLIGHT_KILLED, was_killed, 0},
-              {FLIGHT_STOPPED, stands_still, WHERE | WAITING | ERROR},
-              {FLIGHT_NON_FINITE, had_non_finite, ERROR},
-              {FLIGHT_MISSING, is_elsewhere, ERROR},
-              {FLIGHT_ERRED, has_erred, WHERE | WAITING | ERROR},
-              {FLIGHT_NAMED, is_named, WHERE | WAITING | ERROR},
-              {FLIGHT_SILENT, is_silent, WHERE | WAITING},
-              {FLIGHT_MISSING, is_missing, WHERE | WAITING | ERROR},
-              {FLIGHT_MISSING, has_no_record, WAITING},
-              {FLIGHT_SILENT, are_all_silent, WAITING},
-              {FLIGHT_SLOW, is_slow, 0},
-              {FLIGHT_FAILED, has_failed, ERROR},
-              {FLIGHT_FINE, is_fine, 0}};
+} judges[] = {{FLIGHT_KILLED, verdict_was_killed, 0},
+              {FLIGHT_STOPPED, verdict_stands_still, WHERE | WAITING | ERROR},
+              {FLIGHT_NON_FINITE, verdict_had_non_finite, ERROR},
+              {FLIGHT_MISSING, verdict_is_elsewhere, ERROR},
+              {FLIGHT_ERRED, verdict_has_erred, WHERE | WAITING | ERROR},
+              {FLIGHT_NAMED, verdict_is_named, WHERE | WAITING | ERROR},
+              {FLIGHT_SILENT, verdict_is_silent, WHERE | WAITING},
+              {FLIGHT_MISSING, verdict_is_missing, WHERE | WAITING | ERROR},
+              {FLIGHT_MISSING, verdict_has_no_record, WAITING},
+              {FLIGHT_SILENT, verdict_are_all_silent, WAITING},
+              {FLIGHT_SLOW, verdict_is_slow, 0},
+              {FLIGHT_FAILED, verdict_has_failed, ERROR},
+              {FLIGHT_FINE, verdict_is_fine, 0}};
 
 void flight_judge(const struct flight_view *views, int world, double now, struct flight_verdict *verdict)
 {
@@ -687,14 +687,14 @@ void flight_judge(const struct flight_view *views, int world, double now, struct
     size_t j = 0;
     verdict->rank = -1;
     verdict->text[0] = 0;
-    find_error(t);
+    verdict_find_error(t);
     while (!judges[j].judge(t))
         j++;
     verdict->finding = judges[j].finding;
     if (judges[j].tail & WHERE)
         say_where(t, &views[verdict->rank]);
     if (judges[j].tail & WAITING)
-        say_waiting(t);
+        verdict_say_waiting(t);
     if (judges[j].tail & ERROR)
-        say_error(t);
+        verdict_say_error(t);
 }

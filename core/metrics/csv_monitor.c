@@ -53,7 +53,7 @@ void csv_monitor_close(struct csv_monitor *m)
 
 /* The length of the beginning of a file that stays: the heading, and whole rows of steps before the first one to come.
  */
-static size_t kept_bytes(const char *text, size_t bytes, int64_t first_step)
+static size_t csv_kept_bytes(const char *text, size_t bytes, int64_t first_step)
 {
     const char *end = memchr(text, '\n', bytes), *row = end ? end + 1 : text;
     while ((end = memchr(row, '\n', (size_t)(text + bytes - row))) && strtoll(row, NULL, 10) < first_step)
@@ -62,7 +62,7 @@ static size_t kept_bytes(const char *text, size_t bytes, int64_t first_step)
 }
 
 /* Cuts the file at the first row that the run repeats. *empty: nothing is left, or nothing was there. */
-static enum status cut(int64_t first_step, const char *path, bool *empty, struct error *err)
+static enum status csv_cut(int64_t first_step, const char *path, bool *empty, struct error *err)
 {
     char *text;
     size_t bytes;
@@ -70,7 +70,7 @@ static enum status cut(int64_t first_step, const char *path, bool *empty, struct
     if (*empty)
         return STATUS_OK;
     TRY(fs_read_file(path, FILE_BYTES_MAX, STATUS_CHECKPOINT, &text, &bytes, err));
-    size_t kept = kept_bytes(text, bytes, first_step);
+    size_t kept = csv_kept_bytes(text, bytes, first_step);
     free(text);
     *empty = kept == 0;
     int fd = kept < bytes ? io_open(path, O_WRONLY | O_CLOEXEC) : -1;
@@ -82,7 +82,7 @@ static enum status cut(int64_t first_step, const char *path, bool *empty, struct
     return failed ? error_system(err, STATUS_CHECKPOINT, failed, "cannot cut '%s'", path) : STATUS_OK;
 }
 
-static enum status write_row(const struct series *series, const char *row, struct error *err)
+static enum status csv_write_row(const struct series *series, const char *row, struct error *err)
 {
     return fs_write(series->fd, series->path, row, strlen(row), STATUS_CHECKPOINT, err);
 }
@@ -98,7 +98,7 @@ static enum status open_series(struct csv_monitor *m, const char *tag, struct se
             *c = '_';
     TRY(fs_join(path, m->folder, name, STATUS_CHECKPOINT, err));
     bool evaluates = !strncmp(tag, "Eval", strlen("Eval"));
-    TRY(cut(evaluates ? m->history.first_eval : m->history.first_train, path, &empty, err));
+    TRY(csv_cut(evaluates ? m->history.first_eval : m->history.first_train, path, &empty, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
@@ -106,11 +106,11 @@ static enum status open_series(struct csv_monitor *m, const char *tag, struct se
     *series = (struct series){.tag = memory_text(tag), .path = memory_text(path), .fd = fd};
     const char *slash = strrchr(tag, '/');
     snprintf(heading, sizeof heading, "step,%s\r\n", slash ? slash + 1 : tag);
-    return empty ? write_row(series, heading, err) : STATUS_OK;
+    return empty ? csv_write_row(series, heading, err) : STATUS_OK;
 }
 
 /* The shortest of the usual formats from which the value is read back. */
-static void format(double value, char *text, size_t size)
+static void csv_format(double value, char *text, size_t size)
 {
     for (int digits = 6; digits <= 17; digits += digits < 15 ? 9 : 2) {
         snprintf(text, size, "%.*g", digits, value);
@@ -132,9 +132,9 @@ enum status csv_monitor_scalars(struct csv_monitor *m, int64_t step, const struc
                 series = &m->series[k];
         if (!series)
             TRY(open_series(m, scalars[i].tag, &series, err));
-        format(scalars[i].value, number, sizeof number);
+        csv_format(scalars[i].value, number, sizeof number);
         snprintf(row, sizeof row, "%" PRId64 ",%s\r\n", step, number);
-        TRY(write_row(series, row, err));
+        TRY(csv_write_row(series, row, err));
     }
     return STATUS_OK;
 }

@@ -10,7 +10,7 @@
 static const double largest_count = 0x1p53; /* up to here every whole number is a double */
 
 /* NULL: a value is not finite. */
-static json_t *reals_to_json(const double *values, int count)
+static json_t *eval_part_reals(const double *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
@@ -26,32 +26,32 @@ json_t *eval_part_to_json(const struct eval_part *part)
     json_t *object = json_object();
     if (json_object_set_new(object, "samples", json_integer(part->samples)) ||
         json_object_set_new(object, "data", json_string(hash_digits(part->data).text)) ||
-        json_object_set_new(object, "losses", reals_to_json(part->losses, part->world)) ||
-        json_object_set_new(object, "counts", reals_to_json(part->counts, part->num_counts))) {
+        json_object_set_new(object, "losses", eval_part_reals(part->losses, part->world)) ||
+        json_object_set_new(object, "counts", eval_part_reals(part->counts, part->num_counts))) {
         json_decref(object);
         return NULL;
     }
     return object;
 }
 
-static enum status bad_member(const char *path, const char *member, const char *expected, struct error *err)
+static enum status eval_part_bad_member(const char *path, const char *member, const char *expected, struct error *err)
 {
     return error_set(err, STATUS_CHECKPOINT, "'%s': evaluation_part.%s: expected %s", path, member, expected);
 }
 
 /* Reads a list of finite numbers, [*count] (owned by the caller). */
-static enum status read_reals(const json_t *array, const char *path, const char *member, int *count, double **values,
-                              struct error *err)
+static enum status eval_part_read_reals(const json_t *array, const char *path, const char *member, int *count,
+                                        double **values, struct error *err)
 {
     const size_t size = json_array_size(array);
     if (size < 1 || size > INT_MAX)
-        return bad_member(path, member, "a list of numbers", err);
+        return eval_part_bad_member(path, member, "a list of numbers", err);
     *values = memory_zeroed(size, sizeof **values);
     *count = (int)size;
     for (size_t i = 0; i < size; i++) {
         const json_t *value = json_array_get(array, i);
         if (!json_is_number(value))
-            return bad_member(path, member, "a list of numbers", err);
+            return eval_part_bad_member(path, member, "a list of numbers", err);
         (*values)[i] = json_number_value(value);
     }
     return STATUS_OK;
@@ -63,14 +63,14 @@ enum status eval_part_from_json(const json_t *object, const char *path, struct e
     const char *digits = json_string_value(json_object_get(object, "data"));
     *part = (struct eval_part){.samples = json_integer_value(samples)};
     if (part->samples < 1)
-        return bad_member(path, "samples", "a positive integer", err);
+        return eval_part_bad_member(path, "samples", "a positive integer", err);
     if (!digits || !hash_digits_parse(digits, &part->data))
-        return bad_member(path, "data", "16 hexadecimal digits", err);
-    TRY(read_reals(json_object_get(object, "losses"), path, "losses", &part->world, &part->losses, err));
-    TRY(read_reals(json_object_get(object, "counts"), path, "counts", &part->num_counts, &part->counts, err));
+        return eval_part_bad_member(path, "data", "16 hexadecimal digits", err);
+    TRY(eval_part_read_reals(json_object_get(object, "losses"), path, "losses", &part->world, &part->losses, err));
+    TRY(eval_part_read_reals(json_object_get(object, "counts"), path, "counts", &part->num_counts, &part->counts, err));
     for (int i = 0; i < part->num_counts; i++)
         if (part->counts[i] < 0 || part->counts[i] > largest_count || part->counts[i] != floor(part->counts[i]))
-            return bad_member(path, "counts", "whole numbers", err);
+            return eval_part_bad_member(path, "counts", "whole numbers", err);
     return STATUS_OK;
 }
 

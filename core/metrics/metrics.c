@@ -125,7 +125,7 @@ struct line {
     size_t bytes;
 };
 
-static FILE *line_begin(struct line *line)
+static FILE *metrics_line_begin(struct line *line)
 {
     return line->out = memory_stream(&line->text, &line->bytes);
 }
@@ -143,7 +143,7 @@ static enum status line_end(struct line *line, struct metrics *metrics, struct e
 enum { EXACT = 17, ROUGH = 6 }; /* digits */
 
 /* null for NaN and infinity, which JSON does not have. */
-static void put_number(FILE *out, double value, int digits)
+static void metrics_put_number(FILE *out, double value, int digits)
 {
     if (isfinite(value))
         fprintf(out, "%.*g", digits, value);
@@ -152,14 +152,14 @@ static void put_number(FILE *out, double value, int digits)
 }
 
 /* ,"name":value */
-static void put_real(FILE *out, const char *name, double value, int digits)
+static void metrics_put_real(FILE *out, const char *name, double value, int digits)
 {
     fprintf(out, ",\"%s\":", name);
-    put_number(out, value, digits);
+    metrics_put_number(out, value, digits);
 }
 
 /* The text of a value (owned), or null. */
-static void put_json(FILE *out, json_t *value)
+static void metrics_put_json(FILE *out, json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(ROUGH));
     fputs(text ? text : "null", out);
@@ -168,10 +168,10 @@ static void put_json(FILE *out, json_t *value)
 }
 
 /* "name":"value", escaped as JSON requires; NULL: null. */
-static void put_string(FILE *out, const char *name, const char *value)
+static void metrics_put_string(FILE *out, const char *name, const char *value)
 {
     fprintf(out, "\"%s\":", name);
-    put_json(out, value ? json_string(value) : NULL);
+    metrics_put_json(out, value ? json_string(value) : NULL);
 }
 
 /* The sources of a mixture, {"PATH":{"samples":…,"epochs":…,"targets":…},…} */
@@ -199,14 +199,14 @@ static void put_field(FILE *out, const struct step_metrics *m, enum step_field_i
     else if (f->type == STEP_TYPE_SECONDS)
         fprintf(out, "%.6f", *(const double *)at);
     else
-        put_number(out, step_field_value(m, field), f->type == STEP_TYPE_EXACT ? EXACT : ROUGH);
+        metrics_put_number(out, step_field_value(m, field), f->type == STEP_TYPE_EXACT ? EXACT : ROUGH);
 }
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err)
 {
     struct line line;
     const char *object = "", *before = "{";
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     for (int f = 0; f < STEP_FIELDS; f++) {
         if (strcmp(step_fields[f].object, object) != 0) {
             fprintf(out, "%s,\"%s\":", *object ? "}" : "", step_fields[f].object);
@@ -220,7 +220,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     fputs("}", out); /* of the last object */
     if (m->num_sources > 0) {
         fputs(",\"sources\":", out);
-        put_json(out, sources_to_json(m));
+        metrics_put_json(out, sources_to_json(m));
     }
     return line_end(&line, metrics, err);
 }
@@ -229,14 +229,14 @@ enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, d
                          const struct class_scores *scores, struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64, step, epoch);
-    put_real(out, "eval_loss", eval_loss, EXACT);
+    metrics_put_real(out, "eval_loss", eval_loss, EXACT);
     if (scores) {
-        put_real(out, "accuracy", scores->accuracy, EXACT);
-        put_real(out, "f1", scores->f1, EXACT);
+        metrics_put_real(out, "accuracy", scores->accuracy, EXACT);
+        metrics_put_real(out, "f1", scores->f1, EXACT);
     } else {
-        put_real(out, "perplexity", exp(eval_loss), EXACT);
+        metrics_put_real(out, "perplexity", exp(eval_loss), EXACT);
     }
     fprintf(out, ",\"%s\":%" PRId64, scores ? "eval_samples" : "eval_tokens", targets);
     return line_end(&line, metrics, err);
@@ -246,13 +246,13 @@ enum status metrics_epoch(struct metrics *metrics, bool ends, int64_t epoch, int
                           struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"%s\":%" PRId64 ",\"step\":%" PRId64, ends ? "epoch_end" : "epoch_part", epoch, step);
-    put_real(out, "train_loss", train_loss, EXACT);
+    metrics_put_real(out, "train_loss", train_loss, EXACT);
     return line_end(&line, metrics, err);
 }
 
-static json_t *token_array(const int32_t *tokens, int64_t count)
+static json_t *metrics_token_array(const int32_t *tokens, int64_t count)
 {
     json_t *array = json_array();
     for (int64_t i = 0; i < count; i++)
@@ -264,17 +264,17 @@ enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch,
                            struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"sample\":%d,", step, epoch, s->number);
     if (s->prompt) {
-        put_string(out, "prompt", s->prompt);
+        metrics_put_string(out, "prompt", s->prompt);
         fputs(",", out);
-        put_string(out, "text", s->text);
+        metrics_put_string(out, "text", s->text);
     } else {
         fputs("\"prompt_tokens\":", out);
-        put_json(out, token_array(s->prompt_tokens, s->num_prompt));
+        metrics_put_json(out, metrics_token_array(s->prompt_tokens, s->num_prompt));
         fputs(",\"tokens\":", out);
-        put_json(out, token_array(s->tokens, s->num_tokens));
+        metrics_put_json(out, metrics_token_array(s->tokens, s->num_tokens));
     }
     return line_end(&line, metrics, err);
 }
@@ -292,33 +292,33 @@ static json_t *sample_numbers(const struct spike_metrics *spike, int source)
 enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     json_t *samples = spike->num_sources ? json_object() : sample_numbers(spike, -1);
     for (int s = 0; s < spike->num_sources; s++)
         json_object_set_new(samples, spike->paths[s], sample_numbers(spike, s));
     fprintf(out, "{\"loss_spike\":%.*g,\"step\":%" PRId64 ",\"epoch\":%" PRId64, ROUGH, spike->factor, spike->of->step,
             spike->of->epoch);
-    put_real(out, "spike_loss", spike->of->loss, EXACT);
-    put_real(out, "mean_loss", spike->mean, EXACT);
-    put_real(out, "spike_grad_norm", spike->of->grad_norm, EXACT);
+    metrics_put_real(out, "spike_loss", spike->of->loss, EXACT);
+    metrics_put_real(out, "mean_loss", spike->mean, EXACT);
+    metrics_put_real(out, "spike_grad_norm", spike->of->grad_norm, EXACT);
     fputs(",\"samples\":", out);
-    put_json(out, samples);
+    metrics_put_json(out, samples);
     return line_end(&line, metrics, err);
 }
 
 enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"corruption\":\"%s\",\"step\":%" PRId64 ",", m->what, m->step);
     if (m->other >= 0) {
         fprintf(out, "\"ranks\":[%d,%d],", m->other, m->rank);
     } else {
         fprintf(out, "\"rank\":%d,", m->rank);
-        put_string(out, "host", m->host);
+        metrics_put_string(out, "host", m->host);
         fputs(",", out);
     }
-    put_string(out, "tensor", m->tensor);
+    metrics_put_string(out, "tensor", m->tensor);
     return line_end(&line, metrics, err);
 }
 
@@ -326,9 +326,9 @@ enum status metrics_early_stop(struct metrics *metrics, int64_t step, const stru
                                struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"early_stop\":\"%s\",\"step\":%" PRId64, eval_metric_name(stopping->metric), step);
-    put_real(out, "best", stopping->best, EXACT);
+    metrics_put_real(out, "best", stopping->best, EXACT);
     fprintf(out, ",\"evaluations\":%" PRId64, stopping->evaluations);
     return line_end(&line, metrics, err);
 }
@@ -337,37 +337,37 @@ enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int6
                                double seconds_stalled, double seconds_total, struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fputs("{", out);
-    put_string(out, "checkpoint", folder);
+    metrics_put_string(out, "checkpoint", folder);
     fprintf(out, ",\"step\":%" PRId64 ",\"bytes\":%" PRId64, step, bytes);
-    put_real(out, "seconds_stalled", seconds_stalled, ROUGH);
-    put_real(out, "seconds_total", seconds_total, ROUGH);
+    metrics_put_real(out, "seconds_stalled", seconds_stalled, ROUGH);
+    metrics_put_real(out, "seconds_total", seconds_total, ROUGH);
     return line_end(&line, metrics, err);
 }
 
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err)
 {
     struct line line;
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     fputs("{", out);
-    put_string(out, "resumed_from", folder);
+    metrics_put_string(out, "resumed_from", folder);
     fprintf(out, ",\"step\":%" PRId64, step);
     return line_end(&line, metrics, err);
 }
 
 /* kind: "restart" or "gave_up". */
-static void put_failure(FILE *out, const char *kind, int number, int64_t step, int code, const char *cause)
+static void metrics_put_failure(FILE *out, const char *kind, int number, int64_t step, int code, const char *cause)
 {
     fprintf(out, "{\"%s\":%d,\"step\":%" PRId64 ",\"exit_code\":%d,", kind, number, step, code);
-    put_string(out, "cause", cause);
+    metrics_put_string(out, "cause", cause);
 }
 
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
                             struct error *err)
 {
     struct line line;
-    put_failure(line_begin(&line), "restart", number, step, code, cause);
+    metrics_put_failure(metrics_line_begin(&line), "restart", number, step, code, cause);
     return line_end(&line, metrics, err);
 }
 
@@ -380,10 +380,10 @@ enum status metrics_gave_up(const char *path, int restarts, int64_t step, int co
     struct line line;
     int fd;
     TRY(fs_open_file(path, O_RDWR | O_APPEND, STATUS_CHECKPOINT, &fd, err));
-    FILE *out = line_begin(&line);
+    FILE *out = metrics_line_begin(&line);
     if (fstat(fd, &facts) == 0 && facts.st_size > 0 && io_pread(fd, &last, 1, facts.st_size - 1) == 1 && last != '\n')
         fputs("\n", out);
-    put_failure(out, "gave_up", restarts, step, code, cause);
+    metrics_put_failure(out, "gave_up", restarts, step, code, cause);
     fputs("}\n", out);
     fclose(out);
     enum status status = fs_write(fd, path, line.text, line.bytes, STATUS_CHECKPOINT, err);

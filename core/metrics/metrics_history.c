@@ -25,7 +25,7 @@ struct holes {
 
 enum { HOLES_NAMED = 4 };
 
-static void holes_reach(struct holes *holes, int64_t step)
+static void history_holes_reach(struct holes *holes, int64_t step)
 {
     int64_t from = holes->reached + 1, to = step - 1;
     if (step > holes->reached)
@@ -71,7 +71,7 @@ static bool survey_line(struct survey *survey, const struct metrics_reader *line
     }
     survey->open_end = !ends;
     if (json_object_get(line->object, "loss"))
-        holes_reach(&survey->holes, line->step);
+        history_holes_reach(&survey->holes, line->step);
     if (last && !strcmp(metrics_reader_folder(line, "checkpoint"), fs_base_name(history->checkpoint)))
         survey->has_checkpoint = true;
     return true;
@@ -95,7 +95,7 @@ static enum status read_history(const char *path, const struct metrics_history *
             fputs(survey->open_end ? "\n" : "", kept);
         }
     }
-    holes_reach(&survey->holes, history->step + 1);
+    history_holes_reach(&survey->holes, history->step + 1);
     status = metrics_reader_check(&line, err);
 end:
     metrics_reader_close(&line);
@@ -103,7 +103,7 @@ end:
 }
 
 /* path.NUMBER, or path for number 0 */
-static enum status numbered(const char *path, int number, char out[FS_PATH_MAX], struct error *err)
+static enum status history_numbered(const char *path, int number, char out[FS_PATH_MAX], struct error *err)
 {
     int n = number ? snprintf(out, FS_PATH_MAX, "%s.%d", path, number) : snprintf(out, FS_PATH_MAX, "%s", path);
     if (n < 0 || n >= FS_PATH_MAX)
@@ -112,7 +112,7 @@ static enum status numbered(const char *path, int number, char out[FS_PATH_MAX],
 }
 
 /* keeps: the name of the file that keeps damaged lines. */
-static void warn_of_losses(const char *path, const char *from, const char *keeps, const struct survey *survey)
+static void history_warn_of_losses(const char *path, const char *from, const char *keeps, const struct survey *survey)
 {
     const struct holes *holes = &survey->holes;
     if (survey->damaged == 1)
@@ -157,13 +157,13 @@ enum status metrics_history_take(const char *path, const struct metrics_history 
     *open_end = *has_checkpoint = false;
     if (history->from < 0)
         return fs_exists(path) ? rewrite(path, NULL, history, err) : STATUS_OK;
-    TRY(numbered(path, history->former, former, err));
-    TRY(numbered(path, history->from, from, err));
+    TRY(history_numbered(path, history->former, former, err));
+    TRY(history_numbered(path, history->from, from, err));
     if (history->from || fs_exists(path))
         TRY(read_history(from, history, NULL, &survey, err));
     else
-        holes_reach(&survey.holes, history->step + 1);
-    warn_of_losses(path, from, history->from ? from : former, &survey);
+        history_holes_reach(&survey.holes, history->step + 1);
+    history_warn_of_losses(path, from, history->from ? from : former, &survey);
     *has_checkpoint = survey.has_checkpoint;
     if (survey.left_out || history->from || fs_exists(former))
         return rewrite(path, from, history, err);
@@ -181,7 +181,7 @@ enum status metrics_history_leave(const char *path, struct error *err)
     if (io_stat(path, &facts) && errno == ENOENT)
         return STATUS_OK;
     do
-        TRY(numbered(path, number++, aside, err));
+        TRY(history_numbered(path, number++, aside, err));
     while (!io_lstat(aside, &facts));
     return io_rename(path, aside)
                ? error_set(err, STATUS_CHECKPOINT, "cannot move '%s' aside: %s", path, strerror(errno))
@@ -192,7 +192,7 @@ enum metrics_number metrics_history_number(const char *path, int number)
 {
     char other[FS_PATH_MAX];
     struct stat own, facts;
-    if (numbered(path, number, other, NULL) != STATUS_OK)
+    if (history_numbered(path, number, other, NULL) != STATUS_OK)
         return METRICS_NUMBER_TAKEN;
     if (io_lstat(other, &facts))
         return METRICS_NUMBER_FREE;
@@ -205,7 +205,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     char former[FS_PATH_MAX], folder[FS_PATH_MAX];
     if (!fs_exists(path) || metrics_history_number(path, number) == METRICS_NUMBER_KEPT)
         return STATUS_OK;
-    TRY(numbered(path, number, former, err));
+    TRY(history_numbered(path, number, former, err));
     if (fault_link(path, former)) {
         if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
             return error_set(err, STATUS_CHECKPOINT, "cannot keep '%s' as '%s': %s", path, former, strerror(errno));
@@ -230,7 +230,7 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     bool has = false, same = true;
     struct metrics_reader own, other = {.file = NULL};
     *branch_step = 0;
-    if (numbered(path, number, name, NULL) == STATUS_OK)
+    if (history_numbered(path, number, name, NULL) == STATUS_OK)
         metrics_reader_open(&other, name, NULL);
     metrics_reader_open(&own, path, NULL);
     while (next_good(&other)) {
@@ -246,7 +246,7 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     return has;
 }
 
-static int highest_number(const char *path)
+static int history_highest_number(const char *path)
 {
     char folder[FS_PATH_MAX];
     const char *name = fs_base_name(path);
@@ -273,7 +273,7 @@ int metrics_find(const char *path, const struct metrics_checkpoint_line *line, i
         return first;
     if (first && has_line(path, 0, line, branch_step))
         return 0;
-    for (int number = highest_number(path); number > 0; number--)
+    for (int number = history_highest_number(path); number > 0; number--)
         if (number != first && has_line(path, number, line, branch_step))
             return number;
     return -1;

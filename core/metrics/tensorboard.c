@@ -37,7 +37,7 @@ struct message {
     size_t used, room;
 };
 
-static void append(struct message *m, const void *data, size_t bytes)
+static void tensorboard_append(struct message *m, const void *data, size_t bytes)
 {
     if (m->used + bytes > m->room) {
         m->room = 2 * (m->used + bytes);
@@ -47,62 +47,62 @@ static void append(struct message *m, const void *data, size_t bytes)
     m->used += bytes;
 }
 
-static void put_varint(struct message *m, uint64_t x)
+static void proto_put_varint(struct message *m, uint64_t x)
 {
     do {
         unsigned char byte = (unsigned char)((x & 127) | (x > 127 ? 128 : 0));
-        append(m, &byte, 1);
+        tensorboard_append(m, &byte, 1);
         x >>= 7;
     } while (x);
 }
 
-static void put_key(struct message *m, int field, int wire)
+static void proto_put_key(struct message *m, int field, int wire)
 {
-    put_varint(m, (uint64_t)(field << 3 | wire));
+    proto_put_varint(m, (uint64_t)(field << 3 | wire));
 }
 
-static void put_integer(struct message *m, int field, int64_t x)
+static void proto_put_integer(struct message *m, int field, int64_t x)
 {
-    put_key(m, field, WIRE_VARINT);
-    put_varint(m, (uint64_t)x);
+    proto_put_key(m, field, WIRE_VARINT);
+    proto_put_varint(m, (uint64_t)x);
 }
 
-static void put_bytes(struct message *m, int field, const void *data, size_t bytes)
+static void proto_put_bytes(struct message *m, int field, const void *data, size_t bytes)
 {
-    put_key(m, field, WIRE_BYTES);
-    put_varint(m, bytes);
-    append(m, data, bytes);
+    proto_put_key(m, field, WIRE_BYTES);
+    proto_put_varint(m, bytes);
+    tensorboard_append(m, data, bytes);
 }
 
-static void put_text(struct message *m, int field, const char *text)
+static void proto_put_text(struct message *m, int field, const char *text)
 {
-    put_bytes(m, field, text, strlen(text));
+    proto_put_bytes(m, field, text, strlen(text));
 }
 
 /* Adds `inner` as a field of `m`, and empties it. */
-static void put_message(struct message *m, int field, struct message *inner)
+static void proto_put_message(struct message *m, int field, struct message *inner)
 {
-    put_bytes(m, field, inner->data, inner->used);
+    proto_put_bytes(m, field, inner->data, inner->used);
     free(inner->data);
     *inner = (struct message){0};
 }
 
-static void put_double(struct message *m, int field, double x)
+static void proto_put_double(struct message *m, int field, double x)
 {
-    put_key(m, field, WIRE_64);
-    append(m, &x, sizeof x);
+    proto_put_key(m, field, WIRE_64);
+    tensorboard_append(m, &x, sizeof x);
 }
 
-static void put_float(struct message *m, int field, float x)
+static void proto_put_float(struct message *m, int field, float x)
 {
-    put_key(m, field, WIRE_32);
-    append(m, &x, sizeof x);
+    proto_put_key(m, field, WIRE_32);
+    tensorboard_append(m, &x, sizeof x);
 }
 
 /* ---- records ------------------------------------------------------------- */
 
 /* CRC-32C. TensorFlow masks it, so that a file within a file does not look like one. */
-static uint32_t masked_crc(const unsigned char *data, size_t bytes)
+static uint32_t tensorboard_masked_crc(const unsigned char *data, size_t bytes)
 {
     const uint32_t polynomial = 0x82f63b78; /* reflected */
     uint32_t crc = ~(uint32_t)0;
@@ -115,10 +115,10 @@ static uint32_t masked_crc(const unsigned char *data, size_t bytes)
     return (crc >> 15 | crc << 17) + 0xa282ead8;
 }
 
-static void append_crc(struct message *m, const unsigned char *data, size_t bytes)
+static void tensorboard_append_crc(struct message *m, const unsigned char *data, size_t bytes)
 {
-    const uint32_t crc = masked_crc(data, bytes);
-    append(m, &crc, sizeof crc);
+    const uint32_t crc = tensorboard_masked_crc(data, bytes);
+    tensorboard_append(m, &crc, sizeof crc);
 }
 
 /* Writes an Event with one member that is set, and empties it. */
@@ -128,15 +128,15 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
     struct message event = {0}, record = {0};
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    put_double(&event, EVENT_WALL_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
-    put_integer(&event, EVENT_STEP, step);
-    put_message(&event, field, member);
+    proto_put_double(&event, EVENT_WALL_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    proto_put_integer(&event, EVENT_STEP, step);
+    proto_put_message(&event, field, member);
 
     const uint64_t length = event.used;
-    append(&record, &length, sizeof length);
-    append_crc(&record, (const unsigned char *)&length, sizeof length);
-    append(&record, event.data, event.used);
-    append_crc(&record, event.data, event.used);
+    tensorboard_append(&record, &length, sizeof length);
+    tensorboard_append_crc(&record, (const unsigned char *)&length, sizeof length);
+    tensorboard_append(&record, event.data, event.used);
+    tensorboard_append_crc(&record, event.data, event.used);
     enum status status = fs_write(t->fd, t->path, record.data, record.used, STATUS_CHECKPOINT, err);
     free(event.data);
     free(record.data);
@@ -149,9 +149,9 @@ static enum status write_beginning(struct tensorboard *t, int64_t step, struct e
 {
     struct message version = {0}, session = {0};
     const char words[] = "brain.Event:2";
-    append(&version, words, strlen(words));
+    tensorboard_append(&version, words, strlen(words));
     TRY(write_event(t, 0, EVENT_FILE_VERSION, &version, err));
-    put_integer(&session, SESSION_STATUS, SESSION_START);
+    proto_put_integer(&session, SESSION_STATUS, SESSION_START);
     return write_event(t, step, EVENT_SESSION_LOG, &session, err);
 }
 
@@ -195,9 +195,9 @@ enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struc
         struct message value = {0};
         if (!isfinite(scalars[i].value))
             continue;
-        put_text(&value, VALUE_TAG, scalars[i].tag);
-        put_float(&value, VALUE_SIMPLE, (float)scalars[i].value);
-        put_message(&summary, SUMMARY_VALUE, &value);
+        proto_put_text(&value, VALUE_TAG, scalars[i].tag);
+        proto_put_float(&value, VALUE_SIMPLE, (float)scalars[i].value);
+        proto_put_message(&summary, SUMMARY_VALUE, &value);
     }
     return summary.used ? write_event(t, step, EVENT_SUMMARY, &summary, err) : STATUS_OK;
 }
@@ -206,16 +206,16 @@ enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struc
 enum status tensorboard_text(struct tensorboard *t, const char *tag, const char *text, struct error *err)
 {
     struct message summary = {0}, value = {0}, metadata = {0}, plugin = {0}, tensor = {0}, shape = {0}, dim = {0};
-    put_text(&plugin, PLUGIN_NAME, "text");
-    put_message(&metadata, METADATA_PLUGIN, &plugin);
-    put_integer(&dim, DIM_SIZE, 1);
-    put_message(&shape, SHAPE_DIM, &dim);
-    put_integer(&tensor, TENSOR_DTYPE, DTYPE_STRING);
-    put_message(&tensor, TENSOR_SHAPE, &shape);
-    put_text(&tensor, TENSOR_STRINGS, text);
-    put_text(&value, VALUE_TAG, tag);
-    put_message(&value, VALUE_TENSOR, &tensor);
-    put_message(&value, VALUE_METADATA, &metadata);
-    put_message(&summary, SUMMARY_VALUE, &value);
+    proto_put_text(&plugin, PLUGIN_NAME, "text");
+    proto_put_message(&metadata, METADATA_PLUGIN, &plugin);
+    proto_put_integer(&dim, DIM_SIZE, 1);
+    proto_put_message(&shape, SHAPE_DIM, &dim);
+    proto_put_integer(&tensor, TENSOR_DTYPE, DTYPE_STRING);
+    proto_put_message(&tensor, TENSOR_SHAPE, &shape);
+    proto_put_text(&tensor, TENSOR_STRINGS, text);
+    proto_put_text(&value, VALUE_TAG, tag);
+    proto_put_message(&value, VALUE_TENSOR, &tensor);
+    proto_put_message(&value, VALUE_METADATA, &metadata);
+    proto_put_message(&summary, SUMMARY_VALUE, &value);
     return write_event(t, 0, EVENT_SUMMARY, &summary, err);
 }

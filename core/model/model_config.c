@@ -284,7 +284,7 @@ static void read_num_labels(struct config_reader *reader, struct model_desc *des
                     desc->num_labels, desc->num_labels == 1 ? "" : "s");
 }
 
-static bool is_encoder(const char *type)
+static bool is_encoder_model(const char *type)
 {
     static const char *const names[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
                                         "deberta-v2", "electra",     "camembert",  "modernbert"};
@@ -333,7 +333,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
     int family = 0;
     while (family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0)
         family++;
-    if (family == FAMILY_COUNT && is_encoder(type)) {
+    if (family == FAMILY_COUNT && is_encoder_model(type)) {
         reader_fail(
             reader, STATUS_USAGE,
             "model.task: sequence_classification is not supported yet for '%s', whose attention looks both ways; "

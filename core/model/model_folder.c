@@ -17,16 +17,17 @@ bool model_folder_is_name(const char *text)
 }
 
 /* The variable's value with "/rest"; false: it is unset or empty, or the path is too long. */
-static bool below(const char *variable, const char *rest, char out[FS_PATH_MAX])
+static bool model_folder_below(const char *variable, const char *rest, char out[FS_PATH_MAX])
 {
     const char *value = getenv(variable);
     return value && *value && snprintf(out, FS_PATH_MAX, "%s%s", value, rest) < FS_PATH_MAX;
 }
 
-static void find_cache(char out[FS_PATH_MAX])
+static void find_model_cache(char out[FS_PATH_MAX])
 {
-    if (!below("HF_HUB_CACHE", "", out) && !below("HF_HOME", "/hub", out) &&
-        !below("XDG_CACHE_HOME", "/huggingface/hub", out) && !below("HOME", "/.cache/huggingface/hub", out))
+    if (!model_folder_below("HF_HUB_CACHE", "", out) && !model_folder_below("HF_HOME", "/hub", out) &&
+        !model_folder_below("XDG_CACHE_HOME", "/huggingface/hub", out) &&
+        !model_folder_below("HOME", "/.cache/huggingface/hub", out))
         out[0] = '\0';
 }
 
@@ -50,7 +51,7 @@ bool model_folder_find(const char *name, char folder[FS_PATH_MAX])
     char cache[FS_PATH_MAX], model[FS_PATH_MAX], revision[128];
     if (fs_is_dir(name))
         return snprintf(folder, FS_PATH_MAX, "%s", name) < FS_PATH_MAX;
-    find_cache(cache);
+    find_model_cache(cache);
     if (!model_folder_is_name(name) || !*cache)
         return false;
     const int organisation = (int)strcspn(name, "/");
@@ -64,7 +65,7 @@ bool model_folder_find(const char *name, char folder[FS_PATH_MAX])
 enum status model_folder_missing(const char *name, enum status code, struct error *err)
 {
     char cache[FS_PATH_MAX];
-    find_cache(cache);
+    find_model_cache(cache);
     error_set(err, code, "there is no folder '%s', and no model of that name in the local Hugging Face cache '%s'",
               name, PRINTABLE(cache));
     return error_hint(err, "correct the path, or download the model: hf download %s", name);

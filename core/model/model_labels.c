@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* id2label of `count` labels without names, as transformers calls them. */
-static json_t *default_names(int64_t count)
+static json_t *default_label_names(int64_t count)
 {
     json_t *names = json_object();
     for (int64_t i = 0; i < count; i++) {
@@ -74,7 +74,7 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
     desc->logit_softcap = 0;
     model_desc_class(desc, class);
     json_object_set_new(desc->source, "architectures", json_pack("[s]", class));
-    json_t *names = default_names(num_labels);
+    json_t *names = default_label_names(num_labels);
     set_names(desc, names);
     json_decref(names);
     set_padding(desc);
@@ -95,7 +95,7 @@ enum status model_desc_check_causal(const struct model_desc *desc, struct error 
 enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2label, struct error *err)
 {
     const json_t *have = json_object_get(desc->source, "id2label");
-    json_t *unnamed = default_names(desc->num_labels);
+    json_t *unnamed = default_label_names(desc->num_labels);
     bool free = !have || json_equal(have, unnamed), same = have && json_equal(have, id2label);
     json_decref(unnamed);
     ASSERT(desc->num_labels > 0);

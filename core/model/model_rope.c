@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool has_object_member(const json_t *object)
+static bool rope_has_object_member(const json_t *object)
 {
     const char *key;
     json_t *value;
@@ -100,7 +100,7 @@ static void read_llama3(struct rope_object object, struct rope_desc *rope)
                     rope->high_freq_factor, rope->low_freq_factor);
 }
 
-static double yarn_magnitude(double factor, double scale)
+static double rope_yarn_magnitude(double factor, double scale)
 {
     return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
 }
@@ -113,9 +113,9 @@ static void read_yarn(struct rope_object object, struct rope_desc *rope)
     rope->beta_slow = reader_positive(members, "beta_slow", 1);
     rope->untruncated = !reader_bool(members, "truncate", true);
     double scale = reader_positive(members, "mscale", 0), all_dim = reader_positive(members, "mscale_all_dim", 0);
-    double magnitude = yarn_magnitude(rope->factor, 1);
+    double magnitude = rope_yarn_magnitude(rope->factor, 1);
     if (scale > 0 && all_dim > 0)
-        magnitude = yarn_magnitude(rope->factor, scale) / yarn_magnitude(rope->factor, all_dim);
+        magnitude = rope_yarn_magnitude(rope->factor, scale) / rope_yarn_magnitude(rope->factor, all_dim);
     rope->attention_factor = reader_positive(members, "attention_factor", magnitude);
     if (rope->theta == 1)
         reader_fail(members, STATUS_DATA, "%s: rope_type 'yarn' needs a rope_theta other than 1", object.key);
@@ -156,7 +156,7 @@ static void read_rope(struct config_reader *reader, const struct rope_facts *fac
         reader_fail(reader, STATUS_DATA, "%s must be an object, not %s", key, reader_show(parameters, text));
         return;
     }
-    if (has_object_member(parameters)) {
+    if (rope_has_object_member(parameters)) {
         reader_fail(reader, STATUS_USAGE,
                     "%s per layer type is not supported; hint: use one set of parameters for all layers", key);
         return;
@@ -172,7 +172,7 @@ static void read_rope(struct config_reader *reader, const struct rope_facts *fac
     reader->status = members.status;
 }
 
-static const json_t *object_of_type(const json_t *parameters, const char *type)
+static const json_t *rope_object_of_type(const json_t *parameters, const char *type)
 {
     const json_t *object = json_object_get(parameters, type);
     return json_is_null(object) ? NULL : object;
@@ -182,7 +182,8 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
                       struct model_desc *desc)
 {
     const json_t *types = reader_get(reader, "rope_parameters");
-    const json_t *full = object_of_type(types, "full_attention"), *local = object_of_type(types, "sliding_attention");
+    const json_t *full = rope_object_of_type(types, "full_attention"),
+                 *local = rope_object_of_type(types, "sliding_attention");
     double theta = reader_positive(reader, "rope_theta", facts->theta);
     double local_theta = reader_positive(reader, "rope_local_base_freq", facts->local);
     char text[64];

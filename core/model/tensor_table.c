@@ -187,7 +187,7 @@ static const struct family_rules LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_
 static const struct family_rules BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK),
                                                RULES(BERT_HEAD)};
 
-static int64_t dim_value(const struct model_desc *desc, enum dim dim)
+static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
 {
     switch (dim) {
     case DIM_1: return 1;
@@ -207,7 +207,7 @@ static int64_t dim_value(const struct model_desc *desc, enum dim dim)
     BUG("dimension %d", (int)dim);
 }
 
-static bool is_present(const struct model_desc *desc, enum presence presence)
+static bool tensor_is_present(const struct model_desc *desc, enum presence presence)
 {
     switch (presence) {
     case ALWAYS: return true;
@@ -246,7 +246,7 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
     unit->first_tensor = table->num_tensors;
     for (int i = 0; i < rules.count; i++) {
         const struct tensor_rule *rule = &rules.rules[i];
-        if (!is_present(desc, rule->presence))
+        if (!tensor_is_present(desc, rule->presence))
             continue;
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
         int n = snprintf(tensor->name, sizeof tensor->name, "%s%s", prefix, rule->name);
@@ -254,8 +254,8 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         tensor->role = rule->role;
         tensor->unit = table->num_units;
         tensor->ndim = rule->columns == DIM_1 ? 1 : 2;
-        tensor->shape[0] = dim_value(desc, rule->rows);
-        tensor->shape[1] = dim_value(desc, rule->columns);
+        tensor->shape[0] = tensor_dim(desc, rule->rows);
+        tensor->shape[1] = tensor_dim(desc, rule->columns);
         tensor->numel = tensor->shape[0] * tensor->shape[1];
         tensor->joined = rule->trait == JOINED;
         tensor->number = table->num_tensors - 1;

@@ -49,7 +49,7 @@ static const struct auto_rule *find_rule(const char *path)
     return NULL;
 }
 
-static bool starts_with(const char *text, const char *start)
+static bool auto_starts_with(const char *text, const char *start)
 {
     return strncmp(text, start, strlen(start)) == 0;
 }
@@ -59,9 +59,9 @@ bool spec_auto_is_allowed(const struct spec_key *key)
 {
     static const char *const ours[] = {"run.", "model.", "data.", "train.", "comm."};
     for (size_t i = 0; i < COUNT_OF(ours); i++)
-        if (starts_with(key->path, ours[i]))
+        if (auto_starts_with(key->path, ours[i]))
             return false;
-    if (starts_with(key->path, "checkpoint.") && key->verdict == VERDICT_USED)
+    if (auto_starts_with(key->path, "checkpoint.") && key->verdict == VERDICT_USED)
         return false;
     return strcmp(key->path, "optimizer.type") != 0 && strcmp(key->path, "scheduler.type") != 0;
 }

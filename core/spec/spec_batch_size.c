@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int64_t saturating_product(int64_t a, int64_t b)
+static int64_t batch_size_product(int64_t a, int64_t b)
 {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
@@ -45,19 +45,19 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
     int64_t train = given[0], unit = 1;
     char sizes[256], worlds[300] = "";
     for (int i = 1; i < 3; i++)
-        unit = given[i] ? saturating_product(unit, given[i]) : unit;
+        unit = given[i] ? batch_size_product(unit, given[i]) : unit;
     list_world_sizes(train, unit, sizes, sizeof sizes);
     if (given[1] && given[2] && sizes[0]) /* all three sizes determine the world size */
         snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
     if (sizes[0])
         snprintf(worlds, sizeof worlds, "; possible world sizes: %s", sizes);
-    unit = saturating_product(unit, world);
+    unit = batch_size_product(unit, world);
     if (unit > largest_batch()) {
         error_hint(err, "make the micro batch or the accumulation smaller");
         return;
     }
     if (given[1] && given[2]) {
-        int64_t per_rank = saturating_product(given[1], world);
+        int64_t per_rank = batch_size_product(given[1], world);
         if (train % per_rank == 0)
             error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
                        (long long)(train / per_rank), worlds);
@@ -89,14 +89,14 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         accumulation = train / micro / world;
     } else if (!train) {
         accumulation = accumulation ? accumulation : 1;
-        train = saturating_product(saturating_product(micro, accumulation), world);
+        train = batch_size_product(batch_size_product(micro, accumulation), world);
     }
     char one_step[96] = "sample";
     if (given[1])
         snprintf(one_step, sizeof one_step, "micro batch of %lld", (long long)micro);
     else if (given[2])
         snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
-    int64_t product = saturating_product(saturating_product(micro, accumulation), world);
+    int64_t product = batch_size_product(batch_size_product(micro, accumulation), world);
     if (train > largest_batch()) { /* a product; a given value has been checked already */
         return error_set(
             err, STATUS_USAGE,

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: with the reason and a hint. */
-static void add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
-                           const json_t *now, bool refused)
+static void add_spec_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                                const json_t *now, bool refused)
 {
     const char *why =
         refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
@@ -20,7 +20,7 @@ static void add_difference(struct string_list *list, const char *key, const char
 }
 
 /* 10 and 10.0 are the same: other programs may have written either. */
-static bool same_value(const json_t *a, const json_t *b)
+static bool same_spec_value(const json_t *a, const json_t *b)
 {
     if (json_is_number(a) && json_is_number(b))
         return json_number_value(a) == json_number_value(b);
@@ -55,14 +55,15 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             continue;
         json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = value_before(spec, key);
         const json_t *was = json_object_get(stored, key->path);
-        bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
+        bool same =
+            (!was && !now) || (was && now && same_spec_value(was, now)) || (!was && usual && json_equal(now, usual));
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
         if (!same && key->resume >= RESUME_CONTENTS && !moved) {
-            add_difference(&report->errors, key->path, "", was, now, true);
+            add_spec_difference(&report->errors, key->path, "", was, now, true);
             errors++;
         } else if (!same) {
-            add_difference(&report->notices, key->path, "", was, now, false);
+            add_spec_difference(&report->notices, key->path, "", was, now, false);
         }
         json_decref(usual);
         json_decref(now);
@@ -151,7 +152,7 @@ static bool is_gemma(const struct model_desc *desc)
 }
 
 /* Of each layer its window, or whether it has RoPE (1 or 0). All alike: the window, NULL for none or for RoPE. */
-static json_t *layers_of(const struct model_desc *desc, bool windows)
+static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 {
     const int64_t usual = windows ? desc->layers[0].window : 1;
     json_t *list = json_array();
@@ -168,7 +169,7 @@ static json_t *layers_of(const struct model_desc *desc, bool windows)
 }
 
 /* New reference; NULL where there is none: numbers are 0 then. */
-static json_t *value_of(const struct model_desc *desc, const struct field *field)
+static json_t *compared_value_of(const struct model_desc *desc, const struct field *field)
 {
     static const char *const ROPE_TYPES[] = {[ROPE_NONE] = "none",
                                              [ROPE_PLAIN] = "default",
@@ -187,8 +188,8 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
     case FIELD_ACTIVATION: return json_string(ACTIVATIONS[*(const enum mlp_kind *)member]);
     case FIELD_POSITIONS: /* the rows of an embedding, or only a limit */
         return desc->rope.kind == ROPE_NONE ? json_integer(*(const int64_t *)member) : NULL;
-    case FIELD_WINDOWS: return layers_of(desc, true);
-    case FIELD_ROPE_LAYERS: return layers_of(desc, false);
+    case FIELD_WINDOWS: return compared_layers_of(desc, true);
+    case FIELD_ROPE_LAYERS: return compared_layers_of(desc, false);
     /* these two follow from head_dim, unless the config says otherwise */
     case FIELD_ROTARY_DIM:
         return desc->rotary_dim == desc->head_dim ? NULL : json_real((double)desc->rotary_dim / (double)desc->head_dim);
@@ -209,9 +210,9 @@ void model_desc_compare(const struct model_desc *was, const struct model_desc *n
         const char *key = now->family == FAMILY_GPT2 ? field->gpt2_key : field->key;
         if (!key)
             continue;
-        json_t *old = value_of(was, field), *new = value_of(now, field);
+        json_t *old = compared_value_of(was, field), *new = compared_value_of(now, field);
         if (old != new && !json_equal(old, new))
-            add_difference(differences, key, " of the model", old, new, true);
+            add_spec_difference(differences, key, " of the model", old, new, true);
         json_decref(old);
         json_decref(new);
     }

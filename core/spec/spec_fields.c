@@ -123,7 +123,7 @@ static json_t *fetch_choice(const char *field, const struct spec_key *key)
     BUG("'%s' holds %d", key->path, value);
 }
 
-static json_t *fetch_list(const struct string_list *list)
+static json_t *fetch_list_field(const struct string_list *list)
 {
     if (!list->count)
         return NULL;
@@ -188,10 +188,10 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
         const char *text = *(char *const *)(const void *)field;
         return text ? json_string(text) : NULL;
     }
-    case KEY_STRING_LIST: return fetch_list((const struct string_list *)(const void *)field);
+    case KEY_STRING_LIST: return fetch_list_field((const struct string_list *)(const void *)field);
     case KEY_SOURCES:
         return full->spec.data.amount ? fetch_sources(full)
-                                      : fetch_list((const struct string_list *)(const void *)field);
+                                      : fetch_list_field((const struct string_list *)(const void *)field);
     case KEY_PROMPTS: return fetch_prompts(full);
     case KEY_CHOICE: return fetch_choice(field, key);
     case KEY_MODEL_CONFIG:

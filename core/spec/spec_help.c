@@ -196,7 +196,7 @@ static const char *describe_default(const struct spec_key *key)
 
 /* ---- plain text ---------------------------------------------------------- */
 
-static void print_wrapped(FILE *out, const char *text)
+static void spec_help_wrapped(FILE *out, const char *text)
 {
     enum { INDENT = 8, WIDTH = 100 };
     int column = 0;
@@ -212,7 +212,7 @@ static void print_wrapped(FILE *out, const char *text)
     fputc('\n', out);
 }
 
-static void print_used(FILE *out)
+static void spec_help_used(FILE *out)
 {
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
@@ -226,7 +226,7 @@ static void print_used(FILE *out)
             print_types(out, key);
             fputc('\n', out);
         }
-        print_wrapped(out, key->help);
+        spec_help_wrapped(out, key->help);
     }
 }
 
@@ -241,15 +241,15 @@ static void print_verdict(FILE *out, enum spec_verdict verdict, const char *titl
         if (key->fallback)
             fprintf(out, "  (only %s)", key->fallback);
         fputc('\n', out);
-        print_wrapped(out, key->help);
+        spec_help_wrapped(out, key->help);
     }
 }
 
-static void print_text(FILE *out)
+static void spec_help_text(FILE *out)
 {
     fputs("Keys of the run spec (YAML; a.b stands for key b in section a). --set a.b=VALUE overrides the file.\n\n",
           out);
-    print_used(out);
+    spec_help_used(out);
     print_verdict(out, VERDICT_LATER, "DeepSpeed's keys that are not supported yet:");
     print_verdict(out, VERDICT_NOTICE, "DeepSpeed's keys that have no effect here (accepted, with a notice):");
     print_verdict(out, VERDICT_REFUSED, "DeepSpeed's keys that are refused when switched on:");
@@ -261,13 +261,13 @@ static void print_text(FILE *out)
 
 /* ---- Markdown ------------------------------------------------------------ */
 
-static void print_cell(FILE *out, const char *text)
+static void spec_help_cell(FILE *out, const char *text)
 {
     for (; *text; text++)
         fputs(*text == '|' ? "\\|" : (char[]){*text, 0}, out);
 }
 
-static void markdown_used(FILE *out)
+static void spec_help_markdown_used(FILE *out)
 {
     const char *open = NULL; /* the top-level section whose table is open; "": keys at top level */
     size_t open_length = 0;
@@ -294,7 +294,7 @@ static void markdown_used(FILE *out)
         fprintf(out, " | %s | %s | ", describe_default(key), resume_names[key->resume]);
         print_types(out, key);
         fputs(key->schedules || key->optimizers ? ": " : "", out);
-        print_cell(out, key->help);
+        spec_help_cell(out, key->help);
         fputs(" |\n", out);
     }
 }
@@ -311,12 +311,12 @@ static void markdown_verdict(FILE *out, enum spec_verdict verdict, const char *t
                                : key->fallback             ? key->fallback
                                                            : "-";
         fprintf(out, "| `%s` | %s | ", key->path, accepted);
-        print_cell(out, key->help);
+        spec_help_cell(out, key->help);
         fputs(" |\n", out);
     }
 }
 
-static void markdown_choices(FILE *out)
+static void spec_help_markdown_choices(FILE *out)
 {
     fputs("\n### DeepSpeed's other optimizers and schedulers\n\n", out);
     for (int i = 0; i < spec_num_keys; i++) {
@@ -328,14 +328,14 @@ static void markdown_choices(FILE *out)
     }
 }
 
-static void print_markdown(FILE *out)
+static void spec_help_markdown(FILE *out)
 {
     fputs(intro, out);
-    markdown_used(out);
+    spec_help_markdown_used(out);
     fputs("\n## DeepSpeed's other keys\n\nA section that is switched off (`enabled: false`) is always accepted.\n",
           out);
     markdown_verdict(out, VERDICT_LATER, "Not supported yet", "Any value other than the accepted one is an error.");
-    markdown_choices(out);
+    spec_help_markdown_choices(out);
     markdown_verdict(
         out, VERDICT_NOTICE, "No effect here",
         "Accepted; if the value differs from DeepSpeed's default, a notice gives the reason why it has no effect.");
@@ -356,7 +356,7 @@ static void print_markdown(FILE *out)
 void spec_print_help(FILE *out, bool markdown)
 {
     if (markdown)
-        print_markdown(out);
+        spec_help_markdown(out);
     else
-        print_text(out);
+        spec_help_text(out);
 }

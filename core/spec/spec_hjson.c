@@ -1,7 +1,6 @@
 /* spec_hjson.c: parses a DeepSpeed configuration into a spec's tree.
  *
- * DeepSpeed reads its configurations with a reader for Hjson (Hjson's syntax: hjson.github.io/syntax.html), so that
- * files with more than strict JSON are in use. The grammar here, of which JSON is a part:
+ * DeepSpeed reads its configurations as Hjson (hjson.github.io/syntax.html). The grammar, of which JSON is a part:
  *
  *   file      blank ( object | list | members ) blank        the braces around the whole may be absent
  *   object    '{' members '}'
@@ -48,34 +47,34 @@ static struct spec_pos here(struct reader *r)
 
 /* ---- blanks and comments ------------------------------------------------- */
 
-static bool is_blank(char c)
+static bool hjson_is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-static bool ahead(const struct reader *r, const char *at, const char *word)
+static bool hjson_ahead(const struct reader *r, const char *at, const char *word)
 {
     size_t length = strlen(word);
     return (size_t)(r->end - at) >= length && memcmp(at, word, length) == 0;
 }
 
-static const char *line_end(const struct reader *r, const char *at)
+static const char *hjson_line_end(const struct reader *r, const char *at)
 {
     while (at < r->end && *at != '\n' && *at != '\r')
         at++;
     return at;
 }
 
-static bool skip_blank(struct reader *r)
+static bool hjson_skip_blank(struct reader *r)
 {
     for (;;) {
-        while (r->at < r->end && is_blank(*r->at))
+        while (r->at < r->end && hjson_is_blank(*r->at))
             r->at++;
-        if (ahead(r, r->at, "#") || ahead(r, r->at, "//")) {
-            r->at = line_end(r, r->at);
-        } else if (ahead(r, r->at, "/*")) {
+        if (hjson_ahead(r, r->at, "#") || hjson_ahead(r, r->at, "//")) {
+            r->at = hjson_line_end(r, r->at);
+        } else if (hjson_ahead(r, r->at, "/*")) {
             const char *close = r->at + 2;
-            while (close < r->end && !ahead(r, close, "*/"))
+            while (close < r->end && !hjson_ahead(r, close, "*/"))
                 close++;
             if (close == r->end)
                 FAIL(r, "this comment has no end; hint: close it with */");
@@ -88,7 +87,7 @@ static bool skip_blank(struct reader *r)
 
 /* ---- text ---------------------------------------------------------------- */
 
-static int hex4(const struct reader *r, const char *at)
+static int hjson_hex4(const struct reader *r, const char *at)
 {
     int value = 0;
     for (int i = 0; i < 4; i++) {
@@ -99,7 +98,7 @@ static int hex4(const struct reader *r, const char *at)
     return value;
 }
 
-static bool read_escape(struct reader *r, char **out)
+static bool hjson_read_escape(struct reader *r, char **out)
 {
     static const char names[] = "\"'\\/bfnrt", values[] = "\"'\\/\b\f\n\r\t";
     const char *name = r->at < r->end && *r->at ? strchr(names, *r->at) : NULL;
@@ -108,13 +107,13 @@ static bool read_escape(struct reader *r, char **out)
         *(*out)++ = values[name - names];
         return true;
     }
-    int unit = ahead(r, r->at, "u") ? hex4(r, r->at + 1) : -1;
+    int unit = hjson_ahead(r, r->at, "u") ? hjson_hex4(r, r->at + 1) : -1;
     if (unit < 0)
         FAIL(r, "an unknown escape after a backslash; hint: write a backslash as \\\\");
     unsigned point = (unsigned)unit;
     r->at += 5;
-    if (point >= 0xd800 && point < 0xdc00 && ahead(r, r->at, "\\u")) {
-        int low = hex4(r, r->at + 2);
+    if (point >= 0xd800 && point < 0xdc00 && hjson_ahead(r, r->at, "\\u")) {
+        int low = hjson_hex4(r, r->at + 2);
         if (low >= 0xdc00 && low < 0xe000) {
             point = 0x10000 + ((point - 0xd800) << 10) + ((unsigned)low - 0xdc00);
             r->at += 6;
@@ -126,7 +125,7 @@ static bool read_escape(struct reader *r, char **out)
     return true;
 }
 
-static const char *read_quoted(struct reader *r)
+static const char *hjson_read_quoted(struct reader *r)
 {
     struct spec_pos start = here(r);
     const char quote = *r->at++;
@@ -141,7 +140,7 @@ static const char *read_quoted(struct reader *r)
         char c = *r->at++;
         if (c != '\\')
             *out++ = c;
-        else if (!read_escape(r, &out))
+        else if (!hjson_read_escape(r, &out))
             return NULL;
     }
     if (r->at == r->end || *r->at != quote) {
@@ -158,15 +157,15 @@ static const char *read_quoted(struct reader *r)
 
 static bool read_value(struct reader *r, struct spec_node **value);
 
-static bool is_punctuation(char c)
+static bool hjson_is_punctuation(char c)
 {
     return c && strchr("{}[],:", c);
 }
 
-static bool has_comment(const char *text)
+static bool hjson_has_comment(const char *text)
 {
     for (const char *p = text; *p; p++)
-        if (is_blank(*p) && (p[1] == '#' || (p[1] == '/' && (p[2] == '/' || p[2] == '*'))))
+        if (hjson_is_blank(*p) && (p[1] == '#' || (p[1] == '/' && (p[2] == '/' || p[2] == '*'))))
             return true;
     return false;
 }
@@ -174,13 +173,13 @@ static bool has_comment(const char *text)
 static bool read_bare(struct reader *r, struct spec_node *node)
 {
     const char *start = r->at, *stop = start;
-    while (stop < r->end && !strchr(",]}#\n\r", *stop) && !ahead(r, stop, "//") && !ahead(r, stop, "/*"))
+    while (stop < r->end && !strchr(",]}#\n\r", *stop) && !hjson_ahead(r, stop, "//") && !hjson_ahead(r, stop, "/*"))
         stop++;
     for (int whole = 0; whole < 2; whole++) {
         if (whole) /* only here: a line of many literals is looked at once */
-            stop = line_end(r, stop);
+            stop = hjson_line_end(r, stop);
         const char *end = stop;
-        while (end > start && is_blank(end[-1]))
+        while (end > start && hjson_is_blank(end[-1]))
             end--;
         node->text = spec_arena_copy(r->ctx->arena, start, (size_t)(end - start));
         node->kind = NODE_STRING;
@@ -190,7 +189,7 @@ static bool read_bare(struct reader *r, struct spec_node *node)
             return true;
     }
     size_t length = strlen(node->text);
-    if (strchr(",]}", node->text[length - 1]) || has_comment(node->text))
+    if (strchr(",]}", node->text[length - 1]) || hjson_has_comment(node->text))
         FAIL_AT(r, node->pos,
                 "text without quotes reaches to the end of its line, so that '%s' is all text; hint: put the text in "
                 "quotes",
@@ -203,10 +202,10 @@ static bool read_key(struct reader *r, struct spec_node **key)
     struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
     node->key_pos = here(r);
     if (r->at < r->end && (*r->at == '"' || *r->at == '\'')) {
-        node->key = read_quoted(r);
+        node->key = hjson_read_quoted(r);
     } else {
         const char *start = r->at;
-        while (r->at < r->end && !is_blank(*r->at) && !is_punctuation(*r->at))
+        while (r->at < r->end && !hjson_is_blank(*r->at) && !hjson_is_punctuation(*r->at))
             r->at++;
         if (r->at > start)
             node->key = spec_arena_copy(r->ctx->arena, start, (size_t)(r->at - start));
@@ -220,7 +219,7 @@ static bool read_key(struct reader *r, struct spec_node **key)
     if (!*node->key)
         FAIL_AT(r, node->key_pos, "a key has no name");
     *key = node;
-    return skip_blank(r);
+    return hjson_skip_blank(r);
 }
 
 static bool read_member(struct reader *r, struct spec_node *mapping)
@@ -245,7 +244,7 @@ static bool read_member(struct reader *r, struct spec_node *mapping)
 static bool read_members(struct reader *r, struct spec_node *node, char close)
 {
     for (;;) {
-        if (!skip_blank(r))
+        if (!hjson_skip_blank(r))
             return false;
         if (r->at == r->end && close)
             FAIL_AT(r, node->pos, "this %s has no end", node->kind == NODE_LIST ? "list" : "section");
@@ -264,7 +263,7 @@ static bool read_members(struct reader *r, struct spec_node *node, char close)
                 return false;
             spec_attach(r->ctx, node, item);
         }
-        if (!skip_blank(r))
+        if (!hjson_skip_blank(r))
             return false;
         if (r->at < r->end && *r->at == ',')
             r->at++;
@@ -285,7 +284,7 @@ static bool read_container(struct reader *r, struct spec_node *node)
 
 static bool read_value(struct reader *r, struct spec_node **value)
 {
-    if (!skip_blank(r))
+    if (!hjson_skip_blank(r))
         return false;
     struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
     node->pos = here(r);
@@ -296,20 +295,20 @@ static bool read_value(struct reader *r, struct spec_node **value)
         FAIL(r, "the file ends where a value is expected");
     if (*r->at == '{' || *r->at == '[')
         return read_container(r, node);
-    if (is_punctuation(*r->at))
+    if (hjson_is_punctuation(*r->at))
         FAIL(r, "'%c' where a value is expected", *r->at);
-    if (ahead(r, r->at, "'''"))
+    if (hjson_ahead(r, r->at, "'''"))
         FAIL(r, "text in three quotes is not supported; hint: write it in one line and in double quotes");
     node->kind = NODE_STRING;
     if (*r->at == '"' || *r->at == '\'')
-        return (node->text = read_quoted(r)) != NULL;
+        return (node->text = hjson_read_quoted(r)) != NULL;
     node->plain = true;
     return read_bare(r, node);
 }
 
 /* ---- the whole file ------------------------------------------------------ */
 
-static bool check_text(struct reader *r)
+static bool hjson_check_text(struct reader *r)
 {
     utf8proc_int32_t point;
     for (utf8proc_ssize_t length; r->at < r->end; r->at += length) {
@@ -326,7 +325,7 @@ static bool check_text(struct reader *r)
 
 static bool read_file(struct reader *r, struct spec_node **root)
 {
-    if (!skip_blank(r))
+    if (!hjson_skip_blank(r))
         return false;
     if (r->at == r->end) {
         spec_error(r->ctx, (struct spec_pos){r->pos.source, 1, 1},
@@ -334,7 +333,7 @@ static bool read_file(struct reader *r, struct spec_node **root)
         return false;
     }
     if (*r->at == '{' || *r->at == '[') {
-        if (!read_value(r, root) || !skip_blank(r))
+        if (!read_value(r, root) || !hjson_skip_blank(r))
             return false;
         if (r->at < r->end)
             FAIL(r, "the file goes on after its end; hint: are there as many braces as there should be?");
@@ -352,5 +351,5 @@ struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const ch
     r.text = r.at = r.mark = text;
     r.end = text + size;
     struct spec_node *root = NULL;
-    return check_text(&r) && read_file(&r, &root) ? root : NULL;
+    return hjson_check_text(&r) && read_file(&r, &root) ? root : NULL;
 }

@@ -45,7 +45,7 @@ struct rule {
     const char *path, *message;
 };
 
-static void apply(const struct rules *r, const struct rule *rules, size_t count)
+static void apply_key_rules(const struct rules *r, const struct rule *rules, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const struct spec_node *node = rules[i].broken ? spec_find(r->root, rules[i].path) : NULL;
@@ -83,7 +83,7 @@ static void check_model(const struct rules *r)
          "data.seq_length",
          "'data.seq_length' 1 leaves no target if data.packing is false or first_fit; hint: use 2 or more"},
     };
-    apply(r, rules, COUNT_OF(rules));
+    apply_key_rules(r, rules, COUNT_OF(rules));
     if (set)
         snprintf(r->spec->model.where, sizeof r->spec->model.where, "%s", spec_pos_text(r->ctx, set->key_pos));
 }
@@ -241,7 +241,7 @@ static void check_optimizer(const struct rules *r)
         {optimizer->type == OPTIMIZER_MUON && optimizer->momentum >= 1, AT_VALUE, "optimizer.params.momentum",
          "'optimizer.params.momentum' of Muon must be below 1; hint: 0.95 is usual"},
     };
-    apply(r, rules, COUNT_OF(rules));
+    apply_key_rules(r, rules, COUNT_OF(rules));
     check_muon_rates(r);
 }
 
@@ -343,7 +343,7 @@ static void check_scheduler(const struct rules *r)
 
 /* ---- precision ----------------------------------------------------------- */
 
-static bool is_true(const struct rules *r, const char *path)
+static bool rule_key_is_true(const struct rules *r, const char *path)
 {
     const struct spec_node *node = find(r, path);
     return node && node->kind == NODE_BOOL && node->boolean;
@@ -353,7 +353,7 @@ static void check_precision(const struct rules *r)
 {
     struct run_spec *spec = r->spec;
     const struct spec_full *full = r->full;
-    if (is_true(r, "bf16.enabled") && is_true(r, "fp16.enabled"))
+    if (rule_key_is_true(r, "bf16.enabled") && rule_key_is_true(r, "fp16.enabled"))
         spec_error(r->ctx, later_pos(find(r, "bf16.enabled"), find(r, "fp16.enabled")),
                    "bfloat16 and fp16 modes cannot be simultaneously enabled; hint: keep bf16");
     spec->dtype = full->bf16 ? DTYPE_BF16 : full->fp16 ? DTYPE_F16 : DTYPE_F32;
@@ -375,7 +375,7 @@ static void check_precision(const struct rules *r)
         {spec->bf16_moments && !spec->bf16_master, AT_KEY, "bf16.bf16_optimizer_states",
          "bf16_optimizer_states requires bf16_master_weights_and_grads; hint: set both"},
     };
-    apply(r, rules, COUNT_OF(rules));
+    apply_key_rules(r, rules, COUNT_OF(rules));
     if (spec->bf16_master && (optimizer_moments(&spec->optimizer) != 2 || spec->optimizer.type == OPTIMIZER_MUON))
         spec_error(
             r->ctx, find(r, "bf16.bf16_master_weights_and_grads")->key_pos,
@@ -496,7 +496,7 @@ static void check_offload(const struct rules *r)
          "zero_optimization.offload_param.device",
          "offload_param to nvme needs nvme_path; hint: a folder on a local disk"},
     };
-    apply(r, rules, COUNT_OF(rules));
+    apply_key_rules(r, rules, COUNT_OF(rules));
     if (spec_is_number(ratio) && ratio->real == 0 && offloads(optimizer))
         spec_notice(r->ctx, ratio->key_pos, "'zero_optimization.offload_optimizer.ratio' is 0: nothing is offloaded");
     check_idle_keys(r);
@@ -540,7 +540,7 @@ static void check_steps(const struct rules *r)
                               "train.check_interval_steps",
                               "'train.check_interval_steps' compares two computations bit for bit, and "
                               "train.deterministic is false; hint: train.deterministic: true"};
-    apply(r, &rule, 1);
+    apply_key_rules(r, &rule, 1);
     if (factor > 0 && factor < 1) /* nearly every step would be reported */
         spec_error(r->ctx, find(r, "train.spike_factor")->pos,
                    "'train.spike_factor' %g is below 1: it multiplies the mean loss; hint: 2, or 0: off", factor);

@@ -30,7 +30,7 @@ double spec_comm_factor(const struct run_spec *spec, int world)
 /* ---- length of the run --------------------------------------------------- */
 
 /* The steps of some passes over the data; those of a fraction are rounded up, as in Trainer. */
-static int64_t steps_of_epochs(double epochs, int64_t steps_per_epoch)
+static int64_t resolve_steps_of_epochs(double epochs, int64_t steps_per_epoch)
 {
     static const double slack = 1e-6; /* of a step: 0.1 is a little more than a tenth, and still 1 step of 10 */
     const double whole = floor(epochs), part = ceil((epochs - whole) * (double)steps_per_epoch - slack);
@@ -45,7 +45,7 @@ int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoc
 {
     if (epochs <= 0 && max_steps)
         return max_steps;
-    const int64_t steps = steps_of_epochs(epochs > 0 ? epochs : 1, steps_per_epoch);
+    const int64_t steps = resolve_steps_of_epochs(epochs > 0 ? epochs : 1, steps_per_epoch);
     return max_steps && max_steps < steps ? max_steps : steps;
 }
 

@@ -142,7 +142,7 @@ void spec_pos_advance(struct spec_pos *pos, const char *from, const char *to)
     }
 }
 
-static int problem_compare(const void *left, const void *right)
+static int tree_problem_compare(const void *left, const void *right)
 {
     const struct spec_problem *a = left, *b = right;
     const int order = spec_pos_compare(a->pos, b->pos);
@@ -152,7 +152,7 @@ static int problem_compare(const void *left, const void *right)
 void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines)
 {
     if (problems->count)
-        qsort(problems->items, (size_t)problems->count, sizeof *problems->items, problem_compare);
+        qsort(problems->items, (size_t)problems->count, sizeof *problems->items, tree_problem_compare);
     for (int i = 0; i < problems->count; i++) {
         const struct spec_problem *problem = &problems->items[i];
         string_list_add(lines,

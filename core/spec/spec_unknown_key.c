@@ -132,7 +132,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
 };
 const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
 
-static bool has_word(const char *words, const char *word)
+static bool unknown_key_has_word(const char *words, const char *word)
 {
     const size_t length = strlen(word);
     for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
@@ -144,7 +144,7 @@ static bool has_word(const char *words, const char *word)
 const struct spec_foreign_name *spec_foreign_name_find(const char *name)
 {
     for (int i = 0; i < spec_num_foreign_names; i++)
-        if (has_word(spec_foreign_names[i].names, name))
+        if (unknown_key_has_word(spec_foreign_names[i].names, name))
             return &spec_foreign_names[i];
     return NULL;
 }
@@ -192,7 +192,7 @@ enum {
     FARTHEST_ELSEWHERE = 2 /* edits that lead to a key of another section: more of them lead to another meaning */
 };
 
-static bool ends_with_word(const char *text, const char *word)
+static bool unknown_key_ends_with(const char *text, const char *word)
 {
     size_t all = strlen(text), length = strlen(word);
     return length >= FEWEST_LETTERS && length < all && strcmp(text + all - length, word) == 0 &&
@@ -206,8 +206,8 @@ static bool is_part(const char *name, const char *key, bool same_section)
     if (!same_section && !strchr(name, '_'))
         return false;
     size_t length = strlen(name);
-    return (length >= FEWEST_LETTERS && strncmp(name, key, length) == 0) || ends_with_word(key, name) ||
-           (same_section && ends_with_word(name, key));
+    return (length >= FEWEST_LETTERS && strncmp(name, key, length) == 0) || unknown_key_ends_with(key, name) ||
+           (same_section && unknown_key_ends_with(name, key));
 }
 
 static const char *foreign_suggestion(struct spec_context *ctx, const char *name)

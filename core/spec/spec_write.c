@@ -22,7 +22,7 @@ static void write_real(FILE *out, double value)
 }
 
 /* Whether YAML has the character as it stands: not the line breaks and the byte order mark. */
-static bool is_printable(utf8proc_int32_t point)
+static bool spec_is_printable(utf8proc_int32_t point)
 {
     static const utf8proc_int32_t others[] = {0x2028, 0x2029, 0xfeff, 0xfffe, 0xffff};
     for (size_t i = 0; i < COUNT_OF(others); i++)
@@ -39,7 +39,7 @@ static void write_quoted(FILE *out, const char *text)
         length = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &point); /* jansson has checked it */
         if (point == '"' || point == '\\')
             fprintf(out, "\\%c", (int)point);
-        else if (is_printable(point))
+        else if (spec_is_printable(point))
             fwrite(text, 1, (size_t)length, out);
         else
             fprintf(out, "\\u%04x", (unsigned)point);
@@ -100,7 +100,7 @@ static void write_flow(FILE *out, const json_t *value)
 }
 
 /* Prints the headers of those sections of `path` that are not open yet. Returns the depth of `path`. */
-static int open_sections(FILE *out, const char *path, const char *previous)
+static int spec_open_sections(FILE *out, const char *path, const char *previous)
 {
     int level = 0;
     bool same = true;
@@ -155,7 +155,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
             continue;
         json_t *usual = spec_key_default(key);
         if (all || is_auto || always_written(full, key) || !usual || !json_equal(value, usual)) {
-            int level = open_sections(out, key->path, previous);
+            int level = spec_open_sections(out, key->path, previous);
             previous = key->path;
             fprintf(out, "%*s%s%s: ", 2 * level, "", is_derived(full, key) && !is_auto ? "# " : "",
                     spec_key_leaf(key->path));

@@ -50,7 +50,7 @@ static struct spec_pos offset_pos(int source, const char *text, size_t size, siz
 
 /* ---- scalars ------------------------------------------------------------- */
 
-static bool is_one_of(const char *text, const char *const *words)
+static bool yaml_is_one_of(const char *text, const char *const *words)
 {
     for (; *words; words++)
         if (strcmp(text, *words) == 0)
@@ -60,7 +60,7 @@ static bool is_one_of(const char *text, const char *const *words)
 
 /* [-+]? digits [. digits] [e[-+]digits], at least one digit before the exponent, no leading zero before a digit.
  * *integral: only sign and digits. */
-static bool looks_like_number(const char *text, bool *integral)
+static bool yaml_looks_like_number(const char *text, bool *integral)
 {
     const char *p = text;
     if (*p == '-' || *p == '+')
@@ -98,12 +98,12 @@ void spec_yaml_plain(struct spec_node *node)
                                              ".NaN", ".NAN", "nan",  "NaN", NULL};
     const char *text = node->text;
     bool integral;
-    if (is_one_of(text, nulls)) {
+    if (yaml_is_one_of(text, nulls)) {
         node->kind = NODE_NULL;
-    } else if (is_one_of(text, trues) || is_one_of(text, falses)) {
+    } else if (yaml_is_one_of(text, trues) || yaml_is_one_of(text, falses)) {
         node->kind = NODE_BOOL;
-        node->boolean = is_one_of(text, trues);
-    } else if (looks_like_number(text, &integral)) {
+        node->boolean = yaml_is_one_of(text, trues);
+    } else if (yaml_looks_like_number(text, &integral)) {
         node->kind = NODE_REAL;
         node->real = strtod(text, NULL);
         node->finite = isfinite(node->real);
@@ -113,7 +113,7 @@ void spec_yaml_plain(struct spec_node *node)
             node->kind = NODE_INT;
             node->integer = integer;
         }
-    } else if (is_one_of(text + (*text == '-' || *text == '+'), infinities)) {
+    } else if (yaml_is_one_of(text + (*text == '-' || *text == '+'), infinities)) {
         node->kind = NODE_REAL;
         node->real = !strpbrk(text, "fF") ? NAN : *text == '-' ? -INFINITY : INFINITY;
     }
@@ -263,7 +263,7 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
 
 /* libyaml compares each %TAG line with all earlier ones; a run spec has none. A line ends as for libyaml: with LF, CR,
  * or the last byte of U+0085, U+2028 or U+2029. */
-static bool has_tag_directive(struct reader *reader, const char *text, size_t size)
+static bool yaml_has_tag_directive(struct reader *reader, const char *text, size_t size)
 {
     const char *directive = memmem(text, size, "%TAG", 4);
     while (directive && directive != text && !strchr("\n\r\x85\xa8\xa9", directive[-1]))
@@ -278,7 +278,7 @@ static bool has_tag_directive(struct reader *reader, const char *text, size_t si
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size)
 {
     struct reader reader = {.ctx = ctx, .source = source};
-    if (has_tag_directive(&reader, text, size))
+    if (yaml_has_tag_directive(&reader, text, size))
         return NULL;
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser))

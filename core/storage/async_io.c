@@ -25,7 +25,7 @@ struct thread_engine {
     pthread_t threads[];
 };
 
-static void *move_blocks(void *argument)
+static void *async_io_move_blocks(void *argument)
 {
     struct io_queue *queue = argument;
     struct io_block block;
@@ -47,7 +47,7 @@ static enum status thread_engine_start(struct io_queue *queue, int threads, stru
     *out = engine;
     engine->queue = queue;
     for (int i = 0; i < threads; i++) {
-        int code = thread_start(&engine->threads[i], STACK_BYTES, move_blocks, queue);
+        int code = thread_start(&engine->threads[i], STACK_BYTES, async_io_move_blocks, queue);
         if (code)
             return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code));
         engine->count++;
@@ -132,7 +132,7 @@ void async_io_submit(struct async_io *io, struct io_request *request, const stru
     io_queue_add(&io->queue, request, transfer);
 }
 
-static enum status transfer_error(const struct io_transfer *transfer, int code, int64_t offset, struct error *err)
+static enum status async_error(const struct io_transfer *transfer, int code, int64_t offset, struct error *err)
 {
     if (code == ENODATA)
         return error_set(err, STATUS_BROKEN, "'%s' ends at offset %" PRId64 "; hint: another program has cut it",
@@ -160,5 +160,5 @@ enum status async_io_wait(struct async_io *io, struct io_request *request, struc
     request->active = false;
     pthread_mutex_unlock(&queue->mutex);
     heartbeat_slow_end(&slow);
-    return code ? transfer_error(&transfer, code, failed_at, err) : STATUS_OK;
+    return code ? async_error(&transfer, code, failed_at, err) : STATUS_OK;
 }

@@ -69,7 +69,7 @@ static void collect(struct uring_engine *engine)
     }
 }
 
-static void *run_ring(void *argument)
+static void *uring_run(void *argument)
 {
     struct uring_engine *engine = argument;
     pthread_setname_np(pthread_self(), "ztrain-uring");
@@ -122,7 +122,7 @@ enum status uring_engine_start(struct io_queue *queue, int depth, struct uring_e
     engine->depth = depth;
     engine->slots = memory_zeroed((size_t)depth, sizeof *engine->slots);
     *code = make_ring(engine);
-    int no_thread = *code ? 0 : thread_start(&engine->thread, 0, run_ring, engine);
+    int no_thread = *code ? 0 : thread_start(&engine->thread, 0, uring_run, engine);
     engine->runs = !*code && !no_thread;
     if (engine->runs) {
         *out = engine;

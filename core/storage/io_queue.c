@@ -61,7 +61,7 @@ static void cut_block(struct io_queue *queue, struct io_block *block)
         queue->last = &queue->first;
 }
 
-static int planned_failure(const struct io_block *block)
+static int io_queue_planned_failure(const struct io_block *block)
 {
     return faults_next(block->write ? FAULT_BLOCKWRITE : FAULT_BLOCKREAD, block->fd, NULL, 0);
 }
@@ -78,7 +78,7 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
         pthread_mutex_unlock(&queue->mutex);
         if (!found)
             return false;
-        code = planned_failure(block);
+        code = io_queue_planned_failure(block);
         if (code)
             io_queue_moved(queue, block, -code);
     }
@@ -86,7 +86,7 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
 }
 
 /* Direct I/O continues at an aligned place. */
-static int64_t usable(const struct io_block *block, int64_t result)
+static int64_t io_queue_usable(const struct io_block *block, int64_t result)
 {
     return result < block->bytes ? result / ASYNC_IO_ALIGN * ASYNC_IO_ALIGN : result;
 }
@@ -96,7 +96,7 @@ bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t resu
     if (result == -EINTR || result == -EAGAIN)
         return true;
     int code = result < 0 ? (int)-result : 0;
-    int64_t moved = code ? 0 : usable(block, result);
+    int64_t moved = code ? 0 : io_queue_usable(block, result);
     if (!code && moved == 0)
         code = block->write ? ENOSPC : ENODATA; /* nothing can be written; the file ends here */
     if (!code && moved < block->bytes) {

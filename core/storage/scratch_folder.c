@@ -200,7 +200,7 @@ const char *scratch_folder_path(const struct scratch_folder *folder)
 /* ---- files --------------------------------------------------------------- */
 
 /* Writes zeros where a file system cannot reserve space: the file grows until the disk is full or all is there. */
-static enum status fill_with_zeros(int fd, const char *path, int64_t bytes, struct error *err)
+static enum status scratch_fill_zeros(int fd, const char *path, int64_t bytes, struct error *err)
 {
     enum status status = STATUS_OK;
     void *zeros = memory_zeroed(1, FILL_BYTES);
@@ -221,7 +221,7 @@ static enum status reserve(struct scratch_file *file, int64_t bytes, struct erro
     if (file->reserved)
         return STATUS_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
-        status = fill_with_zeros(file->fd, file->path, bytes, err);
+        status = scratch_fill_zeros(file->fd, file->path, bytes, err);
     else
         status =
             error_system(err, STATUS_DEVICE, errno, "cannot reserve %s for '%s'", size_round(bytes, size), file->path);
@@ -232,7 +232,7 @@ static enum status reserve(struct scratch_file *file, int64_t bytes, struct erro
 }
 
 /* Whether a block can be written and read with O_DIRECT; some file systems refuse that only at the first transfer. */
-static bool takes_direct(int fd)
+static bool scratch_takes_direct(int fd)
 {
     _Alignas(ASYNC_IO_ALIGN) static char block[ASYNC_IO_ALIGN];
     return io_pwrite(fd, block, sizeof block, 0) == (ssize_t)sizeof block &&
@@ -242,7 +242,7 @@ static bool takes_direct(int fd)
 static void open_direct(struct scratch_file *file, int64_t bytes)
 {
     int fd = bytes < ASYNC_IO_ALIGN ? -1 : io_open(file->path, O_RDWR | O_CLOEXEC | O_DIRECT);
-    file->direct = fd >= 0 && takes_direct(fd);
+    file->direct = fd >= 0 && scratch_takes_direct(fd);
     int unused = file->direct ? file->fd : fd;
     if (file->direct)
         file->fd = fd;

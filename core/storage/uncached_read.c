@@ -18,7 +18,7 @@ enum {
 static const long XFS_MAGIC = 0x58465342; /* linux/magic.h has no name for it */
 
 /* Server file systems gain more from the kernel's reading ahead, with several requests under way. */
-static bool is_local(int fd)
+static bool is_local_read(int fd)
 {
     struct statfs facts;
     if (fstatfs(fd, &facts) != 0)
@@ -32,7 +32,7 @@ void uncached_file_init(struct uncached_file *file, int fd, const char *path)
     file->path = path;
     file->fd = fd;
     file->direct = false;
-    atomic_init(&file->able, is_local(fd));
+    atomic_init(&file->able, is_local_read(fd));
     pthread_mutex_init(&file->mutex, NULL);
 }
 

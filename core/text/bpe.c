@@ -9,30 +9,30 @@
 /* ---- bytes as characters ------------------------------------------------- */
 
 /* Printable ASCII and Latin-1, without the space and the soft hyphen. */
-static bool stands_for_itself(uint32_t byte)
+static bool bpe_stands_for_itself(uint32_t byte)
 {
     return (byte > ' ' && byte < 127) || (byte > 160 && byte < 256 && byte != 173);
 }
 
-static void add_mapped(struct text *out, const char *bytes, size_t count)
+static void bpe_add_mapped(struct text *out, const char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
         uint32_t point = 256;
         for (uint32_t before = 0; before < byte; before++)
-            point += !stands_for_itself(before);
+            point += !bpe_stands_for_itself(before);
         char text[UTF8_MAX];
-        text_add(out, text, (size_t)utf8_put(stands_for_itself(byte) ? byte : point, text));
+        text_add(out, text, (size_t)utf8_put(bpe_stands_for_itself(byte) ? byte : point, text));
     }
 }
 
-static int byte_of(uint32_t point)
+static int bpe_byte_of(uint32_t point)
 {
-    if (stands_for_itself(point))
+    if (bpe_stands_for_itself(point))
         return (int)point;
     uint32_t substitute = 256;
     for (int byte = 0; byte < 256; byte++)
-        if (!stands_for_itself((uint32_t)byte) && substitute++ == point)
+        if (!bpe_stands_for_itself((uint32_t)byte) && substitute++ == point)
             return byte;
     return -1;
 }
@@ -42,7 +42,7 @@ void bpe_add_bytes(struct text *out, const char *text, size_t bytes)
     const size_t before = out->count;
     for (size_t at = 0; at < bytes;) {
         int length;
-        const int byte = byte_of(utf8_at(text + at, &length));
+        const int byte = bpe_byte_of(utf8_at(text + at, &length));
         if (byte < 0) {
             out->count = before;
             text_add(out, text, bytes);
@@ -78,7 +78,7 @@ bool bpe_index(struct bpe *bpe, int32_t *twice)
     }
     for (int byte = 0; byte < 256; byte++) {
         mapped.count = 0;
-        add_mapped(&mapped, &(char){(char)byte}, 1);
+        bpe_add_mapped(&mapped, &(char){(char)byte}, 1);
         bpe->byte_ids[byte] = text_table_find(&bpe->tokens, mapped.bytes, mapped.count);
     }
     text_release(&mapped);
@@ -229,7 +229,7 @@ static bool whole_word(const struct bpe *bpe, const char *word, size_t bytes, st
                        struct token_list *out)
 {
     room->mapped.count = 0;
-    add_mapped(&room->mapped, word, bytes);
+    bpe_add_mapped(&room->mapped, word, bytes);
     int32_t id = text_table_find(&bpe->tokens, room->mapped.bytes, room->mapped.count);
     if (id >= 0)
         token_list_add(out, id);

@@ -43,25 +43,25 @@ struct translator {
 };
 
 /* Both name the status that they return, so that a compiler sees that it is not STATUS_OK. */
-static enum status not_known(const struct translator *t, const char *what)
+static enum status pattern_not_known(const struct translator *t, const char *what)
 {
     error_set(t->err, STATUS_USAGE, "the regular expression has %s, which this reader does not know: '%.200s'", what,
               t->expression);
     return STATUS_USAGE;
 }
 
-static enum status broken(const struct translator *t, const char *what)
+static enum status pattern_broken(const struct translator *t, const char *what)
 {
     error_set(t->err, STATUS_DATA, "this is no regular expression (%s): '%.200s'", what, t->expression);
     return STATUS_DATA;
 }
 
-static void emit(struct translator *t, const char *text)
+static void pattern_emit(struct translator *t, const char *text)
 {
     text_add(&t->out, text, strlen(text));
 }
 
-static void copy(struct translator *t, size_t bytes)
+static void pattern_copy(struct translator *t, size_t bytes)
 {
     text_add(&t->out, t->at, bytes);
     t->at += bytes;
@@ -73,21 +73,21 @@ static void emit_categories(struct translator *t, const char *name)
 {
     char text[64];
     snprintf(text, sizeof text, "\\p{%s}", name);
-    emit(t, text);
+    pattern_emit(t, text);
     for (int i = 0; i < unicode_newer_count; i++) {
         const struct unicode_run *run = &unicode_newer[i];
         snprintf(text, sizeof text, "\\x{%x}-\\x{%x}", (unsigned)run->first, (unsigned)run->last);
         if (strncmp(run->category, name, strlen(name)) == 0)
-            emit(t, text);
+            pattern_emit(t, text);
     }
 }
 
 /* \p{Name}, \p{^Name}, \P{Name}. */
-static enum status take_property(struct translator *t, char name[32], bool *negated)
+static enum status pattern_take_property(struct translator *t, char name[32], bool *negated)
 {
     char what[64];
     if (*t->at != '{')
-        return broken(t, "\\p without {…}");
+        return pattern_broken(t, "\\p without {…}");
     t->at++;
     if (*t->at == '^') {
         *negated = !*negated;
@@ -97,10 +97,10 @@ static enum status take_property(struct translator *t, char name[32], bool *nega
     snprintf(name, 32, "%.*s", length < 31 ? (int)length : 31, t->at);
     snprintf(what, sizeof what, "\\p{%s}", name);
     if (!t->at[length])
-        return broken(t, "\\p{ without }");
+        return pattern_broken(t, "\\p{ without }");
     t->at += length + 1;
     if (!unicode_is_category(name) || (t->groups[t->depth].fold && name[1] && strchr("ult", name[1])))
-        return not_known(t, what);
+        return pattern_not_known(t, what);
     return STATUS_OK;
 }
 
@@ -112,40 +112,40 @@ static enum status put_set(struct translator *t, bool alone)
     bool negated = kind == 'P' || kind == 'S' || kind == 'D';
     t->at += 2;
     if (kind == 'p' || kind == 'P')
-        TRY(take_property(t, name, &negated));
+        TRY(pattern_take_property(t, name, &negated));
     if (alone)
-        emit(t, negated ? "[^" : "[");
+        pattern_emit(t, negated ? "[^" : "[");
     if (kind == 's' || kind == 'S') {
-        emit(t, negated && !alone ? no_spaces : spaces);
+        pattern_emit(t, negated && !alone ? no_spaces : spaces);
     } else if (negated && !alone) {
-        emit(t, "\\P{");
-        emit(t, name);
-        emit(t, "}");
+        pattern_emit(t, "\\P{");
+        pattern_emit(t, name);
+        pattern_emit(t, "}");
     } else {
         emit_categories(t, name);
     }
     if (alone)
-        emit(t, "]");
+        pattern_emit(t, "]");
     return STATUS_OK;
 }
 
-static bool is_set(const char *at)
+static bool pattern_is_set(const char *at)
 {
     return at[0] == '\\' && at[1] && strchr("pPsSdD", at[1]);
 }
 
 /* \x41, \x{41}, \u0041. */
-static enum status put_number(struct translator *t)
+static enum status pattern_put_number(struct translator *t)
 {
     const bool braced = t->at[1] == 'x' && t->at[2] == '{';
     const size_t wanted = t->at[1] == 'u' ? 4 : 2;
     t->at += braced ? 3 : 2;
     const size_t digits = strspn(t->at, "0123456789abcdefABCDEF");
     if (braced ? digits == 0 || t->at[digits] != '}' : digits < wanted)
-        return broken(t, "a character's number");
-    emit(t, "\\x{");
-    copy(t, braced ? digits : wanted);
-    emit(t, "}");
+        return pattern_broken(t, "a character's number");
+    pattern_emit(t, "\\x{");
+    pattern_copy(t, braced ? digits : wanted);
+    pattern_emit(t, "}");
     t->at += braced;
     return STATUS_OK;
 }
@@ -154,13 +154,13 @@ static enum status put_escape(struct translator *t)
 {
     const char what[] = {'\\', t->at[1], 0};
     if (!t->at[1])
-        return broken(t, "a backslash at its end");
+        return pattern_broken(t, "a backslash at its end");
     if (strchr("xu", t->at[1]))
-        return put_number(t);
+        return pattern_put_number(t);
     if (isalnum((unsigned char)t->at[1]) && !strchr("rntfvae", t->at[1]))
-        return not_known(t, what);
+        return pattern_not_known(t, what);
     if (t->at[1] == 'v')
-        emit(t, "\v"); /* which is a set for PCRE2 */
+        pattern_emit(t, "\v"); /* which is a set for PCRE2 */
     else
         text_add(&t->out, t->at, 2);
     t->at += 2;
@@ -172,36 +172,36 @@ static enum status put_character(struct translator *t)
 {
     t->before = CHARACTER;
     if (t->groups[t->depth].fold && ((*t->at & 0x80) || (*t->at == '\\' && t->at[1] && strchr("xu", t->at[1]))))
-        return not_known(t, "(?i:…) around a character outside ASCII, or by its number");
+        return pattern_not_known(t, "(?i:…) around a character outside ASCII, or by its number");
     if (*t->at == '\\')
         return put_escape(t);
-    copy(t, 1);
+    pattern_copy(t, 1);
     return STATUS_OK;
 }
 
 static enum status put_class(struct translator *t)
 {
-    copy(t, t->at[1] == '^' ? 2 : 1);
+    pattern_copy(t, t->at[1] == '^' ? 2 : 1);
     if (*t->at == ']')
-        return not_known(t, "] as the first character of a class");
+        return pattern_not_known(t, "] as the first character of a class");
     t->before = NOTHING;
     while (*t->at && *t->at != ']') {
         if (*t->at == '[')
-            return not_known(t, t->at[1] == ':' ? "[:…:]" : "a class in a class");
+            return pattern_not_known(t, t->at[1] == ':' ? "[:…:]" : "a class in a class");
         if (t->at[0] == '&' && t->at[1] == '&')
-            return not_known(t, "&&");
+            return pattern_not_known(t, "&&");
         if (*t->at == '-' && t->before == CHARACTER && t->at[1] != ']') {
             if (t->groups[t->depth].fold)
-                return not_known(t, "a range of characters in (?i:…)");
-            if (is_set(t->at + 1))
-                return broken(t, "a range of characters");
+                return pattern_not_known(t, "a range of characters in (?i:…)");
+            if (pattern_is_set(t->at + 1))
+                return pattern_broken(t, "a range of characters");
             t->before = NOTHING;
-            copy(t, 1);
+            pattern_copy(t, 1);
             continue;
         }
         if (*t->at == '-')
-            emit(t, "\\"); /* it stands for itself */
-        if (is_set(t->at)) {
+            pattern_emit(t, "\\"); /* it stands for itself */
+        if (pattern_is_set(t->at)) {
             TRY(put_set(t, false));
             t->before = SET;
         } else {
@@ -210,26 +210,26 @@ static enum status put_class(struct translator *t)
     }
     t->before = CHARACTER;
     if (!*t->at)
-        return broken(t, "[ without ]");
-    copy(t, 1);
+        return pattern_broken(t, "[ without ]");
+    pattern_copy(t, 1);
     return STATUS_OK;
 }
 
-static enum status put_single(struct translator *t)
+static enum status pattern_put_single(struct translator *t)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
     /* under (?i:…) Oniguruma also takes one character for two letters: ß for ss, and the ligatures */
     for (size_t i = 0; t->groups[t->depth].fold && i < COUNT_OF(pairs); i++)
         if (strncasecmp(t->at, pairs[i], 2) == 0)
-            return not_known(t, "(?i:…) around letters that have a ligature");
+            return pattern_not_known(t, "(?i:…) around letters that have a ligature");
     if (*t->at == '[')
         return put_class(t);
-    if (!is_set(t->at) && *t->at != '.')
+    if (!pattern_is_set(t->at) && *t->at != '.')
         return put_character(t);
     t->before = CHARACTER;
-    if (is_set(t->at))
+    if (pattern_is_set(t->at))
         return put_set(t, true);
-    emit(t, "[^\\n]");
+    pattern_emit(t, "[^\\n]");
     t->at++;
     return STATUS_OK;
 }
@@ -243,11 +243,11 @@ static enum status put_braces(struct translator *t)
     const char *c = t->at + 1;
     const size_t first = strspn(c, digits), more = c[first] == ',' ? 1 + strspn(c + first + 1, digits) : 0;
     if (first == 0 || c[first + more] != '}')
-        return not_known(t, "{ that is no quantifier");
+        return pattern_not_known(t, "{ that is no quantifier");
     const long min = strtol(c, NULL, 10), most = more > 1 ? strtol(c + first + 1, NULL, 10) : min;
     if (most > MAX_REPEAT || most < min)
-        return not_known(t, "a quantifier of these numbers");
-    copy(t, first + more + 2);
+        return pattern_not_known(t, "a quantifier of these numbers");
+    pattern_copy(t, first + more + 2);
     return STATUS_OK;
 }
 
@@ -255,20 +255,20 @@ static enum status put_quantifier(struct translator *t)
 {
     const char kind = *t->at;
     if (t->before == NOTHING)
-        return broken(t, "a quantifier without a character");
+        return pattern_broken(t, "a quantifier without a character");
     if (t->before == QUANTIFIED)
-        return not_known(t, "a quantifier of a quantifier");
+        return pattern_not_known(t, "a quantifier of a quantifier");
     if (t->before == LOOK || (t->before == GROUP && (kind != '?' || t->at[1] == '+')))
-        return not_known(t, "a quantifier other than ? after a group");
+        return pattern_not_known(t, "a quantifier other than ? after a group");
     t->before = QUANTIFIED;
     if (kind == '{')
         TRY(put_braces(t));
     else
-        copy(t, 1);
+        pattern_copy(t, 1);
     if (*t->at == '?')
-        return not_known(t, "a lazy quantifier");
+        return pattern_not_known(t, "a lazy quantifier");
     if (*t->at == '+' && kind != '{')
-        copy(t, 1);
+        pattern_copy(t, 1);
     return STATUS_OK;
 }
 
@@ -278,51 +278,51 @@ static enum status open_group(struct translator *t)
     const char what[] = {'(', '?', t->at[1] == '?' && t->at[2] > ' ' && t->at[2] < 127 ? t->at[2] : ' ', 0};
     size_t kind = 0;
     if (t->depth == MAX_DEPTH)
-        return not_known(t, "too many groups in groups");
+        return pattern_not_known(t, "too many groups in groups");
     while (t->at[1] == '?' && strncmp(t->at, kinds[kind], strlen(kinds[kind])) != 0)
         if (++kind == COUNT_OF(kinds))
-            return not_known(t, what);
+            return pattern_not_known(t, what);
     const struct group group = {.fold = kind == 1 || t->groups[t->depth].fold, .look = kind > 1};
-    emit(t, kinds[kind]); /* a group (…) need not be remembered */
+    pattern_emit(t, kinds[kind]); /* a group (…) need not be remembered */
     t->at += t->at[1] == '?' ? strlen(kinds[kind]) : 1;
     t->groups[++t->depth] = group;
     t->before = NOTHING;
     return STATUS_OK;
 }
 
-static enum status translate(struct translator *t)
+static enum status pattern_translate(struct translator *t)
 {
     while (*t->at) {
         if (*t->at == '(') {
             TRY(open_group(t));
         } else if (*t->at == ')') {
             if (t->depth == 0)
-                return broken(t, ") without (");
+                return pattern_broken(t, ") without (");
             t->before = t->groups[t->depth--].look ? LOOK : GROUP;
-            copy(t, 1);
+            pattern_copy(t, 1);
         } else if (*t->at == '|') {
             t->before = NOTHING;
-            copy(t, 1);
+            pattern_copy(t, 1);
         } else if (*t->at == '^' || *t->at == '$') {
-            return not_known(t, "an anchor");
+            return pattern_not_known(t, "an anchor");
         } else if (strchr("?*+", *t->at) || (*t->at == '{' && t->before != NOTHING)) {
             TRY(put_quantifier(t));
         } else {
-            TRY(put_single(t));
+            TRY(pattern_put_single(t));
         }
     }
-    return t->depth ? broken(t, "( without )") : STATUS_OK;
+    return t->depth ? pattern_broken(t, "( without )") : STATUS_OK;
 }
 
 /* ---- PCRE2 --------------------------------------------------------------- */
 
-static void *take_memory(size_t bytes, void *context)
+static void *pattern_take_memory(size_t bytes, void *context)
 {
     (void)context;
     return memory_alloc(bytes);
 }
 
-static void give_memory(void *memory, void *context)
+static void pattern_give_memory(void *memory, void *context)
 {
     (void)context;
     free(memory);
@@ -344,7 +344,7 @@ static enum status compile(const struct translator *t, struct pattern *pattern)
     if (pattern->code)
         return STATUS_OK;
     pcre2_get_error_message(fault, (PCRE2_UCHAR *)text, sizeof text);
-    return fault == PCRE2_ERROR_PATTERN_TOO_LARGE ? not_known(t, "too many parts") : broken(t, text);
+    return fault == PCRE2_ERROR_PATTERN_TOO_LARGE ? pattern_not_known(t, "too many parts") : pattern_broken(t, text);
 }
 
 enum status pattern_compile(const char *expression, struct pattern **out, struct error *err)
@@ -352,14 +352,14 @@ enum status pattern_compile(const char *expression, struct pattern **out, struct
     struct translator t = {.expression = expression, .at = expression, .err = err};
     const size_t bytes = strlen(expression);
     if (utf8_check(expression, bytes) < bytes)
-        return broken(&t, "it is not UTF-8");
+        return pattern_broken(&t, "it is not UTF-8");
     if (bytes > MAX_BYTES)
-        return not_known(&t, "more than 8192 bytes");
+        return pattern_not_known(&t, "more than 8192 bytes");
     struct pattern *pattern = memory_zeroed(1, sizeof *pattern);
-    pattern->memory = pcre2_general_context_create(take_memory, give_memory, NULL);
-    emit(&t, ".*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
-    enum status status = translate(&t);
-    emit(&t, ")");
+    pattern->memory = pcre2_general_context_create(pattern_take_memory, pattern_give_memory, NULL);
+    pattern_emit(&t, ".*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
+    enum status status = pattern_translate(&t);
+    pattern_emit(&t, ")");
     if (status == STATUS_OK)
         status = compile(&t, pattern);
     text_release(&t.out);

@@ -30,10 +30,10 @@ struct encoder {
     struct error *err;
 };
 
-static enum status cut_text(struct encoder *encoder, int step, const char *text, size_t bytes);
+static enum status tokenizer_cut_text(struct encoder *encoder, int step, const char *text, size_t bytes);
 
 /* Matches and the text between them go to the next step. */
-static enum status cut_by_pattern(struct encoder *encoder, int step, const char *text, size_t bytes)
+static enum status tokenizer_cut_by_pattern(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
     const struct cut *cut = &encoder->tokenizer->cuts[step];
     struct pattern_search search = {0};
@@ -42,39 +42,39 @@ static enum status cut_by_pattern(struct encoder *encoder, int step, const char 
         TRY(pattern_next(cut->pattern, text, bytes, &search, &start, &end, encoder->err));
         const bool last = start > bytes;
         if (!cut->drop_others)
-            TRY(cut_text(encoder, step + 1, text + done, (last ? bytes : start) - done));
+            TRY(tokenizer_cut_text(encoder, step + 1, text + done, (last ? bytes : start) - done));
         if (last)
             return STATUS_OK;
         if (!cut->drop_matches)
-            TRY(cut_text(encoder, step + 1, text + start, end - start));
+            TRY(tokenizer_cut_text(encoder, step + 1, text + start, end - start));
         done = end;
     }
 }
 
-static enum status prefix_space(struct encoder *encoder, int step, const char *text, size_t bytes)
+static enum status tokenizer_prefix_space(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
     struct text longer = {0};
     if (text[0] != ' ')
         text_add(&longer, " ", 1);
     text_add(&longer, text, bytes);
-    const enum status status = cut_text(encoder, step + 1, longer.bytes, longer.count);
+    const enum status status = tokenizer_cut_text(encoder, step + 1, longer.bytes, longer.count);
     text_release(&longer);
     return status;
 }
 
-static enum status cut_text(struct encoder *encoder, int step, const char *text, size_t bytes)
+static enum status tokenizer_cut_text(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     if (bytes && step < tokenizer->cut_count)
-        return tokenizer->cuts[step].pattern ? cut_by_pattern(encoder, step, text, bytes)
-                                             : prefix_space(encoder, step, text, bytes);
+        return tokenizer->cuts[step].pattern ? tokenizer_cut_by_pattern(encoder, step, text, bytes)
+                                             : tokenizer_prefix_space(encoder, step, text, bytes);
     bpe_encode(&tokenizer->bpe, text, bytes, &encoder->room, encoder->out);
     return STATUS_OK;
 }
 
 /* A text without tokens of the sets before `set`; what lies between those of set 0 is normalized, and then has those of
  * set 1. */
-static enum status encode_text(struct encoder *encoder, const char *text, size_t bytes, int set)
+static enum status tokenizer_encode_text(struct encoder *encoder, const char *text, size_t bytes, int set)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     struct added_walk walk = {.text = text, .count = bytes, .set = set, .no_special = tokenizer->splits_special};
@@ -88,7 +88,8 @@ static enum status encode_text(struct encoder *encoder, const char *text, size_t
             between = encoder->normal.bytes;
             length = encoder->normal.count;
         }
-        TRY(set == 0 ? encode_text(encoder, between, length, 1) : cut_text(encoder, 0, between, length));
+        TRY(set == 0 ? tokenizer_encode_text(encoder, between, length, 1)
+                     : tokenizer_cut_text(encoder, 0, between, length));
         if (part.token)
             token_list_add(encoder->out, part.token->id);
     }
@@ -107,7 +108,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     struct encoder encoder = {.tokenizer = tokenizer, .out = out, .err = err};
     if (add_special)
         token_list_append(out, &tokenizer->before);
-    enum status status = encode_text(&encoder, text, bytes, 0);
+    enum status status = tokenizer_encode_text(&encoder, text, bytes, 0);
     if (add_special)
         token_list_append(out, &tokenizer->after);
     bpe_room_release(&encoder.room);
@@ -120,7 +121,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 static const char REPLACEMENT[] = "\xef\xbf\xbd"; /* U+FFFD */
 
 /* Adds a byte, and moves what is complete, or can never be, to `out`. */
-static void take_byte(struct text_stream *stream, unsigned char byte, struct text *out)
+static void text_stream_take_byte(struct text_stream *stream, unsigned char byte, struct text *out)
 {
     stream->waiting[stream->count++] = byte;
     while (stream->count > 0) {
@@ -149,7 +150,7 @@ void text_stream_push(struct text_stream *stream, const struct tokenizer *tokeni
         return;
     bpe_add_bytes(&bytes, token, added ? added->length : length);
     for (size_t i = 0; i < bytes.count; i++)
-        take_byte(stream, (unsigned char)bytes.bytes[i], out);
+        text_stream_take_byte(stream, (unsigned char)bytes.bytes[i], out);
     text_release(&bytes);
 }
 

@@ -44,7 +44,7 @@ static const struct tokenizer_class CLASSES[] = {
 
 /* ---- files --------------------------------------------------------------- */
 
-static enum status read_json(const char *path, size_t flags, json_t **out, struct error *err)
+static enum status tokenizer_read_json(const char *path, size_t flags, json_t **out, struct error *err)
 {
     char *text;
     size_t bytes;
@@ -67,7 +67,7 @@ static enum status read_object(const char *folder, const char *name, size_t flag
         *out = json_object();
         return STATUS_OK;
     }
-    TRY(read_json(path, flags, out, err));
+    TRY(tokenizer_read_json(path, flags, out, err));
     if (json_is_object(*out))
         return STATUS_OK;
     json_decref(*out);
@@ -90,7 +90,7 @@ static enum status read_settings(struct tokenizer_folder *folder, struct error *
     return STATUS_OK;
 }
 
-static enum status read_lines(const char *path, json_t **out, struct error *err)
+static enum status tokenizer_read_lines(const char *path, json_t **out, struct error *err)
 {
     char *text, *rest;
     size_t bytes;
@@ -245,7 +245,7 @@ struct addition {
     json_int_t next;            /* the id of a token that is not in the vocabulary */
 };
 
-static void take_item(struct addition *addition, const char *text, json_t *item)
+static void tokenizer_take_item(struct addition *addition, const char *text, json_t *item)
 {
     const json_int_t id = json_integer_value(json_object_get(item, "id"));
     if (text)
@@ -265,7 +265,7 @@ static json_int_t add_token(struct addition *addition, const char *text, const j
         const json_t *known = json_object_get(addition->vocabulary, text);
         item = json_pack("{s:s, s:I}", "content", text, "id", known ? json_integer_value(known) : addition->next);
         json_array_append_new(addition->items, item);
-        take_item(addition, text, item);
+        tokenizer_take_item(addition, text, item);
     }
     for (size_t i = 0; i < COUNT_OF(flags); i++)
         json_object_set_new(item, flags[i], json_boolean(json_is_true(json_object_get(token, flags[i]))));
@@ -283,7 +283,7 @@ struct declared {
     const json_t *token; /* borrowed: its properties, or the id of added_tokens.json */
 };
 
-static int by_id(const void *a, const void *b)
+static int addition_by_id(const void *a, const void *b)
 {
     const json_int_t left = ((const struct declared *)a)->id, right = ((const struct declared *)b)->id;
     return left < right ? -1 : left > right;
@@ -328,7 +328,7 @@ static enum status add_declared(const struct tokenizer_folder *folder, json_t *f
     {
         TRY_END(read_declared(folder, key, value, &tokens[count++], err));
     }
-    qsort(tokens, count, sizeof *tokens, by_id);
+    qsort(tokens, count, sizeof *tokens, addition_by_id);
     for (size_t i = 0; i < count; i++) {
         const char *text = tokens[i].text;
         const bool there = json_object_get(addition->by_text, text);
@@ -387,7 +387,7 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
     struct addition addition = {items, vocabulary, json_object(), (json_int_t)json_object_size(vocabulary)};
     json_array_foreach(items, i, item)
     {
-        take_item(&addition, text_of(item), item);
+        tokenizer_take_item(&addition, text_of(item), item);
     }
     const enum status status = add_declared(folder, from, special, &addition, err);
     json_object_foreach(special, text, token)
@@ -422,7 +422,7 @@ static enum status open_json(const struct tokenizer_folder *folder, const char *
                              struct error *err)
 {
     json_t *json;
-    TRY(read_json(path, 0, &json, err));
+    TRY(tokenizer_read_json(path, 0, &json, err));
     return make_tokenizer(folder, json, path, out, err);
 }
 
@@ -431,8 +431,8 @@ static enum status open_pair(struct tokenizer_folder *folder, const char *vocabu
 {
     json_t *vocabulary, *merges;
     TRY(choose_class(folder, err));
-    TRY(read_json(vocabulary_path, 0, &vocabulary, err));
-    const enum status status = read_lines(merges_path, &merges, err);
+    TRY(tokenizer_read_json(vocabulary_path, 0, &vocabulary, err));
+    const enum status status = tokenizer_read_lines(merges_path, &merges, err);
     if (status == STATUS_OK)
         return make_tokenizer(folder, make_parts(folder, vocabulary, merges), vocabulary_path, out, err);
     json_decref(vocabulary);

@@ -22,7 +22,7 @@ struct source {
 
 /* ---- messages and members ------------------------------------------------ */
 
-static enum status refuse_part(const struct source *source, const char *what, const char *name)
+static enum status tokenizer_refuse_part(const struct source *source, const char *what, const char *name)
 {
     return error_set(source->err, STATUS_USAGE,
                      "'%s' has the %s '%.100s', and only byte-level BPE as in GPT-2, Llama 3 and Qwen is read",
@@ -74,14 +74,14 @@ static enum status check_settings(const struct source *source, const json_t *mod
     bool fallback;
     TRY(read_flag(source, model, "byte_fallback", false, &fallback));
     if (fallback)
-        return refuse_part(source, "model's setting", "byte_fallback");
+        return tokenizer_refuse_part(source, "model's setting", "byte_fallback");
     const json_t *dropout = json_object_get(model, "dropout");
     if (json_is_number(dropout) && json_number_value(dropout) != 0)
-        return refuse_part(source, "model's setting", "dropout");
+        return tokenizer_refuse_part(source, "model's setting", "dropout");
     for (size_t i = 0; i < COUNT_OF(affixes); i++) {
         const char *affix = json_string_value(json_object_get(model, affixes[i]));
         if (affix && affix[0])
-            return refuse_part(source, "model's setting", affixes[i]);
+            return tokenizer_refuse_part(source, "model's setting", affixes[i]);
     }
     return STATUS_OK;
 }
@@ -170,7 +170,7 @@ static enum status read_model(const struct source *source, const json_t *model, 
     if (!json_is_object(model))
         return damaged(source, "there is no 'model'");
     if (type ? strcmp(type, "BPE") != 0 : !json_object_get(model, "merges")) /* old files do not name the type */
-        return refuse_part(source, "model", type ? type : "?");
+        return tokenizer_refuse_part(source, "model", type ? type : "?");
     TRY(check_settings(source, model));
     TRY(read_flag(source, model, "ignore_merges", false, &bpe->ignore_merges));
     TRY(read_flag(source, model, "fuse_unk", false, &bpe->fuse_unknown));
@@ -193,7 +193,8 @@ static enum status read_normalizer(const struct source *source, const json_t *no
         return STATUS_OK;
     if (!has_type(normalizer, "Sequence")) {
         *nfc = true;
-        return has_type(normalizer, "NFC") ? STATUS_OK : refuse_part(source, "normalizer", type_of(normalizer));
+        return has_type(normalizer, "NFC") ? STATUS_OK
+                                           : tokenizer_refuse_part(source, "normalizer", type_of(normalizer));
     }
     json_array_foreach((json_t *)members, i, member) TRY(read_normalizer(source, member, nfc));
     return STATUS_OK;
@@ -203,7 +204,7 @@ static enum status add_cut(const struct source *source, struct tokenizer *out, s
 {
     if (out->cut_count == CUT_STEPS) {
         pattern_free(cut.pattern);
-        return refuse_part(source, "pre-tokenizer", "Sequence of more than 8");
+        return tokenizer_refuse_part(source, "pre-tokenizer", "Sequence of more than 8");
     }
     out->cuts[out->cut_count++] = cut;
     return STATUS_OK;
@@ -227,10 +228,10 @@ static enum status read_split(const struct source *source, const json_t *split, 
     if (!behavior)
         return damaged(source, "a Split without a 'behavior'");
     if (!expression)
-        return refuse_part(source, "pre-tokenizer", "Split without a Regex");
+        return tokenizer_refuse_part(source, "pre-tokenizer", "Split without a Regex");
     bool removed = strcmp(behavior, "Removed") == 0;
     if (!removed && strcmp(behavior, "Isolated") != 0)
-        return refuse_part(source, "behavior of a Split", behavior);
+        return tokenizer_refuse_part(source, "behavior of a Split", behavior);
     return add_pattern(source, expression,
                        (struct cut){.drop_matches = removed && !invert, .drop_others = removed && invert}, out);
 }
@@ -256,7 +257,7 @@ static enum status read_cuts(const struct source *source, const json_t *componen
         return STATUS_OK;
     }
     if (*mapped)
-        return refuse_part(source, "pre-tokenizer after ByteLevel", type_of(component));
+        return tokenizer_refuse_part(source, "pre-tokenizer after ByteLevel", type_of(component));
     if (has_type(component, "ByteLevel")) {
         *mapped = true;
         return read_byte_level(source, component, out);
@@ -264,7 +265,7 @@ static enum status read_cuts(const struct source *source, const json_t *componen
     if (has_type(component, "Split"))
         return read_split(source, component, out);
     if (!has_type(component, "Digits"))
-        return refuse_part(source, "pre-tokenizer", type_of(component));
+        return tokenizer_refuse_part(source, "pre-tokenizer", type_of(component));
     TRY(read_flag(source, component, "individual_digits", false, &each));
     return add_pattern(source, each ? DIGIT : DIGIT "+", (struct cut){0}, out);
 }
@@ -273,16 +274,16 @@ static enum status read_pre_tokenizer(const struct source *source, const json_t 
 {
     bool mapped = false;
     if (is_absent(component))
-        return refuse_part(source, "pre-tokenizer", "null");
+        return tokenizer_refuse_part(source, "pre-tokenizer", "null");
     TRY(read_cuts(source, component, &mapped, out));
-    return mapped ? STATUS_OK : refuse_part(source, "pre-tokenizer without ByteLevel", type_of(component));
+    return mapped ? STATUS_OK : tokenizer_refuse_part(source, "pre-tokenizer without ByteLevel", type_of(component));
 }
 
 static enum status read_decoder(const struct source *source, const json_t *decoder)
 {
     if (has_type(decoder, "ByteLevel"))
         return STATUS_OK;
-    return refuse_part(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
+    return tokenizer_refuse_part(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
 }
 
 /* ---- added tokens -------------------------------------------------------- */
@@ -400,7 +401,7 @@ static enum status read_processor(const struct source *source, const json_t *pro
     if (has_type(processor, "TemplateProcessing"))
         return read_template(source, processor, out);
     if (!has_type(processor, "Sequence"))
-        return refuse_part(source, "post-processor", type_of(processor));
+        return tokenizer_refuse_part(source, "post-processor", type_of(processor));
     json_array_foreach((json_t *)members, i, member) TRY(read_processor(source, member, out));
     return STATUS_OK;
 }

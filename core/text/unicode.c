@@ -9,7 +9,7 @@
 /* ---- UTF-8 --------------------------------------------------------------- */
 
 /* Whether more bytes can make a character of these: the least or the greatest that may follow do. */
-static bool begins_character(const unsigned char *bytes, size_t count)
+static bool utf8_begins_character(const unsigned char *bytes, size_t count)
 {
     static const int fills[] = {0x80, 0xbf};
     for (int i = 0; i < 2; i++) {
@@ -32,7 +32,7 @@ int utf8_next(const unsigned char *bytes, size_t count, uint32_t *point)
         *point = (uint32_t)found;
         return (int)length;
     }
-    while (part < count && part + 1 < UTF8_MAX && begins_character(bytes, part + 1))
+    while (part < count && part + 1 < UTF8_MAX && utf8_begins_character(bytes, part + 1))
         part++;
     return part == count ? 0 : part ? -(int)part : -1;
 }
@@ -135,7 +135,7 @@ static const struct unicode_run *find_newer(uint32_t point)
 }
 
 /* Like "Lu". */
-static const char *category_of(uint32_t point)
+static const char *unicode_category_of(uint32_t point)
 {
     const struct unicode_run *newer = find_newer(point);
     return newer ? newer->category : utf8proc_category_string((utf8proc_int32_t)point);
@@ -151,12 +151,12 @@ bool unicode_is_category(const char *name)
 
 bool unicode_is_space(uint32_t point)
 {
-    return (point >= 9 && point <= 13) || point == 0x85 || category_of(point)[0] == 'Z';
+    return (point >= 9 && point <= 13) || point == 0x85 || unicode_category_of(point)[0] == 'Z';
 }
 
 bool unicode_is_word(uint32_t point)
 {
-    const char *category = category_of(point);
+    const char *category = unicode_category_of(point);
     return strchr("LM", category[0]) || strcmp(category, "Nd") == 0 || strcmp(category, "Nl") == 0 ||
            strcmp(category, "Pc") == 0 || point == 0x200c || point == 0x200d || /* joiners, circled letters */
            (point >= 0x24b6 && point <= 0x24e9) || (point >= 0x1f130 && point <= 0x1f149) ||
@@ -165,21 +165,21 @@ bool unicode_is_word(uint32_t point)
 
 /* ---- NFC ----------------------------------------------------------------- */
 
-static int combining_class(utf8proc_int32_t point)
+static int unicode_combining_class(utf8proc_int32_t point)
 {
     return utf8proc_get_property(point)->combining_class;
 }
 
 /* Puts marks, the first of which begins at `points`, in the order of their classes; `spare` is as large as `count`.
  * (utf8proc orders them as well, but takes the square of their number.) */
-static void order_marks(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare)
+static void unicode_order_marks(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare)
 {
     size_t ordered = 0;
     int next;
     for (int class = 1; ordered < count; class = next) {
         next = 256;
         for (size_t i = 0; i < count; i++) {
-            const int other = combining_class(points[i]);
+            const int other = unicode_combining_class(points[i]);
             if (other == class)
                 spare[ordered++] = points[i];
             else if (other > class && other < next)
@@ -189,13 +189,13 @@ static void order_marks(utf8proc_int32_t *points, size_t count, utf8proc_int32_t
     memcpy(points, spare, count * sizeof *points);
 }
 
-static void add_normal(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare, struct text *out)
+static void unicode_add_normal(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare, struct text *out)
 {
     for (size_t first = 0, end; first < count; first = end + (end == first)) {
-        for (end = first; end < count && combining_class(points[end]);)
+        for (end = first; end < count && unicode_combining_class(points[end]);)
             end++;
         if (end > first + 1)
-            order_marks(points + first, end - first, spare);
+            unicode_order_marks(points + first, end - first, spare);
     }
     const utf8proc_ssize_t length =
         utf8proc_normalize_utf32(points, (utf8proc_ssize_t)count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
@@ -215,7 +215,7 @@ void unicode_nfc(const char *text, size_t count, struct text *out)
         const uint32_t point = utf8_at(text + at, &length);
         const bool newer = find_newer(point); /* it stays as it is, where it is */
         if (newer || (done > PIECE && point < 128)) {
-            add_normal(points, done, spare, out);
+            unicode_add_normal(points, done, spare, out);
             done = 0;
         }
         if (done + LONGEST > room) {
@@ -230,7 +230,7 @@ void unicode_nfc(const char *text, size_t count, struct text *out)
                                                     &boundary);
         at += (size_t)length;
     }
-    add_normal(points, done, spare, out);
+    unicode_add_normal(points, done, spare, out);
     free(points);
     free(spare);
 }

@@ -31,7 +31,7 @@
 
 enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
 
-static double gib(uint64_t bytes)
+static double cpu_gib(uint64_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
@@ -46,7 +46,7 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
         return error_set(err, STATUS_DEVICE,
                          "cannot allocate %.3f GiB of memory: only %.3f GiB are available; hint: use a smaller micro "
                          "batch or sequence, activation recomputation, a higher ZeRO stage, or more ranks",
-                         gib(bytes), gib(available));
+                         cpu_gib(bytes), cpu_gib(available));
     /* Reserve one huge page more than needed, and unmap the unaligned ends. */
     size_t size = (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE),
            align = bytes >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
@@ -55,7 +55,7 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
     if (map == MAP_FAILED)
         return error_set(err, STATUS_DEVICE,
                          "cannot allocate %.3f GiB of memory: %s (%.3f GiB are available); hint: see `ulimit -v`",
-                         gib(bytes), strerror(errno), gib(available));
+                         cpu_gib(bytes), strerror(errno), cpu_gib(available));
     char *start = (char *)round_up((intptr_t)map, (int64_t)align);
     if (start > map)
         munmap(map, (size_t)(start - map));
@@ -106,7 +106,7 @@ static struct cpu_stream *cpu_stream_of(struct stream *stream)
     return (struct cpu_stream *)stream;
 }
 
-static void *worker_main(void *argument)
+static void *cpu_worker_main(void *argument)
 {
     struct cpu_stream *s = argument;
 #ifdef _OPENMP
@@ -139,7 +139,7 @@ static enum status cpu_stream_new(struct device *device, enum stream_kind kind, 
         pthread_mutex_init(&s->mutex, NULL);
         pthread_cond_init(&s->work, NULL);
         pthread_cond_init(&s->room, NULL);
-        int code = thread_start(&s->thread, 0, worker_main, s);
+        int code = thread_start(&s->thread, 0, cpu_worker_main, s);
         if (code) {
             free(s);
             return error_set(err, STATUS_DEVICE, "cannot start the thread of a stream: %s", strerror(code));
@@ -206,7 +206,7 @@ struct copy {
     size_t bytes;
 };
 
-static void run_copy(void *argument)
+static void cpu_run_copy(void *argument)
 {
     const struct copy *c = argument;
     int64_t chunks = (int64_t)((c->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
@@ -224,13 +224,13 @@ static void run_copy(void *argument)
 static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     struct copy copy = {dst, src, bytes};
-    cpu_submit(stream, run_copy, &copy, sizeof copy);
+    cpu_submit(stream, cpu_run_copy, &copy, sizeof copy);
 }
 
 static void cpu_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
     struct copy copy = {dst, NULL, bytes};
-    cpu_submit(stream, run_copy, &copy, sizeof copy);
+    cpu_submit(stream, cpu_run_copy, &copy, sizeof copy);
 }
 
 /* ---- events -------------------------------------------------------------- */
@@ -267,7 +267,7 @@ static uint64_t event_latest(struct cpu_event *e)
     return ticket;
 }
 
-static void run_record(void *argument)
+static void cpu_run_record(void *argument)
 {
     const struct event_point *point = argument;
     struct cpu_event *e = point->event;
@@ -279,7 +279,7 @@ static void run_record(void *argument)
     pthread_mutex_unlock(&e->mutex);
 }
 
-static void run_wait(void *argument)
+static void cpu_run_wait(void *argument)
 {
     const struct event_point *point = argument;
     struct cpu_event *e = point->event;
@@ -295,7 +295,7 @@ static void cpu_event_record(struct event *event, struct stream *stream)
     pthread_mutex_lock(&e->mutex);
     struct event_point point = {e, ++e->issued};
     pthread_mutex_unlock(&e->mutex);
-    cpu_submit(stream, run_record, &point, sizeof point);
+    cpu_submit(stream, cpu_run_record, &point, sizeof point);
 }
 
 static void cpu_event_wait(struct stream *stream, struct event *event)
@@ -303,14 +303,14 @@ static void cpu_event_wait(struct stream *stream, struct event *event)
     struct cpu_event *e = (struct cpu_event *)event;
     struct event_point point = {e, event_latest(e)};
     if (point.ticket)
-        cpu_submit(stream, run_wait, &point, sizeof point);
+        cpu_submit(stream, cpu_run_wait, &point, sizeof point);
 }
 
 static void cpu_event_sync(struct event *event)
 {
     struct cpu_event *e = (struct cpu_event *)event;
     struct event_point point = {e, event_latest(e)};
-    run_wait(&point);
+    cpu_run_wait(&point);
 }
 
 static bool event_time(struct cpu_event *e, double *seconds)
@@ -371,7 +371,7 @@ static const struct device_backend cpu_backend = {
 };
 
 #ifdef _OPENMP
-static void *wait_for_release(void *argument)
+static void *cpu_wait_for_release(void *argument)
 {
     pthread_mutex_lock(argument);
     pthread_mutex_unlock(argument);
@@ -380,13 +380,13 @@ static void *wait_for_release(void *argument)
 
 /* OpenMP exits the process if it cannot start a thread: first try to start as many, then let it start its team at
  * once. */
-static enum status start_team(int threads, struct error *err)
+static enum status cpu_start_team(int threads, struct error *err)
 {
     pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;
     pthread_t *started = memory_zeroed((size_t)threads, sizeof *started);
     int n = 0, code = 0;
     pthread_mutex_lock(&release);
-    while (n < threads - 1 && !(code = thread_start(&started[n], 0, wait_for_release, &release)))
+    while (n < threads - 1 && !(code = thread_start(&started[n], 0, cpu_wait_for_release, &release)))
         n++;
     pthread_mutex_unlock(&release);
     while (n > 0)
@@ -411,7 +411,7 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
 {
 #ifdef _OPENMP
     threads = threads > 0 ? threads : machine_cores();
-    TRY(start_team(threads, err));
+    TRY(cpu_start_team(threads, err));
 #else
     (void)err;
     threads = 1;

@@ -15,7 +15,7 @@ const struct ops_cpu *ops_cpu_of(enum cpu_isa isa)
     return &ops_cpu_baseline;
 }
 
-static size_t larger(size_t a, size_t b)
+static size_t larger_scratch(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -23,14 +23,14 @@ static size_t larger(size_t a, size_t b)
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
-    size_t widest = larger(larger((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
-    bytes = larger(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd */
-    bytes = larger(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
+    size_t widest = larger_scratch(larger_scratch((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
+    bytes = larger_scratch(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd */
+    bytes = larger_scratch(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
         size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
-        size_t packed = larger(unit, ATTENTION_BATCH_FLOATS);
-        bytes = larger(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
+        size_t packed = larger_scratch(unit, ATTENTION_BATCH_FLOATS);
+        bytes = larger_scratch(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
     }
-    bytes = larger(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
+    bytes = larger_scratch(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
     return scratch_size(bytes) + 256;
 }

@@ -162,13 +162,13 @@ static void trial_close(struct trial *t)
 
 /* ---- verifying ----------------------------------------------------------- */
 
-static const char *run_once(const struct trial *t, int candidate)
+static const char *autotune_run_once(const struct trial *t, int candidate)
 {
     return t->problem->run(t->problem->op, t->tuner->stream, candidate);
 }
 
 /* Fills a tensor with values of both signs in [-1, 1): a pattern that is doubled on the GPU. */
-static void fill_tensor(const struct trial *t, int number)
+static void autotune_fill_tensor(const struct trial *t, int number)
 {
     const struct autotune_tensor *tensor = &t->problem->tensors[number];
     const size_t bytes = (size_t)tensor->rows * row_bytes(tensor), pattern = PATTERN * dtype_size(tensor->dtype);
@@ -191,17 +191,17 @@ static void fill_tensor(const struct trial *t, int number)
 }
 
 /* Runs on random values, which are the same each time. */
-static const char *run_afresh(const struct trial *t, int candidate)
+static const char *autotune_run_afresh(const struct trial *t, int candidate)
 {
     const struct autotune_problem *p = t->problem;
     for (int i = 0; i < p->num_tensors; i++)
-        fill_tensor(t, i);
+        autotune_fill_tensor(t, i);
     if (p->prepare)
         p->prepare(p->op, t->tuner->stream, candidate);
-    return run_once(t, candidate);
+    return autotune_run_once(t, candidate);
 }
 
-static void keep_samples(const struct trial *t, enum kept which)
+static void autotune_keep_samples(const struct trial *t, enum kept which)
 {
     for (int i = 0; i < t->problem->num_tensors; i++) {
         const struct autotune_tensor *tensor = &t->problem->tensors[i];
@@ -212,7 +212,7 @@ static void keep_samples(const struct trial *t, enum kept which)
     }
 }
 
-static double value_at(const char *values, enum dtype dtype, int64_t i)
+static double autotune_value_at(const char *values, enum dtype dtype, int64_t i)
 {
     if (dtype == DTYPE_F32)
         return (double)((const float *)(const void *)values)[i];
@@ -227,7 +227,7 @@ static double root_mean_square(const struct autotune_tensor *tensor, const char 
     double squares = 0;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < width; j++) {
-            const double value = value_at(values, tensor->dtype, first + i * tensor->ld + j);
+            const double value = autotune_value_at(values, tensor->dtype, first + i * tensor->ld + j);
             squares += value * value;
         }
     }
@@ -245,13 +245,14 @@ static int64_t find_difference(const struct autotune_tensor *tensor, const char 
         for (int64_t part = row; part < row + tensor->width; part += tensor->part) {
             const double near = root_mean_square(tensor, expected, part, 1, tensor->part);
             for (int64_t i = part; i < part + tensor->part; i++) {
-                const double x = value_at(values, tensor->dtype, i), y = value_at(expected, tensor->dtype, i);
+                const double x = autotune_value_at(values, tensor->dtype, i),
+                             y = autotune_value_at(expected, tensor->dtype, i);
                 if (!(fabs(x - y) <= tensor->tolerance * (fabs(y) + near) + least))
                     return i;
             }
         }
         for (int64_t i = row + tensor->width; i < row + ld; i++)
-            if (value_at(values, tensor->dtype, i) != value_at(expected, tensor->dtype, i))
+            if (autotune_value_at(values, tensor->dtype, i) != autotune_value_at(expected, tensor->dtype, i))
                 return i;
     }
     return -1;
@@ -278,8 +279,8 @@ static void compare_tensor(const struct trial *t, int result, enum kept which, s
             continue;
         c->failure = AUTOTUNE_WRONG;
         c->at = row * tensor->ld + at;
-        c->value = value_at(t->host[0], tensor->dtype, at);
-        c->expected = value_at(t->host[1], tensor->dtype, at);
+        c->value = autotune_value_at(t->host[0], tensor->dtype, at);
+        c->expected = autotune_value_at(t->host[1], tensor->dtype, at);
     }
 }
 
@@ -291,11 +292,11 @@ static void compare_all(const struct trial *t, enum kept which, struct autotune_
 
 static void verify(const struct trial *t, int candidate, struct autotune_candidate *c)
 {
-    const char *refusal = run_afresh(t, candidate);
+    const char *refusal = autotune_run_afresh(t, candidate);
     const bool verified = t->problem->reference != REFERENCE_NONE, twice = verified && t->problem->repeats;
     if (!refusal && twice) {
-        keep_samples(t, OF_FIRST_RUN);
-        refusal = run_afresh(t, candidate);
+        autotune_keep_samples(t, OF_FIRST_RUN);
+        refusal = autotune_run_afresh(t, candidate);
     }
     stream_sync(t->tuner->stream);
     if (refusal) {
@@ -337,7 +338,7 @@ static double time_runs(const struct trial *t, int candidate, int repeats)
     double seconds = INFINITY;
     event_record(tuner->start, tuner->stream);
     for (int i = 0; i < repeats; i++)
-        if (run_once(t, candidate))
+        if (autotune_run_once(t, candidate))
             return INFINITY;
     event_record(tuner->end, tuner->stream);
     event_sync(tuner->end);
@@ -346,7 +347,7 @@ static double time_runs(const struct trial *t, int candidate, int repeats)
     return seconds / repeats;
 }
 
-static void warm_up(const struct trial *t, int candidate)
+static void autotune_warm_up(const struct trial *t, int candidate)
 {
     const double warm_up_seconds = 0.1, begin = seconds_now();
     while (!t->tuner->warm && seconds_now() - begin < warm_up_seconds)
@@ -356,7 +357,7 @@ static void warm_up(const struct trial *t, int candidate)
     t->tuner->warm = true;
 }
 
-static int by_seconds(const void *a, const void *b)
+static int autotune_by_seconds(const void *a, const void *b)
 {
     const struct autotune_candidate *x = *(struct autotune_candidate *const *)a,
                                     *y = *(struct autotune_candidate *const *)b;
@@ -373,10 +374,10 @@ static void time_candidates(const struct trial *t, struct autotune_candidate *ca
             runners[n++] = &candidates[i];
     if (n == 0)
         return;
-    warm_up(t, (int)(runners[0] - candidates));
+    autotune_warm_up(t, (int)(runners[0] - candidates));
     for (int i = 0; i < n && n > FINALISTS; i++)
         runners[i]->seconds = time_runs(t, (int)(runners[i] - candidates), 1);
-    qsort(runners, (size_t)n, sizeof *runners, by_seconds);
+    qsort(runners, (size_t)n, sizeof *runners, autotune_by_seconds);
     for (int i = 0; i < n; i++)
         runners[i]->seconds = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
@@ -420,8 +421,8 @@ enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, 
     *best = AUTOTUNE_NO_MEMORY;
     if (trial_open(&t)) {
         if (p->reference != REFERENCE_NONE) {
-            run_afresh(&t, AUTOTUNE_REFERENCE);
-            keep_samples(&t, OF_REFERENCE);
+            autotune_run_afresh(&t, AUTOTUNE_REFERENCE);
+            autotune_keep_samples(&t, OF_REFERENCE);
         }
         for (int i = 0; i < count && status == STATUS_OK; i++)
             status = try_candidate(&t, i, &candidates[i], err);

@@ -23,16 +23,16 @@ static const size_t mib = 1 << 20;
 enum { CONTEXT_MIB = 450, KERNELS_MIB = 128, NCCL_TWO_MIB = 544, NCCL_MORE_MIB = 688 };
 
 /* What cuDNN keeps for a sequence: dS, or the sums of dq; and which weights dropout keeps. */
-static size_t cudnn_sequence(const struct attention_bwd_args *a)
+static size_t reserve_cudnn_sequence(const struct attention_bwd_args *a)
 {
     const size_t rows = (size_t)a->H * (size_t)a->max_seq, scores = rows * (size_t)a->max_seq * dtype_size(a->dtype);
     return (a->unordered ? rows * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
 }
 
 /* lse and delta are a float for each row of each head. */
-static size_t cudnn_bytes(size_t memory, const struct attention_bwd_args *a)
+static size_t reserve_cudnn_bytes(size_t memory, const struct attention_bwd_args *a)
 {
-    const size_t length = (size_t)a->max_seq, sequence = cudnn_sequence(a);
+    const size_t length = (size_t)a->max_seq, sequence = reserve_cudnn_sequence(a);
     size_t most = (size_t)a->num_seqs;
     if (sequence > memory / 16)
         return 0;
@@ -57,7 +57,7 @@ void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device
     reserve->parts[CUDA_RESERVE_CONTEXT] = CONTEXT_MIB * mib;
     reserve->parts[CUDA_RESERVE_KERNELS] = KERNELS_MIB * mib;
     if (assumed && attention->M > 0 && attention->dtype != DTYPE_F32) {
-        const size_t bytes = cudnn_bytes(device->memory_bytes, attention);
+        const size_t bytes = reserve_cudnn_bytes(device->memory_bytes, attention);
         reserve->parts[CUDA_RESERVE_CUDNN] = bytes > workspace ? bytes - workspace : 0;
     }
     if (world > 1)

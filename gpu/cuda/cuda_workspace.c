@@ -1,16 +1,16 @@
 #include "gpu/cuda/cuda_workspace.h"
 
-static int64_t blocks_of(int64_t rows, int64_t rows_of_block)
+static int64_t workspace_blocks(int64_t rows, int64_t rows_of_block)
 {
     return (rows + rows_of_block - 1) / rows_of_block;
 }
 
 /* Keys and rows of the sort, twice each; counts by block and digit, where digits start; the sums that tiles carry. */
-static size_t embedding_bytes(const struct op_limits *limits)
+static size_t embedding_workspace(const struct op_limits *limits)
 {
     const size_t tokens = (size_t)limits->max_tokens, digits = (size_t)1 << CUDA_SORT_BITS;
-    const size_t blocks = (size_t)blocks_of(limits->max_tokens, CUDA_SORT_ITEMS);
-    const size_t tiles = (size_t)blocks_of(limits->max_tokens, CUDA_TILE_ROWS);
+    const size_t blocks = (size_t)workspace_blocks(limits->max_tokens, CUDA_SORT_ITEMS);
+    const size_t tiles = (size_t)workspace_blocks(limits->max_tokens, CUDA_TILE_ROWS);
     return 4 * cuda_scratch_size(tokens * sizeof(int32_t)) + cuda_scratch_size(blocks * digits * sizeof(int32_t)) +
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * (size_t)limits->C * sizeof(float));
 }
@@ -20,28 +20,28 @@ int64_t cuda_norm_parts(int64_t C)
     return C <= CUDA_NORM_WIDE ? CUDA_NORM_PARTS : CUDA_NORM_PARTS / 2;
 }
 
-static size_t norm_sums_bytes(int64_t C)
+static size_t norm_sums_workspace(int64_t C)
 {
     return cuda_scratch_size((size_t)(CUDA_NORM_SUMS * cuda_norm_parts(C) * C) * sizeof(float));
 }
 
-static size_t norm_bytes(const struct op_limits *limits)
+static size_t norm_workspace(const struct op_limits *limits)
 {
     const int64_t head = limits->max_head_norm > limits->D ? limits->max_head_norm : limits->D;
-    const size_t of_rows = norm_sums_bytes(limits->C), of_heads = norm_sums_bytes(head);
+    const size_t of_rows = norm_sums_workspace(limits->C), of_heads = norm_sums_workspace(head);
     return of_rows > of_heads ? of_rows : of_heads;
 }
 
 /* A double for each row. */
-static size_t loss_bytes(const struct op_limits *limits)
+static size_t loss_workspace(const struct op_limits *limits)
 {
     return cuda_scratch_size((size_t)limits->max_tokens * sizeof(double));
 }
 
 int64_t cuda_column_ranges(int64_t M, int64_t N)
 {
-    const int64_t most = blocks_of(M, CUDA_COLUMN_ROWS), columns = blocks_of(N, CUDA_COLUMN_WIDTH);
-    const int64_t wanted = columns > 0 ? blocks_of(CUDA_COLUMN_BLOCKS, columns) : 0;
+    const int64_t most = workspace_blocks(M, CUDA_COLUMN_ROWS), columns = workspace_blocks(N, CUDA_COLUMN_WIDTH);
+    const int64_t wanted = columns > 0 ? workspace_blocks(CUDA_COLUMN_BLOCKS, columns) : 0;
     return wanted < most ? wanted : most;
 }
 
@@ -51,9 +51,9 @@ size_t cuda_column_sums_bytes(int64_t M, int64_t N)
 }
 
 /* Bytes that suffice for the sums of up to N columns of up to M rows. */
-static size_t column_sums_most(int64_t M, int64_t N)
+static size_t column_sums_workspace(int64_t M, int64_t N)
 {
-    const int64_t by_rows = blocks_of(M, CUDA_COLUMN_ROWS) * N;
+    const int64_t by_rows = workspace_blocks(M, CUDA_COLUMN_ROWS) * N;
     const int64_t by_blocks = CUDA_COLUMN_BLOCKS * CUDA_COLUMN_WIDTH + N + CUDA_COLUMN_WIDTH;
     return (size_t)(by_rows < by_blocks ? by_rows : by_blocks) * sizeof(float);
 }
@@ -64,14 +64,14 @@ size_t cuda_gemm_workspace(size_t memory)
     return memory < large_gpu ? (size_t)64 << 20 : (size_t)256 << 20;
 }
 
-static size_t linear_bytes(const struct op_limits *limits, size_t memory)
+static size_t linear_workspace(const struct op_limits *limits, size_t memory)
 {
     const int64_t widest = limits->max_linear_n > limits->max_linear_k ? limits->max_linear_n : limits->max_linear_k;
-    return cuda_gemm_workspace(memory) + column_sums_most(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
+    return cuda_gemm_workspace(memory) + column_sums_workspace(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
 }
 
 /* A float for each row of each head: the sum of out * dout. */
-static size_t attention_bytes(const struct op_limits *limits)
+static size_t attention_workspace(const struct op_limits *limits)
 {
     return cuda_scratch_size((size_t)(limits->max_tokens * limits->H) * sizeof(float));
 }
@@ -80,9 +80,9 @@ _Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_
 
 size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
 {
-    const size_t sizes[] = {embedding_bytes(limits), norm_bytes(limits),
-                            loss_bytes(limits),      linear_bytes(limits, memory),
-                            attention_bytes(limits), cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
+    const size_t sizes[] = {embedding_workspace(limits), norm_workspace(limits),
+                            loss_workspace(limits),      linear_workspace(limits, memory),
+                            attention_workspace(limits), cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         most = sizes[i] > most ? sizes[i] : most;

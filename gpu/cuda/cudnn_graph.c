@@ -418,7 +418,7 @@ struct plan_list {
     int count, most;
 };
 
-static bool wants_kernel(const struct plan_list *list, uint64_t kernel)
+static bool cudnn_wants_kernel(const struct plan_list *list, uint64_t kernel)
 {
     for (int i = 0; i < list->count; i++)
         if (list->plans[i]->kernel == kernel)
@@ -436,7 +436,8 @@ static void add_plan(struct plan_list *list, struct cudnn_graph *graph, cudnnBac
         return;
     }
     const uint64_t kernel = hash_of_kernel(graph->target.cudnn, config, engine);
-    cudnnBackendDescriptor_t descriptor = wants_kernel(list, kernel) ? try_config(graph, config, &workspace) : NULL;
+    cudnnBackendDescriptor_t descriptor =
+        cudnn_wants_kernel(list, kernel) ? try_config(graph, config, &workspace) : NULL;
     heartbeat_beat();
     if (!descriptor)
         return;

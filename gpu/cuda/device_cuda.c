@@ -68,7 +68,7 @@ static const struct device_backend cuda_backend = {
 /* ---- finding GPUs -------------------------------------------------------- */
 
 /* The number of usable GPUs; 0: `err` gives the reason. */
-static int count_usable_gpus(struct error *err)
+static int cuda_count_gpus(struct error *err)
 {
     int count = 0, driver = 0, runtime = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -94,7 +94,7 @@ static int count_usable_gpus(struct error *err)
     return 0;
 }
 
-static enum status check_capability(int index, const struct cudaDeviceProp *properties, struct error *err)
+static enum status cuda_check_capability(int index, const struct cudaDeviceProp *properties, struct error *err)
 {
     if (10 * properties->major + properties->minor >= CUDA_CAPABILITY_LEAST)
         return STATUS_OK;
@@ -109,12 +109,12 @@ bool device_cuda_probe(char *why)
 {
     struct error err;
     struct cudaDeviceProp properties;
-    bool usable = count_usable_gpus(&err) > 0;
+    bool usable = cuda_count_gpus(&err) > 0;
     if (usable) {
         cudaError_t code = cudaGetDeviceProperties(&properties, 0);
         if (code != cudaSuccess)
             error_set(&err, STATUS_DEVICE, "cannot read the properties of GPU 0: %s", cudaGetErrorString(code));
-        usable = code == cudaSuccess && check_capability(0, &properties, &err) == STATUS_OK;
+        usable = code == cudaSuccess && cuda_check_capability(0, &properties, &err) == STATUS_OK;
     }
     snprintf(why, 256, "%.255s", usable ? "" : err.text);
     return usable;
@@ -124,7 +124,7 @@ int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
 {
     struct error err;
     struct cudaDeviceProp properties;
-    int count = count_usable_gpus(&err);
+    int count = cuda_count_gpus(&err);
     _Static_assert(sizeof properties.uuid.bytes == DEVICE_UUID_BYTES, "device.h and CUDA agree on the size of a UUID");
     for (int i = 0; i < count && i < most; i++) {
         memset(uuids[i], 0, DEVICE_UUID_BYTES);
@@ -150,9 +150,9 @@ static void read_driver(int cuda_version, char *text, size_t size)
 }
 
 /* Makes GPU `index` the thread's current one, with a context. *count: the usable GPUs. */
-static enum status select_gpu(int index, int *count, struct cudaDeviceProp *properties, struct error *err)
+static enum status cuda_select_gpu(int index, int *count, struct cudaDeviceProp *properties, struct error *err)
 {
-    *count = count_usable_gpus(err);
+    *count = cuda_count_gpus(err);
     if (*count == 0) {
         error_prefix(err, "cannot open a CUDA device");
         return error_hint(err, "set train.device to cpu or auto");
@@ -161,7 +161,7 @@ static enum status select_gpu(int index, int *count, struct cudaDeviceProp *prop
         return error_set(err, STATUS_DEVICE, "cannot open GPU %d: this process sees %d", index, *count);
     cudaError_t code = cudaGetDeviceProperties(properties, index);
     if (code == cudaSuccess)
-        TRY(check_capability(index, properties, err));
+        TRY(cuda_check_capability(index, properties, err));
     if (code == cudaSuccess)
         code = cudaSetDevice(index);
     if (code == cudaSuccess)
@@ -178,7 +178,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
 {
     struct cudaDeviceProp properties;
     int count, driver = 0;
-    TRY(select_gpu(index, &count, &properties, err));
+    TRY(cuda_select_gpu(index, &count, &properties, err));
     cuda->index = index;
     cuda->capability = 10 * properties.major + properties.minor;
     cuda->sm_count = cuda->device.multiprocessors = properties.multiProcessorCount;

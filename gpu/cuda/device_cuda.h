@@ -1,16 +1,5 @@
 /* device_cuda.h: the device, the streams and the events of the CUDA backend, which all files of this room share.
- *
- *     device_cuda.c            finding, opening and closing a GPU; the backend's table
- *     device_cuda_event.c      events
- *     device_cuda_stream.c     streams, host functions, copies
- *     device_cuda_graph.c      capturing and launching graphs
- *     device_cuda_memory.c     memory on the GPU, and host memory that it can reach
- *     device_cuda_error.c      the sticky error
- *     cuda_libraries.c         cublasLt, cuDNN and NCCL, opened at run time
- *     autotune.c               verifies and times kernels before the first step, and keeps the fastest
- *     ops/                     the op table, and kernels and launchers by group of ops
- *     gemm/                    the linear ops over cublasLt, and with SwiGLU inside over cuDNN
- *     attention/               attention: over cuDNN where it has a plan, else by ztrain's kernels
+ * docs/architecture.md says which file of the room has what.
  *
  * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread).
  *

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static double in_gib(size_t bytes)
+static double cuda_gib(size_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
@@ -53,8 +53,9 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
         cudaGetLastError(); /* not a failure of the device */
         *memory = NULL;
         error_set(err, cuda_status_of(code),
-                  "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", in_gib(bytes),
-                  cuda->index, device->name, cudaGetErrorString(code), in_gib(available), in_gib(total));
+                  "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available",
+                  cuda_gib(bytes), cuda->index, device->name, cudaGetErrorString(code), cuda_gib(available),
+                  cuda_gib(total));
         if (err && err->code == STATUS_BROKEN)
             return err->code;
         return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
@@ -99,7 +100,7 @@ enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, 
     if (code != cudaSuccess) {
         cudaGetLastError();
         *memory = NULL;
-        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", in_gib(bytes),
+        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", cuda_gib(bytes),
                   cudaGetErrorString(code));
         return error_hint(err, "free memory on this machine, or run fewer ranks on it");
     }

@@ -43,7 +43,7 @@ struct cuda_staging {
 
 /* ---- waiting for the GPU ------------------------------------------------- */
 
-static int64_t milliseconds_now(void)
+static int64_t cuda_stream_milliseconds(void)
 {
     return (int64_t)(1e3 * seconds_now()) + 1;
 }
@@ -52,13 +52,13 @@ bool cuda_is_waiting(struct cuda_device *cuda)
 {
     const int64_t patience = 600 * 1000;
     int64_t since = __atomic_load_n(&cuda->waiting_since, __ATOMIC_RELAXED);
-    return since && milliseconds_now() - since < patience;
+    return since && cuda_stream_milliseconds() - since < patience;
 }
 
 /* The host waits for the event, or without one for the stream. */
 static void wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t stream, const char *work)
 {
-    __atomic_store_n(&cuda->waiting_since, milliseconds_now(), __ATOMIC_RELAXED);
+    __atomic_store_n(&cuda->waiting_since, cuda_stream_milliseconds(), __ATOMIC_RELAXED);
     const cudaError_t code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
     __atomic_store_n(&cuda->waiting_since, 0, __ATOMIC_RELAXED);
     cuda_check(cuda, code, work);
@@ -228,7 +228,7 @@ struct host_copy {
     size_t bytes;
 };
 
-static void run_host_copy(void *argument)
+static void cuda_stream_host_copy(void *argument)
 {
     const struct host_copy *copy = argument;
     memcpy(copy->dst, copy->src, copy->bytes);
@@ -251,13 +251,13 @@ static void staged_copy(struct stream *stream, void *dst, const void *src, size_
         if (from_gpu)
             cuda_check(cuda, cudaMemcpyAsync(slot, filled.src, n, cudaMemcpyDefault, c->handle), "a copy");
         else if (in_order)
-            cuda_submit(stream, run_host_copy, &filled, sizeof filled);
+            cuda_submit(stream, cuda_stream_host_copy, &filled, sizeof filled);
         else
             memcpy(slot, filled.src, n);
         if (to_gpu)
             cuda_check(cuda, cudaMemcpyAsync(emptied.dst, slot, n, cudaMemcpyDefault, c->handle), "a copy");
         else
-            cuda_submit(stream, run_host_copy, &emptied, sizeof emptied);
+            cuda_submit(stream, cuda_stream_host_copy, &emptied, sizeof emptied);
         cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
     }
 }
@@ -289,7 +289,7 @@ struct fill {
     size_t bytes;
 };
 
-static void run_fill(void *argument)
+static void cuda_stream_fill(void *argument)
 {
     const struct fill *fill = argument;
     memset(fill->dst, 0, fill->bytes);
@@ -303,5 +303,5 @@ void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
     if (cuda_is_reachable(cuda, dst))
         cuda_check(cuda, cudaMemsetAsync(dst, 0, bytes, c->handle), "filling with zeros");
     else
-        cuda_submit(stream, run_fill, &fill, sizeof fill);
+        cuda_submit(stream, cuda_stream_fill, &fill, sizeof fill);
 }

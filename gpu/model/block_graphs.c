@@ -53,7 +53,7 @@ void block_graphs_free(struct block_graphs *g)
     free(g);
 }
 
-static struct piece_key key_of(const struct pass *pass, const struct unit *unit)
+static struct piece_key block_graph_key(const struct pass *pass, const struct unit *unit)
 {
     return (struct piece_key){.params = unit->params,
                               .tokens = pass->batch.tokens,
@@ -64,7 +64,7 @@ static struct piece_key key_of(const struct pass *pass, const struct unit *unit)
                               .max_seq = pass->batch.max_seq};
 }
 
-static bool same_key(const struct piece_key *a, const struct piece_key *b)
+static bool same_block_graph(const struct piece_key *a, const struct piece_key *b)
 {
     return a->params.trained == b->params.trained && a->params.frozen == b->params.frozen && a->tokens == b->tokens &&
            a->numbers == b->numbers && a->to.grads == b->to.grads && a->to.matrix_sums == b->to.matrix_sums &&
@@ -76,7 +76,7 @@ static bool same_key(const struct piece_key *a, const struct piece_key *b)
 static struct kept_graph *find_or_note(struct piece *piece, const struct piece_key *key)
 {
     for (int i = 0; i < BLOCK_GRAPHS_KEPT; i++)
-        if (same_key(&piece->kept[i].key, key))
+        if (same_block_graph(&piece->kept[i].key, key))
             return &piece->kept[i];
     for (int i = 0; i < BLOCK_GRAPHS_KEPT; i++) {
         struct kept_graph *entry = &piece->kept[(piece->next + i) % BLOCK_GRAPHS_KEPT];
@@ -90,7 +90,7 @@ static struct kept_graph *find_or_note(struct piece *piece, const struct piece_k
 }
 
 /* The reason why a piece was not captured: an error, or a warning and op by op from now on. */
-static enum status give_up(const struct pass *pass, struct error *why)
+static enum status block_graphs_give_up(const struct pass *pass, struct error *why)
 {
     struct transformer *t = pass->transformer;
     t->graphs->failed = true;
@@ -106,7 +106,7 @@ enum status block_run(const struct pass *pass, const struct unit *unit, int64_t 
                       void (*work)(const struct pass *pass, const struct unit *unit, int64_t block))
 {
     struct block_graphs *g = pass->transformer->graphs;
-    const struct piece_key key = key_of(pass, unit);
+    const struct piece_key key = block_graph_key(pass, unit);
     struct error why = {.code = STATUS_OK};
     struct kept_graph *kept = NULL;
     if (pass->training && pass->transformer->replays && !g->failed)
@@ -122,7 +122,7 @@ enum status block_run(const struct pass *pass, const struct unit *unit, int64_t 
         return STATUS_OK;
     }
     if (kept)
-        TRY(give_up(pass, &why));
+        TRY(block_graphs_give_up(pass, &why));
     work(pass, unit, block);
     return STATUS_OK;
 }

@@ -38,7 +38,7 @@ void sampler_free(struct sampler *sampler)
 }
 
 /* The most probable first; of equal ones the lower token. */
-static int by_weight(const void *a, const void *b)
+static int sampler_by_weight(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     if (x->weight != y->weight)
@@ -46,18 +46,18 @@ static int by_weight(const void *a, const void *b)
     return x->token < y->token ? -1 : x->token > y->token;
 }
 
-static int by_token(const void *a, const void *b)
+static int sampler_by_token(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     return x->token < y->token ? -1 : x->token > y->token;
 }
 
 /* Keeps the k first of n candidates, and those that equal the last of them: the list is in order afterwards. */
-static int64_t keep_top_k(struct candidate *candidates, int64_t n, int64_t k)
+static int64_t sampler_keep_top_k(struct candidate *candidates, int64_t n, int64_t k)
 {
     if (k == 0 || k >= n)
         return n;
-    qsort(candidates, (size_t)n, sizeof *candidates, by_weight);
+    qsort(candidates, (size_t)n, sizeof *candidates, sampler_by_weight);
     while (k < n && candidates[k].weight == candidates[k - 1].weight)
         k++;
     return k;
@@ -65,7 +65,7 @@ static int64_t keep_top_k(struct candidate *candidates, int64_t n, int64_t k)
 
 /* Keeps the most probable ones whose probabilities reach p: as in transformers, those go that, with all less probable
  * ones, have a probability of at most 1 - p. */
-static int64_t keep_top_p(struct candidate *candidates, int64_t n, double p)
+static int64_t sampler_keep_top_p(struct candidate *candidates, int64_t n, double p)
 {
     double sum = 0, tail = 0;
     if (p >= 1)
@@ -80,14 +80,14 @@ static int64_t keep_top_p(struct candidate *candidates, int64_t n, double p)
         else
             tail += candidates[i].weight;
     }
-    qsort(candidates, (size_t)kept, sizeof *candidates, by_weight);
+    qsort(candidates, (size_t)kept, sizeof *candidates, sampler_by_weight);
     while (kept > 1 && tail + candidates[kept - 1].weight <= (1 - p) * sum)
         tail += candidates[--kept].weight;
     return kept;
 }
 
 /* Draws one of n candidates by their weights, in the order of tokens. */
-static int64_t draw(struct candidate *candidates, int64_t n, uint64_t seed, uint64_t index)
+static int64_t sampler_draw(struct candidate *candidates, int64_t n, uint64_t seed, uint64_t index)
 {
     const double uniform = (double)(philox_u64(seed, SAMPLER_STREAM, index) >> 11) / 9007199254740992.0; /* 2^53 */
     double sum = 0, reached = 0;
@@ -97,7 +97,7 @@ static int64_t draw(struct candidate *candidates, int64_t n, uint64_t seed, uint
         in_order = in_order && (i == 0 || candidates[i - 1].token < candidates[i].token);
     }
     if (!in_order)
-        qsort(candidates, (size_t)n, sizeof *candidates, by_token);
+        qsort(candidates, (size_t)n, sizeof *candidates, sampler_by_token);
     for (int64_t i = 0; i < n; i++) {
         reached += candidates[i].weight;
         if (uniform * sum < reached)
@@ -121,9 +121,9 @@ int64_t sampler_choose(struct sampler *s, const float *logits, uint64_t index)
     for (int64_t i = 0; i < s->count; i++)
         if (logits[i] > -INFINITY)
             s->candidates[n++] = (struct candidate){((double)logits[i] - highest) / s->settings.temperature, i};
-    n = keep_top_k(s->candidates, n, s->settings.top_k);
+    n = sampler_keep_top_k(s->candidates, n, s->settings.top_k);
     for (int64_t i = 0; i < n; i++)
         s->candidates[i].weight = exp(s->candidates[i].weight);
-    n = keep_top_p(s->candidates, n, s->settings.top_p);
-    return draw(s->candidates, n, s->settings.seed, index);
+    n = sampler_keep_top_p(s->candidates, n, s->settings.top_p);
+    return sampler_draw(s->candidates, n, s->settings.seed, index);
 }

@@ -70,7 +70,7 @@ static enum status small_grads_ready(void *self, int unit, struct stream *stream
 
 /* ---- the model ----------------------------------------------------------- */
 
-static enum status describe(struct small_model *s, struct error *err)
+static enum status self_test_step_describe(struct small_model *s, struct error *err)
 {
     json_t *config = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "n_embd", 64, "n_layer", 2,
                                "n_head", 4, "n_positions", LENGTH, "vocab_size", VOCABULARY);
@@ -140,7 +140,7 @@ static void release_small(struct small_model *s)
 /* ---- steps --------------------------------------------------------------- */
 
 /* Weights between -0.1 and 0.1, norms included, and the optimizer's state: the same each time. */
-static void begin(struct small_model *s)
+static void self_test_step_begin(struct small_model *s)
 {
     const struct step_state state = {.optimizer_step = 1,
                                      .lr = 1e-2,
@@ -173,7 +173,7 @@ static void begin(struct small_model *s)
     stream_fill_zero(s->stream, s->v, bytes);
 }
 
-static void load_tokens(struct small_model *s)
+static void self_test_step_tokens(struct small_model *s)
 {
     int32_t tokens[TOKENS], targets[TOKENS], positions[TOKENS], seq_start[SEQUENCES + 1];
     for (int i = 0; i < TOKENS; i++) {
@@ -215,7 +215,7 @@ static enum status enqueue_step(struct small_model *s, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_eager(struct small_model *s, struct error *err)
+static enum status self_test_step_eager(struct small_model *s, struct error *err)
 {
     for (int i = 0; i < STEPS; i++)
         TRY(enqueue_step(s, err));
@@ -244,12 +244,12 @@ static enum status run_captured(struct small_model *s, bool *captured, struct er
 /* ---- comparison ---------------------------------------------------------- */
 
 /* Bytes of loss, gradients and weights. */
-static size_t result_bytes(const struct small_model *s)
+static size_t self_test_step_bytes(const struct small_model *s)
 {
     return sizeof *s->loss + 2 * (size_t)s->numel * sizeof(float);
 }
 
-static void fetch(struct small_model *s, char *out)
+static void self_test_step_fetch(struct small_model *s, char *out)
 {
     const size_t bytes = (size_t)s->numel * sizeof(float);
     stream_copy(s->stream, out, s->loss, sizeof *s->loss);
@@ -262,20 +262,20 @@ static enum status compare_steps(struct small_model *s, char *results[2], char *
 {
     struct error why = {.text = ""};
     bool captured;
-    begin(s);
-    load_tokens(s);
-    TRY(run_eager(s, err));
-    fetch(s, results[0]);
-    begin(s);
+    self_test_step_begin(s);
+    self_test_step_tokens(s);
+    TRY(self_test_step_eager(s, err));
+    self_test_step_fetch(s, results[0]);
+    self_test_step_begin(s);
     TRY(run_captured(s, &captured, &why, err));
     if (!captured) {
         snprintf(differs, size, "a step of a small model cannot be captured: %s", why.text);
         return STATUS_OK;
     }
-    fetch(s, results[1]);
+    self_test_step_fetch(s, results[1]);
     if (memcmp(results[0], results[1], sizeof(double)) != 0)
         snprintf(differs, size, "a captured step of a small model has another loss than the same step op by op");
-    else if (memcmp(results[0], results[1], result_bytes(s)) != 0)
+    else if (memcmp(results[0], results[1], self_test_step_bytes(s)) != 0)
         snprintf(differs, size,
                  "a captured step of a small model has other gradients or weights than the same step op by op");
     return STATUS_OK;
@@ -288,10 +288,10 @@ enum status self_test_step(struct device *device, char *differs, size_t size, st
     enum status status;
     differs[0] = '\0';
     ASSERT(device_has_graphs(device));
-    TRY_END(describe(&s, err));
+    TRY_END(self_test_step_describe(&s, err));
     TRY_END(allocate_small(&s, err));
-    results[0] = memory_alloc(result_bytes(&s));
-    results[1] = memory_alloc(result_bytes(&s));
+    results[0] = memory_alloc(self_test_step_bytes(&s));
+    results[1] = memory_alloc(self_test_step_bytes(&s));
     status = compare_steps(&s, results, differs, size, err);
 end:
     free(results[0]);

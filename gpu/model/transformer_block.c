@@ -62,7 +62,7 @@ static void *mlp_input(const struct transformer *t, const struct block_buffers *
 }
 
 /* y = a + b, rows of the residual stream. */
-static void add_rows(const struct pass *pass, void *y, const void *a, const void *b)
+static void block_add_rows(const struct pass *pass, void *y, const void *a, const void *b)
 {
     const struct transformer *t = pass->transformer;
     struct add_args args = {.dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b};
@@ -350,7 +350,7 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
     else if (t->norms_before)
         norm_forward(pass, unit, second_norm(b), b->res1, t->delta);
     else
-        add_rows(pass, b->res2, b->res1, t->delta);
+        block_add_rows(pass, b->res2, b->res1, t->delta);
     mlp_forward(pass, unit, b);
 }
 
@@ -403,7 +403,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
         gated_forward(pass, b);
 }
 
-static const void *scaled_gradient(const struct pass *pass)
+static const void *block_scaled_gradient(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     if (!t->dbranch)
@@ -421,7 +421,7 @@ static const void *scaled_gradient(const struct pass *pass)
 }
 
 /* The gradient of the down matrix's bias from dres_sums: the norm that wrote dres left them. */
-static void take_row_sums(const struct pass *pass, const struct unit *unit)
+static void block_take_row_sums(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
     const struct row_sums sums = bias_sums(t, unit, LINEAR_DOWN);
@@ -447,7 +447,7 @@ static const void *branch_gradient(const struct pass *pass, const struct unit *u
     const struct transformer *t = pass->transformer;
     const enum dropout_kind kind = which == LINEAR_O ? DROPOUT_ATTENTION_OUTPUT : DROPOUT_MLP_OUTPUT;
     if (!t->norms_after)
-        return drop(pass, kind, unit->index, scratch, scaled_gradient(pass));
+        return drop(pass, kind, unit->index, scratch, block_scaled_gradient(pass));
     const struct row_sums sums = bias_sums(t, unit, which);
     if (t->post_norm) { /* dbranch is the gradient of the sum: of the stream before and of the branch */
         norm_backward(pass, unit, post, t->dbranch, t->dres, NULL, sums);
@@ -465,7 +465,7 @@ static void add_input_gradient(const struct pass *pass, const struct unit *unit,
     if (t->norms_before)
         norm_backward(pass, unit, norm, t->dres, t->delta, t->dres, sums);
     else
-        add_rows(pass, t->dres, t->post_norm ? t->dbranch : t->dres, t->delta);
+        block_add_rows(pass, t->dres, t->post_norm ? t->dbranch : t->dres, t->delta);
 }
 
 /* Fills res1: the embedding has written the first block's. */
@@ -479,10 +479,10 @@ static void block_start(const struct pass *pass, const struct unit *unit, int64_
     if (t->norms_before)
         norm_forward(pass, unit, first_norm(b), before, delta);
     else if (block > 0)
-        add_rows(pass, b->res1, before, delta);
+        block_add_rows(pass, b->res1, before, delta);
 }
 
-static size_t input_bytes(const struct pass *pass)
+static size_t block_input_bytes(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     return (size_t)pass->M * (size_t)t->C * dtype_size(t->dtype);
@@ -519,7 +519,7 @@ static enum status forward_and_keep(const struct pass *pass, const struct unit *
 {
     const struct activation_verbs *verbs = pass->transformer->config.activations;
     TRY(block_run(pass, unit, block, BLOCK_FORWARD, forward_until_kept));
-    verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, input_bytes(pass), pass->stream);
+    verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, block_input_bytes(pass), pass->stream);
     return block_run(pass, unit, block, BLOCK_FORWARD_END, forward_after_kept);
 }
 
@@ -546,7 +546,7 @@ static void backward_whole(const struct pass *pass, const struct unit *unit, int
     const struct row_sums none = {0}, of_o = t->norms_after ? none : bias_sums(t, unit, LINEAR_O);
     const struct row_sums of_down_before = {.to = block > 0 ? t->dres_sums : NULL};
     if (t->dres_sums)
-        take_row_sums(pass, unit);
+        block_take_row_sums(pass, unit);
     mlp_backward(pass, unit, b, branch_gradient(pass, unit, second_post_norm(t, b), LINEAR_DOWN, t->delta), t->delta);
     add_input_gradient(pass, unit, second_norm(b), of_o);
     const void *dout = branch_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
@@ -564,7 +564,7 @@ enum status block_backward(const struct pass *pass, int64_t block)
     TRY(unit_acquire(pass, &unit, (int)block + 1, PASS_BACKWARD));
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0 && verbs)
-        verbs->fetch(verbs->self, block, t->blocks[block].res1, input_bytes(pass), pass->stream);
+        verbs->fetch(verbs->self, block, t->blocks[block].res1, block_input_bytes(pass), pass->stream);
     if (pass->M > 0)
         TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, backward_whole));
     unit_release(pass, &unit);

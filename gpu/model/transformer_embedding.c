@@ -7,7 +7,7 @@ static struct norm embedding_norm(const struct transformer *t)
 }
 
 /* Keeps the weight of the norm for backward. */
-static void keep_norm_weight(const struct pass *pass, const struct unit *unit)
+static void embedding_keep_norm(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
     struct cast_args args = {.dst_dtype = t->dtype,
@@ -41,7 +41,7 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
         if (t->embedded)
             norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
         if (t->embedding_norm_weight)
-            keep_norm_weight(pass, &unit);
+            embedding_keep_norm(pass, &unit);
         drop(pass, DROPOUT_EMBEDDING, 0, t->blocks[0].res1, t->blocks[0].res1);
     }
     unit_release(pass, &unit);

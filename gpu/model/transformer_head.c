@@ -45,7 +45,7 @@ static struct norm final_norm(const struct transformer *t)
                          t->final_mean,     t->final_rstd,     NULL};
 }
 
-static void final_norm_forward(const struct pass *pass, const struct unit *unit)
+static void head_norm_forward(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
     if (!t->post_norm)
@@ -83,7 +83,7 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
 }
 
 /* drop() of the pooler's output of rows from `first` on, or its gradient. */
-static void *drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
+static void *head_drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
 {
     const struct transformer *t = pass->transformer;
     struct dropout_args args = {
@@ -97,7 +97,7 @@ static void *drop_pooled(const struct pass *pass, int64_t first, int64_t rows, v
 }
 
 /* The input of the head's matrix for rows [first, first + rows): the pooler's output, if there is a pooler. */
-static const void *pooler_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
+static const void *head_pooler_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
 {
     const struct transformer *t = pass->transformer;
     void *normed = row_at(t, t->final_norm, first, t->C);
@@ -107,14 +107,14 @@ static const void *pooler_forward(const struct pass *pass, const struct unit *un
     t->device->ops->linear_fwd(pass->stream, &product);
     struct tanh_fwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .y = t->pooled, .x = t->pooled};
     t->device->ops->tanh_fwd(pass->stream, &curve);
-    return drop_pooled(pass, first, rows, t->kept, t->pooled);
+    return head_drop_pooled(pass, first, rows, t->kept, t->pooled);
 }
 
 /* From the gradient of the pooler's output in `kept`, which it overwrites, to that of its input, `dx`. */
 static void pooler_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    drop_pooled(pass, first, rows, t->kept, t->kept);
+    head_drop_pooled(pass, first, rows, t->kept, t->kept);
     struct tanh_bwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .dx = t->kept, .dy = t->kept, .y = t->pooled};
     t->device->ops->tanh_bwd(pass->stream, &curve);
     struct linear_bwd_weight_args weight =
@@ -127,11 +127,11 @@ static void pooler_backward(const struct pass *pass, const struct unit *unit, in
 
 /* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. Returns
  * the input of the head's matrix. */
-static const void *chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows,
-                                 bool gradient)
+static const void *head_chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows,
+                                      bool gradient)
 {
     const struct transformer *t = pass->transformer;
-    const void *x = pooler_forward(pass, unit, first, rows);
+    const void *x = head_pooler_forward(pass, unit, first, rows);
     struct linear_fwd_args logits = head_fwd_args(t, unit, rows, x);
     t->device->ops->linear_fwd(pass->stream, &logits);
     struct cross_entropy_args loss = {
@@ -157,7 +157,7 @@ static const void *chunk_forward(const struct pass *pass, const struct unit *uni
     return x;
 }
 
-/* x: what chunk_forward() returned. */
+/* x: what head_chunk_forward() returned. */
 static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, const void *x)
 {
     const struct transformer *t = pass->transformer;
@@ -171,14 +171,14 @@ static void chunk_backward(const struct pass *pass, const struct unit *unit, int
         pooler_backward(pass, unit, first, rows, dx);
 }
 
-static int64_t chunk_rows(const struct pass *pass, int64_t first)
+static int64_t head_chunk_rows(const struct pass *pass, int64_t first)
 {
     int64_t left = pass->M - first, chunk = pass->transformer->chunk;
     return left < chunk ? left : chunk;
 }
 
 /* Copies the logits of rows with a target to the host, behind *copied others. */
-static void copy_logits(const struct pass *pass, int64_t first, int64_t rows, int64_t *copied)
+static void head_copy_logits(const struct pass *pass, int64_t first, int64_t rows, int64_t *copied)
 {
     const struct transformer *t = pass->transformer;
     for (int64_t row = 0; row < rows; row++)
@@ -194,11 +194,11 @@ enum status head_evaluate(const struct pass *pass)
     ASSERT(!pass->host_logits || pass->transformer->logits_dtype == DTYPE_F32);
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
     if (pass->M > 0)
-        final_norm_forward(pass, &units.norm);
+        head_norm_forward(pass, &units.norm);
     for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk) {
-        chunk_forward(pass, units.matrix, first, chunk_rows(pass, first), false);
+        head_chunk_forward(pass, units.matrix, first, head_chunk_rows(pass, first), false);
         if (pass->host_logits)
-            copy_logits(pass, first, chunk_rows(pass, first), &copied);
+            head_copy_logits(pass, first, head_chunk_rows(pass, first), &copied);
     }
     head_release(pass, &units);
     return STATUS_OK;
@@ -209,7 +209,7 @@ enum status head_next(const struct pass *pass, void *logits)
     const struct transformer *t = pass->transformer;
     struct head_units units;
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
-    final_norm_forward(pass, &units.norm);
+    head_norm_forward(pass, &units.norm);
     struct linear_fwd_args product = head_fwd_args(t, units.matrix, 1, row_at(t, t->final_norm, pass->M - 1, t->C));
     t->device->ops->linear_fwd(pass->stream, &product);
     stream_copy(pass->stream, logits, t->logits, (size_t)t->classes * dtype_size(t->logits_dtype));
@@ -228,12 +228,12 @@ enum status head_train(const struct pass *pass)
     if (units.matrix != &units.norm)
         TRY(unit_grads(pass, units.matrix));
     if (pass->M > 0)
-        final_norm_forward(pass, &units.norm);
+        head_norm_forward(pass, &units.norm);
     span_end(&span);
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
-        int64_t rows = chunk_rows(pass, first);
+        int64_t rows = head_chunk_rows(pass, first);
         span = phase_begin(pass->stream, PHASE_FORWARD, head);
-        const void *x = chunk_forward(pass, units.matrix, first, rows, true);
+        const void *x = head_chunk_forward(pass, units.matrix, first, rows, true);
         span_end(&span);
         span = phase_begin(pass->stream, PHASE_BACKWARD, head);
         chunk_backward(pass, units.matrix, first, rows, x);

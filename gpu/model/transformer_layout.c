@@ -22,8 +22,8 @@
  * All of GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
  * (4 C + W + H D + 3 F) s + (2 + H) f.
  *
- * GELU is a part of the product before it, computed from sums that are not rounded yet: the same bits need that product
- * again, which gives inner as well. SwiGLU and GeGLU need inner alone (transformer_gates_again()).
+ * GELU is computed in the product before it, from sums that are not rounded yet: the same bits need that product again.
+ * SwiGLU and GeGLU need only inner (transformer_gates_again()).
  *
  * They are laid out in one of four ways; r is the residual stream at a block's input, K a block's other kept buffers,
  * X those that are computed again:
@@ -34,10 +34,9 @@
  *     evaluation             | r X |                            res2 is res1: the residual add is in place (not with
  *                                                               norms after the residual)
  *
- * With activation verbs (gpu/activation_verbs.h) the blocks' inputs lie in a few buffers in turn: r1 r2 r3 r1 r2 …
- *
- * All blocks share the gradients of activations (struct transformer). The final norm's input and output are needed from
- * the end of forward to the start of backward, when `wide` is free: they lie in it. */
+ * With activation verbs (gpu/activation_verbs.h) the blocks' inputs take turns in a few buffers: r1 r2 r3 r1 r2 …
+ * All blocks share the gradients of activations (struct transformer). The final norm's input and output lie in `wide`,
+ * which is free from the end of forward to the start of backward. */
 #include "core/round_up.h"
 #include "gpu/model/transformer_unit.h"
 
@@ -50,7 +49,7 @@ static void *take_dt(const struct transformer *t, struct arena *arena, int64_t r
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * dtype_size(t->dtype));
 }
 
-static float *take_f32(struct arena *arena, int64_t rows, int64_t width)
+static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
 {
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * sizeof(float));
 }
@@ -64,14 +63,14 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
     switch (policy) {
     case RECOMPUTE_NORMS:
         b->norm1 = t->norms_before ? take_dt(t, arena, M, t->C) : NULL;
-        b->mean1 = layer_norm && t->norms_before ? take_f32(arena, M, 1) : NULL;
-        b->rstd1 = t->norms_before ? take_f32(arena, M, 1) : NULL;
+        b->mean1 = layer_norm && t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
+        b->rstd1 = t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
         b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
-        b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
-        b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
+        b->q_rstd = t->qk_norm ? layout_take_f32(arena, M, t->H) : NULL;
+        b->k_rstd = t->qk_norm ? layout_take_f32(arena, M, t->KV) : NULL;
         b->norm2 = t->norms_before ? take_dt(t, arena, M, t->C) : NULL;
-        b->mean2 = layer_norm && t->norms_before ? take_f32(arena, M, 1) : NULL;
-        b->rstd2 = t->norms_before ? take_f32(arena, M, 1) : NULL;
+        b->mean2 = layer_norm && t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
+        b->rstd2 = t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, t->F);
@@ -81,16 +80,16 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
     case RECOMPUTE_ATTENTION:
         b->qkv = take_dt(t, arena, M, t->W);
         b->att = take_dt(t, arena, M, t->H * t->D);
-        b->lse = take_f32(arena, t->H, M);
+        b->lse = layout_take_f32(arena, t->H, M);
         break;
     case RECOMPUTE_BLOCK:
         b->res2 = take_dt(t, arena, M, t->C);
         b->out1 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
         b->out2 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
-        b->post1 = t->norms_after ? take_f32(arena, M, 1) : NULL;
-        b->post2 = t->norms_after ? take_f32(arena, M, 1) : NULL;
-        b->post1_mean = layer_norm && t->norms_after ? take_f32(arena, M, 1) : NULL;
-        b->post2_mean = layer_norm && t->norms_after ? take_f32(arena, M, 1) : NULL;
+        b->post1 = t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
+        b->post2 = t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
+        b->post1_mean = layer_norm && t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
+        b->post2_mean = layer_norm && t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
         if (!block_runs_up_again(t))
             b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
         break;
@@ -148,8 +147,8 @@ static void layout_encoder(struct transformer *t, struct arena *arena)
     int64_t M = t->config.batch.max_tokens;
     if (desc->embedding_norm) {
         t->embedded = t->config.training ? take_dt(t, arena, M, t->C) : t->delta;
-        t->embedded_mean = desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
-        t->embedded_rstd = take_f32(arena, M, 1);
+        t->embedded_mean = desc->norm == NORM_LAYER ? layout_take_f32(arena, M, 1) : NULL;
+        t->embedded_rstd = layout_take_f32(arena, M, 1);
         t->embedding_norm_weight = t->config.training ? take_dt(t, arena, 1, t->C) : NULL;
     }
     if (desc->pooler) {
@@ -180,7 +179,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     if (config->training) {
         t->dres = take_dt(t, arena, M, t->C);
         bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && transformer_tensor(t, 1, ROLE_DOWN_B);
-        t->dres_sums = summed ? take_f32(arena, 1, t->C) : NULL;
+        t->dres_sums = summed ? layout_take_f32(arena, 1, t->C) : NULL;
         bool differs = t->norms_after || config->desc->residual_multiplier != 1;
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
@@ -195,8 +194,8 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->final_res = t->blocks[t->L - 1].res2;
         t->final_norm = t->norms_before ? t->blocks[t->L - 1].norm2 : t->blocks[t->L - 1].out1;
     }
-    t->final_mean = config->desc->norm == NORM_LAYER && !t->post_norm ? take_f32(arena, M, 1) : NULL;
-    t->final_rstd = t->post_norm ? NULL : take_f32(arena, M, 1);
+    t->final_mean = config->desc->norm == NORM_LAYER && !t->post_norm ? layout_take_f32(arena, M, 1) : NULL;
+    t->final_rstd = t->post_norm ? NULL : layout_take_f32(arena, M, 1);
     size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(t->logits_dtype);
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
     layout_encoder(t, arena);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* Fills shapes[LINEAR_COUNT]. */
-static void fill_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+static void transformer_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
 {
     int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
     int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
@@ -31,7 +31,7 @@ static void fill_linear_shapes(const struct model_desc *desc, struct linear_shap
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
 {
     struct linear_shape shapes[LINEAR_COUNT];
-    fill_linear_shapes(desc, shapes);
+    transformer_linear_shapes(desc, shapes);
     double parameters = 0;
     for (int i = 0; i < LINEAR_COUNT; i++) {
         bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample, not for each token */
@@ -85,7 +85,7 @@ static void pad_vocabulary(struct transformer *t)
         head->N = padded;
 }
 
-static float embedding_scale_of(const struct model_desc *desc, enum dtype dtype)
+static float transformer_embedding_scale(const struct model_desc *desc, enum dtype dtype)
 {
     const float scale = (float)desc->embedding_multiplier;
     if (!desc->embedding_rounds || dtype == DTYPE_F32)
@@ -150,11 +150,11 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->norms_after = desc->norm_place != NORM_BEFORE;
     t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
     t->eps = (float)desc->norm_eps;
-    t->embedding_scale = embedding_scale_of(desc, config->dtype);
+    t->embedding_scale = transformer_embedding_scale(desc, config->dtype);
     t->blocks = memory_zeroed((size_t)desc->num_layers, sizeof *t->blocks);
     t->num_inputs = config->inputs ? config->inputs : 1;
     t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
-    fill_linear_shapes(desc, t->linears);
+    transformer_linear_shapes(desc, t->linears);
     find_tensors(t);
     find_summed_biases(t);
     pad_vocabulary(t);

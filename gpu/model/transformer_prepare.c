@@ -6,7 +6,7 @@
 
 enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_HEAD + 2 * ROW_COUNTS };
 
-static void *somewhere(void)
+static void *prepare_place(void)
 {
     return (void *)(uintptr_t)ARENA_ALIGN;
 }
@@ -19,7 +19,7 @@ struct products {
 };
 
 /* Unless it is frozen. */
-static void add_weight(struct products *p, struct linear_bwd_weight_args args)
+static void transformer_prepare_weight(struct products *p, struct linear_bwd_weight_args args)
 {
     if (args.dw)
         p->bwd_weight[p->num_bwd_weight++] = args;
@@ -28,31 +28,34 @@ static void add_weight(struct products *p, struct linear_bwd_weight_args args)
 static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
 {
     int64_t M = t->config.batch.max_tokens;
-    void *up_aux = which == LINEAR_UP ? somewhere() : NULL, *down_aux = which == LINEAR_DOWN ? somewhere() : NULL;
-    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, somewhere(), somewhere(), up_aux);
-    p->bwd_input[p->num_bwd_input++] = linear_bwd_input_args(t, unit, which, M, somewhere(), somewhere(), down_aux);
-    add_weight(p, linear_bwd_weight_args(t, unit, which, M, somewhere(), somewhere()));
+    void *up_aux = which == LINEAR_UP ? prepare_place() : NULL,
+         *down_aux = which == LINEAR_DOWN ? prepare_place() : NULL;
+    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, prepare_place(), prepare_place(), up_aux);
+    p->bwd_input[p->num_bwd_input++] =
+        linear_bwd_input_args(t, unit, which, M, prepare_place(), prepare_place(), down_aux);
+    transformer_prepare_weight(p, linear_bwd_weight_args(t, unit, which, M, prepare_place(), prepare_place()));
 }
 
 static void add_head(struct products *p, const struct transformer *t, const struct unit *unit, int64_t rows)
 {
-    p->fwd[p->num_fwd++] = head_fwd_args(t, unit, rows, somewhere());
-    p->bwd_input[p->num_bwd_input++] = head_bwd_input_args(t, unit, rows, somewhere());
-    add_weight(p, head_bwd_weight_args(t, unit, rows, somewhere()));
+    p->fwd[p->num_fwd++] = head_fwd_args(t, unit, rows, prepare_place());
+    p->bwd_input[p->num_bwd_input++] = head_bwd_input_args(t, unit, rows, prepare_place());
+    transformer_prepare_weight(p, head_bwd_weight_args(t, unit, rows, prepare_place()));
     if (!t->config.desc->pooler)
         return;
-    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere(), NULL);
+    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, LINEAR_POOLER, rows, prepare_place(), prepare_place(), NULL);
     p->bwd_input[p->num_bwd_input++] =
-        linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere(), NULL);
-    add_weight(p, linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere()));
+        linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, prepare_place(), prepare_place(), NULL);
+    transformer_prepare_weight(p,
+                               linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, prepare_place(), prepare_place()));
 }
 
 enum status transformer_prepare(const struct transformer *t, bool accumulates, bool matrix_sums, struct error *err)
 {
     struct products p = {0};
     struct unit unit = {.index = 1,
-                        .params = {somewhere(), somewhere()},
-                        .to = {.grads = somewhere(), .matrix_sums = matrix_sums ? somewhere() : NULL}};
+                        .params = {prepare_place(), prepare_place()},
+                        .to = {.grads = prepare_place(), .matrix_sums = matrix_sums ? prepare_place() : NULL}};
     int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
     for (int which = 0; which < LINEAR_HEAD; which++)
         add_block(&p, t, &unit, (enum linear)which);

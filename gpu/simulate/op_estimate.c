@@ -40,7 +40,7 @@ static const double share_norm_fwd = 0.79, share_norm_bwd = 0.686, share_head_no
                     share_pointwise = 0.805, share_loss = 0.716, share_embedding = 0.45, share_optimizer = 0.746,
                     share_columns = 0.805;
 
-static double size_in_bytes(enum dtype dtype)
+static double estimate_bytes(enum dtype dtype)
 {
     return (double)dtype_size(dtype);
 }
@@ -98,12 +98,12 @@ static void add_gate(const struct assumed_gpu *s, struct op_estimate *estimate, 
 static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
                             int64_t N)
 {
-    const struct op_cost sums = {0, (double)M * (double)N * size_in_bytes(dtype)};
+    const struct op_cost sums = {0, (double)M * (double)N * estimate_bytes(dtype)};
     if (!gpu_assumes(s, ASSUME_FUSED_BIAS))
         estimate->parts[estimate->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
 }
 
-static enum time_kind kind_of_product(int64_t row_distance, enum time_kind otherwise)
+static enum time_kind estimate_product_kind(int64_t row_distance, enum time_kind otherwise)
 {
     return row_distance ? TIME_HEAD : otherwise;
 }
@@ -115,15 +115,15 @@ struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const str
         args.y_dtype = a->dtype;
     const bool fused = a->gated && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
-    double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, size_in_bytes(args.y_dtype));
-    double matrix = (double)a->M * (double)a->N * size_in_bytes(a->dtype), aux = a->gelu ? matrix : 0;
+    double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, estimate_bytes(args.y_dtype));
+    double matrix = (double)a->M * (double)a->N * estimate_bytes(a->dtype), aux = a->gelu ? matrix : 0;
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
     if (gpu_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
     if (fused)
         extra = epilogue_seconds(s, matrix / 2, matrix / 2);
     struct op_estimate estimate =
-        product(s, kind_of_product(a->ld_y, TIME_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
+        product(s, estimate_product_kind(a->ld_y, TIME_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
     estimate.parts[0].launches = products;
     const struct swiglu_fwd_args gate = linear_gate_fwd(a);
     if (a->gated && !fused)
@@ -133,7 +133,7 @@ struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const str
 
 struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, const struct linear_bwd_input_args *a)
 {
-    double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
+    double size = estimate_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
     const bool fused = a->gate_up && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, aux, 0);
@@ -141,8 +141,8 @@ struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, con
         extra = 0;
     if (fused)
         extra = epilogue_seconds(s, 2 * matrix, matrix);
-    struct op_estimate estimate =
-        product(s, kind_of_product(a->ld_dy, TIME_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
+    struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, TIME_GEMM_DGRAD), a->dtype,
+                                          op_cost_linear_bwd_input(a), gemm, extra);
     if (a->gelu_aux && a->gelu_erf) /* the pass over GELU's matrices gives the sums as well, but for their last step */
         estimate.parts[0].launches += a->dbias ? 2 : 1;
     else if (a->dbias)
@@ -156,10 +156,10 @@ struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, con
 struct op_estimate op_estimate_linear_bwd_weight(const struct assumed_gpu *s, const struct linear_bwd_weight_args *a)
 {
     bool narrow = gpu_assumes(s, ASSUME_BF16_GRADIENTS);
-    double size = size_in_bytes(narrow ? a->dtype : a->dw_dtype);
+    double size = estimate_bytes(narrow ? a->dtype : a->dw_dtype);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate =
-        product(s, kind_of_product(a->ld_dy, TIME_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
+        product(s, estimate_product_kind(a->ld_dy, TIME_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
     if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
     if (a->dbias && gpu_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
@@ -235,7 +235,7 @@ static double dropout_seconds(const struct assumed_gpu *s, const struct attentio
     return own ? instruction_seconds(s, own_instructions * passes * weights) : kept_seconds(s, a, weights);
 }
 
-static int dropout_launches(const struct attention_fwd_args *a)
+static int estimate_dropout_launches(const struct attention_fwd_args *a)
 {
     return a->dropout.threshold ? 1 : 0;
 }
@@ -249,7 +249,7 @@ struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const 
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = 0;
     expected += dropout_seconds(s, a, work.flops / (4 * (double)a->D), 1, own);
-    return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : dropout_launches(a)));
+    return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : estimate_dropout_launches(a)));
 }
 
 struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const struct attention_bwd_args *a)
@@ -261,7 +261,7 @@ struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const 
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
     if (own && a->dropout.threshold)
         expected *= own_products;
-    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
+    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * estimate_bytes(a->dtype);
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
     if (!own && !a->unordered && !gpu_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
@@ -274,7 +274,7 @@ struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const 
     }
     expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
     return one_part(TIME_ATTENTION_BACKWARD, ceiling, expected,
-                    own ? own_backward : cudnn_backward + dropout_launches(&forward));
+                    own ? own_backward : cudnn_backward + estimate_dropout_launches(&forward));
 }
 
 /* One block of threads for each query and head reads the cache, so that a short sequence of few heads leaves
@@ -309,7 +309,7 @@ MEMORY_BOUND(dropout, TIME_NORMS, share_pointwise, 1)
 
 /* Kernels that add M rows to a table by keys below `keys`: three for each digit that they are sorted by, two for the
  * sums; and the fill of a table that is not added to. */
-static int embedding_launches(const float *table, int64_t keys, bool accumulates)
+static int estimate_embedding_launches(const float *table, int64_t keys, bool accumulates)
 {
     int digits = 1;
     if (!table)
@@ -321,9 +321,9 @@ static int embedding_launches(const float *table, int64_t keys, bool accumulates
 
 struct op_estimate op_estimate_embedding_bwd(const struct assumed_gpu *s, const struct embedding_bwd_args *a)
 {
-    const int launches = embedding_launches(a->dwte, a->V, a->accumulate_wte) +
-                         embedding_launches(a->dwpe, a->P, a->accumulate_wpe) +
-                         embedding_launches(a->dwse, a->S, a->accumulate_wse);
+    const int launches = estimate_embedding_launches(a->dwte, a->V, a->accumulate_wte) +
+                         estimate_embedding_launches(a->dwpe, a->P, a->accumulate_wpe) +
+                         estimate_embedding_launches(a->dwse, a->S, a->accumulate_wse);
     return memory_bound(s, TIME_EMBEDDING, op_cost_embedding_bwd(a), 0, share_embedding, launches);
 }
 
@@ -387,7 +387,7 @@ struct op_estimate op_estimate_cross_entropy(const struct assumed_gpu *s, const 
     struct cross_entropy_args args = *a;
     if (gpu_assumes(s, ASSUME_BF16_LOGITS))
         args.logits_dtype = a->dtype;
-    const double row = (double)a->V * size_in_bytes(args.logits_dtype);
+    const double row = (double)a->V * estimate_bytes(args.logits_dtype);
     const double again = a->dlogits ? logits_read_again(s->gpu, row) * (double)a->M : 0;
     return memory_bound(s, TIME_CROSS_ENTROPY, op_cost_cross_entropy(&args), again, share_loss, 2);
 }

@@ -68,7 +68,7 @@ static void keep_estimate(struct simulated_graph *graph, const struct op_estimat
     graph->ops[graph->count++] = *estimate;
 }
 
-static void run_estimate(struct stream *stream, const struct op_estimate *estimate)
+static void simulated_run_estimate(struct stream *stream, const struct op_estimate *estimate)
 {
     struct simulated_device *d = simulated_device_of(stream->device);
     struct simulated_stream *s = (struct simulated_stream *)stream;
@@ -93,7 +93,7 @@ static void run_estimate(struct stream *stream, const struct op_estimate *estima
     {                                                                                        \
         const struct assumed_gpu *settings = &simulated_device_of(stream->device)->settings; \
         struct op_estimate estimate = op_estimate_##op(settings, args);                      \
-        run_estimate(stream, &estimate);                                                     \
+        simulated_run_estimate(stream, &estimate);                                           \
     }
 OPS_LIST(SIMULATED_OP)
 
@@ -170,7 +170,7 @@ static void simulated_small_work(struct stream *stream)
 {
     struct op_estimate estimate = {.parts = {{TIME_GAPS, 0, 0, 1}}, .count = 1};
     if (((struct simulated_stream *)stream)->kind == STREAM_COMPUTE)
-        run_estimate(stream, &estimate);
+        simulated_run_estimate(stream, &estimate);
 }
 
 /* Assumed seconds until a copy between GPU and host moves its first byte, and until a host function runs. They keep
@@ -211,7 +211,7 @@ static void simulated_submit(struct stream *stream, void (*function)(void *argum
     host_stream = NULL;
 }
 
-static void count_host_op(struct op_cost cost)
+static void simulated_count_host_op(struct op_cost cost)
 {
     ASSERT(host_stream);
     host_stream->clock += cost.bytes / simulated_host_memory(&simulated_device_of(host_stream->base.device)->settings);
@@ -221,7 +221,7 @@ static void count_host_op(struct op_cost cost)
     static void simulated_host_##op(struct stream *stream, const struct op##_args *args) \
     {                                                                                    \
         (void)stream;                                                                    \
-        count_host_op(op_cost_##op(args));                                               \
+        simulated_count_host_op(op_cost_##op(args));                                     \
     }
 OPS_LIST(SIMULATED_HOST_OP)
 
@@ -311,7 +311,7 @@ static void simulated_graph_launch(struct graph *graph)
     struct simulated_device *d = simulated_device_of(graph->device);
     d->launching = g;
     for (size_t i = 0; i < g->count; i++)
-        run_estimate(g->stream, &g->ops[i]);
+        simulated_run_estimate(g->stream, &g->ops[i]);
     d->launching = NULL;
     d->times.enqueued++;
 }

@@ -201,7 +201,7 @@ static ALWAYS_INLINE vi lane_tokens(int64_t first, int64_t v)
     return tokens + (int32_t)(first + v * VF);
 }
 
-static ALWAYS_INLINE vi sees(vi query, vi key, int64_t window)
+static ALWAYS_INLINE vi attends(vi query, vi key, int64_t window)
 {
     vi seen = key <= query;
     return window > 0 ? seen & (query - key < (int32_t)window) : seen;
@@ -317,7 +317,7 @@ static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t
         for (int64_t i = 0; i < count; i++) {
             vf x = score_of(vf_load(scores, i * NR + v * VF, DTYPE_F32), a, capped);
             if (masked)
-                x = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
+                x = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
             vf_store(scores, i * NR + v * VF, x, DTYPE_F32);
             top = vf_max(x, top);
         }
@@ -432,7 +432,7 @@ static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products
             int64_t at_lane = i * NR + v * VF;
             vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
             if (masked)
-                p = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
+                p = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
             vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
             vf_store(scores, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
@@ -456,7 +456,7 @@ static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_
             int64_t at_lane = i * NR + v * VF;
             vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
             if (masked)
-                p = vf_select(sees((vi){0} + (int32_t)(query + i), lane_tokens(key, v), a->window), p, vf_zero());
+                p = vf_select(attends((vi){0} + (int32_t)(query + i), lane_tokens(key, v), a->window), p, vf_zero());
             vf_store(scores, at_lane, p, DTYPE_F32);
             vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
             vf_store(products, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);

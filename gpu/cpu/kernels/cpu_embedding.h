@@ -41,7 +41,7 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
     }
 }
 
-static void zero_floats(float *x, int64_t n)
+static void embedding_zero_floats(float *x, int64_t n)
 {
 #pragma omp parallel if (n > WORTH_THREADS)
     {
@@ -56,11 +56,11 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
     (void)stream;
     heartbeat_beat();
     if (a->dwte && !a->accumulate_wte)
-        zero_floats(a->dwte, a->V * a->C);
+        embedding_zero_floats(a->dwte, a->V * a->C);
     if (a->dwpe && !a->accumulate_wpe)
-        zero_floats(a->dwpe, a->P * a->C);
+        embedding_zero_floats(a->dwpe, a->P * a->C);
     if (a->dwse && !a->accumulate_wse)
-        zero_floats(a->dwse, a->S * a->C);
+        embedding_zero_floats(a->dwse, a->S * a->C);
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range columns = range_mine(a->C, 16);

@@ -166,7 +166,7 @@ static void gemm_task(const struct epilogue *e, const struct block *block, const
 }
 
 /* The step that cuts n into the fewest parts of at most `most` and of about equal size, a multiple of grain. */
-static int64_t even_step(int64_t n, int64_t most, int64_t grain)
+static int64_t gemm_even_step(int64_t n, int64_t most, int64_t grain)
 {
     int64_t parts = (n + most - 1) / most, grains = (n + grain - 1) / grain;
     return parts ? min_i64((grains + parts - 1) / parts, most / grain) * grain : grain;
@@ -213,19 +213,19 @@ struct cuts {
 static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const struct epilogue *e)
 {
     struct cuts c = {.kind = kind, .mr = panel_rows(kind), .padded_m = round_up(p->m, panel_rows(kind))};
-    const int64_t most_k = GEMM_KC * elements_of_unit(kind), k_blocks = p->k ? (p->k + most_k - 1) / most_k : 1;
+    const int64_t most_k = GEMM_KC * panel_elements_of_unit(kind), k_blocks = p->k ? (p->k + most_k - 1) / most_k : 1;
     c.k_step = round_up((p->k + k_blocks - 1) / k_blocks, 32); /* blocks of k of about equal size */
     c.wait_apart = k_blocks > 1 && e->c_dtype != DTYPE_F32;
-    const int64_t units = p->k ? units_for(kind, c.k_step) : 1;
+    const int64_t units = p->k ? panel_units_for(kind, c.k_step) : 1;
     const int64_t a_units = kind == UNIT_TILE ? GEMM_TILES_A : GEMM_MC * GEMM_KC;
     c.m_outer = c.wait_apart ? GEMM_MC / c.mr * c.mr : c.padded_m;
-    c.m_step = even_step(min_i64(c.m_outer, p->m), min_i64(c.m_outer, a_units / units), c.mr);
-    c.n_step = c.wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
-    c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
+    c.m_step = gemm_even_step(min_i64(c.m_outer, p->m), min_i64(c.m_outer, a_units / units), c.mr);
+    c.n_step = c.wait_apart ? GEMM_NC : gemm_even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
+    c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * panel_units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
     if (c.whole_a) {
-        const int64_t column_bytes = units * elements_of_unit(kind) * (int64_t)dtype_size(e->dtype);
+        const int64_t column_bytes = units * panel_elements_of_unit(kind) * (int64_t)dtype_size(e->dtype);
         c.m_step = c.padded_m;
-        c.n_step = min_i64(c.n_step, even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * team_next(), NR));
+        c.n_step = min_i64(c.n_step, gemm_even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * team_next(), NR));
     }
     return c;
 }
@@ -285,7 +285,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     const int64_t most_rows = GEMM_TASK_ROWS / mr * mr, task_rows = (block->m + most_rows - 1) / most_rows;
     const int64_t row_panels = ((block->m + mr - 1) / mr + task_rows - 1) / task_rows; /* evened out */
     const int64_t tasks = task_rows * ((block->n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS));
-    const struct packed packed = {job->cuts.kind, units_for(job->cuts.kind, block->k), a, job->b};
+    const struct packed packed = {job->cuts.kind, panel_units_for(job->cuts.kind, block->k), a, job->b};
     struct ahead ahead = ahead_after(job, block);
     int64_t task;
 #pragma omp barrier
@@ -324,7 +324,7 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
                     block.m = min_i64(c->m_step, m_end - row);
                     block.partial =
                         c->wait_apart ? job->partial + (row - outer) * GEMM_NC : (float *)e->c + row * e->ldc + column;
-                    uint32_t *a = c->whole_a ? job->a + k / elements_of_unit(c->kind) * c->padded_m : job->a;
+                    uint32_t *a = c->whole_a ? job->a + k / panel_elements_of_unit(c->kind) * c->padded_m : job->a;
                     if (c->whole_a ? column == 0 : packed_row != row || packed_k != k)
                         pack_a(job, a, &block);
                     packed_row = row;

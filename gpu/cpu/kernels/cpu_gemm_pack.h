@@ -8,14 +8,14 @@ static int panel_rows(enum unit_kind kind)
     return kind == UNIT_TILE ? TILE_MR : MR;
 }
 
-static int64_t elements_of_unit(enum unit_kind kind)
+static int64_t panel_elements_of_unit(enum unit_kind kind)
 {
     return kind == UNIT_PAIR || kind == UNIT_TILE ? 2 : 1;
 }
 
-static int64_t units_for(enum unit_kind kind, int64_t k)
+static int64_t panel_units_for(enum unit_kind kind, int64_t k)
 {
-    const int64_t units = (k + elements_of_unit(kind) - 1) / elements_of_unit(kind);
+    const int64_t units = (k + panel_elements_of_unit(kind) - 1) / panel_elements_of_unit(kind);
     return kind == UNIT_TILE ? round_up(units, TILE_UNITS) : units;
 }
 
@@ -72,7 +72,7 @@ struct panel_source {
  * would make the compiler read the source's members again. */
 static void pack_block(uint32_t *dst, struct panel_source s, int width, enum unit_kind kind, bool is_a)
 {
-    int64_t units = units_for(kind, s.k);
+    int64_t units = panel_units_for(kind, s.k);
     const struct range panels = range_mine((s.count + width - 1) / width, 1);
     for (int64_t panel = panels.first; panel < panels.end; panel++) {
         int rows = (int)min_i64(width, s.count - panel * width);
@@ -89,7 +89,7 @@ static void pack_block(uint32_t *dst, struct panel_source s, int width, enum uni
         else
             WITH_UNIT(kind, pack_panel(to, from, s.row_stride, s.k_stride, rows, NR, s.k, KIND));
         if (kind == UNIT_TILE) { /* whole tiles */
-            const int64_t filled = units_for(UNIT_PAIR, s.k) * width;
+            const int64_t filled = panel_units_for(UNIT_PAIR, s.k) * width;
             memset(to + filled, 0, (size_t)(units * width - filled) * sizeof *to);
         }
     }

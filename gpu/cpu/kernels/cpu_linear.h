@@ -1,6 +1,6 @@
 /* cpu_linear.h: the three matrix products of a linear layer. A template, see ops_cpu.h. */
 
-static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
+static void linear_product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
     heartbeat_beat();
     if (p->m == 0 || p->n == 0)
@@ -23,20 +23,20 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
     if (a->M == 1)
         row_product(stream, a, &e);
     else
-        product(stream, &p, &e);
+        linear_product(stream, &p, &e);
     if (a->gated) {
         const struct swiglu_fwd_args gate = linear_gate_fwd(a);
         op_swiglu_fwd(stream, &gate);
     }
 }
 
-static void sum_columns(float *sums, const void *x, int64_t ld, int64_t rows, int64_t n, enum dtype dtype,
-                        bool accumulate)
+static void linear_sum_columns(float *sums, const void *x, int64_t ld, int64_t rows, int64_t n, enum dtype dtype,
+                               bool accumulate)
 {
 #pragma omp parallel if (rows * n > WORTH_THREADS)
     {
         struct range columns = range_mine(n, 64);
-        WITH_DTYPE(dtype, column_sums(sums, x, ld, rows, columns, DT, accumulate));
+        WITH_DTYPE(dtype, norm_column_sums(sums, x, ld, rows, columns, DT, accumulate));
     }
 }
 
@@ -60,9 +60,9 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
                          .ld_aux = a->K,
                          .accumulate = a->accumulate};
     ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
-    product(stream, &p, &e);
+    linear_product(stream, &p, &e);
     if (a->dbias)
-        sum_columns(a->dbias, a->dx, a->K, a->M, a->K, a->dtype, a->accumulate_dbias);
+        linear_sum_columns(a->dbias, a->dx, a->K, a->M, a->K, a->dtype, a->accumulate_dbias);
     if (a->gate_up) {
         const struct swiglu_bwd_args gate = linear_gate_bwd(a);
         op_swiglu_bwd(stream, &gate);
@@ -74,8 +74,8 @@ static void bias_gradient(const struct linear_bwd_weight_args *a, int64_t ld_dy)
 {
     const int64_t first = a->null_count ? a->null_first : a->N, end = a->null_count ? first + a->null_count : a->N;
     const bool adds = a->accumulate_dbias;
-    sum_columns(a->dbias, a->dy, ld_dy, a->M, first, a->dtype, adds);
-    sum_columns(a->dbias + end, at(a->dy, end, a->dtype), ld_dy, a->M, a->N - end, a->dtype, adds);
+    linear_sum_columns(a->dbias, a->dy, ld_dy, a->M, first, a->dtype, adds);
+    linear_sum_columns(a->dbias + end, at(a->dy, end, a->dtype), ld_dy, a->M, a->N - end, a->dtype, adds);
     if (!adds && end > first)
         memset(a->dbias + first, 0, (size_t)(end - first) * sizeof *a->dbias);
 }
@@ -100,7 +100,7 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
             memset(a->dbias, 0, (size_t)a->N * sizeof(float));
         return;
     }
-    product(stream, &p, &e);
+    linear_product(stream, &p, &e);
     if (a->dbias)
         bias_gradient(a, ld_dy);
 }

@@ -93,8 +93,8 @@ static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i,
 }
 
 /* sums (+)= the sums of some columns of x over its rows, which are ld apart */
-static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
-                                      enum dtype dtype, bool accumulate)
+static ALWAYS_INLINE void norm_column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
+                                           enum dtype dtype, bool accumulate)
 {
     for (int64_t j = columns.first; j < columns.end; j += VF) {
         vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
@@ -104,10 +104,10 @@ static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, in
     }
 }
 
-static void sum_partials(float *sums, const float *partial, int64_t stride, int64_t parts, struct range columns,
-                         bool accumulate)
+static void norm_sum_partials(float *sums, const float *partial, int64_t stride, int64_t parts, struct range columns,
+                              bool accumulate)
 {
-    column_sums(sums, partial, stride, parts, columns, DTYPE_F32, accumulate);
+    norm_column_sums(sums, partial, stride, parts, columns, DTYPE_F32, accumulate);
 }
 
 static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
@@ -131,11 +131,11 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
         struct range columns = range_mine(a->C, 16);
         const int64_t part = NORM_SUMS * stride;
         if (a->dweight)
-            sum_partials(a->dweight, partial, part, parts, columns, a->accumulate);
+            norm_sum_partials(a->dweight, partial, part, parts, columns, a->accumulate);
         if (a->dbias)
-            sum_partials(a->dbias, partial + stride, part, parts, columns, a->accumulate);
+            norm_sum_partials(a->dbias, partial + stride, part, parts, columns, a->accumulate);
         if (a->dx_sums)
-            sum_partials(a->dx_sums, partial + 2 * stride, part, parts, columns, a->accumulate_sums);
+            norm_sum_partials(a->dx_sums, partial + 2 * stride, part, parts, columns, a->accumulate_sums);
     }
 }
 
@@ -205,6 +205,6 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
             WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
         }
         if (a->dweight)
-            sum_partials(a->dweight, partial, stride, parts, range_mine(a->D, 16), a->accumulate);
+            norm_sum_partials(a->dweight, partial, stride, parts, range_mine(a->D, 16), a->accumulate);
     }
 }

@@ -165,7 +165,7 @@ __device__ __forceinline__ int end_of_queries(const struct place &at, const stru
 }
 
 /* e^x, for x up to a little above 0 */
-__device__ __forceinline__ float exponential(float x)
+__device__ __forceinline__ float softmax_exponential(float x)
 {
     return exp2f(x * 1.44269504088896340736f);
 }
@@ -287,12 +287,12 @@ __device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, st
             highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
         const float new_top = fmaxf(softmax->top[i], highest * scale);
         const float base = new_top == -INFINITY ? 0 : new_top; /* -inf: the row has seen no key so far */
-        const float shrink = exponential(softmax->top[i] - base);
+        const float shrink = softmax_exponential(softmax->top[i] - base);
         softmax->top[i] = new_top;
         softmax->sum[i] *= shrink;
 #pragma unroll
         for (int j = 0; j < K / LANES<T>; j++) {
-            scores->at[i][j] = exponential(fmaf(scores->at[i][j], scale, -base));
+            scores->at[i][j] = softmax_exponential(fmaf(scores->at[i][j], scale, -base));
             softmax->sum[i] += scores->at[i][j];
         }
 #pragma unroll
@@ -389,7 +389,7 @@ score_gradient(struct tile_sum<T, K> *p, const struct tile_sum<T, K> &dp, const 
         for (int j = 0; j < K / LANES<T>; j++) {
             const bool seen = whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk);
             const float slope = a.softcap == 0 ? 1 : cap_slope(p->at[i][j], a.softcap);
-            p->at[i][j] = seen ? exponential(fmaf(p->at[i][j], scale, -row_lse[i])) : 0;
+            p->at[i][j] = seen ? softmax_exponential(fmaf(p->at[i][j], scale, -row_lse[i])) : 0;
             p->at[i][j] *= (dp.at[i][j] - row_delta[i]) * slope;
         }
     }
@@ -461,7 +461,7 @@ __device__ __forceinline__ void probabilities_by_key(struct tile_sum<T, Q> *scor
         for (int j = 0; j < Q / LANES<T>; j++) {
             const int column = score_column<T>(j);
             const bool seen = whole || visible(query + column, key + tile_row<T>(i), length, walk);
-            scores->at[i][j] = seen ? exponential(fmaf(scores->at[i][j], scale, -lse[column])) : 0;
+            scores->at[i][j] = seen ? softmax_exponential(fmaf(scores->at[i][j], scale, -lse[column])) : 0;
         }
     }
 }
@@ -569,7 +569,7 @@ struct walk walk_of(int64_t D, int64_t window, bool bidirectional, int32_t max_s
     return walk;
 }
 
-dim3 grid_for(const struct walk &walk, int32_t num_seqs, int64_t heads)
+dim3 attention_grid_for(const struct walk &walk, int32_t num_seqs, int64_t heads)
 {
     const int64_t blocks = static_cast<int64_t>(walk.blocks) * num_seqs;
     ASSERT(blocks <= INT32_MAX && heads <= UINT16_MAX);
@@ -584,7 +584,7 @@ template <typename T, int DP> void fwd_launch(struct stream *stream, const struc
     const struct walk walk =
         walk_of<T>(a->D, a->window, a->bidirectional, a->max_seq, shape.rows,
                    aligned16(a->q, a->k, a->v, a->out, a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size));
-    LAUNCH_SHARED(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H),
+    LAUNCH_SHARED(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), attention_grid_for(walk, a->num_seqs, a->H),
                   threads_of(shape), bytes, *a, walk);
 }
 
@@ -599,9 +599,9 @@ template <typename T, int DP> void bwd_launch(struct stream *stream, const struc
                                         aligned16(a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv) &&
                                             aligned16(a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size,
                                                       a->ld_dq * size, a->ld_dk * size, a->ld_dv * size));
-    LAUNCH_SHARED(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H), threads,
-                  bytes, *a, walk, delta);
-    const dim3 grid = grid_for(walk, a->num_seqs, a->KV);
+    LAUNCH_SHARED(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>),
+                  attention_grid_for(walk, a->num_seqs, a->H), threads, bytes, *a, walk, delta);
+    const dim3 grid = attention_grid_for(walk, a->num_seqs, a->KV);
     if constexpr (DP <= 128) {
         if (a->dropout.threshold == 0) {
             LAUNCH_SHARED(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,

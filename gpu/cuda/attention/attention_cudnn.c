@@ -133,7 +133,7 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
     return plan && plan->cudnn_plan ? plan->planned : 0;
 }
 
-static size_t larger(size_t x, size_t y)
+static size_t larger_cudnn_bytes(size_t x, size_t y)
 {
     return x > y ? x : y;
 }
@@ -148,8 +148,9 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
     if (a->off)
         return 0;
     const size_t evaluated = announce(a, &fwd, forward->M, ATTENTION_FORWARD);
-    const size_t most = larger(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
-    return trained.dropout.threshold ? larger(most, announce(a, &train, trained.M, ATTENTION_FORWARD)) : most;
+    const size_t most = larger_cudnn_bytes(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
+    return trained.dropout.threshold ? larger_cudnn_bytes(most, announce(a, &train, trained.M, ATTENTION_FORWARD))
+                                     : most;
 }
 
 /* ---- the ops ------------------------------------------------------------- */
@@ -170,7 +171,7 @@ static struct attention_plan *plan_for(const struct attention_cudnn *a, const st
     return NULL;
 }
 
-static bool are_aligned(const void *const *pointers, size_t count)
+static bool cudnn_are_aligned(const void *const *pointers, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if ((uintptr_t)pointers[i] % ATTENTION_ALIGN)
@@ -192,7 +193,7 @@ void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *
     const void *const used[] = {args->q, args->k, args->v, args->out};
     struct attention_shape shape = attention_shape_fwd(args);
     const struct attention_plan *plan = plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_FORWARD);
-    if (plan && args->softcap <= 0 && are_aligned(used, COUNT_OF(used)))
+    if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, args, NULL);
     else
         attention_own_fwd(stream, args);
@@ -205,7 +206,7 @@ void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *
     struct attention_shape shape = attention_shape_bwd(args);
     const struct attention_plan *plan =
         plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_BACKWARD);
-    if (plan && args->softcap <= 0 && are_aligned(used, COUNT_OF(used)))
+    if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, &forward, args);
     else
         attention_own_bwd(stream, args);

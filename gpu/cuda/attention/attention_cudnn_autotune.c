@@ -56,13 +56,13 @@ static int32_t sequence_length(const struct attention_shape *s, int64_t i)
     return i == 1 || s->T < 8 ? 1 : (int32_t)(s->T / (1 + i % 5));
 }
 
-static void use_candidate(struct trial *t, int candidate)
+static void attention_use_candidate(struct trial *t, int candidate)
 {
     t->plan->cudnn_plan = t->candidates[candidate].made;
     t->plan->piece = t->candidates[candidate].piece;
 }
 
-static const char *run_candidate(void *op, struct stream *stream, int candidate)
+static const char *attention_run_candidate(void *op, struct stream *stream, int candidate)
 {
     struct trial *t = op;
     const bool forward = t->plan->direction == ATTENTION_FORWARD;
@@ -73,12 +73,12 @@ static const char *run_candidate(void *op, struct stream *stream, int candidate)
             attention_own_bwd(stream, &t->bwd);
         return NULL;
     }
-    use_candidate(t, candidate);
+    attention_use_candidate(t, candidate);
     return attention_plan_run(t->plan, stream, &t->fwd, forward ? NULL : &t->bwd);
 }
 
 /* Numbers of tokens are read at the begin of sequences alone. Backward reads out and lse of forward. */
-static void prepare(void *op, struct stream *stream, int candidate)
+static void attention_prepare_trial(void *op, struct stream *stream, int candidate)
 {
     struct trial *t = op;
     t->fwd = attention_forward_of(&t->bwd);
@@ -95,12 +95,12 @@ static void prepare(void *op, struct stream *stream, int candidate)
         attention_own_fwd(stream, &t->fwd);
     if (candidate == AUTOTUNE_REFERENCE)
         return;
-    use_candidate(t, candidate);
+    attention_use_candidate(t, candidate);
     attention_plan_spoil(t->plan, stream);
 }
 
 /* "attention forward, 4 x 1024 tokens, 12 heads of 64, engine 3, 4 sequences at a time" */
-static void describe_candidate(const void *op, int candidate, char *text, size_t size)
+static void attention_describe_candidate(const void *op, int candidate, char *text, size_t size)
 {
     const struct trial *t = op;
     const struct attention_shape *s = &t->plan->shape;
@@ -160,7 +160,7 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
     add_result(p, s, &a->dv, M, s->ld_dv, s->KV, "dv");
 }
 
-static void set_args(struct trial *t)
+static void attention_trial_args(struct trial *t)
 {
     const struct attention_shape *s = &t->plan->shape;
     int64_t M = 0;
@@ -203,7 +203,7 @@ static void refuse_for(struct trial *t, int candidate, const struct autotune_can
         snprintf(why, sizeof why, "cuDNN's %s %s", c->result,
                  c->failure == AUTOTUNE_RESTLESS ? "does not repeat bit for bit"
                                                  : "differs from what ztrain's kernels compute");
-    describe_candidate(t, candidate, name, sizeof name);
+    attention_describe_candidate(t, candidate, name, sizeof name);
     if (log)
         log_warn("%s is left out: %s", name, why);
     snprintf(t->plan->why, sizeof t->plan->why, "%s", why);
@@ -216,16 +216,16 @@ static enum status tune(struct autotuner *tuner, struct trial *t, struct error *
     struct autotune_candidate candidates[CANDIDATES];
     struct autotune_problem problem = {.key = key_of(plan),
                                        .op = t,
-                                       .run = run_candidate,
-                                       .prepare = prepare,
-                                       .describe = describe_candidate,
+                                       .run = attention_run_candidate,
+                                       .prepare = attention_prepare_trial,
+                                       .describe = attention_describe_candidate,
                                        .reference = REFERENCE_VERIFIES,
                                        .repeats = !plan->shape.unordered,
                                        .workspace = plan->planned};
     int best;
     for (int i = 0; i < t->count; i++)
         candidates[i] = (struct autotune_candidate){.config = config_of(&t->candidates[i])};
-    set_args(t);
+    attention_trial_args(t);
     add_tensors(t, &problem);
     const enum status status = autotune(tuner, &problem, candidates, t->count, &best, err);
     if (status != STATUS_OK)
@@ -237,7 +237,7 @@ static enum status tune(struct autotuner *tuner, struct trial *t, struct error *
     plan->cudnn_plan = NULL;
     plan->state = best >= 0 ? ATTENTION_VERIFIED : ATTENTION_REFUSED;
     if (best >= 0)
-        use_candidate(t, best);
+        attention_use_candidate(t, best);
     for (int i = 0; i < t->count; i++)
         if (i != best)
             cudnn_plan_free(t->candidates[i].made);

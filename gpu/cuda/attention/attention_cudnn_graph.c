@@ -67,7 +67,7 @@ static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
 
 /* ---- sequences of unequal length ----------------------------------------- */
 
-static void describe_sequences(struct builder *b)
+static void attention_graph_sequences(struct builder *b)
 {
     const int64_t count[CUDNN_RANK] = {b->s->B, 1, 1, 1}, ends[CUDNN_RANK] = {b->s->B + 1, 1, 1, 1};
     const int64_t dense[CUDNN_RANK] = {1, 1, 1, 1};
@@ -125,7 +125,7 @@ static float dropout_factor(const struct attention_shape *s)
     return 65536 / (float)(65536 - s->dropout);
 }
 
-static void describe_dropout(struct builder *b)
+static void attention_graph_dropout(struct builder *b)
 {
     const struct attention_shape *s = b->s;
     const int64_t ld = attention_kept_ld(s), dims[CUDNN_RANK] = {s->B, s->H, s->T, s->T};
@@ -252,7 +252,7 @@ static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tens
 
 /* ---- the graphs ---------------------------------------------------------- */
 
-static void build_fwd(struct builder *b)
+static void attention_graph_fwd(struct builder *b)
 {
     const struct attention_shape *s = b->s;
     struct cudnn_graph *g = b->g;
@@ -294,7 +294,7 @@ static void query_gradient(struct builder *b, const struct cudnn_tensor *ds, con
     cudnn_pointwise_into(b->g, CUDNN_POINTWISE_IDENTITY, &sums, NULL, NULL, &dq);
 }
 
-static void build_bwd(struct builder *b)
+static void attention_graph_bwd(struct builder *b)
 {
     const struct attention_shape *s = b->s;
     struct cudnn_graph *g = b->g;
@@ -367,12 +367,12 @@ int attention_graph_plans(const struct cudnn_target *target, enum attention_dire
     if (check_shape(target, shape, err) != STATUS_OK)
         return 0;
     struct builder builder = {.g = cudnn_graph_new(target, CUDNN_RANK), .s = shape, .version = target->version};
-    describe_sequences(&builder);
-    describe_dropout(&builder);
+    attention_graph_sequences(&builder);
+    attention_graph_dropout(&builder);
     if (direction == ATTENTION_FORWARD)
-        build_fwd(&builder);
+        attention_graph_fwd(&builder);
     else
-        build_bwd(&builder);
+        attention_graph_bwd(&builder);
     return cudnn_plans_new(builder.g, &ordered, plans, most, err);
 }
 

@@ -212,7 +212,7 @@ void attention_plan_spoil(const struct attention_plan *plan, struct stream *stre
 }
 
 /* The address `tokens` rows of ld 16-bit elements after `base`. */
-static void *rows_from(const void *base, int64_t tokens, int64_t ld)
+static void *attention_rows_from(const void *base, int64_t tokens, int64_t ld)
 {
     return (char *)base + tokens * ld * (int64_t)sizeof(uint16_t);
 }
@@ -221,16 +221,16 @@ static void *rows_from(const void *base, int64_t tokens, int64_t ld)
 static void point_at(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *fwd,
                      const struct attention_bwd_args *bwd, int64_t first)
 {
-    pointers[ATTENTION_Q] = rows_from(fwd->q, first, fwd->ld_q);
-    pointers[ATTENTION_K] = rows_from(fwd->k, first, fwd->ld_k);
-    pointers[ATTENTION_V] = rows_from(fwd->v, first, fwd->ld_v);
-    pointers[ATTENTION_OUT] = rows_from(bwd ? bwd->out : fwd->out, first, fwd->ld_o);
+    pointers[ATTENTION_Q] = attention_rows_from(fwd->q, first, fwd->ld_q);
+    pointers[ATTENTION_K] = attention_rows_from(fwd->k, first, fwd->ld_k);
+    pointers[ATTENTION_V] = attention_rows_from(fwd->v, first, fwd->ld_v);
+    pointers[ATTENTION_OUT] = attention_rows_from(bwd ? bwd->out : fwd->out, first, fwd->ld_o);
     if (!bwd)
         return;
-    pointers[ATTENTION_DOUT] = rows_from(bwd->dout, first, bwd->ld_o);
-    pointers[ATTENTION_DQ] = rows_from(bwd->dq, first, bwd->ld_dq);
-    pointers[ATTENTION_DK] = rows_from(bwd->dk, first, bwd->ld_dk);
-    pointers[ATTENTION_DV] = rows_from(bwd->dv, first, bwd->ld_dv);
+    pointers[ATTENTION_DOUT] = attention_rows_from(bwd->dout, first, bwd->ld_o);
+    pointers[ATTENTION_DQ] = attention_rows_from(bwd->dq, first, bwd->ld_dq);
+    pointers[ATTENTION_DK] = attention_rows_from(bwd->dk, first, bwd->ld_dk);
+    pointers[ATTENTION_DV] = attention_rows_from(bwd->dv, first, bwd->ld_dv);
 }
 
 /* The lengths and offsets of a ragged piece, computed on the stream. */

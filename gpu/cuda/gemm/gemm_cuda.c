@@ -92,7 +92,7 @@ void gemm_cuda_free(struct gemm_cuda *g)
 /* ---- the ops ------------------------------------------------------------- */
 
 /* `bytes` bytes of scratch memory for partial sums of columns; they follow the workspace of products. */
-static float *sums_scratch_of(struct stream *stream, size_t bytes)
+static float *gemm_sums_scratch(struct stream *stream, size_t bytes)
 {
     const size_t products = cuda_device_of(stream)->gemm->rules.workspace;
     return (float *)((char *)gemm_workspace_of(stream, products + bytes) + products);
@@ -124,7 +124,7 @@ static void run_plain(struct stream *stream, const struct gemm_product *p, const
                   (long long)p->key.m, (long long)p->key.n, (long long)p->key.k, dtype_name((enum dtype)p->key.input));
 }
 
-static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
+static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (a->M == 0 || a->N == 0)
@@ -143,7 +143,7 @@ static void product_fwd(struct stream *stream, const struct linear_fwd_args *a)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
 }
 
-static void product_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
+static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
@@ -161,7 +161,7 @@ static void product_bwd_input(struct stream *stream, const struct linear_bwd_inp
     }
     if (a->dbias)
         cuda_column_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
-                         sums_scratch_of(stream, cuda_column_sums_bytes(a->M, a->K)));
+                         gemm_sums_scratch(stream, cuda_column_sums_bytes(a->M, a->K)));
     else if (aux)
         cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
 }
@@ -176,7 +176,7 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
             stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
         return;
     }
-    float *scratch = a->dbias ? sums_scratch_of(stream, cuda_bias_sums_bytes(a)) : NULL;
+    float *scratch = a->dbias ? gemm_sums_scratch(stream, cuda_bias_sums_bytes(a)) : NULL;
     float *sums = a->dbias && a->accumulate_dbias ? scratch : a->dbias;
     struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
     if (p.key.epilogue != GEMM_PLAIN && run_product(stream, &p, "linear_bwd_weight")) {
@@ -200,11 +200,11 @@ const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
     const struct gemm_plan *plan = fwd || bwd ? gemm_gated_plan(g, op, &inside) : NULL;
     if (fwd && plan) {
         const struct linear_fwd_args gate = gemm_gated_half(fwd);
-        product_fwd(stream, &gate);
+        gemm_linear_fwd(stream, &gate);
     } else if (op->fwd) {
-        product_fwd(stream, op->fwd);
+        gemm_linear_fwd(stream, op->fwd);
     } else if (op->bwd_input && !plan) {
-        product_bwd_input(stream, op->bwd_input);
+        gemm_linear_bwd_input(stream, op->bwd_input);
     } else if (op->bwd_weight) {
         cuda_linear_bwd_weight(stream, op->bwd_weight);
     }

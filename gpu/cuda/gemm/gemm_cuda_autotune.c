@@ -32,7 +32,7 @@ struct product_trial {
     cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
 };
 
-static const char *run_algorithm(void *op, struct stream *stream, int candidate)
+static const char *gemm_run_algorithm(void *op, struct stream *stream, int candidate)
 {
     const struct product_trial *t = op;
     const cublasStatus_t code = gemm_plan_run(t->plan, &t->results[candidate].algo, &t->product, stream);
@@ -45,7 +45,7 @@ static int describe_product(const struct gemm_key *key, char *text, size_t size)
                     (long long)key->k);
 }
 
-static void describe_algorithm(const void *op, int candidate, char *text, size_t size)
+static void gemm_describe_algorithm(const void *op, int candidate, char *text, size_t size)
 {
     (void)candidate;
     describe_product(&((const struct product_trial *)op)->plan->key, text, size);
@@ -65,8 +65,8 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
     struct autotune_candidate candidates[GEMM_CANDIDATES];
     struct autotune_problem p = {.key = gemm_autotune_key(key),
                                  .op = &trial,
-                                 .run = run_algorithm,
-                                 .describe = describe_algorithm,
+                                 .run = gemm_run_algorithm,
+                                 .describe = gemm_describe_algorithm,
                                  .workspace = t->gemm->rules.workspace};
     int best;
     const int count = gemm_plan_propose(t->gemm, plan, trial.results);
@@ -115,7 +115,7 @@ struct op_trial {
 };
 
 /* The reference is the op without the epilogue. */
-static const char *run_op(void *op, struct stream *stream, int candidate)
+static const char *gemm_run_op(void *op, struct stream *stream, int candidate)
 {
     struct op_trial *t = op;
     t->plan->fusion = candidate == AUTOTUNE_REFERENCE ? GEMM_UNFUSED : GEMM_FUSED;
@@ -125,7 +125,7 @@ static const char *run_op(void *op, struct stream *stream, int candidate)
 }
 
 /* "the matrix product m 24 n 8 k 16 with a bias as its epilogue" */
-static void describe_op(const void *op, int candidate, char *text, size_t size)
+static void gemm_describe_op(const void *op, int candidate, char *text, size_t size)
 {
     static const char *const epilogues[] = {
         [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",         [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
@@ -213,8 +213,8 @@ static enum status tune_op(struct tuning *t, struct op_trial *trial, const struc
     const enum gemm_fusion before = trial->plan->fusion;
     p->key = gemm_autotune_key(&trial->plan->key);
     p->op = trial;
-    p->run = run_op;
-    p->describe = describe_op;
+    p->run = gemm_run_op;
+    p->describe = gemm_describe_op;
     p->workspace = t->gemm->rules.workspace;
     p->workspace += op->fwd         ? add_fwd(trial, p, op->fwd)
                     : op->bwd_input ? add_bwd_input(trial, p, op->bwd_input)
@@ -224,7 +224,7 @@ static enum status tune_op(struct tuning *t, struct op_trial *trial, const struc
     trial->plan->fusion = before;
     for (int i = 0; i < count && *best != AUTOTUNE_NO_MEMORY; i++) {
         const struct autotune_candidate *c = &candidates[i];
-        describe_op(trial, i, name, sizeof name);
+        gemm_describe_op(trial, i, name, sizeof name);
         log_debug("%s: %.1f us", name, 1e6 * c->seconds);
         if (c->failure == AUTOTUNE_GOOD)
             continue;
@@ -467,7 +467,7 @@ static enum status tune_whole_op(struct tuning *t, const struct gemm_op *op, str
 }
 
 /* Times a large square product, which multiplies as fast as this GPU can: the console compares steps with it. */
-static enum status time_ceiling(struct tuning *t, enum dtype dtype, struct error *err)
+static enum status gemm_time_ceiling(struct tuning *t, enum dtype dtype, struct error *err)
 {
     enum { SIDE = 8192, SIDE_F32 = 4096 };
     const size_t least_memory = (size_t)8 << 30;
@@ -502,7 +502,7 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
     if (status != STATUS_OK)
         return status;
     if (g->cache && products->num_fwd > 0)
-        TRY(time_ceiling(&t, products->fwd[0].dtype, err));
+        TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));
     if (t.lacks_memory_for_gates)
         log_warn(
             "the GPU has too little memory to try SwiGLU inside matrix products; it is computed by a kernel of its "

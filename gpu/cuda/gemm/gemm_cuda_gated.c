@@ -24,14 +24,14 @@ static bool is_aligned(const struct gated_product *p)
     return true;
 }
 
-static void *elements_after(const void *base, int64_t count)
+static void *gated_elements_after(const void *base, int64_t count)
 {
     return (char *)(uintptr_t)base + count * (int64_t)sizeof(uint16_t);
 }
 
 /* Whether cuDNN may compute it: rows and columns of 16 bits whose parts of 16 bytes are whole, and sizes that an int
  * holds. */
-static bool fits(enum dtype dtype, int64_t M, int64_t F, int64_t K)
+static bool gated_fits(enum dtype dtype, int64_t M, int64_t F, int64_t K)
 {
     return dtype != DTYPE_F32 && M > 0 && F > 0 && K > 0 && F % 8 == 0 && K % 8 == 0 && M <= INT32_MAX / (2 * F) &&
            M <= INT32_MAX / K && K <= INT32_MAX / (2 * F);
@@ -41,11 +41,11 @@ static bool product_of_fwd(const struct gemm_cuda *g, const struct linear_fwd_ar
 {
     const int64_t F = a->N / 2;
     ASSERT(!a->gated || (!a->gelu && a->y_dtype == a->dtype && (!a->ld_y || a->ld_y == a->N)));
-    if (!a->gated || a->gated_gelu || a->bias || a->weights_in_out || !fits(a->dtype, a->M, F, a->K))
+    if (!a->gated || a->gated_gelu || a->bias || a->weights_in_out || !gated_fits(a->dtype, a->M, F, a->K))
         return false;
     struct linear_fwd_args up = gemm_gated_half(a);
-    up.w = elements_after(a->w, F * a->K);
-    up.y = elements_after(a->y, F);
+    up.w = gated_elements_after(a->w, F * a->K);
+    up.y = gated_elements_after(a->y, F);
     *p = (struct gated_product){.key = gemm_product_fwd(&g->rules, &up).key};
     p->key.epilogue = GEMM_SWIGLU;
     p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
@@ -62,7 +62,7 @@ static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_in
 {
     const bool dense = !a->ld_dy || a->ld_dy % 8 == 0;
     ASSERT(!a->gate_up || (!a->gelu_aux && !a->dbias && !a->accumulate));
-    if (!a->gate_up || a->gated_gelu || a->weights_in_out || !dense || !fits(a->dtype, a->M, a->K, a->N))
+    if (!a->gate_up || a->gated_gelu || a->weights_in_out || !dense || !gated_fits(a->dtype, a->M, a->K, a->N))
         return false;
     *p = (struct gated_product){.key = gemm_product_bwd_input(&g->rules, a).key};
     p->key.epilogue = GEMM_DSWIGLU;
@@ -71,7 +71,7 @@ static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_in
     p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->dy;
     p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)a->w;
     p->pointers[GATED_GATE] = p->pointers[GATED_DGATE] = a->gate_up;
-    p->pointers[GATED_UP] = p->pointers[GATED_DUP] = elements_after(a->gate_up, a->K);
+    p->pointers[GATED_UP] = p->pointers[GATED_DUP] = gated_elements_after(a->gate_up, a->K);
     return is_aligned(p);
 }
 

@@ -14,12 +14,12 @@ constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads, kRan
 
 constexpr float kGeluScale = 0.7978845608028654f, kGeluCubic = 0.044715f; /* sqrt(2 / pi) */
 
-__device__ inline float gelu(float x)
+__device__ inline float gemm_gelu(float x)
 {
     return 0.5f * x * (1.0f + tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x)));
 }
 
-__device__ inline float gelu_derivative(float x)
+__device__ inline float gemm_gelu_derivative(float x)
 {
     float t = tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x));
     float inner = kGeluScale * fmaf(3.0f * kGeluCubic * x, x, 1.0f);
@@ -28,17 +28,17 @@ __device__ inline float gelu_derivative(float x)
 
 constexpr float kRootHalf = 0.7071067811865476f, kBell = 0.3989422804014327f; /* sqrt(1 / 2), 1 / sqrt(2 pi) */
 
-__device__ inline float gelu_erf(float x)
+__device__ inline float gemm_gelu_erf(float x)
 {
     return 0.5f * x * erfcf(-kRootHalf * x);
 }
 
-__device__ inline float gelu_erf_derivative(float x)
+__device__ inline float gemm_gelu_erf_derivative(float x)
 {
     return fmaf(kBell * x, expf(-0.5f * x * x), 0.5f * erfcf(-kRootHalf * x));
 }
 
-int blocks_for(int64_t n)
+int gemm_blocks_for(int64_t n)
 {
     constexpr int64_t kMost = 1 << 16;
     const int64_t blocks = ceil_div(n, kThreads);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
             store(aux + (walk.row * columns + walk.column) * V, x);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                x[v] = FORM == kErf ? gelu_erf(x[v]) : gelu(x[v]);
+                x[v] = FORM == kErf ? gemm_gelu_erf(x[v]) : gemm_gelu(x[v]);
         }
         store(at, x);
     }
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <bool ERF> __device__ inline float slope(float x)
 {
-    return ERF ? gelu_erf_derivative(x) : gelu_derivative(x);
+    return ERF ? gemm_gelu_erf_derivative(x) : gemm_gelu_derivative(x);
 }
 
 /* `packs` of 16 bytes, then the remaining ones of the n elements */
@@ -298,7 +298,7 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
         const int64_t packs = aligned ? n / VECTOR<T> : 0;
         LAUNCH(stream, "linear_bwd_input (GELU)",
                (erf_form ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
-               blocks_for(aligned ? packs + 1 : n), kThreads, n, packs, static_cast<T *>(dx),
+               gemm_blocks_for(aligned ? packs + 1 : n), kThreads, n, packs, static_cast<T *>(dx),
                static_cast<const T *>(aux));
     });
 }

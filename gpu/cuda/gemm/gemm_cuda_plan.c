@@ -12,7 +12,7 @@ _Static_assert(sizeof(((struct autotune_config *)NULL)->kernel) == sizeof(cublas
 
 /* ---- descriptors --------------------------------------------------------- */
 
-static cudaDataType_t data_type(int64_t dtype)
+static cudaDataType_t gemm_data_type(int64_t dtype)
 {
     return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
@@ -25,12 +25,12 @@ static const cublasLtEpilogue_t epilogues[] = {
 };
 _Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue but those of cuDNN has cublasLt's name");
 
-static bool is_of_cudnn(int64_t epilogue)
+static bool gemm_epilogue_of_cudnn(int64_t epilogue)
 {
     return epilogue == GEMM_SWIGLU || epilogue == GEMM_DSWIGLU;
 }
 
-static bool uses_vector(int64_t epilogue)
+static bool gemm_uses_vector(int64_t epilogue)
 {
     return epilogue == GEMM_BIAS || epilogue == GEMM_GELU_AUX_BIAS || epilogue == GEMM_BGRADA ||
            epilogue == GEMM_BGRADB;
@@ -51,7 +51,7 @@ static bool set_operation(const struct gemm_cuda *g, const struct gemm_plan *pla
 static bool set_pointers(const struct gemm_cuda *g, const struct gemm_plan *plan, void *vector, void *aux)
 {
     int64_t epilogue = plan->key.epilogue;
-    return (!uses_vector(epilogue) ||
+    return (!gemm_uses_vector(epilogue) ||
             set_operation(g, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) &&
            (!uses_aux(epilogue) || set_operation(g, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux));
 }
@@ -64,8 +64,8 @@ static bool make_descriptors(const struct gemm_cuda *g, struct gemm_plan *plan)
     int32_t transpose_a = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t transpose_b = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t vector_type =
-        data_type(key->epilogue == GEMM_BIAS || key->epilogue == GEMM_GELU_AUX_BIAS ? key->input : key->output);
-    int32_t aux_type = data_type(key->input), sm_target = (int32_t)key->sm_target;
+        gemm_data_type(key->epilogue == GEMM_BIAS || key->epilogue == GEMM_GELU_AUX_BIAS ? key->input : key->output);
+    int32_t aux_type = gemm_data_type(key->input), sm_target = (int32_t)key->sm_target;
     uint32_t epilogue = epilogues[key->epilogue];
     int64_t a_rows = key->transpose_a ? key->k : key->m, a_columns = key->transpose_a ? key->m : key->k;
     int64_t b_rows = key->transpose_b ? key->n : key->k, b_columns = key->transpose_b ? key->k : key->n;
@@ -74,15 +74,15 @@ static bool make_descriptors(const struct gemm_cuda *g, struct gemm_plan *plan)
               set_operation(g, plan, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a) &&
               set_operation(g, plan, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b) &&
               set_operation(g, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
-              g->lt->cublasLtMatrixLayoutCreate(&plan->a, data_type(key->input), (uint64_t)a_rows, (uint64_t)a_columns,
-                                                key->lda) == CUBLAS_STATUS_SUCCESS &&
-              g->lt->cublasLtMatrixLayoutCreate(&plan->b, data_type(key->input), (uint64_t)b_rows, (uint64_t)b_columns,
-                                                key->ldb) == CUBLAS_STATUS_SUCCESS &&
-              g->lt->cublasLtMatrixLayoutCreate(&plan->d, data_type(key->output), (uint64_t)key->m, (uint64_t)key->n,
-                                                key->ldd) == CUBLAS_STATUS_SUCCESS;
+              g->lt->cublasLtMatrixLayoutCreate(&plan->a, gemm_data_type(key->input), (uint64_t)a_rows,
+                                                (uint64_t)a_columns, key->lda) == CUBLAS_STATUS_SUCCESS &&
+              g->lt->cublasLtMatrixLayoutCreate(&plan->b, gemm_data_type(key->input), (uint64_t)b_rows,
+                                                (uint64_t)b_columns, key->ldb) == CUBLAS_STATUS_SUCCESS &&
+              g->lt->cublasLtMatrixLayoutCreate(&plan->d, gemm_data_type(key->output), (uint64_t)key->m,
+                                                (uint64_t)key->n, key->ldd) == CUBLAS_STATUS_SUCCESS;
     if (ok && sm_target)
         ok = set_operation(g, plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sm_target, sizeof sm_target);
-    if (ok && uses_vector(key->epilogue))
+    if (ok && gemm_uses_vector(key->epilogue))
         ok = set_operation(g, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector_type, sizeof vector_type);
     if (ok && uses_aux(key->epilogue))
         ok = set_operation(g, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->ld_aux, sizeof key->ld_aux) &&
@@ -175,7 +175,7 @@ int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, c
 bool gemm_plan_is_taken(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     const int64_t epilogue = plan->key.epilogue;
-    const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB && !is_of_cudnn(epilogue);
+    const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB && !gemm_epilogue_of_cudnn(epilogue);
     const enum gemm_fusion fusion = g->forced != GEMM_UNTUNED ? g->forced : plan->fusion;
     if (!plan->supported || epilogue == GEMM_PLAIN)
         return plan->supported;
@@ -221,7 +221,7 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *g, const struct gemm_key *key)
 {
     struct gemm_plan **bucket = bucket_of(g, key), *plan = memory_zeroed(1, sizeof *plan);
     plan->key = *key;
-    plan->supported = !is_of_cudnn(key->epilogue) && make_descriptors(g, plan);
+    plan->supported = !gemm_epilogue_of_cudnn(key->epilogue) && make_descriptors(g, plan);
     plan->next = *bucket;
     *bucket = plan;
     return plan;

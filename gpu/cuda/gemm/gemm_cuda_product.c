@@ -32,7 +32,7 @@ bool gemm_op_at(const struct linear_products *products, int number, struct gemm_
     return op->bwd_weight != NULL;
 }
 
-static int64_t alignment(const void *pointer)
+static int64_t product_alignment(const void *pointer)
 {
     uintptr_t bits = (uintptr_t)pointer | 16;
     return (int64_t)(bits & -bits);
@@ -40,10 +40,10 @@ static int64_t alignment(const void *pointer)
 
 static void set_alignments(struct gemm_product *p)
 {
-    p->key.align_a = alignment(p->a);
-    p->key.align_b = alignment(p->b);
-    p->key.align_d = alignment(p->d);
-    p->key.align_extra = alignment((void *)((uintptr_t)p->vector | (uintptr_t)p->aux));
+    p->key.align_a = product_alignment(p->a);
+    p->key.align_b = product_alignment(p->b);
+    p->key.align_d = product_alignment(p->d);
+    p->key.align_extra = product_alignment((void *)((uintptr_t)p->vector | (uintptr_t)p->aux));
 }
 
 /* With what all products of these rules and this dtype have in common. */

@@ -248,7 +248,7 @@ struct embedding_scratch {
     float *carried;
 };
 
-int64_t sort_blocks(int64_t M)
+int64_t embedding_sort_blocks(int64_t M)
 {
     return ceil_div(M, SORT_ITEMS);
 }
@@ -256,7 +256,7 @@ int64_t sort_blocks(int64_t M)
 struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scratch *scratch, const int32_t *keys,
                              int64_t M, int64_t keys_below)
 {
-    const int n = static_cast<int>(M), blocks = static_cast<int>(sort_blocks(M));
+    const int n = static_cast<int>(M), blocks = static_cast<int>(embedding_sort_blocks(M));
     struct sorted_rows sorted = {keys, NULL, n, static_cast<int>(ceil_div(M, TILE_ROWS))};
     int to = 0;
     for (int shift = 0; shift == 0 || (keys_below - 1) >> shift; shift += DIGIT_BITS, to ^= 1) {
@@ -295,7 +295,7 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
         scratch.keys[i] = cuda_scratch_take<int>(&pieces, a->M);
         scratch.rows[i] = cuda_scratch_take<int>(&pieces, a->M);
     }
-    scratch.counts = cuda_scratch_take<int>(&pieces, sort_blocks(a->M) * DIGITS);
+    scratch.counts = cuda_scratch_take<int>(&pieces, embedding_sort_blocks(a->M) * DIGITS);
     scratch.starts = cuda_scratch_take<int>(&pieces, DIGITS);
     scratch.carried = cuda_scratch_take<float>(&pieces, ceil_div(a->M, TILE_ROWS) * a->C);
     return scratch;

@@ -76,7 +76,7 @@ template <int V> __device__ __forceinline__ void to_logits(float (&x)[V], struct
 
 /* Gradients by z to gradients by x, where z are the logits of x. */
 template <int V>
-__device__ __forceinline__ void times_slope(float (&gradient)[V], const float (&z)[V], struct logit_map map)
+__device__ __forceinline__ void loss_times_slope(float (&gradient)[V], const float (&z)[V], struct logit_map map)
 {
 #pragma unroll
     for (int v = 0; v < V; v++)
@@ -120,8 +120,8 @@ struct row_share {
 /* Reads this thread's share of a row's first `whole` elements, several loads at a time; the first `held` stay in
  * `kept`. */
 template <typename L, int V, int THREADS>
-__device__ __forceinline__ void read_row(struct row_share *share, const L *logits, L *kept, int whole, int held,
-                                         struct logit_map map, bool smooth)
+__device__ __forceinline__ void loss_read_row(struct row_share *share, const L *logits, L *kept, int whole, int held,
+                                              struct logit_map map, bool smooth)
 {
     constexpr int P = ACCESS<L, V>, LOADS = P == V ? 3 : 2, STEP = THREADS * V;
     for (int tile = static_cast<int>(threadIdx.x) * V; tile < whole; tile += LOADS * STEP) {
@@ -171,13 +171,13 @@ template <typename L, int V> __device__ __forceinline__ void to_gradient(float (
         z[v] = x[v];
         x[v] = exp_of<L>(z[v] - row.highest) * row.factor - row.shift;
     }
-    times_slope(x, z, row.map);
+    loss_times_slope(x, z, row.map);
 }
 
 /* The gradient of a row's first `whole` elements; the whole block calls it. Reads what is not kept one vector ahead. */
 template <typename T, typename L, int V, int THREADS>
-__device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, const L *kept, int whole, int held,
-                                             const struct row_gradient &row)
+__device__ __forceinline__ void loss_put_gradient(T *dlogits, const L *logits, const L *kept, int whole, int held,
+                                                  const struct row_gradient &row)
 {
     constexpr int STEP = THREADS * V;
     const int first = static_cast<int>(threadIdx.x) * V;
@@ -208,7 +208,7 @@ __device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, const 
 
 /* The gradient of a row that does not count. */
 template <typename T, int V, int THREADS>
-__device__ __forceinline__ void put_zeros(T *dlogits, int columns, int whole, int padded)
+__device__ __forceinline__ void loss_put_zeros(T *dlogits, int columns, int whole, int padded)
 {
     const float zeros[V] = {};
     for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V)
@@ -219,15 +219,15 @@ __device__ __forceinline__ void put_zeros(T *dlogits, int columns, int whole, in
 
 /* The target's gradient, q - p, which may be tiny, from p in double. */
 template <typename T>
-__device__ __forceinline__ void put_target(T *dlogits, float logit, float sum, const struct row_gradient &row,
-                                           float scale, float smoothing)
+__device__ __forceinline__ void loss_put_target(T *dlogits, float logit, float sum, const struct row_gradient &row,
+                                                float scale, float smoothing)
 {
     const double p = exp(static_cast<double>(logit) - static_cast<double>(row.highest)) / static_cast<double>(sum);
     const double wanted = 1 - static_cast<double>(smoothing);
     const float z[1] = {logit};
     float gradient[1] = {
         static_cast<float>(static_cast<double>(scale) * (p - wanted) - static_cast<double>(row.shift))};
-    times_slope(gradient, z, row.map);
+    loss_times_slope(gradient, z, row.map);
     from_float(gradient[0], dlogits);
 }
 
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
             if (threadIdx.x == 0)
                 losses[i] = 0;
             if (a.dlogits)
-                put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
+                loss_put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
             continue;
         }
         struct row_share share = {{-FLT_MAX, 0}, 0};
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
             logit[0] = to_float(logits[target]);
             to_logits(logit, row.map);
         }
-        read_row<L, V, THREADS>(&share, logits, kept, whole, held, row.map, a.smoothing > 0);
+        loss_read_row<L, V, THREADS>(&share, logits, kept, whole, held, row.map, a.smoothing > 0);
         if (rest < columns) {
             float z[1] = {to_float(logits[rest])};
             last[0] = z[0];
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
             losses[i] = row_loss(sum, row.highest, logit[0], below, a.smoothing);
         if (a.dlogits) {
             row.factor = scale / sum;
-            put_gradient<T, L, V, THREADS>(dlogits, logits, kept, whole, held, row);
+            loss_put_gradient<T, L, V, THREADS>(dlogits, logits, kept, whole, held, row);
             if (rest < columns) {
                 to_gradient<L>(last, row);
                 from_float(last[0], &dlogits[rest]);
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
             for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS)
                 from_float(0, &dlogits[j]);
             if (threadIdx.x == 0)
-                put_target(&dlogits[target], logit[0], sum, row, scale, a.smoothing);
+                loss_put_target(&dlogits[target], logit[0], sum, row, scale, a.smoothing);
         }
     }
 }

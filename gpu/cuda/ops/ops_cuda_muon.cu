@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(THREADS) blend_kernel(struct blend k, int64_t 
     });
 }
 
-void enqueue_blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
+void muon_enqueue_blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
 {
     const struct blend k = {n, static_cast<__nv_bfloat16 *>(y), static_cast<const __nv_bfloat16 *>(x), p, a, b};
     LAUNCH(stream, "orthogonalize", blend_kernel, grid_of(stream, ceil_div(n, THREADS * V), 8), THREADS, k,
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* y (M, N) fp32 = x (M, K) · w, which is stored (K, N), or (N, K) if transposed. */
-void product(struct stream *stream, int64_t M, int64_t N, int64_t K, const void *x, const void *w, bool transposed,
-             float *y)
+void muon_product(struct stream *stream, int64_t M, int64_t N, int64_t K, const void *x, const void *w, bool transposed,
+                  float *y)
 {
     struct linear_fwd_args args = {};
     args.dtype = DTYPE_BF16;
@@ -95,7 +95,7 @@ void product(struct stream *stream, int64_t M, int64_t N, int64_t K, const void 
 void gram_of(struct stream *stream, const struct orthogonalize_args *a)
 {
     if (a->rows <= a->cols) {
-        product(stream, a->rows, a->rows, a->cols, a->iterate, a->iterate, true, a->product);
+        muon_product(stream, a->rows, a->rows, a->cols, a->iterate, a->iterate, true, a->product);
         return;
     }
     struct linear_bwd_weight_args args = {};
@@ -119,13 +119,13 @@ void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
     round.src = a->product;
     gram_of(stream, a);
     cuda_cast(stream, &round);
-    product(stream, n, n, n, a->gram, a->gram, false, a->product);
-    enqueue_blend(stream, n * n, a->polynomial, orthogonalize_b, a->gram, orthogonalize_c, a->product);
+    muon_product(stream, n, n, n, a->gram, a->gram, false, a->product);
+    muon_enqueue_blend(stream, n * n, a->polynomial, orthogonalize_b, a->gram, orthogonalize_c, a->product);
     if (a->rows > a->cols)
-        product(stream, a->rows, n, n, a->iterate, a->polynomial, false, a->product);
+        muon_product(stream, a->rows, n, n, a->iterate, a->polynomial, false, a->product);
     else
-        product(stream, n, a->cols, n, a->polynomial, a->iterate, false, a->product);
-    enqueue_blend(stream, a->rows * a->cols, y, orthogonalize_a, a->iterate, 1, a->product);
+        muon_product(stream, n, a->cols, n, a->polynomial, a->iterate, false, a->product);
+    muon_enqueue_blend(stream, a->rows * a->cols, y, orthogonalize_a, a->iterate, 1, a->product);
 }
 
 /* ---- update -------------------------------------------------------------- */

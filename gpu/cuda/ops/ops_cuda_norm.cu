@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
 }
 
 /* The threads of a block: x threads share a row, y rows are computed side by side. */
-dim3 block_of(int64_t vectors, int held)
+dim3 norm_block_of(int64_t vectors, int held)
 {
     unsigned x = threads_for(ceil_div(vectors, held));
     x = x < MAX_THREADS ? x : static_cast<unsigned>(MAX_THREADS);
@@ -215,7 +215,7 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
     const bool aligned = aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, layout_x.ld * size,
                                    layout_y.ld * size);
     const int64_t vectors = a->C / (aligned ? V : 1);
-    const dim3 block = block_of(vectors, FWD_HELD);
+    const dim3 block = norm_block_of(vectors, FWD_HELD);
     const bool whole = vectors <= static_cast<int64_t>(block.x) * FWD_HELD;
     /* as many blocks as run at a time, so that none waits for others to end */
     const unsigned grid = grid_of(stream, ceil_div(rows, block.y), FWD_RESIDENT / static_cast<int>(block.x * block.y));
@@ -230,8 +230,8 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
 
 /* part = sums of this thread's columns over the blockDim.y rows of a block. */
 template <int HELD, int V>
-__device__ __forceinline__ void put_part(float *part, const float (&sums)[HELD][V], int vectors,
-                                         float (*shared)[MAX_THREADS])
+__device__ __forceinline__ void norm_put_part(float *part, const float (&sums)[HELD][V], int vectors,
+                                              float (*shared)[MAX_THREADS])
 {
     const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), width = static_cast<int>(blockDim.x);
 #pragma unroll
@@ -266,8 +266,8 @@ template <int V> __device__ __forceinline__ void keep_in_part(float *part, float
 
 /* Adds g and g · n of V elements to sums; w: the weight, with its offset. */
 template <typename T, int V>
-__device__ __forceinline__ void add_sums(float (&sums)[2], const pack<T, V> &x, const pack<T, V> &dy,
-                                         const float (&w)[V], float mean, float rstd)
+__device__ __forceinline__ void norm_add_sums(float (&sums)[2], const pack<T, V> &x, const pack<T, V> &dy,
+                                              const float (&w)[V], float mean, float rstd)
 {
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
             if (!WHOLE)
                 read(k, j);
             load_weight<T>(w, a, j * V);
-            add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
+            norm_add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
         const struct bwd_row of_row = {mean, rstd, layer ? sums[0] / static_cast<float>(C) : 0,
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
     if (WHOLE)
 #pragma unroll
         for (int s = 0; s < SUMS; s++)
-            put_part<HELD>(part + s * C, over_rows[s], vectors, shared);
+            norm_put_part<HELD>(part + s * C, over_rows[s], vectors, shared);
 }
 
 /* Where the sums of the parts go; NULL: nowhere. */
@@ -388,7 +388,7 @@ struct sum_outputs {
 
 /* Output blockIdx.y (+)= the sum over parts: SUM_GROUPS sums of every SUM_GROUPS-th part, then those in order. */
 __global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
-    sum_parts_kernel(struct sum_outputs outputs, const float *parts, int count, int C)
+    norm_sum_parts_kernel(struct sum_outputs outputs, const float *parts, int count, int C)
 {
     SHARED(float, sums, [SUM_GROUPS][WARP_SIZE]);
     const int column = static_cast<int>(blockIdx.x * WARP_SIZE + threadIdx.x);
@@ -425,7 +425,7 @@ int norm_bwd_launch(struct stream *stream, const struct norm_bwd_args *a, const 
                     float *parts)
 {
     const int64_t rows = a->M * layouts->x.heads, most = cuda_norm_parts(a->C);
-    const dim3 block = block_of(a->C / V, HELD);
+    const dim3 block = norm_block_of(a->C / V, HELD);
     const int64_t blocks = ceil_div(rows, block.y), count = blocks < most ? blocks : most;
     LAUNCH(stream, "norm_bwd", (norm_bwd_kernel<T, V, HELD, SUMS, WHOLE>), static_cast<unsigned>(count), block, *a,
            static_cast<int>(rows), layouts->x, layouts->dy, layouts->dx, parts);
@@ -472,7 +472,7 @@ void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, const struct
     const int sums = vectors && !a->dbias && !a->dx_sums ? 1 : MAX_SUMS;
     float *parts = cuda_scratch_take<float>(&scratch, cuda_norm_parts(a->C) * sums * a->C);
     const int count = a->M == 0 ? 0 : norm_bwd_parts<T>(stream, a, layouts, aligned, sums, parts);
-    LAUNCH(stream, "sum_parts", sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), sums),
+    LAUNCH(stream, "sum_parts", norm_sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), sums),
            dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, static_cast<int>(a->C));
 }
 

@@ -12,14 +12,14 @@ enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
 enum { MAX_PARTS = CUDA_SUM_PARTS, PART_ELEMENTS = 4096 };
 
 /* Blocks that n elements are read by. */
-int parts_of(int64_t n)
+int sumsq_parts_of(int64_t n)
 {
     const int64_t wanted = ceil_div(n, PART_ELEMENTS);
     return static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
 }
 
 /* The sum over the block's threads, in a fixed order; thread 0 gets it. */
-__device__ __forceinline__ double block_sum(double x, double *slots)
+__device__ __forceinline__ double optimizer_block_sum(double x, double *slots)
 {
     x = sum_over_lanes(x, WARP_SIZE);
     if (threadIdx.x % WARP_SIZE == 0)
@@ -51,18 +51,18 @@ __global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const T *
         for (int v = 0; v < V; v++)
             sum = fma(static_cast<double>(at[v]), static_cast<double>(at[v]), sum);
     }
-    sum = block_sum(sum, slots);
+    sum = optimizer_block_sum(sum, slots);
     if (threadIdx.x == 0)
         parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(THREADS) sum_parts_kernel(double *out, const double *parts, int count)
+__global__ void __launch_bounds__(THREADS) sumsq_parts_kernel(double *out, const double *parts, int count)
 {
     SHARED(double, slots, [WARPS]);
     double sum = 0;
     for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
         sum += parts[part];
-    sum = block_sum(sum, slots);
+    sum = optimizer_block_sum(sum, slots);
     if (threadIdx.x == 0)
         *out = sum;
 }
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
 /* ---- the search ---------------------------------------------------------- */
 
 /* The minimum over the block's threads; thread 0 gets it. */
-__device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
+__device__ __forceinline__ int64_t optimizer_block_min(int64_t x, int64_t *slots)
 {
     slots[threadIdx.x] = x;
     __syncthreads();
@@ -141,13 +141,13 @@ __global__ void __launch_bounds__(THREADS) find_nonfinite_kernel(int64_t *parts,
     int64_t i = grid_thread();
     while (i < a.n && isfinite(to_float(x[i])))
         i += grid_threads();
-    i = block_min(i < a.n ? i : a.n, slots);
+    i = optimizer_block_min(i < a.n ? i : a.n, slots);
     if (threadIdx.x == 0)
         parts[blockIdx.x] = i;
 }
 
 __global__ void __launch_bounds__(THREADS)
-    find_in_parts_kernel(const int64_t *parts, int count, struct find_nonfinite_args a)
+    nonfinite_parts_kernel(const int64_t *parts, int count, struct find_nonfinite_args a)
 {
     SHARED(int64_t, slots, [THREADS]);
     if (!*a.enabled)
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(THREADS)
     int64_t least = a.n;
     for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
         least = parts[part] < least ? parts[part] : least;
-    least = block_min(least, slots);
+    least = optimizer_block_min(least, slots);
     if (threadIdx.x == 0)
         *a.index = least;
 }
@@ -339,14 +339,14 @@ void cuda_sumsq(struct stream *stream, const struct sumsq_args *a)
 {
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     double *parts = cuda_scratch_take<double>(&scratch, MAX_PARTS);
-    const int count = parts_of(a->n);
+    const int count = sumsq_parts_of(a->n);
     if (count > 0)
         dispatch_state(a->dtype, [&](auto type) {
             using T = decltype(type);
             LAUNCH(stream, "sumsq", sumsq_kernel<T>, count, THREADS, parts, static_cast<const T *>(a->x), a->n,
                    aligned16(a->x));
         });
-    LAUNCH(stream, "sum_parts", sum_parts_kernel, 1, THREADS, a->out, parts, count);
+    LAUNCH(stream, "sum_parts", sumsq_parts_kernel, 1, THREADS, a->out, parts, count);
 }
 
 void cuda_decide_step(struct stream *stream, const struct decide_step_args *a)
@@ -358,12 +358,12 @@ void cuda_find_nonfinite(struct stream *stream, const struct find_nonfinite_args
 {
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     int64_t *parts = cuda_scratch_take<int64_t>(&scratch, MAX_PARTS);
-    const int count = parts_of(a->n);
+    const int count = sumsq_parts_of(a->n);
     if (count > 0)
         dispatch_state(a->dtype, [&](auto type) {
             LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel<decltype(type)>, count, THREADS, parts, *a);
         });
-    LAUNCH(stream, "find_in_parts", find_in_parts_kernel, 1, THREADS, parts, count, *a);
+    LAUNCH(stream, "find_in_parts", nonfinite_parts_kernel, 1, THREADS, parts, count, *a);
 }
 
 void cuda_adam(struct stream *stream, const struct adam_args *a)

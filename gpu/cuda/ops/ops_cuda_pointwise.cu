@@ -47,7 +47,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_PER
 }
 
 /* Heads that threads of a token turn side by side: of three to five passes those whose last one is fullest. */
-int64_t heads_of_a_pass(int64_t heads)
+int64_t rope_heads_of_a_pass(int64_t heads)
 {
     int64_t best = ceil_div(heads, 5), passes = 5;
     for (int64_t fewer = 4; fewer >= 3; fewer--) {
@@ -255,7 +255,7 @@ void cuda_rope(struct stream *stream, const struct rope_args *a)
         const bool aligned = aligned16(a->x, a->ld * size, a->D * size, a->R / 2 * size, a->cos_table, a->sin_table);
         unsigned x = threads_for(a->R / 2 / (aligned ? VECTOR<T> : 1));
         x = x < THREADS ? x : static_cast<unsigned>(THREADS);
-        unsigned y = static_cast<unsigned>(heads_of_a_pass(a->heads));
+        unsigned y = static_cast<unsigned>(rope_heads_of_a_pass(a->heads));
         y = y < THREADS / x ? y : THREADS / x;
         const dim3 block(x, y, THREADS / (x * y) < 64 ? THREADS / (x * y) : 64);
         LAUNCH(stream, "rope", (aligned ? rope_kernel<T, VECTOR<T>> : rope_kernel<T, 1>),

@@ -84,7 +84,7 @@ static void test_the_line_of_a_step(void **state)
     (void)state;
     double values[STEP_SERIES];
     json_t *object = json_loads(STEP_LINE, 0, NULL);
-    const uint64_t present = step_values(object, values);
+    const uint64_t present = metrics_step_values(object, values);
     json_decref(object);
     assert_true(values[STEP_LOSS] == 3.25 && values[STEP_LR] == 1.5e-05 && values[STEP_HOST] == 9);
     assert_true(values[STEP_SECONDS] == 0.25 && values[STEP_CHECKPOINT] == 2 && values[STEP_OPTIMIZER] == -0.5);

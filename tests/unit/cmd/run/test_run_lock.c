@@ -616,7 +616,7 @@ static void storm(int round, bool ghost)
         struct run_lock *lock;
         char byte;
         if (round)
-            own.pause = pause_real, own.now = seconds_now;
+            own.pause = lock_pause_real, own.now = seconds_now;
         own.patience = 0.2;
         close(go[1]);
         int got = read(go[0], &byte, 1) == 0 ? 0 : -1;
