@@ -438,7 +438,7 @@ static enum status read_text(const struct sample_model *model, const char *text,
     token_list_release(&task->prompt);
     tokenizer_free(task->tokenizer);
     task->tokenizer = NULL;
-    enum status status = tokenizer_open(model->folder, &task->tokenizer, err);
+    enum status status = tokenizer_folder_open(model->folder, &task->tokenizer, err);
     if (status == STATUS_USAGE) /* there is none that ztrain reads */
         error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
     TRY(status);
@@ -453,7 +453,7 @@ static void sample_note_tokenizer(const char *folder)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err = {.code = STATUS_OK};
-    if (tokenizer_is_there(folder) && tokenizer_open(folder, &tokenizer, &err) == STATUS_USAGE)
+    if (tokenizer_folder_has(folder) && tokenizer_folder_open(folder, &tokenizer, &err) == STATUS_USAGE)
         log_warn("%s; the continuation is printed as token ids", err.text);
     tokenizer_free(tokenizer);
 }

@@ -33,7 +33,7 @@ static enum status engine_apply_task(const struct run_spec *spec, struct model_d
 static enum status check_tokenizer(const struct run_spec *spec, struct error *err)
 {
     const char *folder = spec->model.tokenizer_folder;
-    if (!spec->model.tokenizer || tokenizer_is_there(folder))
+    if (!spec->model.tokenizer || tokenizer_folder_has(folder))
         return STATUS_OK;
     if (!fs_exists(folder) && model_folder_is_name(folder))
         model_folder_missing(folder, STATUS_DATA, err);

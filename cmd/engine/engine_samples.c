@@ -46,7 +46,7 @@ static enum status open_tokenizer(const struct run_spec *spec, struct engine_sam
         error_set(err, STATUS_USAGE, "train.samples has a text, and the model has no tokenizer");
         return error_hint(err, "set model.tokenizer, or give prompts as lists of token ids, [[1, 2, 3]]");
     }
-    const enum status status = tokenizer_open(spec->model.tokenizer_folder, &s->tokenizer, err);
+    const enum status status = tokenizer_folder_open(spec->model.tokenizer_folder, &s->tokenizer, err);
     if (status == STATUS_OK)
         return STATUS_OK;
     error_prefix(err, "train.samples");

@@ -134,7 +134,7 @@ static void read_build_notes(const char *notes, size_t size, struct build_id *id
     }
 }
 
-static int read_program(struct dl_phdr_info *info, size_t size, void *id)
+static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *id)
 {
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++)
@@ -150,7 +150,7 @@ static bool gpu_test_machine_hash(const struct device *device, uint64_t *result)
 {
     static const char *const variables[] = {"ZTRAIN_GEMM_EPILOGUES", "ZTRAIN_CUDA_TF32"};
     struct build_id id = {.size = 0};
-    dl_iterate_phdr(read_program, &id);
+    dl_iterate_phdr(gpu_test_read_build, &id);
     if (id.size == 0)
         return false;
     json_t *machine = machine_record_to_json(device);

@@ -250,7 +250,7 @@ void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*
     }
 }
 
-static void add_tunable_line(void *context, const char *line)
+static void tunable_add_line(void *context, const char *line)
 {
     char *text = context;
     const size_t used = strlen(text);
@@ -267,5 +267,5 @@ void memory_setting_text(const struct memory_setting *setting, const struct memo
                  copy->train_micro_batch_size_per_gpu, copy->gradient_accumulation_steps);
     for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0 && setting->values[k] != from->values[k])
-            memory_tunable_lines(k, setting->values[k], copy, add_tunable_line, text);
+            memory_tunable_lines(k, setting->values[k], copy, tunable_add_line, text);
 }

@@ -113,7 +113,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
     spec_resolve_resumed(spec, checkpoint->spec);
-    if (tokenizer_is_there(checkpoint->path))
+    if (tokenizer_folder_has(checkpoint->path))
         spec_resolve_tokenizer_resumed(spec, checkpoint->path);
     return resume_compare_specs(checkpoint, spec, world, print, err);
 }

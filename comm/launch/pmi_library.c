@@ -183,7 +183,7 @@ static void pmi_abort(struct launcher *launcher, enum status code, const char *t
         library_of(launcher)->abort((int)code, text);
 }
 
-static void pmi_finish(struct launcher *launcher)
+static void pmi_library_finish(struct launcher *launcher)
 {
     struct pmi_launcher *pmi = (struct pmi_launcher *)launcher;
     struct pmi_call *call = pmi->initialized ? call_new(launcher, "", 0) : NULL;
@@ -203,7 +203,7 @@ struct launcher *pmi_launcher_new(const struct pmi_library *library, int rank, i
     static const struct launcher_verbs verbs = {.connect = pmi_connect,
                                                 .exchange = pmi_exchange,
                                                 .abort = pmi_abort,
-                                                .finish = pmi_finish,
+                                                .finish = pmi_library_finish,
                                                 .release = pmi_release};
     struct pmi_launcher *pmi = memory_zeroed(1, sizeof *pmi);
     pmi->base = (struct launcher){.verbs = &verbs, .rank = rank, .world = world};

@@ -135,7 +135,7 @@ static const char *wire_examine(struct link *link)
 }
 
 /* As far as the socket takes and gives. LINK_BROKEN: *why has the reason. */
-static enum progress link_step(struct link *link, const char **why)
+static enum progress wire_link_step(struct link *link, const char **why)
 {
     for (;;) {
         size_t end = message_end[link->message], start = link->message == HELLO ? 0 : message_end[link->message - 1];
@@ -168,7 +168,7 @@ static enum progress link_step(struct link *link, const char **why)
     }
 }
 
-static void link_close(struct link *link)
+static void wire_link_close(struct link *link)
 {
     if (link->fd >= 0)
         close(link->fd);
@@ -269,7 +269,7 @@ static void remove_link(struct wire_server *server, struct link *link)
 
 static void drop(struct wire_server *server, struct link *link)
 {
-    link_close(link);
+    wire_link_close(link);
     remove_link(server, link);
 }
 
@@ -320,7 +320,7 @@ static bool make_room(struct wire_server *server)
 static void advance(struct wire_server *server, struct link *link)
 {
     const char *why = NULL;
-    enum progress progress = link_step(link, &why);
+    enum progress progress = wire_link_step(link, &why);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     switch (progress) {
     case LINK_WAITS:
@@ -428,7 +428,7 @@ struct dial {
 
 static void dial_failed(struct dial *dial, const char *why)
 {
-    link_close(&dial->link);
+    wire_link_close(&dial->link);
     if (!dial->turned_away || dial->connected)
         snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
     dial->turned_away |= dial->connected;
@@ -469,7 +469,7 @@ static void dial_step(struct dial *dial)
         }
         dial->connected = true;
     }
-    switch (link_step(&dial->link, &why)) {
+    switch (wire_link_step(&dial->link, &why)) {
     case LINK_WAITS: break;
     case LINK_BROKEN: dial_failed(dial, why); break;
     case LINK_READY:
@@ -642,7 +642,7 @@ enum status wire_connect(const struct wire_self *self, struct wire_server *serve
     }
     enum status status = wire_connect_all(&m, timeout_seconds, err);
     for (int i = 0; i < m.num_dials; i++)
-        link_close(&m.dials[i].link);
+        wire_link_close(&m.dials[i].link);
     for (int i = 0; status != STATUS_OK && i < count; i++) {
         if (peers[i].fd >= 0)
             close(peers[i].fd);

@@ -71,7 +71,7 @@ static void normalise_print(struct spec_context *ctx, struct spec_node *node)
     make_number(node, never);
 }
 
-static void unlink_child(struct spec_node *parent, const struct spec_node *child)
+static void alias_unlink_child(struct spec_node *parent, const struct spec_node *child)
 {
     struct spec_node **link = &parent->first, *before = NULL;
     while (*link != child) {
@@ -96,7 +96,7 @@ static void move_into_section(struct spec_context *ctx, struct spec_node *root, 
 {
     spec_notice(ctx, node->key_pos, "'%s' is taken as %s, where it belongs (DeepSpeed ignores it at top level)",
                 node->key, target);
-    unlink_child(root, node);
+    alias_unlink_child(root, node);
     node->key = spec_key_leaf(target);
     node->next = NULL;
     struct spec_node *section =
@@ -110,7 +110,7 @@ static void move_to_top(struct spec_context *ctx, struct spec_node *root, struct
 {
     spec_notice(ctx, node->key_pos, "'%s' is taken as %s, at top level (DeepSpeed ignores it in this section)", path,
                 node->key);
-    unlink_child(parent, node);
+    alias_unlink_child(parent, node);
     node->next = NULL;
     merge_at_top(ctx, root, node);
 }
@@ -143,7 +143,8 @@ static void leave_out_zeros(struct spec_context *ctx, struct spec_node *root)
         if (!spec_is_number(node) || node->real != 0 || node->pos.source != 1)
             continue;
         spec_notice(ctx, node->pos, "'%s' 0 is taken as the default, %s", paths[i], spec_key_find(paths[i])->fallback);
-        unlink_child(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))), node);
+        alias_unlink_child(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))),
+                           node);
     }
 }
 
@@ -152,7 +153,7 @@ static void leave_out_null(struct spec_node *root, const char *key)
 {
     const struct spec_node *node = spec_child(root, key);
     if (node && node->kind == NODE_NULL && node->pos.source == 1)
-        unlink_child(root, node);
+        alias_unlink_child(root, node);
 }
 
 static void rename_key(struct spec_context *ctx, struct spec_node *parent, struct spec_node *node, const char *name)

@@ -26,11 +26,11 @@ struct tokenizer;
  * completes. Further special tokens come from the files beside it (tokenizer_json.h).
  * STATUS_USAGE: there is no tokenizer that this reader knows (none at all; SentencePiece, WordPiece, Unigram; a
  * component that it does not have); STATUS_DATA: a file is damaged, or cannot be read. */
-enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
+enum status tokenizer_folder_open(const char *path, struct tokenizer **out, struct error *err);
 void tokenizer_free(struct tokenizer *tokenizer); /* NULL: nothing */
 
 /* Whether a folder has files of a tokenizer, also of one that this reader does not know. */
-bool tokenizer_is_there(const char *folder);
+bool tokenizer_folder_has(const char *folder);
 
 /* Appends the ids of a text to `out`. add_special: with what the post-processor puts around a text. STATUS_USAGE: the
  * text is not UTF-8 (the message has the byte's place); STATUS_DATA: the expression takes too long for this text. */

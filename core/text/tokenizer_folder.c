@@ -456,7 +456,7 @@ static enum status open_folder(struct tokenizer_folder *folder, struct tokenizer
     return error_hint(err, "%s", WRITES_ONE);
 }
 
-bool tokenizer_is_there(const char *folder)
+bool tokenizer_folder_has(const char *folder)
 {
     static const char *const files[] = {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model"};
     char path[FS_PATH_MAX];
@@ -467,7 +467,7 @@ bool tokenizer_is_there(const char *folder)
     return false;
 }
 
-enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err)
+enum status tokenizer_folder_open(const char *path, struct tokenizer **out, struct error *err)
 {
     char parent[FS_PATH_MAX];
     const bool whole = fs_is_dir(path);

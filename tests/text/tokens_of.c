@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     char line[32];
     if (argc != 2)
         return 2;
-    stop_on(tokenizer_open(argv[1], &tokenizer, &err), &err);
+    stop_on(tokenizer_folder_open(argv[1], &tokenizer, &err), &err);
     while (fgets(line, sizeof line, stdin)) {
         size_t bytes = strtoull(line, NULL, 10);
         char *text = malloc(bytes + 1);

@@ -23,7 +23,7 @@ static struct tokenizer *open_made(const char *name)
     struct tokenizer *tokenizer = NULL;
     struct error err;
     snprintf(path, sizeof path, TEXT_FOLDER "%s", name);
-    if (tokenizer_open(path, &tokenizer, &err) != STATUS_OK)
+    if (tokenizer_folder_open(path, &tokenizer, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     return tokenizer;
 }
@@ -191,7 +191,7 @@ static void expect_refusal(const char *path, enum status code, const char *part)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
-    enum status status = tokenizer_open(path, &tokenizer, &err);
+    enum status status = tokenizer_folder_open(path, &tokenizer, &err);
     if (status != code || !strstr(err.text, part))
         fail_msg("%d '%s', expected %d '%s'", (int)status, err.text, (int)code, part);
     assert_null(tokenizer);
@@ -330,7 +330,7 @@ static void a_pair_of_files_is_gpt2(void **state)
     put("merges.txt", "#version: 0.2\r\na b\r\n\u0120 ab");
     put("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\",\"bos_token\":{\"content\":\"<|endoftext|>\"},"
                                  "\"eos_token\":\"<new>\"}");
-    assert_int_equal(tokenizer_open(folder, &tokenizer, &err), STATUS_OK);
+    assert_int_equal(tokenizer_folder_open(folder, &tokenizer, &err), STATUS_OK);
     struct token_list ids = encode(tokenizer, "ab ab<|endoftext|>b<new>", strlen("ab ab<|endoftext|>b<new>"), true);
     static const int32_t expected[] = {2, 4, 5, 1, 6}; /* <new> is the one after the vocabulary */
     assert_int_equal(ids.count, COUNT_OF(expected));
@@ -359,7 +359,7 @@ static void expect_ids(const char *text, const int32_t *expected, size_t count)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err;
-    if (tokenizer_open(folder, &tokenizer, &err) != STATUS_OK)
+    if (tokenizer_folder_open(folder, &tokenizer, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     struct token_list ids = encode(tokenizer, text, strlen(text), true);
     assert_int_equal(ids.count, count);
