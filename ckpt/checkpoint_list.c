@@ -39,7 +39,7 @@ bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct
 
 /* ---- reading manifests --------------------------------------------------- */
 
-static void entry_name(struct checkpoint_entry *entry, const char *name, uint64_t inode)
+static void list_entry_name(struct checkpoint_entry *entry, const char *name, uint64_t inode)
 {
     long long step, epoch;
     memset(entry, 0, sizeof *entry);
@@ -53,7 +53,7 @@ static void entry_name(struct checkpoint_entry *entry, const char *name, uint64_
 bool checkpoint_name_fits(const struct checkpoint_entry *entry)
 {
     struct checkpoint_entry named;
-    entry_name(&named, entry->name, entry->inode);
+    list_entry_name(&named, entry->name, entry->inode);
     return named.epoch_end ? named.epoch == entry->epoch : named.step == entry->step;
 }
 
@@ -66,7 +66,7 @@ static void entry_release(struct checkpoint_entry *entry)
 }
 
 /* Reads an entry, which has the facts of its name, and its manifest. files: looks at the files next to it as well. */
-static enum status entry_fill(struct checkpoint_entry *entry, const char *path, bool files, struct error *err)
+static enum status list_entry_fill(struct checkpoint_entry *entry, const char *path, bool files, struct error *err)
 {
     struct manifest *manifest = NULL;
     struct error damage = {0};
@@ -102,7 +102,7 @@ static int64_t listed_time_ns(struct timespec time)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static struct checkpoint_stamp stamp_of(const char *path)
+static struct checkpoint_stamp listed_stamp(const char *path)
 {
     struct stat folder, manifest;
     char file[FS_PATH_MAX];
@@ -117,7 +117,7 @@ static struct checkpoint_stamp stamp_of(const char *path)
                                      .manifest_bytes = manifest.st_size};
 }
 
-static bool stamp_equal(const struct checkpoint_stamp *a, const struct checkpoint_stamp *b)
+static bool listed_stamp_equal(const struct checkpoint_stamp *a, const struct checkpoint_stamp *b)
 {
     return a->device == b->device && a->folder == b->folder && a->manifest == b->manifest &&
            a->folder_changed == b->folder_changed && a->manifest_changed == b->manifest_changed &&
@@ -126,8 +126,8 @@ static bool stamp_equal(const struct checkpoint_stamp *a, const struct checkpoin
 
 /* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. holds: the
  * entry keeps its manifest. On failure the entry is as it was. */
-static enum status entry_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool holds, bool *gone,
-                                    struct error *err)
+static enum status list_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool holds, bool *gone,
+                                   struct error *err)
 {
     struct stat identity;
     struct checkpoint_entry now;
@@ -136,9 +136,9 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
     TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
     for (int i = 0;; i++) {
         bool known = checkpoint_identify(path, &identity);
-        entry_name(&now, entry->name, entry->inode);
-        now.stamp = stamp_of(path);
-        TRY(entry_fill(&now, path, files, err));
+        list_entry_name(&now, entry->name, entry->inode);
+        now.stamp = listed_stamp(path);
+        TRY(list_entry_fill(&now, path, files, err));
         if (now.ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
             break;
         *gone = !fs_exists(path);
@@ -155,10 +155,10 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
     return STATUS_OK;
 }
 
-static enum status entry_read_in_place(struct checkpoint_entry *entry, const char *dir, bool files, struct error *err)
+static enum status list_read_in_place(struct checkpoint_entry *entry, const char *dir, bool files, struct error *err)
 {
     bool gone;
-    TRY(entry_read_still(entry, dir, files, false, &gone, err));
+    TRY(list_read_still(entry, dir, files, false, &gone, err));
     if (!gone)
         return STATUS_OK;
     free(entry->damage);
@@ -169,12 +169,12 @@ static enum status entry_read_in_place(struct checkpoint_entry *entry, const cha
 
 enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *dir, struct error *err)
 {
-    return entry->read ? STATUS_OK : entry_read_in_place(entry, dir, false, err);
+    return entry->read ? STATUS_OK : list_read_in_place(entry, dir, false, err);
 }
 
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err)
 {
-    return entry->settled ? STATUS_OK : entry_read_in_place(entry, dir, true, err);
+    return entry->settled ? STATUS_OK : list_read_in_place(entry, dir, true, err);
 }
 
 enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err)
@@ -182,16 +182,16 @@ enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *d
     char path[FS_PATH_MAX];
     *changed = false;
     TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
-    const struct checkpoint_stamp now = stamp_of(path);
-    *changed = entry->read && !stamp_equal(&now, &entry->stamp);
-    return *changed ? entry_read_in_place(entry, dir, true, err) : checkpoint_entry_settle(entry, dir, err);
+    const struct checkpoint_stamp now = listed_stamp(path);
+    *changed = entry->read && !listed_stamp_equal(&now, &entry->stamp);
+    return *changed ? list_read_in_place(entry, dir, true, err) : checkpoint_entry_settle(entry, dir, err);
 }
 
 /* Reads entry i, which is not in its place yet. One that was deleted leaves the list: the last one takes its place. */
 static enum status list_read(struct checkpoint_list *list, const char *dir, int i, struct error *err)
 {
     bool gone;
-    TRY(entry_read_still(&list->entries[i], dir, false, list->holds, &gone, err));
+    TRY(list_read_still(&list->entries[i], dir, false, list->holds, &gone, err));
     if (gone) {
         list->changed = true;
         entry_release(&list->entries[i]);
@@ -216,7 +216,7 @@ struct heads {
     int top, known, step, epoch;
 };
 
-static struct heads find_heads(const struct checkpoint_list *list)
+static struct heads list_heads(const struct checkpoint_list *list)
 {
     const struct checkpoint_entry *all = list->entries;
     struct heads heads = {-1, -1, -1, -1};
@@ -238,7 +238,7 @@ static struct heads find_heads(const struct checkpoint_list *list)
 }
 
 /* The entry that has to be read before the newest is known; -1: heads->top is the newest. */
-static int to_read(const struct checkpoint_list *list, const struct heads *heads)
+static int list_to_read(const struct checkpoint_list *list, const struct heads *heads)
 {
     const struct checkpoint_entry *all = list->entries;
     if (heads->step >= 0 && (heads->top < 0 || all[heads->step].step >= all[heads->top].step))
@@ -254,8 +254,8 @@ static int to_read(const struct checkpoint_list *list, const struct heads *heads
 enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir, int n, struct error *err)
 {
     while (list->ordered < n && list->ordered < list->count) {
-        const struct heads heads = find_heads(list);
-        const int next = to_read(list, &heads);
+        const struct heads heads = list_heads(list);
+        const int next = list_to_read(list, &heads);
         if (next >= 0) {
             TRY(list_read(list, dir, next, err));
             continue;
@@ -296,7 +296,7 @@ static void list_append(struct checkpoint_list *list, struct checkpoint_list *kn
         *room = *room ? 2 * *room : 16;
         list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);
     }
-    entry_name(&key, found->d_name, found->d_ino);
+    list_entry_name(&key, found->d_name, found->d_ino);
     old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, listed_by_name) : NULL;
     if (old && old->inode == found->d_ino && !old->unread) {
         key = *old;

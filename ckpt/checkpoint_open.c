@@ -16,7 +16,7 @@
 /* ---- open and close ------------------------------------------------------ */
 
 /* Gives the reader its manifest: that of the entry (may be NULL) if the folder is still the same, else the folder's. */
-static enum status take_manifest(struct checkpoint_reader *reader, const char *folder, struct checkpoint_entry *entry,
+static enum status open_manifest(struct checkpoint_reader *reader, const char *folder, struct checkpoint_entry *entry,
                                  struct error *err)
 {
     if (entry && entry->manifest) {
@@ -41,7 +41,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
-    TRY_GOTO(take_manifest(reader, folder, entry, err));
+    TRY_GOTO(open_manifest(reader, folder, entry, err));
     const struct manifest *manifest = reader->manifest;
     if (files)
         TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
@@ -121,8 +121,8 @@ static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *e
 }
 
 /* Orders the list as far as the first entry from `at` on that is ok (*ok). NULL: none is left. */
-static enum status next_ok(struct checkpoint_list *list, const char *dir, int at, const struct checkpoint_entry **ok,
-                           struct error *err)
+static enum status open_next_ok(struct checkpoint_list *list, const char *dir, int at,
+                                const struct checkpoint_entry **ok, struct error *err)
 {
     *ok = NULL;
     for (;; at++) {
@@ -150,8 +150,8 @@ static const struct checkpoint_entry *hidden_before(const struct checkpoint_list
 }
 
 /* Adds a hint if the newest checkpoint cannot be read. older: the next one that can; NULL: there is none. */
-static enum status hint_unread(const char *dir, const char *name, const struct checkpoint_entry *older,
-                               struct error *err)
+static enum status hint_unopened(const char *dir, const char *name, const struct checkpoint_entry *older,
+                                 struct error *err)
 {
     if (older)
         return error_hint(err, "make '%s/%s' readable, or name an older checkpoint: '%s/%s' is of step %" PRId64, dir,
@@ -159,16 +159,16 @@ static enum status hint_unread(const char *dir, const char *name, const struct c
     return error_hint(err, "make '%s/%s' readable", dir, name);
 }
 
-static enum status fail_unread(const char *dir, const struct checkpoint_entry *unread,
-                               const struct checkpoint_entry *older, struct error *err)
+static enum status fail_unopened(const char *dir, const struct checkpoint_entry *unread,
+                                 const struct checkpoint_entry *older, struct error *err)
 {
     error_set(err, STATUS_CHECKPOINT, "%s", unread->damage);
     error_cause(err, unread->cause);
-    return hint_unread(dir, unread->name, older, err);
+    return hint_unopened(dir, unread->name, older, err);
 }
 
 /* Once a checkpoint is taken: warns about the others that could not be read; they are older. */
-static void say_unread(const struct checkpoint_list *list, const char *dir)
+static void say_unopened(const struct checkpoint_list *list, const char *dir)
 {
     const struct checkpoint_entry *first = NULL;
     int count = 0;
@@ -183,7 +183,7 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
                  first->name, first->damage);
 }
 
-static bool was_replaced(const char *folder, const struct checkpoint_entry *entry)
+static bool open_was_replaced(const char *folder, const struct checkpoint_entry *entry)
 {
     const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
     return identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder);
@@ -200,11 +200,11 @@ static enum status open_entry(struct checkpoint_list *list, const char *dir, int
     *damaged = true;
     TRY(fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, err));
     enum status status = open_one(folder, entry, full, out, err);
-    *again = status == STATUS_CHECKPOINT && was_replaced(folder, entry);
+    *again = status == STATUS_CHECKPOINT && open_was_replaced(folder, entry);
     *damaged = status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(err);
     if (status == STATUS_CHECKPOINT && !*again && !*damaged) {
-        next_ok(list, dir, at + 1, &older, NULL);
-        hint_unread(dir, entry->name, older, err);
+        open_next_ok(list, dir, at + 1, &older, NULL);
+        hint_unopened(dir, entry->name, older, err);
     }
     return status;
 }
@@ -222,11 +222,11 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
     for (int i = 0;; i++) {
         const struct checkpoint_entry *ok;
-        enum status found = next_ok(&list, dir, i, &ok, &damage);
+        enum status found = open_next_ok(&list, dir, i, &ok, &damage);
         const struct checkpoint_entry *entry = &list.entries[i], *hidden = hidden_before(&list, ok);
         bool damaged = found == STATUS_OK;
         if (damaged && hidden) {
-            status = fail_unread(dir, hidden, ok, &failure);
+            status = fail_unopened(dir, hidden, ok, &failure);
             break;
         }
         if (damaged && i >= list.count)
@@ -240,7 +240,7 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
         if (!damaged) {
             status = found;
             if (status == STATUS_OK)
-                say_unread(&list, dir);
+                say_unopened(&list, dir);
             else
                 failure = damage;
             break;
@@ -273,7 +273,7 @@ static enum status open_dir(const char *dir, struct verifier full, struct checkp
     return status;
 }
 
-static enum status verify_all(void *context, const struct checkpoint *checkpoint, struct error *err)
+static enum status verify_opened(void *context, const struct checkpoint *checkpoint, struct error *err)
 {
     (void)context;
     return checkpoint_verify(checkpoint, err);
@@ -281,7 +281,7 @@ static enum status verify_all(void *context, const struct checkpoint *checkpoint
 
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
 {
-    return open_dir(dir, (struct verifier){full ? verify_all : NULL, NULL}, checkpoint, err);
+    return open_dir(dir, (struct verifier){full ? verify_opened : NULL, NULL}, checkpoint, err);
 }
 
 enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* checkpoint.metric and checkpoint.mode of the run's newest checkpoint; of versions without these keys the defaults. */
-static enum status read_choice(const char *dir, struct checkpoint_keep *keep, struct error *err)
+static enum status read_best_choice(const char *dir, struct checkpoint_keep *keep, struct error *err)
 {
     struct checkpoint *newest;
     TRY(checkpoint_open(dir, false, &newest, err));
@@ -20,7 +20,7 @@ static enum status read_choice(const char *dir, struct checkpoint_keep *keep, st
 
 /* Scores compare with those of the newest evaluation: of the data that the run evaluates on now. Warns of checkpoints
  * whose scores cannot be read. */
-static void read_list(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep)
+static void read_best_list(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep)
 {
     bool found = false;
     for (int i = 0; i < list->count; i++) {
@@ -35,8 +35,8 @@ static void read_list(const char *folder, const struct checkpoint_list *list, st
 
 /* The best of the listed checkpoints that has all of its files; NULL: none has a score. Only the files of those that
  * would be the best are looked at. *again: the run has deleted it meanwhile, which is an error. */
-static enum status choose_whole(const char *folder, struct checkpoint_list *list, const struct checkpoint_keep *keep,
-                                const struct checkpoint_entry **best, bool *again, struct error *err)
+static enum status best_whole(const char *folder, struct checkpoint_list *list, const struct checkpoint_keep *keep,
+                              const struct checkpoint_entry **best, bool *again, struct error *err)
 {
     char path[FS_PATH_MAX];
     *again = false;
@@ -60,8 +60,8 @@ static enum status open_listed(const char *folder, struct checkpoint_list *list,
     char path[FS_PATH_MAX];
     struct stat identity;
     const struct checkpoint_entry *best;
-    read_list(folder, list, keep);
-    TRY(choose_whole(folder, list, keep, &best, again, err));
+    read_best_list(folder, list, keep);
+    TRY(best_whole(folder, list, keep, &best, again, err));
     if (!best) {
         *again = list->changed;
         error_set(err, STATUS_CHECKPOINT, "no checkpoint in '%s' was written after an evaluation with %s", folder,
@@ -89,7 +89,7 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
                          "'%s' is one checkpoint, and the best is chosen among those of a run; hint: name the run "
                          "folder, or leave out --best",
                          dir);
-    TRY(read_choice(dir, &keep, err));
+    TRY(read_best_choice(dir, &keep, err));
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {

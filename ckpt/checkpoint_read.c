@@ -43,7 +43,7 @@ struct stream {
 /* ---- files --------------------------------------------------------------- */
 
 /* Half of the descriptors that the process may have. Fewer files would be opened anew for each unit of each state. */
-static int most_open_rank_files(void)
+static int most_read_rank_files(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 < OPEN_FILES)
@@ -71,7 +71,7 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
     const struct manifest *manifest = reader->manifest;
     if (!reader->files) {
         reader->files = memory_zeroed((size_t)manifest->world, sizeof *reader->files);
-        reader->most_open = most_open_rank_files();
+        reader->most_open = most_read_rank_files();
     }
     if (!reader->files[rank]) {
         const struct manifest_file *file = &manifest->files[rank];
@@ -107,7 +107,7 @@ static void next_read_span(struct stream *stream)
     stream->done += stream->span.count;
 }
 
-static enum status name_frame(void *context, struct read_ahead_piece *piece, struct error *err)
+static enum status name_read_frame(void *context, struct read_ahead_piece *piece, struct error *err)
 {
     struct stream *stream = context;
     struct span *span = &stream->span;
@@ -151,7 +151,7 @@ static enum status read_frame_again(void *context, struct read_ahead_piece *piec
 
 /* ---- reading ------------------------------------------------------------- */
 
-static int64_t frames_of_range(const struct manifest *manifest, const struct range *range)
+static int64_t frames_to_read(const struct manifest *manifest, const struct range *range)
 {
     int64_t slice = manifest->slice[range->unit], frames = 0;
     for (int64_t done = 0, n; done < range->count; done += n) {
@@ -164,7 +164,7 @@ static int64_t frames_of_range(const struct manifest *manifest, const struct ran
 
 static enum status begin_read_stream(struct stream *stream, int64_t frames, struct error *err)
 {
-    const struct read_ahead_source source = {.context = stream, .next = name_frame, .again = read_frame_again};
+    const struct read_ahead_source source = {.context = stream, .next = name_read_frame, .again = read_frame_again};
     return frames ? rankfile_stream_new(&source, frames, &stream->frames, err) : STATUS_OK;
 }
 
@@ -174,14 +174,14 @@ static enum status begin_ranges(struct stream *stream, const struct checkpoint *
     *stream = (struct stream){.reader = reader_of(checkpoint), .retry = checkpoint->retry, .ranges = ranges};
     int64_t frames = 0;
     for (int i = 0; i < count; i++)
-        frames += frames_of_range(stream->reader->manifest, &ranges[i]);
+        frames += frames_to_read(stream->reader->manifest, &ranges[i]);
     return begin_read_stream(stream, frames, err);
 }
 
 /* The next range, which is this one, into `out`. */
 static enum status read_range(struct stream *stream, const struct range *range, float *out, struct error *err)
 {
-    int64_t frames = frames_of_range(stream->reader->manifest, range);
+    int64_t frames = frames_to_read(stream->reader->manifest, range);
     return frames ? rankfile_stream_next(stream->frames, frames, out, err) : STATUS_OK;
 }
 
@@ -202,7 +202,7 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
 /* ---- verifying ----------------------------------------------------------- */
 
 /* Share `part` of `parts` of the frames of all files in their order; rank files have equally many frames. */
-static void part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count)
+static void read_part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count)
 {
     ASSERT(part >= 0 && part < parts);
     const int64_t all = manifest->files[0].num_frames * manifest->world;
@@ -216,7 +216,7 @@ enum status checkpoint_check_part(const struct checkpoint *checkpoint, int part,
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     const int64_t each = manifest->files[0].num_frames;
     int64_t first, count;
-    part_frames(manifest, part, parts, &first, &count);
+    read_part_frames(manifest, part, parts, &first, &count);
     if (count)
         TRY(manifest_check_files(manifest, checkpoint->path, (int)(first / each), (int)((first + count - 1) / each) + 1,
                                  err));
@@ -231,7 +231,7 @@ enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part
     const struct manifest *manifest = stream.reader->manifest;
     const int64_t each = manifest->files[0].num_frames;
     int64_t first, count;
-    part_frames(manifest, part, parts, &first, &count);
+    read_part_frames(manifest, part, parts, &first, &count);
     stream.span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
     TRY(begin_read_stream(&stream, count, err));
     enum status status = count ? rankfile_stream_next(stream.frames, count, NULL, err) : STATUS_OK;
@@ -252,7 +252,7 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 /* ---- loading ------------------------------------------------------------- */
 
 /* "'wte.weight' of shape (256, 64)" */
-static void manifest_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
+static void read_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
 {
     if (ndim == 1)
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ")", name, shape[0]);
@@ -260,7 +260,7 @@ static void manifest_tensor_text(const char *name, int ndim, const int64_t *shap
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ", %" PRId64 ")", name, shape[0], shape[1]);
 }
 
-static bool same_tensor(const struct manifest_tensor *a, const struct tensor_info *b)
+static bool same_read_tensor(const struct manifest_tensor *a, const struct tensor_info *b)
 {
     return !strcmp(a->name, b->name) && a->ndim == b->ndim && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1];
 }
@@ -276,11 +276,11 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     for (int i = 0; i < manifest->num_tensors || i < table->num_tensors; i++) {
         const struct manifest_tensor *a = i < manifest->num_tensors ? &manifest->tensors[i] : NULL;
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
-        if (!a || !b || !same_tensor(a, b)) {
+        if (!a || !b || !same_read_tensor(a, b)) {
             if (a)
-                manifest_tensor_text(a->name, a->ndim, a->shape, theirs);
+                read_tensor_text(a->name, a->ndim, a->shape, theirs);
             if (b)
-                manifest_tensor_text(b->name, b->ndim, b->shape, ours);
+                read_tensor_text(b->name, b->ndim, b->shape, ours);
             error_set(err, STATUS_CHECKPOINT,
                       "the checkpoint '%s' is of another model: tensor %d is %s there and %s in this model",
                       checkpoint->path, i, theirs, ours);
@@ -304,7 +304,7 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     return STATUS_OK;
 }
 
-static bool is_frozen_in_manifest(void *context, const struct tensor_info *tensor)
+static bool is_read_frozen(void *context, const struct tensor_info *tensor)
 {
     const struct manifest *manifest = context;
     for (int i = manifest->num_tensors - 1; i >= 0 && manifest->tensors[i].unit >= manifest->num_trained; i--)
@@ -317,7 +317,7 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
 {
     struct manifest *manifest = reader_of(checkpoint)->manifest;
     if (manifest->num_trained < manifest->num_units)
-        tensor_table_freeze(table, is_frozen_in_manifest, manifest);
+        tensor_table_freeze(table, is_read_frozen, manifest);
 }
 
 /* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */

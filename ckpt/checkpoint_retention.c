@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* *replaced: `name` is X.replaced-N, and X is whole, so that it can be deleted. */
-static enum status look_for_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,
-                                      struct error *err)
+static enum status retention_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,
+                                       struct error *err)
 {
     const char *suffix = strstr(name, ".replaced-");
     bool changed;
@@ -26,7 +26,7 @@ static enum status look_for_successor(const char *dir, struct checkpoint_list *k
 }
 
 /* The score that counts; NAN: the checkpoint has none. */
-static double score(const struct checkpoint_entry *entry, const struct checkpoint_keep *keep)
+static double retention_score(const struct checkpoint_entry *entry, const struct checkpoint_keep *keep)
 {
     bool counts = entry->ok && !entry->evaluation_due && entry->scores.data == keep->data;
     return counts ? eval_scores_value(&entry->scores, keep->metric) : NAN;
@@ -39,7 +39,7 @@ static int64_t count_better(const struct checkpoint_list *list, const struct che
     int64_t better = 0;
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
-        double other = score(entry, keep);
+        double other = retention_score(entry, keep);
         if (entry->step > newest || entry->step == step)
             continue;
         better += eval_metric_better(keep->metric, keep->mode, other, value) || (other == value && entry->step < step);
@@ -53,24 +53,24 @@ const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *lis
     const struct checkpoint_entry *best = NULL;
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
-        double value = score(entry, keep);
+        double value = retention_score(entry, keep);
         if (entry->step > newest || isnan(value))
             continue;
-        if (!best || eval_metric_better(keep->metric, keep->mode, value, score(best, keep)) ||
-            (value == score(best, keep) && entry->step < best->step))
+        if (!best || eval_metric_better(keep->metric, keep->mode, value, retention_score(best, keep)) ||
+            (value == retention_score(best, keep) && entry->step < best->step))
             best = entry;
     }
     return best;
 }
 
 /* Settles those that would be among the best: one with a missing file must not take the place of a whole one. */
-static enum status settle_best(const char *dir, struct checkpoint_list *list, const struct checkpoint_keep *keep,
-                               int64_t newest, struct error *err)
+static enum status settle_retained_best(const char *dir, struct checkpoint_list *list,
+                                        const struct checkpoint_keep *keep, int64_t newest, struct error *err)
 {
     bool changed;
     for (int i = 0; keep->best && i < list->count; i++) {
         struct checkpoint_entry *entry = &list->entries[i];
-        double value = score(entry, keep);
+        double value = retention_score(entry, keep);
         if (isnan(value) || count_better(list, keep, newest, entry->step, value) >= keep->best)
             continue;
         TRY(checkpoint_entry_renew(entry, dir, &changed, err));
@@ -91,24 +91,24 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
         return true; /* the first checkpoint of the run */
     if (checkpoint_list_update(&cache->known, dir, &err) != STATUS_OK ||
         checkpoint_list_read_later(&cache->known, dir, NULL, &err) != STATUS_OK ||
-        settle_best(dir, &cache->known, keep, position->step, &err) != STATUS_OK) {
+        settle_retained_best(dir, &cache->known, keep, position->step, &err) != STATUS_OK) {
         log_warn("%s; so the checkpoint of step %" PRId64 " is taken for one of the best", err.text, position->step);
         return true;
     }
     return count_better(&cache->known, keep, position->step, position->step, value) < keep->best;
 }
 
-static bool is_kept(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
-                    const struct checkpoint_entry *entry)
+static bool is_retained(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
+                        const struct checkpoint_entry *entry)
 {
-    double value = score(entry, keep);
+    double value = retention_score(entry, keep);
     if (keep->every_steps && entry->step % keep->every_steps == 0 && !entry->evaluation_due)
         return true;
     return keep->best && !isnan(value) && count_better(list, keep, newest, entry->step, value) < keep->best;
 }
 
-static void point_best(const char *dir, const struct checkpoint_list *list, const struct checkpoint_keep *keep,
-                       int64_t newest)
+static void point_retained_best(const char *dir, const struct checkpoint_list *list, const struct checkpoint_keep *keep,
+                                int64_t newest)
 {
     const struct checkpoint_entry *best = keep->best ? checkpoint_best(list, keep, newest) : NULL;
     if (best)
@@ -132,7 +132,7 @@ static enum status stays(const struct retention *now, struct checkpoint_entry *e
     const struct checkpoint_keep *keep = now->keep;
     if (keep->every_steps && entry->step == INT64_MAX) /* of an epoch; its step counts */
         TRY(checkpoint_entry_read(entry, now->dir, err));
-    *stay = !replaced && (!keep->last || is_kept(now->known, keep, now->step, entry));
+    *stay = !replaced && (!keep->last || is_retained(now->known, keep, now->step, entry));
     return STATUS_OK;
 }
 
@@ -175,7 +175,7 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
         return STATUS_OK;
     if (entry->read && entry->step > now->step)
         return remove_entry(now, entry, err);
-    TRY(look_for_successor(now->dir, now->known, entry->name, &replaced, err));
+    TRY(retention_successor(now->dir, now->known, entry->name, &replaced, err));
     if (now->kept < now->keep->last && !replaced) { /* damaged ones do not count */
         TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
         now->kept += entry->ok && !changed;
@@ -189,7 +189,7 @@ static enum status read_needed(const struct retention *now, const struct train_p
 {
     TRY(checkpoint_list_update(now->known, now->dir, err));
     TRY(checkpoint_list_read_later(now->known, now->dir, now->keep->best ? NULL : position, err));
-    return settle_best(now->dir, now->known, now->keep, now->step, err);
+    return settle_retained_best(now->dir, now->known, now->keep, now->step, err);
 }
 
 void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,
@@ -201,7 +201,7 @@ void checkpoint_retention_apply(const char *dir, const char *name, const struct 
         log_warn("%s", err.text);
         return;
     }
-    point_best(dir, known, keep, now.step);
+    point_retained_best(dir, known, keep, now.step);
     for (int i = 0; i < known->count; i++) {
         if (now.kept < keep->last && checkpoint_list_order(known, dir, i + 1, &err) != STATUS_OK) {
             log_warn("%s", err.text);

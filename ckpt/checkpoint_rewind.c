@@ -42,7 +42,7 @@ static const char *rewound_suffix(const char *name, int *number)
     return NULL;
 }
 
-static const struct checkpoint_entry *find_entry(const struct checkpoint_list *list, const char *name)
+static const struct checkpoint_entry *rewind_find_entry(const struct checkpoint_list *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
         if (!strcmp(list->entries[i].name, name))
@@ -51,16 +51,15 @@ static const struct checkpoint_entry *find_entry(const struct checkpoint_list *l
 }
 
 /* The entry of `path` in either list, or NULL. dir: the real path of the listed folder. */
-static const struct checkpoint_entry *entry_of_path(const char *path, const char *dir,
-                                                    const struct checkpoint_list *list,
-                                                    const struct checkpoint_list *aside)
+static const struct checkpoint_entry *
+rewind_entry(const char *path, const char *dir, const struct checkpoint_list *list, const struct checkpoint_list *aside)
 {
     char parent[FS_PATH_MAX], real[PATH_MAX];
     fs_parent(path, parent);
     if (!realpath(parent, real) || strcmp(real, dir) != 0)
         return NULL;
-    const struct checkpoint_entry *entry = find_entry(list, fs_base_name(path));
-    return entry ? entry : find_entry(aside, fs_base_name(path));
+    const struct checkpoint_entry *entry = rewind_find_entry(list, fs_base_name(path));
+    return entry ? entry : rewind_find_entry(aside, fs_base_name(path));
 }
 
 /* The checkpoint's name in the folder: its present one, X for X.aside-N, or the name of its position. */
@@ -74,9 +73,9 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
         path[--end] = '\0';
     if (!realpath(rewind->dir, dir) || !realpath(path, target))
         return error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", path, strerror(errno));
-    const struct checkpoint_entry *inside = entry_of_path(path, dir, list, aside);
+    const struct checkpoint_entry *inside = rewind_entry(path, dir, list, aside);
     if (!inside)
-        inside = entry_of_path(target, dir, list, aside);
+        inside = rewind_entry(target, dir, list, aside);
     const char *suffix = inside ? rewound_suffix(inside->name, &number) : NULL;
     if (inside && !suffix) {
         snprintf(rewind->name, sizeof rewind->name, "%s", inside->name);
@@ -91,7 +90,7 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
         snprintf(rewind->name, sizeof rewind->name, "%s", plain);
         snprintf(rewind->target, sizeof rewind->target, "%s", target);
     }
-    rewind->taken = find_entry(list, rewind->name) != NULL;
+    rewind->taken = rewind_find_entry(list, rewind->name) != NULL;
     if (rewind->taken && *rewind->target) { /* the link may exist already */
         char real[PATH_MAX];
         TRY(fs_join(path, rewind->dir, rewind->name, STATUS_CHECKPOINT, err));
@@ -121,7 +120,8 @@ static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoi
 }
 
 /* Whether an entry is ahead of the checkpoint or, unless that is -1, of branch_step. */
-static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
+static bool past_rewind(const struct checkpoint_entry *entry, const struct train_position *position,
+                        int64_t branch_step)
 {
     if (!entry->read) /* its name has told that it is not */
         return false;
@@ -143,14 +143,14 @@ static enum status plan_moves(struct checkpoint_rewind *rewind, const struct che
 {
     TRY(checkpoint_list_read_later(list, rewind->dir, branch_step < 0 ? &checkpoint->position : NULL, err));
     for (int i = 0; i < list->count; i++)
-        if (is_ahead(&list->entries[i], &checkpoint->position, branch_step))
+        if (past_rewind(&list->entries[i], &checkpoint->position, branch_step))
             TRY(checkpoint_entry_settle(&list->entries[i], rewind->dir, err));
     rewind->moves = memory_zeroed((size_t)list->count + 1, sizeof *rewind->moves);
     for (int valid = 0; valid < 2; valid++) /* damaged ones first, because they are never the newest valid one */
         for (int i = list->count - 1; i >= 0; i--) {
             const struct checkpoint_entry *entry = &list->entries[i];
             if ((entry->ok || entry->unread) != valid || !strcmp(entry->name, rewind->name) ||
-                !is_ahead(entry, &checkpoint->position, branch_step))
+                !past_rewind(entry, &checkpoint->position, branch_step))
                 continue;
             if (newest && entry->unread) { /* unreadable by now: it may be the newest, which was to be taken */
                 error_set(err, STATUS_CHECKPOINT, "%s", entry->damage);

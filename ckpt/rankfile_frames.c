@@ -97,18 +97,18 @@ int64_t rankfile_num_frames(const struct rankfile_shape *shape)
 
 void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header)
 {
-    put_u32(header, SKIPPABLE_HEADER);
-    put_u32(header + 4, HEADER_BYTES - 8);
+    frame_put_u32(header, SKIPPABLE_HEADER);
+    frame_put_u32(header + 4, HEADER_BYTES - 8);
     memcpy(header + 8, rankfile_magic, sizeof rankfile_magic);
-    put_u32(header + 16, RANKFILE_VERSION);
-    put_u32(header + 20, (uint32_t)shape->rank);
-    put_u32(header + 24, (uint32_t)shape->world);
-    put_u32(header + 28, (uint32_t)shape->num_states);
-    put_u32(header + 32, (uint32_t)shape->num_units);
-    put_u32(header + 36, RANKFILE_FRAME_ELEMENTS);
-    put_u64(header + 40, (uint64_t)rankfile_num_frames(shape));
-    put_u64(header + 48, (uint64_t)shape_elements(shape));
-    put_u64(header + 56, XXH3_64bits(header, 56));
+    frame_put_u32(header + 16, RANKFILE_VERSION);
+    frame_put_u32(header + 20, (uint32_t)shape->rank);
+    frame_put_u32(header + 24, (uint32_t)shape->world);
+    frame_put_u32(header + 28, (uint32_t)shape->num_states);
+    frame_put_u32(header + 32, (uint32_t)shape->num_units);
+    frame_put_u32(header + 36, RANKFILE_FRAME_ELEMENTS);
+    frame_put_u64(header + 40, (uint64_t)rankfile_num_frames(shape));
+    frame_put_u64(header + 48, (uint64_t)shape_elements(shape));
+    frame_put_u64(header + 56, XXH3_64bits(header, 56));
 }
 
 void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame)

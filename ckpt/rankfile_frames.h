@@ -42,12 +42,12 @@ struct frame {
     uint64_t checksum;
 };
 
-static inline void put_u32(uint8_t *p, uint32_t v)
+static inline void frame_put_u32(uint8_t *p, uint32_t v)
 {
     memcpy(p, &v, sizeof v);
 }
 
-static inline void put_u64(uint8_t *p, uint64_t v)
+static inline void frame_put_u64(uint8_t *p, uint64_t v)
 {
     memcpy(p, &v, sizeof v);
 }

@@ -13,14 +13,14 @@
 #include <xxhash.h>
 #include <zstd_errors.h>
 
-static uint32_t get_u32(const uint8_t *p)
+static uint32_t rankfile_read_u32(const uint8_t *p)
 {
     uint32_t v;
     memcpy(&v, p, sizeof v);
     return v;
 }
 
-static uint64_t get_u64(const uint8_t *p)
+static uint64_t rankfile_read_u64(const uint8_t *p)
 {
     uint64_t v;
     memcpy(&v, p, sizeof v);
@@ -28,7 +28,7 @@ static uint64_t get_u64(const uint8_t *p)
 }
 
 /* Joins elements [from, from + n) of a frame of `count` elements. */
-static void join_frame_planes(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
+static void read_frame_planes(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
 {
     const uint8_t *p0 = planes + from, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
     uint8_t *bytes = (uint8_t *)out;
@@ -64,11 +64,11 @@ static enum status header_check(const char *path, const struct rankfile_shape *s
     uint8_t expected[HEADER_BYTES];
     if (memcmp(header + 8, rankfile_magic, sizeof rankfile_magic) != 0)
         return damaged_rankfile(path, 0, "it does not begin like a rank file", err);
-    if (get_u64(header + 56) != XXH3_64bits(header, 56))
+    if (rankfile_read_u64(header + 56) != XXH3_64bits(header, 56))
         return damaged_rankfile(path, 0, "the header does not match its checksum", err);
-    if (get_u32(header + 16) != RANKFILE_VERSION)
+    if (rankfile_read_u32(header + 16) != RANKFILE_VERSION)
         return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %u; this ztrain reads %d", path,
-                         get_u32(header + 16), RANKFILE_VERSION);
+                         rankfile_read_u32(header + 16), RANKFILE_VERSION);
     rankfile_header_encode(shape, expected);
     if (memcmp(header, expected, HEADER_BYTES) != 0)
         return damaged_rankfile(path, 0, "it is another rank's or another checkpoint's file", err);
@@ -84,14 +84,14 @@ static enum status table_decode(struct rankfile *file, const uint8_t *table, int
         int64_t at = table_offset + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
         struct frame *frame = &file->frames[i];
         rankfile_frame_place(&file->shape, i ? frame - 1 : NULL, frame);
-        if (get_u32(entry) != frame->state || get_u32(entry + 4) != frame->unit ||
-            get_u64(entry + 8) != (uint64_t)frame->first || get_u32(entry + 16) != frame->count)
+        if (rankfile_read_u32(entry) != frame->state || rankfile_read_u32(entry + 4) != frame->unit ||
+            rankfile_read_u64(entry + 8) != (uint64_t)frame->first || rankfile_read_u32(entry + 16) != frame->count)
             return damaged_rankfile(file->path, at, "the table names another frame than the one expected here", err);
-        frame->stored = get_u32(entry + 20);
+        frame->stored = rankfile_read_u32(entry + 20);
         frame->offset = offset;
-        frame->checksum = get_u64(entry + 32);
-        if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED || get_u64(entry + 24) != (uint64_t)offset ||
-            frame->stored > table_offset - offset)
+        frame->checksum = rankfile_read_u64(entry + 32);
+        if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED ||
+            rankfile_read_u64(entry + 24) != (uint64_t)offset || frame->stored > table_offset - offset)
             return damaged_rankfile(file->path, at, "a frame has an impossible offset or length", err);
         offset += frame->stored;
     }
@@ -123,8 +123,8 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
     if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
         TRY_END(damaged_rankfile(file->path, table_offset,
                                  "the header and the frame table do not match the manifest's checksum", err));
-    if (get_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
-        get_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
+    if (rankfile_read_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
+        rankfile_read_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
         TRY_END(damaged_rankfile(file->path, table_offset, "the frame table does not begin here", err));
     TRY_END(table_decode(file, index + HEADER_BYTES, table_offset, err));
 end:
@@ -179,7 +179,7 @@ struct rankfile_stream {
     struct frame_scratch *scratch; /* [threads] owned */
 };
 
-static void release_piece(void *context, struct read_ahead_piece *piece)
+static void rankfile_piece_release(void *context, struct read_ahead_piece *piece)
 {
     (void)context;
     rankfile_close(((struct rankfile_piece *)piece->place)->file);
@@ -210,7 +210,7 @@ enum status rankfile_stream_new(const struct read_ahead_source *named, int64_t f
     source.place_bytes = sizeof(struct rankfile_piece);
     source.in_turn = is_read_in_turn;
     source.read = read_piece;
-    source.release = release_piece;
+    source.release = rankfile_piece_release;
     struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
     stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
     stream->scratch = rankfile_scratch_new(stream->threads, -1);
@@ -307,7 +307,7 @@ static void unpack_next(struct rankfile_stream *stream, float *out, struct first
         const struct frame *frame = &place->file->frames[place->index];
         piece->status = frame_unpack(place->file, scratch, frame, place->stored, &piece->err);
         if (piece->status == STATUS_OK && place->count)
-            join_frame_planes(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count,
+            read_frame_planes(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count,
                               out + place->at);
     }
 #pragma omp critical(rankfile_fault)
@@ -354,7 +354,7 @@ struct whole_file {
     int64_t next;
 };
 
-static enum status next_of_file(void *context, struct read_ahead_piece *piece, struct error *err)
+static enum status rankfile_piece_read(void *context, struct read_ahead_piece *piece, struct error *err)
 {
     struct whole_file *whole = context;
     (void)err;
@@ -366,7 +366,7 @@ enum status rankfile_verify(struct rankfile *file, struct error *err)
 {
     struct whole_file whole = {.file = file};
     struct rankfile_stream *stream;
-    const struct read_ahead_source source = {.context = &whole, .next = next_of_file};
+    const struct read_ahead_source source = {.context = &whole, .next = rankfile_piece_read};
     TRY(rankfile_stream_new(&source, file->num_frames, &stream, err));
     enum status status = rankfile_stream_next(stream, file->num_frames, NULL, err);
     rankfile_stream_free(stream);

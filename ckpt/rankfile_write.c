@@ -22,7 +22,7 @@ enum {
 #define NUDGE_BYTES ((int64_t)32 << 20) /* writer_nudge() */
 
 /* planes[k · count + i] = byte k of element i */
-static void frame_planes_split(const float *in, size_t count, uint8_t *planes)
+static void write_frame_planes(const float *in, size_t count, uint8_t *planes)
 {
     const uint8_t *bytes = (const uint8_t *)in;
     uint8_t *p0 = planes, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
@@ -35,12 +35,12 @@ static void frame_planes_split(const float *in, size_t count, uint8_t *planes)
 }
 
 /* Writes a zstd frame of raw blocks (single segment, content size in 4 bytes). Returns its length. */
-static size_t raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
+static size_t write_raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
 {
     uint8_t *p = out;
-    put_u32(p, 0xFD2FB528u);
+    frame_put_u32(p, 0xFD2FB528u);
     p[4] = 0xA0;
-    put_u32(p + 5, (uint32_t)bytes);
+    frame_put_u32(p + 5, (uint32_t)bytes);
     p += 9;
     for (size_t done = 0; done < bytes;) {
         size_t n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
@@ -165,9 +165,9 @@ static void frame_compress(const struct rankfile_writer *writer, const float *sl
 {
     struct frame_scratch *scratch = &writer->scratch[rankfile_team_member()];
     size_t bytes = (size_t)frame->count * 4, length;
-    frame_planes_split(slice + frame->first, frame->count, scratch->planes);
+    write_frame_planes(slice + frame->first, frame->count, scratch->planes);
     if (writer->level == 0)
-        length = raw_frame(scratch->planes, bytes, stored);
+        length = write_raw_frame(scratch->planes, bytes, stored);
     else
         length = ZSTD_compress2(scratch->compress, stored, FRAME_MAX_STORED, scratch->planes, bytes);
     if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
@@ -211,15 +211,15 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
     return STATUS_OK;
 }
 
-static void entry_encode(const struct frame *frame, uint8_t *entry)
+static void write_entry(const struct frame *frame, uint8_t *entry)
 {
-    put_u32(entry, frame->state);
-    put_u32(entry + 4, frame->unit);
-    put_u64(entry + 8, (uint64_t)frame->first);
-    put_u32(entry + 16, frame->count);
-    put_u32(entry + 20, frame->stored);
-    put_u64(entry + 24, (uint64_t)frame->offset);
-    put_u64(entry + 32, frame->checksum);
+    frame_put_u32(entry, frame->state);
+    frame_put_u32(entry + 4, frame->unit);
+    frame_put_u64(entry + 8, (uint64_t)frame->first);
+    frame_put_u32(entry + 16, frame->count);
+    frame_put_u32(entry + 20, frame->stored);
+    frame_put_u64(entry + 24, (uint64_t)frame->offset);
+    frame_put_u64(entry + 32, frame->checksum);
 }
 
 enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err)
@@ -227,10 +227,10 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
     ASSERT(writer->done == writer->num_frames);
     size_t bytes = TABLE_HEAD_BYTES + (size_t)writer->num_frames * ENTRY_BYTES;
     uint8_t *table = memory_alloc(bytes);
-    put_u32(table, SKIPPABLE_TABLE);
-    put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
+    frame_put_u32(table, SKIPPABLE_TABLE);
+    frame_put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
     for (int64_t i = 0; i < writer->num_frames; i++)
-        entry_encode(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
+        write_entry(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
     XXH3_64bits_update(writer->index, table, bytes);
     enum status status = writer_append(writer, table, bytes, err);
     free(table);

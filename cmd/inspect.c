@@ -174,7 +174,7 @@ struct statistics {
     double mean, squares, min, max;
 };
 
-static void statistics_add(struct statistics *s, const float *data, int64_t count)
+static void inspect_add(struct statistics *s, const float *data, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         double x = data[i];
@@ -204,7 +204,7 @@ static enum status inspect_read_statistics(const struct checkpoint *checkpoint, 
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
             TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n,
                                     chunk, err));
-            statistics_add(&all[i], chunk, n);
+            inspect_add(&all[i], chunk, n);
         }
     }
 end:

@@ -65,7 +65,7 @@ static const struct option_row option_table[] = {
      "print the versions of ztrain and of the libraries in use"},
 };
 
-static enum status set_count(const struct option_row *row, const char *value, int *field, struct error *err)
+static enum status set_option_count(const struct option_row *row, const char *value, int *field, struct error *err)
 {
     const int most = row->offset == offsetof(struct options, local_gpus) ? SUPERVISE_MAX_RANKS : 65536;
     char *end;
@@ -95,13 +95,13 @@ static enum status set_value(const struct option_row *row, const char *value, st
             return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
         options->set[options->num_set++] = value;
         break;
-    case OPTION_COUNT: return set_count(row, value, field, err);
+    case OPTION_COUNT: return set_option_count(row, value, field, err);
     }
     return STATUS_OK;
 }
 
 /* word: argv[i], which is not an option. */
-static enum status refuse_word(const char *word, int i, struct error *err)
+static enum status refuse_option_word(const char *word, int i, struct error *err)
 {
 #define COMMAND(name) #name,
     static const char *const commands[] = {"train", COMMANDS(COMMAND)};
@@ -168,7 +168,7 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         const char *value;
         const struct option_row *row = option_find(option_table, COUNT_OF(option_table), word, &value);
         if (!row)
-            return refuse_word(word, i, err);
+            return refuse_option_word(word, i, err);
         if (options->plan && row->scope == IN_TRAINING)
             return error_set(err, STATUS_USAGE, "--%s is not an option of plan", row->name);
         TRY(option_take_value(row, argc, argv, &i, &value, err));
@@ -177,7 +177,7 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
     return check_together(options, err);
 }
 
-static void print_help_in_plan(FILE *out, const struct option_row *row)
+static void print_plan_options(FILE *out, const struct option_row *row)
 {
     static const char in_plan[] = "with plan: ", in_mode[] = "with plan --";
     if (row->offset == offsetof(struct options, local_gpus))
@@ -201,7 +201,7 @@ static void print_options(FILE *out, bool plan)
         snprintf(left, sizeof left, "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
         fprintf(out, "  %-18s  ", left);
         if (plan)
-            print_help_in_plan(out, row);
+            print_plan_options(out, row);
         else
             fputs(row->help, out);
         fputc('\n', out);

@@ -38,7 +38,7 @@ static enum status compare_sizes(struct comm *comm, size_t bytes, struct error *
 }
 
 /* The node's first rank makes room for `total` bytes of segments. A failure ends the job for all ranks. */
-static enum status extend_memory(struct comm *comm, size_t total, struct error *err)
+static enum status extend_share(struct comm *comm, size_t total, struct error *err)
 {
     struct machine_memory machine;
     struct error local = {.code = STATUS_OK};
@@ -60,7 +60,7 @@ static enum status extend_memory(struct comm *comm, size_t total, struct error *
 }
 
 /* Without a file (world 1) the memory is private. */
-static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, struct error *err)
+static enum status share_segments(struct comm *comm, size_t bytes, size_t stride, struct error *err)
 {
     const size_t total = stride * (size_t)comm->topology.local_world;
     int fd = comm->control->fd;
@@ -108,10 +108,10 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     const struct topology *t = &comm->topology;
     const size_t stride = (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN), total = stride * (size_t)t->local_world;
     if (t->local_rank == 0)
-        TRY(extend_memory(comm, total, err));
+        TRY(extend_share(comm, total, err));
     TRY(comm_barrier(comm, err)); /* the file is long enough for all */
 
-    TRY(map_segments(comm, bytes, stride, err));
+    TRY(share_segments(comm, bytes, stride, err));
     char *own = comm->segments + stride * (size_t)t->local_rank;
     int error = populate_shared(own, stride, MADV_POPULATE_WRITE);
     if (error)

@@ -30,7 +30,7 @@ static float transport_gathered(int rank, size_t i)
     return (float)(1 + ((size_t)rank + i) % 7);
 }
 
-static void put(const struct check *c, size_t i, float x, enum dtype dtype)
+static void transport_check_put(const struct check *c, size_t i, float x, enum dtype dtype)
 {
     floats_to((char *)c->host + i * dtype_size(dtype), &x, 1, dtype);
 }
@@ -75,7 +75,7 @@ static enum status check_gather(struct check *c, size_t count, struct error *err
 {
     const enum dtype dtype = DTYPE_F32;
     for (size_t i = 0; i < count; i++)
-        put(c, i, transport_gathered(c->comm->rank, i), dtype);
+        transport_check_put(c, i, transport_gathered(c->comm->rank, i), dtype);
     TRY(run(c, OP_ALL_GATHER, dtype, count, err));
     for (int r = 0; r < c->comm->world; r++)
         for (size_t i = 0; i < count; i++)
@@ -88,7 +88,7 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     const int world = c->comm->world;
     for (int s = 0; s < world; s++)
         for (size_t i = 0; i < count; i++)
-            put(c, (size_t)s * count + i, transport_contribution(world, c->comm->rank, s, i), dtype);
+            transport_check_put(c, (size_t)s * count + i, transport_contribution(world, c->comm->rank, s, i), dtype);
     TRY(run(c, OP_REDUCE_SCATTER, dtype, count, err));
     for (size_t i = 0; i < count; i++)
         TRY(compare(c, OP_REDUCE_SCATTER, dtype, i, (float)(1 + i % 3), err));

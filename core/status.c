@@ -9,20 +9,20 @@
 #include <unistd.h>
 
 /* FNV-1a. */
-static uint32_t hash_format(uint32_t hash, const char *format)
+static uint32_t status_hash(uint32_t hash, const char *format)
 {
     for (const char *c = format; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619;
     return hash;
 }
 
-static void set(struct error *err, enum status code, const char *format, va_list args)
+static void status_set(struct error *err, enum status code, const char *format, va_list args)
 {
     err->code = code;
     err->rank = -1;
     err->failure = FAILURE_NONE;
     err->cause = 0;
-    err->format = hash_format(2166136261, format);
+    err->format = status_hash(2166136261, format);
     err->printed = false;
     vsnprintf(err->text, sizeof err->text, format, args);
 }
@@ -32,7 +32,7 @@ enum status error_set(struct error *err, enum status code, const char *format, .
     if (err) {
         va_list args;
         va_start(args, format);
-        set(err, code, format, args);
+        status_set(err, code, format, args);
         va_end(args);
     }
     return code;
@@ -44,7 +44,7 @@ enum status error_system(struct error *err, enum status code, int reason, const 
         return code;
     va_list args;
     va_start(args, format);
-    set(err, code, format, args);
+    status_set(err, code, format, args);
     va_end(args);
     size_t used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(reason));
@@ -125,7 +125,7 @@ enum status error_prefix(struct error *err, const char *format, ...)
     va_start(args, format);
     int n = vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
-    err->format = hash_format(err->format, format);
+    err->format = status_hash(err->format, format);
     size_t used = n < 0 ? 0 : (size_t)n < sizeof err->text ? (size_t)n : sizeof err->text - 1;
     snprintf(err->text + used, sizeof err->text - used, ": %.*s", (int)(sizeof err->text - used), old);
     return err->code;

@@ -11,7 +11,7 @@ static double cost_size_of(enum dtype dtype)
 
 /* ---- what operands hold -------------------------------------------------- */
 
-static struct op_cost bytes_of(int op, const void *args)
+static struct op_cost cost_bytes_of(int op, const void *args)
 {
     double bytes = 0;
     for (int i = 0; i < op_operands[op].count; i++) {
@@ -26,7 +26,7 @@ static struct op_cost bytes_of(int op, const void *args)
 #define BYTES_OF(op)                                          \
     struct op_cost op_cost_##op(const struct op##_args *args) \
     {                                                         \
-        return bytes_of(OP_##op, args);                       \
+        return cost_bytes_of(OP_##op, args);                  \
     }
 BYTES_OF(norm_fwd)
 BYTES_OF(norm_bwd)

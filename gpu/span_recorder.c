@@ -132,14 +132,14 @@ struct phase_times {
     double seconds[PHASE_COUNT];
 };
 
-static bool is_timed(void *context, const struct span *span)
+static bool recorder_is_timed(void *context, const struct span *span)
 {
     (void)context;
     return span->kind == SPAN_PHASE && span->what != PHASE_HEAD &&
            (span->outer.phase == PHASE_OTHER || span->outer.phase == PHASE_HEAD);
 }
 
-static void add_phase(void *context, const struct span *span)
+static void recorder_add_phase(void *context, const struct span *span)
 {
     struct phase_times *times = context;
     times->seconds[span->what] += span->seconds;
@@ -149,7 +149,7 @@ enum status phase_times_new(struct device *device, struct phase_times **times, s
 {
     struct phase_times *t = memory_zeroed(1, sizeof *t);
     const struct span_recorder_config config = {
-        .capacity = PHASES_AHEAD, .wants = is_timed, .deliver = add_phase, .context = t};
+        .capacity = PHASES_AHEAD, .wants = recorder_is_timed, .deliver = recorder_add_phase, .context = t};
     enum status status = span_recorder_new(device, &config, &t->recorder, err);
     *times = status == STATUS_OK ? t : NULL;
     if (status != STATUS_OK)

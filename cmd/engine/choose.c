@@ -17,7 +17,7 @@
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
-static void look_for_gpus(int rank, struct gpu_view *view)
+static void view_gpu_choices(int rank, struct gpu_view *view)
 {
     unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
     char why[256] = "";
@@ -74,7 +74,7 @@ static enum status choose_own_device(const struct engine *t, struct device_choic
     if (t->spec->train.device == SPEC_DEVICE_CPU)
         return STATUS_OK;
     struct gpu_view own;
-    look_for_gpus(boot->rank, &own);
+    view_gpu_choices(boot->rank, &own);
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0)
         return choose_without_gpu(t->spec, boot, binding.blind, binding.why, binding.seeing, err);
@@ -213,8 +213,8 @@ static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *
     return status;
 }
 
-static enum status refuse_limit(const struct device *device, const struct bootstrap *boot,
-                                const struct gpu_size *smallest, struct error *err)
+static enum status refuse_chosen_gpu(const struct device *device, const struct bootstrap *boot,
+                                     const struct gpu_size *smallest, struct error *err)
 {
     char who[128] = ""; /* rank 0 prints it for all, and its messages begin with its name */
     if (smallest->rank != 0)
@@ -240,7 +240,7 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
         return STATUS_OK;
     TRY(choose_smallest_gpu(t, &smallest, err));
     if (forced && smallest.multiprocessors <= SM_TARGET_CTAS)
-        return refuse_limit(t->device, t->boot, &smallest, err);
+        return refuse_chosen_gpu(t->device, t->boot, &smallest, err);
     if (forced || smallest.multiprocessors >= AUTO_LEAST)
         *ctas = SM_TARGET_CTAS;
     return STATUS_OK;

@@ -30,7 +30,7 @@ static enum status engine_apply_task(const struct run_spec *spec, struct model_d
     return model_desc_classify(desc, num_labels, err);
 }
 
-static enum status check_tokenizer(const struct run_spec *spec, struct error *err)
+static enum status engine_check_tokenizer(const struct run_spec *spec, struct error *err)
 {
     const char *folder = spec->model.tokenizer_folder;
     if (!spec->model.tokenizer || tokenizer_folder_has(folder))
@@ -60,7 +60,7 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
 
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc, struct error *err)
 {
-    TRY(check_tokenizer(spec, err));
+    TRY(engine_check_tokenizer(spec, err));
     const enum status status = spec->model.config ? model_desc_from_spec(spec->model.config, desc, err)
                                                   : model_desc_load(spec->model.folder, desc, err);
     if (status != STATUS_OK)
@@ -77,7 +77,7 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     return error_hint(err, "set a shorter data.seq_length, or use a model with more positions");
 }
 
-static void configure_streams(struct engine *t)
+static void engine_streams(struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     t->train_config = (struct token_stream_config){
@@ -99,7 +99,7 @@ static void configure_streams(struct engine *t)
     t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
 
-static enum status describe_shards(struct engine *t, struct error *err)
+static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
@@ -111,11 +111,11 @@ static enum status describe_shards(struct engine *t, struct error *err)
         t->probed = true;
         spec_resolve_document_mask(t->spec, t->found_mask);
     }
-    configure_streams(t);
+    engine_streams(t);
     return STATUS_OK;
 }
 
-static struct transformer_config configure_transformer(const struct engine *t)
+static struct transformer_config engine_transformer(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
     return (struct transformer_config){
@@ -134,7 +134,7 @@ static struct transformer_config configure_transformer(const struct engine *t)
     };
 }
 
-static void describe_attention(const struct engine *t)
+static void engine_attention(const struct engine *t)
 {
     const bool cuda = t->device->kind == DEVICE_CUDA, softcap = t->desc.attention_softcap > 0;
     if (t->rank != 0 || t->quiet)
@@ -150,15 +150,15 @@ static void describe_attention(const struct engine *t)
         log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
 }
 
-static enum status build_transformer(struct engine *t, struct error *err)
+static enum status engine_build_model(struct engine *t, struct error *err)
 {
-    describe_attention(t);
+    engine_attention(t);
     if (t->spec->cpu_checkpointing && t->spec->transformer.recompute != RECOMPUTE_NONE) {
         const int64_t elements = token_stream_limits(&t->train_config).max_tokens * t->desc.hidden_size;
         const size_t bytes = (size_t)elements * dtype_size(t->spec->dtype);
         TRY(activation_store_new(t->device, t->desc.num_layers, bytes, &t->activations, err));
     }
-    const struct transformer_config config = configure_transformer(t);
+    const struct transformer_config config = engine_transformer(t);
     TRY(transformer_new(&config, t->device, &t->transformer, err));
     if (t->samples)
         t->samples->generator = generator_new(t->transformer, t->samples->capacity);
@@ -173,7 +173,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     t->world = world;
     t->comm = comm;
     t->device = t->simulation.device;
-    const enum status status = describe_shards(t, err);
+    const enum status status = engine_shards(t, err);
     TRY(comm ? agree(comm, status, err) : status); /* what follows is collective */
     if (!t->device)
         TRY(choose_device(t, threads, err));
@@ -199,13 +199,13 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .disk = t->simulation.disk,
     };
     TRY(zero_new(&zero, t->device, comm ? comm : t->simulation.comm, &t->zero, err));
-    TRY(build_transformer(t, err));
+    TRY(engine_build_model(t, err));
     return memory_plan_make(t, err);
 }
 
 enum status engine_activation_bytes(const struct engine *t, enum recompute policy, size_t *bytes, struct error *err)
 {
-    struct transformer_config config = configure_transformer(t);
+    struct transformer_config config = engine_transformer(t);
     struct transformer *transformer;
     struct arena arena;
     config.settings.recompute = policy;

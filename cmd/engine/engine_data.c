@@ -192,7 +192,7 @@ static void log_data_mixture(const struct run_spec *spec, const struct mixture *
 /* ---- checks -------------------------------------------------------------- */
 
 /* The key of a schedule's length; NULL: it has none. */
-static const char *schedule_length_key(enum schedule_type type)
+static const char *data_schedule_key(enum schedule_type type)
 {
     switch (type) {
     case SCHEDULE_LINEAR:
@@ -205,11 +205,11 @@ static const char *schedule_length_key(enum schedule_type type)
 }
 
 /* Where the run's length has changed since the checkpoint, the learning rates of a schedule that ends with it jump. */
-static void report_stretch(const struct engine *t)
+static void report_data_stretch(const struct engine *t)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
-    const char *key = schedule_length_key(s->type);
+    const char *key = data_schedule_key(s->type);
     char way[96] = "";
     if (!former || former == t->total_steps || !schedule_needs_total(s))
         return;
@@ -220,11 +220,11 @@ static void report_stretch(const struct engine *t)
              schedule_name(s->type), former, t->total_steps, way);
 }
 
-static enum status check_schedule(const struct engine *t, struct error *err)
+static enum status check_data_schedule(const struct engine *t, struct error *err)
 {
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t warmup = schedule_warmup(s);
-    report_stretch(t);
+    report_data_stretch(t);
     if (s->type != SCHEDULE_CONSTANT && warmup > t->total_steps)
         log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
                  " (scheduler.params): the full learning rate is not reached",
@@ -277,7 +277,7 @@ static enum status report_cuts(const struct engine *t, const char *key, const st
 }
 
 /* Where the data have loss masks: says where data.document_mask comes from if it was auto, and if they are not used. */
-static enum status check_masks(const struct engine *t, struct error *err)
+static enum status check_data_masks(const struct engine *t, struct error *err)
 {
     const bool leads = t->rank == 0 && !t->quiet, apart = t->spec->data.document_mask == SPEC_ON;
     bool masked = false;
@@ -302,7 +302,7 @@ static enum status check_masks(const struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_labels(const struct engine *t, const struct label_set *labels, struct error *err)
+static enum status check_data_labels(const struct engine *t, const struct label_set *labels, struct error *err)
 {
     const int64_t length = labels->longest, classes = labels->classes;
     if (classes > t->desc.num_labels)
@@ -325,7 +325,7 @@ static enum status check_labels(const struct engine *t, const struct label_set *
 
 static enum status take_labels(struct engine *t, const struct label_set *labels, struct error *err)
 {
-    TRY(check_labels(t, labels, err));
+    TRY(check_data_labels(t, labels, err));
     if (labels->names)
         TRY(model_desc_name_labels(&t->desc, labels->names, err));
     return STATUS_OK;
@@ -336,7 +336,7 @@ static enum status open_training_data(struct engine *t, struct error *err)
     const struct run_spec *spec = t->spec;
     const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
     TRY(train_sources_open(spec, t->desc.vocab_size, &t->sources, err));
-    TRY(check_masks(t, err));
+    TRY(check_data_masks(t, err));
     for (int i = 0; i < t->sources.count; i++) {
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
         TRY(pack_documents(t, name, t->sources.items[i].set, &t->sources.items[i].fit, err));
@@ -402,7 +402,7 @@ enum status engine_open_data(struct engine *t, struct error *err)
                          token_stream_samples(&t->train_config), t->train_config.mixture ? " an epoch" : "",
                          spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
-    TRY(check_schedule(t, err));
+    TRY(check_data_schedule(t, err));
     if (spec->data.validation.count)
         return open_validation_data(t, err);
     if (spec->train.eval_interval_steps)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Each element depends only on seed, tensor and index. */
-static enum status initialise(struct engine *t, struct error *err)
+static enum status initialise_weights(struct engine *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };
     for (int u = 0; u < t->table.num_units; u++) {
@@ -30,7 +30,7 @@ static enum status initialise(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-static struct huggingface_source pretrained(const struct engine *t)
+static struct huggingface_source pretrained_weights(const struct engine *t)
 {
     return (struct huggingface_source){.dir = t->spec->model.pretrained ? t->spec->model.folder : NULL,
                                        .desc = &t->desc,
@@ -40,19 +40,19 @@ static struct huggingface_source pretrained(const struct engine *t)
 
 enum status engine_weights_check(const struct engine *t, bool *absent, struct error *err)
 {
-    const struct huggingface_source source = pretrained(t);
+    const struct huggingface_source source = pretrained_weights(t);
     *absent = false;
     return source.dir ? huggingface_check(&source, absent, err) : STATUS_OK;
 }
 
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
-    const struct huggingface_source source = pretrained(t);
+    const struct huggingface_source source = pretrained_weights(t);
     if (checkpoint)
         TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, zero_slices(t->zero), err));
     else if (source.dir)
         TRY(huggingface_load(&source, &t->layout, t->rank, t->spec->run.seed, zero_slices(t->zero), err));
     else
-        TRY(initialise(t, err));
+        TRY(initialise_weights(t, err));
     return STATUS_OK;
 }

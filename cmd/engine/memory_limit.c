@@ -102,7 +102,7 @@ static enum status search_memory_limit(struct search *s, struct error *err)
 /* ---- the message --------------------------------------------------------- */
 
 /* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
-static const char *describe(const struct search *s, const struct found *found, char text[MEMORY_SETTING_TEXT])
+static const char *describe_limit(const struct search *s, const struct found *found, char text[MEMORY_SETTING_TEXT])
 {
     char size[SIZE_TEXT_MAX];
     struct run_spec copy;
@@ -123,11 +123,11 @@ static enum status advise_on_memory_limit(const struct search *s, struct error *
         return error_hint(err,
                           "no micro-batch and no setting of ztrain's fits: the least is %s; more ranks, a shorter "
                           "data.seq_length or a smaller model take less",
-                          describe(s, &s->least, first));
-    describe(s, &s->cheapest, first);
+                          describe_limit(s, &s->least, first));
+    describe_limit(s, &s->cheapest, first);
     if (s->same_micro.bytes && s->cheapest.setting.micro != s->given.micro)
         return error_hint(err, "it fits with %s; with the same micro-batch, with %s%s", first,
-                          describe(s, &s->same_micro, second), faster);
+                          describe_limit(s, &s->same_micro, second), faster);
     return error_hint(err, "it fits with %s%s", first, faster);
 }
 

@@ -151,7 +151,7 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
 }
 
-static bool next(const struct memory_setting *given, int64_t per_rank, struct memory_setting *s)
+static bool next_tunables(const struct memory_setting *given, int64_t per_rank, struct memory_setting *s)
 {
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         if (given->values[k] < 0)
@@ -170,7 +170,7 @@ bool memory_setting_next(const struct run_spec *spec, int world, struct memory_s
 {
     struct memory_setting given;
     memory_setting_of(spec, &given);
-    while (next(&given, spec->train_batch_size / world, setting))
+    while (next_tunables(&given, spec->train_batch_size / world, setting))
         if (is_sensible(setting, spec, world))
             return true;
     return false;

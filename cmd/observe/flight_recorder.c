@@ -67,7 +67,7 @@ static void record_path(int rank, char path[PATH_BYTES + 64])
     snprintf(path, PATH_BYTES + 64, "%s/%s/rank-%05d.ring", recorder.folder, recorder.start, rank);
 }
 
-static void stamp(struct flight_head *head)
+static void recorder_stamp(struct flight_head *head)
 {
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -80,7 +80,7 @@ static void write_own_record(void)
     char path[PATH_BYTES + 64];
     const bool there = recorder.file.fd >= 0;
     int reason = 0;
-    stamp(&recorder.copy);
+    recorder_stamp(&recorder.copy);
     snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
     if (!there && ((mkdir(recorder.folder, 0777) && errno != EEXIST) || (mkdir(path, 0777) && errno != EEXIST)))
         reason = errno;
@@ -95,7 +95,7 @@ static void write_own_record(void)
 }
 
 /* The neighbour with local rank `local`, if there is one and comm is still there. */
-static bool take_peer(int local, struct flight_peer *peer)
+static bool recorder_peer(int local, struct flight_peer *peer)
 {
     pthread_mutex_lock(&recorder.mutex);
     const bool there = !recorder.abandoned && local < comm_flight_peers(recorder.comm);
@@ -105,7 +105,7 @@ static bool take_peer(int local, struct flight_peer *peer)
     return there;
 }
 
-static void write_neighbour(const struct flight_peer *peer, char state)
+static void recorder_neighbour(const struct flight_peer *peer, char state)
 {
     char path[PATH_BYTES + 64];
     struct flight_head head = {.rank = peer->rank,
@@ -118,7 +118,7 @@ static void write_neighbour(const struct flight_peer *peer, char state)
                                .asked = recorder.copy.asked,
                                .interval = recorder.copy.interval};
     snprintf(head.host, sizeof head.host, "%s", peer->host);
-    stamp(&head);
+    recorder_stamp(&head);
     flight_copy(peer->ring, &recorder.image);
     record_path(peer->rank, path);
     if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
@@ -129,13 +129,13 @@ static void write_neighbour(const struct flight_peer *peer, char state)
 static void write_neighbours_records(void)
 {
     struct flight_peer peer;
-    for (int l = 0; take_peer(l, &peer); l++) {
+    for (int l = 0; recorder_peer(l, &peer); l++) {
         if (peer.rank == recorder.copy.rank || peer.left)
             continue;
         int64_t began;
         const char state = machine_process(peer.pid, &began);
         if (state == 'X' || state == 'T' || state == 'D')
-            write_neighbour(&peer, state);
+            recorder_neighbour(&peer, state);
     }
 }
 
@@ -164,7 +164,7 @@ static int is_flight_start(const struct dirent *entry)
 
 /* Deletes a start's records, or only what a rank that was killed has left half made; then the folder, if it is empty. A
  * rank of another node that is slow to die merely makes its record again. */
-static void sweep_start(const char *name, bool records)
+static void recorder_sweep(const char *name, bool records)
 {
     char path[PATH_BYTES + 300];
     snprintf(path, sizeof path, "%s/%s", recorder.folder, name);
@@ -187,7 +187,7 @@ static bool sweep_other_flight_starts(void)
     for (int i = 0; i < count; i++) {
         if (strcmp(names[i]->d_name, recorder.start) != 0) { /* there other ranks are at work already */
             others = true;
-            sweep_start(names[i]->d_name, i >= KEPT_STARTS);
+            recorder_sweep(names[i]->d_name, i >= KEPT_STARTS);
         }
         free(names[i]);
     }

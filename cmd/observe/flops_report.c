@@ -81,7 +81,7 @@ static void log_flops_text(struct run *run, char *text)
 }
 
 /* Ops since the last reading, added to those of the run. */
-static int take_profiled_ops(struct run *run, struct op_profile rows[OPS_COUNT])
+static int take_flops_rows(struct run *run, struct op_profile rows[OPS_COUNT])
 {
     int count = ops_profile_read(run->engine.device, rows, OPS_COUNT);
     for (int i = 0; i < count; i++) {
@@ -104,7 +104,7 @@ void flops_report_run(struct run *run)
     struct op_profile rows[OPS_COUNT];
     char *text;
     size_t bytes;
-    take_profiled_ops(run, rows);
+    take_flops_rows(run, rows);
     FILE *out = memory_stream(&text, &bytes);
     print_flops_of_ops(out, &run->engine, run->profiled, run->num_profiled);
     fclose(out);
@@ -292,7 +292,7 @@ static void report_step(struct run *run, double seconds)
     struct step_profile p = {.run = run, .step = run->enqueued, .seconds = seconds};
     char *text;
     size_t bytes;
-    int count = take_profiled_ops(run, rows);
+    int count = take_flops_rows(run, rows);
     p.samples = (double)(spec->train_micro_batch_size_per_gpu * spec->gradient_accumulation_steps);
     take_modules(&p);
     p.out = memory_stream(&text, &bytes);
@@ -330,7 +330,7 @@ void flops_report_begin(struct run *run)
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
     ops_profile_enable(t->device, true);
-    take_profiled_ops(run, rows); /* of --profile, so far */
+    take_flops_rows(run, rows); /* of --profile, so far */
     ops_profile_modules(t->device, &modules);
     run->stepper.eager = true;
     run->profile_start = seconds_now();

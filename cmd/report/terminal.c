@@ -162,7 +162,7 @@ const char *figure_plain(double value, char out[FIGURE_MAX])
     return out;
 }
 
-static const char *figure_with_prefix(double value, const char *unit, char out[FIGURE_MAX])
+static const char *terminal_figure(double value, const char *unit, char out[FIGURE_MAX])
 {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
     size_t p = 0;
@@ -181,12 +181,12 @@ static const char *figure_with_prefix(double value, const char *unit, char out[F
 
 const char *figure_si(double value, char out[FIGURE_MAX])
 {
-    return figure_with_prefix(value, "", out);
+    return terminal_figure(value, "", out);
 }
 
 const char *figure_bytes(double value, char out[FIGURE_MAX])
 {
-    return figure_with_prefix(value, "B", out);
+    return terminal_figure(value, "B", out);
 }
 
 const char *figure_percent(double share, char out[FIGURE_MAX])

@@ -240,7 +240,7 @@ static bool differs(const struct watched_run *runs, int count, const char *key)
     return false;
 }
 
-static bool is_listed(const struct spec_differences *all, const char *key)
+static bool is_watched_key(const struct spec_differences *all, const char *key)
 {
     for (int i = 0; i < all->count; i++)
         if (!strcmp(all->keys[i], key))
@@ -254,7 +254,7 @@ struct spec_differences watched_runs_differences(const struct watched_run *runs,
     for (int r = 0; r < count; r++)
         for (int i = 0; i < runs[r].spec.count; i++) {
             const char *key = runs[r].spec.items[i].key;
-            if (!differs(runs, count, key) || is_listed(&all, key))
+            if (!differs(runs, count, key) || is_watched_key(&all, key))
                 continue;
             all.keys = memory_resize(all.keys, (size_t)(all.count + 1) * sizeof *all.keys);
             all.keys[all.count++] = key;

@@ -48,8 +48,8 @@ static bool kernels_file_above(const char *checkpoint, const char *name, char pa
 }
 
 /* The file of the checkpoint's run, whose folder is another one where a run branches off, and may be behind a link. */
-static bool find_file(const struct device *device, const struct run_home *home, const struct checkpoint *checkpoint,
-                      char path[FS_PATH_MAX])
+static bool find_kernels_file(const struct device *device, const struct run_home *home,
+                              const struct checkpoint *checkpoint, char path[FS_PATH_MAX])
 {
     char name[NAME_SIZE], real[PATH_MAX];
     kernels_file_name(device, name);
@@ -87,7 +87,7 @@ static char *read_kernels_text(const char *path, const char *own)
 char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint)
 {
     char path[FS_PATH_MAX], *text = NULL;
-    if (!checkpoint || kernels_to_measure_again() || !find_file(device, home, checkpoint, path))
+    if (!checkpoint || kernels_to_measure_again() || !find_kernels_file(device, home, checkpoint, path))
         return NULL;
     char *own = device_choices(device);
     if (own)

@@ -29,7 +29,7 @@ static bool early_error_is_taken(const struct sockaddr_un *name, socklen_t size)
 }
 
 /* Whether another rank of this node has printed the same. If not, this rank has the name from now until its end. */
-static bool is_said(const struct bootstrap *boot, const struct error *err)
+static bool is_early_error_said(const struct bootstrap *boot, const struct error *err)
 {
     const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     char job[256];
@@ -55,7 +55,7 @@ static bool is_said(const struct bootstrap *boot, const struct error *err)
 void early_error_print(const struct bootstrap *boot, struct error *err)
 {
     const struct timespec moment = {.tv_sec = 1};
-    if (!err->printed && is_said(boot, err))
+    if (!err->printed && is_early_error_said(boot, err))
         error_mark_printed(err);
     log_error_once(err);
     if (boot->world > 1 && !boot->failed_together && !bootstrap_is_local_rank())

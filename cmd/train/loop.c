@@ -4,8 +4,8 @@
  *     host     enqueue 7, vote | collect 6 | enqueue 8, vote | collect 7, 8 | evaluate | save | enqueue 9, vote
  *     device   step 6     | step 7               | step 8               |     | losses   |      | step 9
  *
- * train_step() gives the device a step and has the ranks vote on stopping; long steps have votes between their
- * micro-batches as well, about one a second. collect_step() reads the results of a step, advances the position and
+ * loop_train_step() gives the device a step and has the ranks vote on stopping; long steps have votes between their
+ * micro-batches as well, about one a second. loop_collect_step() reads the results of a step, advances the position and
  * writes the metrics: on a GPU one step later, so that the GPU never waits for the host, on the CPU at once. Before
  * anything is done between two steps, all steps are collected (between_steps()). A vote to stop makes a checkpoint due
  * after the step; a vote within a step breaks that step off, and the checkpoint is one of the step before it. */
@@ -72,7 +72,7 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
 }
 
 /* The stepper's look between two micro-batches: votes about once a second. */
-static enum status look_within_step(void *context, bool *stop, struct error *err)
+static enum status loop_within_step(void *context, bool *stop, struct error *err)
 {
     struct run *run = context;
     *stop = false;
@@ -85,7 +85,7 @@ static enum status look_within_step(void *context, bool *stop, struct error *err
 }
 
 /* Enqueues the next optimizer step. *broken_off: the ranks have agreed to stop in it, and it counts as not begun. */
-static enum status train_step(struct run *run, bool *broken_off, struct error *err)
+static enum status loop_train_step(struct run *run, bool *broken_off, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
     struct step_enqueued step;
@@ -222,7 +222,7 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
 }
 
 /* The oldest step that is under way. */
-static enum status collect_step(struct run *run, struct error *err)
+static enum status loop_collect_step(struct run *run, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
     struct zero_result result;
@@ -248,10 +248,10 @@ static enum status collect_step(struct run *run, struct error *err)
     return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */
 }
 
-static enum status collect_steps(struct run *run, int64_t ahead, struct error *err)
+static enum status loop_collect_steps(struct run *run, int64_t ahead, struct error *err)
 {
     while (run->enqueued - run->position.step > ahead)
-        TRY(collect_step(run, err));
+        TRY(loop_collect_step(run, err));
     return STATUS_OK;
 }
 
@@ -387,7 +387,7 @@ static enum status loop_stop_status(struct run *run)
 /* After a step that was broken off: the run stops with a checkpoint of the step before it. */
 static enum status loop_stop_within_step(struct run *run, struct error *err)
 {
-    TRY(collect_steps(run, 0, err));
+    TRY(loop_collect_steps(run, 0, err));
     TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
     if (run->saved_step != run->position.step) {
         TRY(loop_report_epoch(run, false, err));
@@ -398,12 +398,12 @@ static enum status loop_stop_within_step(struct run *run, struct error *err)
 
 /* ---- the loop ------------------------------------------------------------ */
 
-static enum status train_measured_step(struct run *run, bool *broken_off, struct error *err)
+static enum status loop_measured_step(struct run *run, bool *broken_off, struct error *err)
 {
     const bool profiled = flops_report_is_due(run), begins = trace_file_begins(run->trace, run->enqueued + 1);
     const bool checked = integrity_is_due(run, run->enqueued + 1);
     if (profiled || begins || checked)
-        TRY(collect_steps(run, 0, err));
+        TRY(loop_collect_steps(run, 0, err));
     if (begins)
         TRY(trace_file_begin(run->trace, &run->engine, err));
     run->stepper.checked = checked ? run->enqueued + 1 : 0;
@@ -413,7 +413,7 @@ static enum status train_measured_step(struct run *run, bool *broken_off, struct
     if (profiled)
         flops_report_begin(run);
     double start = seconds_now();
-    TRY(train_step(run, broken_off, err));
+    TRY(loop_train_step(run, broken_off, err));
     trace_file_host(run->trace, "step", start, run->enqueued);
     if (profiled)
         flops_report_end(run, *broken_off);
@@ -434,22 +434,22 @@ enum status run_steps(struct run *run, struct error *err)
     if (run->options->trace)
         run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, total_steps);
     run->stepper.trace = run->trace;
-    run->stepper.calls = (struct stepper_calls){look_within_step, integrity_compare_passes, run};
+    run->stepper.calls = (struct stepper_calls){loop_within_step, integrity_compare_passes, run};
     while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
         bool broken_off;
-        TRY(train_measured_step(run, &broken_off, err));
+        TRY(loop_measured_step(run, &broken_off, err));
         if (broken_off)
             return loop_stop_within_step(run, err);
         struct due due = due_now(run);
         bool pause = due.evaluation || due.epoch_end || due.checkpoint;
         const bool note = integrity_is_due(run, run->enqueued + 1);
-        TRY(collect_steps(run, pause || note ? 0 : ahead, err));
+        TRY(loop_collect_steps(run, pause || note ? 0 : ahead, err));
         if (note)
             TRY(zero_check_note(run->engine.zero, err));
         if (pause)
             TRY(between_steps(run, &due, err));
         if (trace_file_ends(run->trace, run->enqueued)) {
-            TRY(collect_steps(run, 0, err));
+            TRY(loop_collect_steps(run, 0, err));
             TRY(trace_file_end(run->trace, err));
         }
     }

@@ -59,15 +59,15 @@ static enum status report_sample(struct run *run, int number, const struct token
     return status;
 }
 
-static enum status vote(struct run *run, struct error *err)
+static enum status vote_on_samples(struct run *run, struct error *err)
 {
     TRY(stop_vote(run, err));
     return background_save_advance(run, run->vote.background, err);
 }
 
 /* Appends the continuation of a prompt to `tokens`. A stop breaks it off. */
-static enum status continue_prompt(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
-                                   struct error *err)
+static enum status continue_run_sample(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
+                                       struct error *err)
 {
     struct engine *t = &run->engine;
     struct engine_samples *s = t->samples;
@@ -92,7 +92,7 @@ static enum status continue_prompt(struct run *run, int number, struct sampler *
             return STATUS_OK;
         TRY(generator_feed(s->generator, &next, 1, verbs, t->compute, &logits, err));
         if (tokens->count % TOKENS_OF_A_VOTE == 0)
-            TRY(vote(run, err));
+            TRY(vote_on_samples(run, err));
     }
     return STATUS_OK;
 }
@@ -107,11 +107,11 @@ enum status run_samples(struct run *run, struct error *err)
     int reported = 0;
     while (reported < run->engine.samples->count && status == STATUS_OK && !run->stop) {
         struct token_list tokens = {0};
-        status = continue_prompt(run, reported, sampler, &tokens, err);
+        status = continue_run_sample(run, reported, sampler, &tokens, err);
         if (status == STATUS_OK && !run->stop) {
             status = report_sample(run, reported++, &tokens, err);
             if (status == STATUS_OK)
-                status = vote(run, err);
+                status = vote_on_samples(run, err);
         }
         token_list_release(&tokens);
     }

@@ -286,7 +286,7 @@ bool control_process_gone(const struct control *control, int local_rank)
     return death.fd >= 0 && poll(&death, 1, 0) > 0;
 }
 
-static void died_at_start(struct control *control, int rank)
+static void control_died_at_start(struct control *control, int rank)
 {
     const struct control_rank *entry = &control->block->ranks[rank];
     control_blame(control, rank, FAILURE_DIED, STATUS_PEER, "rank %d on %s (process %d) died at the start", rank,
@@ -294,7 +294,7 @@ static void died_at_start(struct control *control, int rank)
 }
 
 /* Fails the job when the limit is over. */
-static void await_rank(struct control *control, int rank, double start, double limit)
+static void control_await_rank(struct control *control, int rank, double start, double limit)
 {
     const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     struct control_rank *peer = &control->block->ranks[rank];
@@ -309,12 +309,12 @@ static void await_rank(struct control *control, int rank, double start, double l
                           "stopped; raise comm.timeout_seconds if it is only slow",
                           rank, host, peer->pid, limit);
         } else if (!local && control_process_gone(control, 0)) { /* without its agent this node gets no news */
-            died_at_start(control, control->agents[control->node]);
+            control_died_at_start(control, control->agents[control->node]);
         }
     }
     if (local && rank != control->rank && atomic_load(&peer->state) != RANK_ABSENT &&
         !control_open_process(control, peer->local_rank))
-        died_at_start(control, rank);
+        control_died_at_start(control, rank);
 }
 
 enum status control_join(struct control *control, struct error *err)
@@ -324,10 +324,10 @@ enum status control_join(struct control *control, struct error *err)
     double limit = control->timeout > join_timeout ? control->timeout : join_timeout;
     limit += join_per_rank * control->world;
     for (int i = 0; i < control->local_world; i++)
-        await_rank(control, control->locals[i], start, limit);
+        control_await_rank(control, control->locals[i], start, limit);
     for (int r = 0; r < control->world; r++)
         if (control->block->ranks[r].node != control->node)
-            await_rank(control, r, start, limit);
+            control_await_rank(control, r, start, limit);
     return control_status(control, err);
 }
 
@@ -478,7 +478,7 @@ void control_bell_wait(struct control *control, uint32_t seen, double seconds)
     atomic_store(&block->bell_waiters, 0);
 }
 
-static void wake_waiters(struct control_rank *entry, enum host_collectives channel)
+static void control_wake(struct control_rank *entry, enum host_collectives channel)
 {
     if (atomic_load(&entry->waiters[channel]))
         futex(&entry->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
@@ -490,7 +490,7 @@ uint32_t control_arrive(struct control *control, enum host_collectives channel)
     uint32_t count = atomic_fetch_add(&own->arrivals[channel], 1) + 1;
     if (channel == CHANNEL_CONTROL && control->num_nodes > 1)
         control_ring(control);
-    wake_waiters(own, channel);
+    control_wake(own, channel);
     return count;
 }
 
@@ -509,5 +509,5 @@ void control_arrived(struct control *control, int rank, uint32_t count)
 {
     struct control_rank *entry = &control->block->ranks[rank];
     atomic_store(&entry->arrivals[CHANNEL_CONTROL], count);
-    wake_waiters(entry, CHANNEL_CONTROL);
+    control_wake(entry, CHANNEL_CONTROL);
 }

@@ -11,7 +11,7 @@ enum { SPIN_ROUNDS = 200 }; /* of a pause instruction each: a few microseconds *
 static const double slice = 0.02; /* seconds between two looks at the job's health */
 
 /* Counts wrap around; ranks are never more than a few arrivals apart. */
-static bool reached(uint32_t count, uint32_t target)
+static bool wait_reached(uint32_t count, uint32_t target)
 {
     return (int32_t)(count - target) >= 0;
 }
@@ -31,7 +31,7 @@ static enum status wait_for(struct control *control, enum host_collectives chann
     struct control_block *block = control->block;
     const _Atomic uint32_t *arrivals = &block->ranks[peer].arrivals[channel];
     for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (reached(atomic_load(arrivals), target))
+        if (wait_reached(atomic_load(arrivals), target))
             return STATUS_OK;
         cpu_relax();
     }
@@ -41,9 +41,9 @@ static enum status wait_for(struct control *control, enum host_collectives chann
         if (atomic_load(&block->failed))
             return control_status(control, NULL);
         uint32_t count = atomic_load(arrivals);
-        if (!reached(count, target))
+        if (!wait_reached(count, target))
             control_arrival_wait(control, peer, channel, count, slice);
-        if (reached(atomic_load(arrivals), target))
+        if (wait_reached(atomic_load(arrivals), target))
             return STATUS_OK;
         watchdog_look(control, &watch, what);
     }
@@ -62,7 +62,7 @@ enum status control_wait(struct control *control, enum host_collectives channel,
 
 /* ---- the end of a failed job --------------------------------------------- */
 
-static bool rank_is_gone(struct control *control, int rank)
+static bool wait_rank_gone(struct control *control, int rank)
 {
     const struct control_rank *entry = &control->block->ranks[rank];
     uint32_t state = atomic_load(&entry->state);
@@ -81,7 +81,7 @@ bool control_await_end(struct control *control, double seconds)
     do {
         bool all = true, node = true, lower = false;
         for (int r = 0; r < world; r++) {
-            bool gone = r == self || rank_is_gone(control, r);
+            bool gone = r == self || wait_rank_gone(control, r);
             all &= gone;
             node &= gone || !(control->block->ranks[r].node == control->node);
             lower |= r < self && atomic_load(&control->block->ranks[r].state) == RANK_CLOSED;

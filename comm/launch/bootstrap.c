@@ -32,7 +32,7 @@ static bool bootstrap_pmi_left_over(char own[STEP_NAME])
     return strcmp(pmi, own) != 0;
 }
 
-static enum status check_pmi_step(int world, struct error *err)
+static enum status bootstrap_pmi_step(int world, struct error *err)
 {
     char own[STEP_NAME], line[SRUN_LINE];
     if (!bootstrap_pmi_left_over(own))
@@ -123,7 +123,7 @@ static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
 {
     int fd = env_number(getenv("PMI_FD"));
     char line[SRUN_LINE];
-    TRY(check_pmi_step(boot->world, err));
+    TRY(bootstrap_pmi_step(boot->world, err));
     /* newer libraries can connect to slurmstepd again */
     if (!env_variable("PMI2_CONNECT_TO_SERVER") && (fd < 0 || fcntl(fd, F_GETFD) < 0)) {
         error_set(err, STATUS_USAGE, "PMI_FD=%s is not an open descriptor", getenv("PMI_FD"));
@@ -232,7 +232,7 @@ void bootstrap_host(char *host, size_t size)
 }
 
 /* Processors of this node that Slurm has given to the job (the affinity mask may have more); -1: unknown. */
-static int slurm_cores(void)
+static int bootstrap_slurm_cores(void)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *here = env_variable("SLURM_CPUS_ON_NODE");
     return job && here && env_number(here) > 0 ? env_number(here) : -1;
@@ -246,7 +246,7 @@ static int fewer_cores(int a, int b)
 
 int bootstrap_cores(void)
 {
-    return fewer_cores(machine_cores(), slurm_cores());
+    return fewer_cores(machine_cores(), bootstrap_slurm_cores());
 }
 
 int bootstrap_threads(int cores, int ranks)
@@ -283,8 +283,8 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
     boot->shared_fd = shared;
     /* the supervisor's cores may be more than Slurm has given */
     boot->cores = machine_cores();
-    if (slurm_cores() > 0)
-        boot->cores = fewer_cores(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
+    if (bootstrap_slurm_cores() > 0)
+        boot->cores = fewer_cores(boot->cores, bootstrap_slurm_cores() > n ? bootstrap_slurm_cores() / n : 1);
     snprintf(boot->source, sizeof boot->source, "--local-gpus %d", n);
     return STATUS_OK;
 }

@@ -45,7 +45,7 @@ _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introd
 
 /* ---- exchange ------------------------------------------------------------ */
 
-static bool decode_hex(const char *text, void *bytes, size_t count)
+static bool connect_decode_hex(const char *text, void *bytes, size_t count)
 {
     size_t length;
     return sodium_hex2bin(bytes, count, text, strlen(text), NULL, &length, NULL) == 0 && length == count;
@@ -85,7 +85,7 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         bootstrap->launcher->verbs->exchange(bootstrap->launcher, key, text, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
-        if (decode_hex(value, (char *)all + (size_t)r * bytes, bytes))
+        if (connect_decode_hex(value, (char *)all + (size_t)r * bytes, bytes))
             continue;
         if (is_connect_refusal(value, &status)) {
             bootstrap->failed_together = true;
@@ -127,7 +127,7 @@ static uint64_t identify_connect_node(const char *host)
     return XXH3_64bits(text, strlen(text));
 }
 
-static void fill_introduction(const struct bootstrap *boot, struct introduction *own)
+static void connect_introduction(const struct bootstrap *boot, struct introduction *own)
 {
     memset(own, 0, sizeof *own);
     snprintf(own->version, sizeof own->version, "%.15s", ZTRAIN_VERSION);
@@ -180,12 +180,12 @@ static enum status connect_places(struct bootstrap *boot, const struct introduct
     return STATUS_OK;
 }
 
-static enum status rendezvous_through_launcher(struct bootstrap *boot, const char *interface, struct error *err)
+static enum status connect_by_launcher(struct bootstrap *boot, const char *interface, struct error *err)
 {
     enum status status;
     struct launcher *launcher = boot->launcher;
     struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
-    fill_introduction(boot, &own);
+    connect_introduction(boot, &own);
     TRY_END(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
     if (!launcher->secret && boot->rank == 0 &&
         getrandom(own.secret, sizeof own.secret, 0) != (ssize_t)sizeof own.secret) {
@@ -229,7 +229,7 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
         return STATUS_OK;
     bootstrap->places = memory_zeroed((size_t)bootstrap->world, sizeof *bootstrap->places);
     if (bootstrap->launcher)
-        return rendezvous_through_launcher(bootstrap, interface, err);
+        return connect_by_launcher(bootstrap, interface, err);
     connect_local_places(bootstrap);
     return STATUS_OK;
 }

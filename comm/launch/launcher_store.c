@@ -62,8 +62,8 @@ static int port_choices(const struct launcher_rendezvous *rendezvous)
 }
 
 /* Numeric addresses with port 0. */
-static enum status resolve_hosts(const struct launcher_rendezvous *rendezvous, struct wire_address *addresses,
-                                 int *count, struct error *err)
+static enum status store_hosts(const struct launcher_rendezvous *rendezvous, struct wire_address *addresses, int *count,
+                               struct error *err)
 {
     enum status status = STATUS_PEER;
     *count = 0;
@@ -95,15 +95,15 @@ static void launcher_add_address(struct wire_address *addresses, int *count, con
 }
 
 /* Where rank 0 should listen; some may not be this machine's. */
-static enum status find_addresses(const struct launcher_rendezvous *rendezvous, const char *interface,
-                                  struct wire_address *addresses, int *count, struct error *err)
+static enum status store_addresses(const struct launcher_rendezvous *rendezvous, const char *interface,
+                                   struct wire_address *addresses, int *count, struct error *err)
 {
     struct wire_host own;
     *count = 0;
     if (interface && *interface) {
         TRY(wire_host_read(interface, &own, err));
     } else {
-        TRY(resolve_hosts(rendezvous, addresses, count, err));
+        TRY(store_hosts(rendezvous, addresses, count, err));
         bool loopback = false;
         for (int i = 0; i < *count; i++)
             loopback |= launcher_is_loopback(addresses[i].text);
@@ -151,7 +151,7 @@ static enum status open_server(struct store *store, const char *interface, int *
     struct wire_address addresses[ADDRESSES_MAX] = {0};
     struct wire_server *doors[KV_DOORS_MAX];
     int count;
-    TRY(find_addresses(&store->rendezvous, interface, addresses, &count, err));
+    TRY(store_addresses(&store->rendezvous, interface, addresses, &count, err));
     if (open_doors(store, addresses, &count, doors, err) == STATUS_OK)
         return kv_server_new(store->base.world, doors, count, &store->server, own, err);
     error_prefix(err, "rank 0");
@@ -164,7 +164,7 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
     const struct launcher_rendezvous *rendezvous = &store->rendezvous;
     struct wire_address addresses[ADDRESSES_MAX] = {0}, doors[ADDRESSES_MAX * PORT_CHOICES];
     int count, num = 0;
-    TRY(resolve_hosts(rendezvous, addresses, &count, err));
+    TRY(store_hosts(rendezvous, addresses, &count, err));
     for (int p = 0; p < port_choices(rendezvous); p++)
         for (int i = 0; i < count; i++, num++) {
             doors[num] = addresses[i];

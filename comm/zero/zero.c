@@ -25,14 +25,14 @@ static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tenso
     return z->muon.on && tensor->ndim == 2 && tensor->unit > 0 && tensor->unit < z->units - 1;
 }
 
-static bool same_range(const struct zero *z, const struct tensor_info *a, const struct tensor_info *b)
+static bool zero_same_range(const struct zero *z, const struct tensor_info *a, const struct tensor_info *b)
 {
     const bool all = z->config.optimizer.weight_decay_all;
     return tensor_decays(a, all) == tensor_decays(b, all) && !is_muon_matrix(z, a) && !is_muon_matrix(z, b);
 }
 
 /* Muon's second moments lie in the order of the ranges that have them. */
-static void add_range(struct zero *z, int *n, struct decay_range range)
+static void zero_add_range(struct zero *z, int *n, struct decay_range range)
 {
     range.second = z->muon.seconds;
     if (!range.matrix)
@@ -41,7 +41,7 @@ static void add_range(struct zero *z, int *n, struct decay_range range)
 }
 
 /* Ranges with one weight decay in the state kept here; a gap belongs to the tensor before it, unless that is Muon's. */
-static void build_ranges(struct zero *z)
+static void zero_new_ranges(struct zero *z)
 {
     const struct tensor_table *table = z->config.table;
     const struct shard_layout *layout = z->config.layout;
@@ -57,13 +57,13 @@ static void build_ranges(struct zero *z)
             const struct tensor_info *matrix = is_muon_matrix(z, &tensors[t]) ? &tensors[t] : NULL;
             bool decays = tensor_decays(&tensors[t], z->config.optimizer.weight_decay_all);
             int next = t + 1;
-            while (next < unit->num_tensors && same_range(z, &tensors[t], &tensors[next]))
+            while (next < unit->num_tensors && zero_same_range(z, &tensors[t], &tensors[next]))
                 next++;
             int64_t from = zero_clamp(t == 0 ? 0 : tensors[t].offset, first, end);
             int64_t to = next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u);
             to = zero_clamp(matrix ? matrix->offset + matrix->numel : to, first, end);
             if (from < to)
-                add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0, 0});
+                zero_add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0, 0});
             t = next;
         }
     }
@@ -71,7 +71,7 @@ static void build_ranges(struct zero *z)
     zero_join_ranges(z);
 }
 
-static enum status make_events(struct zero *z, struct error *err)
+static enum status zero_new_events(struct zero *z, struct error *err)
 {
     TRY(stream_new(z->device, STREAM_COMM, &z->stream, err));
     TRY(zero_event_new(z, &z->computed, err));
@@ -135,10 +135,10 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->ranges = memory_zeroed((size_t)table->num_tensors, sizeof *z->ranges);
     z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
     z->segments = memory_zeroed((size_t)table->num_tensors, sizeof *z->segments);
-    build_ranges(z);
+    zero_new_ranges(z);
     TRY_GOTO(zero_offload_params_init(z, err));
     if (comm)
-        TRY_GOTO(make_events(z, err));
+        TRY_GOTO(zero_new_events(z, err));
     TRY_GOTO(zero_offload_open(z, err));
     *zero = z;
     return STATUS_OK;
@@ -180,14 +180,14 @@ bool zero_has_matrix_sums(const struct zero *z)
 /* ---- memory -------------------------------------------------------------- */
 
 /* At stages 0 and 1 the gradients are reduced where they are, or their sums gathered. */
-static bool peers_read_grads(const struct zero *z)
+static bool zero_peers_read_grads(const struct zero *z)
 {
     bool reduced_in_place = z->config.grad_dtype == DTYPE_F32 && !zero_narrow_comm(z);
     return zero_parallel(z) && z->grads_whole && (z->config.zero.stage == 0 || reduced_in_place);
 }
 
 /* Gathered units and buckets; with world 1 only those that offload needs. */
-static void lay_out_slots(struct zero *z, struct arena *local, struct arena *shared)
+static void zero_layout_slots(struct zero *z, struct arena *local, struct arena *shared)
 {
     const struct zero_config *config = &z->config;
     const bool parallel = zero_parallel(z);
@@ -283,7 +283,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
                 arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? trained * z->world : kept) * state_size);
     }
     if (config->training) {
-        z->grads = arena_take(peers_read_grads(z) ? shared : local, MEM_GRADS,
+        z->grads = arena_take(zero_peers_read_grads(z) ? shared : local, MEM_GRADS,
                               (size_t)(z->grads_whole ? trained * z->world : kept) * dtype_size(config->grad_dtype));
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
@@ -293,7 +293,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->range_segments =
             arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
     }
-    lay_out_slots(z, local, shared);
+    zero_layout_slots(z, local, shared);
     zero_muon_layout(z, local, shared);
     zero_offload_layout(z, local, host);
     lay_out_host_slice(z, host);
@@ -311,7 +311,7 @@ void *zero_slice(struct zero *zero, enum state_kind state, int unit)
 }
 
 /* Copies a written host buffer to its slice; rounding to 16 bits changes no value that came from there. */
-static enum status write_back(struct zero *z, struct error *err)
+static enum status host_slice_write_back(struct zero *z, struct error *err)
 {
     const struct written_slice written = z->written;
     const bool narrow = written.dtype != DTYPE_F32;
@@ -341,7 +341,7 @@ static enum status write_back(struct zero *z, struct error *err)
 
 enum status zero_host_buffer(struct zero *z, struct error *err)
 {
-    TRY(write_back(z, err));
+    TRY(host_slice_write_back(z, err));
     if (z->host_slice)
         return STATUS_OK;
     void *memory;
@@ -352,7 +352,7 @@ enum status zero_host_buffer(struct zero *z, struct error *err)
 }
 
 /* Reads the slice into `to`, in its dtype; a sparse one has zeros for the rest. */
-static enum status read_slice(struct zero *z, const struct written_slice *home, void *to, struct error *err)
+static enum status host_slice_read(struct zero *z, const struct written_slice *home, void *to, struct error *err)
 {
     const size_t bytes = (size_t)home->count * dtype_size(home->dtype);
     if (home->disk)
@@ -369,8 +369,8 @@ static enum status read_slice(struct zero *z, const struct written_slice *home, 
     return device_check(z->device, err);
 }
 
-static enum status slice_in_buffer(struct zero *z, enum slice_access access, const struct written_slice *home,
-                                   float **slice, struct error *err)
+static enum status host_slice_buffer(struct zero *z, enum slice_access access, const struct written_slice *home,
+                                     float **slice, struct error *err)
 {
     TRY(zero_host_buffer(z, err));
     *slice = z->host_slice;
@@ -380,22 +380,22 @@ static enum status slice_in_buffer(struct zero *z, enum slice_access access, con
         return STATUS_OK;
     }
     if (home->dtype == DTYPE_F32)
-        return read_slice(z, home, z->host_slice, err);
-    TRY(read_slice(z, home, z->host_halves, err));
+        return host_slice_read(z, home, z->host_slice, err);
+    TRY(host_slice_read(z, home, z->host_halves, err));
     floats_from(z->host_slice, z->host_halves, (size_t)home->count, home->dtype);
     return STATUS_OK;
 }
 
 /* Whether the slice is one of the parameters' own. */
-static bool is_param(const struct zero *z, enum state_kind state, int unit)
+static bool host_slice_is_param(const struct zero *z, enum state_kind state, int unit)
 {
     return unit >= z->units || (state == STATE_MASTER && zero_one_copy(z) && !zero_is_offloaded(z, unit));
 }
 
-static bool is_in_host_memory(const struct zero *z, enum state_kind state, int unit)
+static bool host_slice_in_memory(const struct zero *z, enum state_kind state, int unit)
 {
     return z->device->kind == DEVICE_CPU || zero_is_offloaded(z, unit) ||
-           (zero_offloads_params(z) && is_param(z, state, unit));
+           (zero_offloads_params(z) && host_slice_is_param(z, state, unit));
 }
 
 static enum status zero_host_slice(void *owner, enum slice_access access, enum state_kind state, int unit,
@@ -404,7 +404,7 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
     struct zero *z = owner;
     struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
                                  .count = z->config.layout->slice[unit],
-                                 .host = is_in_host_memory(z, state, unit),
+                                 .host = host_slice_in_memory(z, state, unit),
                                  .sparse = zero_is_sparse(z, state, unit),
                                  .unit = unit};
     if (zero_is_offloaded(z, unit)) {
@@ -414,14 +414,14 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
     } else {
         stream_wait(z->stream, z->updated); /* a captured step has recorded it, which the host cannot wait for */
         stream_sync(z->stream);
-        if (is_param(z, state, unit) && zero_param_on_disk(z, unit))
+        if (host_slice_is_param(z, state, unit) && zero_param_on_disk(z, unit))
             home.disk = z->offloaded_params.disk;
     }
     TRY(device_check(z->device, err));
     TRY(zero_disk_status(z, err)); /* a failed read may have made state in memory, or on another disk, wrong */
     home.slice = home.disk || home.sparse ? NULL : zero_slice(z, state, unit);
     if (!home.slice || !home.host || home.dtype != DTYPE_F32)
-        return slice_in_buffer(z, access, &home, slice, err);
+        return host_slice_buffer(z, access, &home, slice, err);
     *slice = home.slice;
     return STATUS_OK;
 }
@@ -433,7 +433,7 @@ struct state_slices zero_slices(struct zero *z)
 
 /* ---- from own slices to everything else ---------------------------------- */
 
-static void cast_unit(struct zero *z, int unit, struct stream *compute)
+static void zero_cast_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool whole = z->state_whole[STATE_MASTER];
     int64_t first = whole ? 0 : zero_own(z, unit);
@@ -441,7 +441,7 @@ static void cast_unit(struct zero *z, int unit, struct stream *compute)
               zero_state_at(z, STATE_MASTER, unit, first), zero_param(z, unit, first), compute);
 }
 
-static void gather_state(struct zero *z, int unit)
+static void zero_gather_state(struct zero *z, int unit)
 {
     for (int s = 0; s < zero_states(z); s++)
         if (z->state[s] && z->state_whole[s] && zero_is_sparse(z, (enum state_kind)s, unit))
@@ -451,7 +451,7 @@ static void gather_state(struct zero *z, int unit)
                         zero_state_dtype(z, (enum state_kind)s));
 }
 
-static void compute_params(struct zero *z, struct stream *compute)
+static void zero_compute_params(struct zero *z, struct stream *compute)
 {
     for (int u = 0; u < z->units; u++) {
         if (zero_is_offloaded(z, u)) {
@@ -460,7 +460,7 @@ static void compute_params(struct zero *z, struct stream *compute)
         } else if (!zero_one_copy(z) && zero_offloads_params(z)) {
             zero_master_d2h(z, u, compute);
         } else if (!zero_one_copy(z)) {
-            cast_unit(z, u, compute);
+            zero_cast_unit(z, u, compute);
         }
     }
 }
@@ -469,12 +469,12 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
 {
     const bool cast_own = !zero_one_copy(z) && !z->state_whole[STATE_MASTER];
     zero_slots_clear(z);
-    TRY(write_back(z, err));
+    TRY(host_slice_write_back(z, err));
     zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && u < z->units; u++)
-        gather_state(z, u);
+        zero_gather_state(z, u);
     zero_follow_comm(z, compute);
-    compute_params(z, compute);
+    zero_compute_params(z, compute);
     zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && z->params_whole && u < z->all_units; u++)
         if (zero_is_offloaded(z, u) || cast_own || u >= z->units)

@@ -49,7 +49,7 @@ void zero_check_enable(struct zero *z)
 #ifdef ZTRAIN_FAULTS
 /* Test builds: ZTRAIN_FLIP=WHAT:RANK:STEP flips a bit of this rank in the first pass of a checked step. WHAT:
  * gradients, parameters, or a state by its name. */
-static void flip(struct zero *z, const char *what, char *memory, bool in_host)
+static void check_flip(struct zero *z, const char *what, char *memory, bool in_host)
 {
     struct zero_check *c = z->check;
     const char *fault = getenv("ZTRAIN_FLIP");
@@ -72,7 +72,7 @@ static void flip(struct zero *z, const char *what, char *memory, bool in_host)
     stream_sync(z->stream);
 }
 #else
-static void flip(struct zero *z, const char *what, char *memory, bool in_host)
+static void check_flip(struct zero *z, const char *what, char *memory, bool in_host)
 {
     (void)z, (void)what, (void)memory, (void)in_host;
 }
@@ -80,7 +80,7 @@ static void flip(struct zero *z, const char *what, char *memory, bool in_host)
 
 /* ---- parameters and state ------------------------------------------------ */
 
-static void wait_for_updates(struct zero *z)
+static void wait_to_check(struct zero *z)
 {
     stream_wait(z->stream, z->updated);
     stream_sync(z->stream);
@@ -89,8 +89,8 @@ static void wait_for_updates(struct zero *z)
         stream_sync(z->offloaded_params.d2h);
 }
 
-static enum status hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor, uint64_t *hash,
-                               struct error *err)
+static enum status check_hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor,
+                                     uint64_t *hash, struct error *err)
 {
     const struct zero_kept kept = zero_kept_of(z, array, unit);
     const int64_t from = max64(tensor->offset, kept.first);
@@ -103,27 +103,27 @@ static enum status hash_tensor(struct zero *z, int array, int unit, const struct
 }
 
 /* hashes: (ARRAY_COUNT, tensors) */
-static enum status hash_state(struct zero *z, uint64_t *hashes, struct error *err)
+static enum status check_hash_state(struct zero *z, uint64_t *hashes, struct error *err)
 {
     const struct tensor_table *table = z->config.table;
     const double start = seconds_now();
-    wait_for_updates(z);
+    wait_to_check(z);
     for (int array = 0; array < ARRAY_COUNT; array++)
         for (int t = 0; t < table->num_tensors; t++)
-            TRY(hash_tensor(z, array, table->tensors[t].unit, &table->tensors[t],
-                            &hashes[array * table->num_tensors + t], err));
+            TRY(check_hash_tensor(z, array, table->tensors[t].unit, &table->tensors[t],
+                                  &hashes[array * table->num_tensors + t], err));
     z->check->seconds += seconds_now() - start;
     return STATUS_OK;
 }
 
-static void flip_state(struct zero *z)
+static void check_flip_state(struct zero *z)
 {
     const int unit = z->units > 2 ? 1 : 0;
     for (int array = 0; array < ARRAY_COUNT; array++) {
         const struct zero_kept kept = zero_kept_of(z, array, unit);
         if (kept.first < kept.end &&
             (array == ARRAY_PARAMS || !zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit)))
-            flip(z, zero_array_name(array), zero_array_at(z, array, unit, kept.first), kept.in_host);
+            check_flip(z, zero_array_name(array), zero_array_at(z, array, unit, kept.first), kept.in_host);
     }
 }
 
@@ -131,7 +131,7 @@ enum status zero_check_note(struct zero *z, struct error *err)
 {
     z->check->bytes = 0;
     z->check->seconds = 0;
-    TRY(hash_state(z, z->check->state[0], err));
+    TRY(check_hash_state(z, z->check->state[0], err));
     z->check->noted = true;
     return STATUS_OK;
 }
@@ -144,14 +144,14 @@ bool zero_check_is_noted(const struct zero *z)
 /* ---- a pass -------------------------------------------------------------- */
 
 /* Of one or all micro-batches; summed tensors are in the accumulator. */
-static enum status observe_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
-                                     struct error *err)
+static enum status check_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
+                                   struct error *err)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     uint64_t *hashes = z->check->gradients[z->check->pass];
     stream_sync(stream);
     if (z->check->pass == 0)
-        flip(z, "gradients", (char *)(uintptr_t)grads, false);
+        check_flip(z, "gradients", (char *)(uintptr_t)grads, false);
     for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
         const bool summed = zero_is_summed(z, tensor);
@@ -162,7 +162,7 @@ static enum status observe_gradients(struct zero *z, int unit, const float *grad
     return STATUS_OK;
 }
 
-static enum status observe_reduced(struct zero *z, int unit, const void *slice, struct error *err)
+static enum status check_reduced(struct zero *z, int unit, const void *slice, struct error *err)
 {
     const size_t bytes = (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
     stream_sync(z->stream);
@@ -170,7 +170,7 @@ static enum status observe_reduced(struct zero *z, int unit, const void *slice, 
 }
 
 /* The first time it is gathered. */
-static enum status observe_gathered(struct zero *z, int unit, const void *params, struct error *err)
+static enum status check_gathered(struct zero *z, int unit, const void *params, struct error *err)
 {
     const struct shard_layout *layout = z->config.layout;
     const int64_t frozen = zero_frozen(z, unit) ? shard_padded(layout, zero_frozen(z, unit)) : 0;
@@ -181,9 +181,9 @@ static enum status observe_gathered(struct zero *z, int unit, const void *params
     return zero_hash(z, params, false, bytes, &z->check->gathered[unit], err);
 }
 
-static const struct zero_observer observer = {observe_gradients, observe_reduced, observe_gathered};
+static const struct zero_observer observer = {check_gradients, check_reduced, check_gathered};
 
-static void wait_for_all(struct zero *z, struct stream *compute)
+static void check_wait_for_all(struct zero *z, struct stream *compute)
 {
     stream_sync(compute);
     stream_sync(z->stream);
@@ -198,7 +198,7 @@ enum status zero_check_pass(struct zero *z, int pass, int64_t step, struct strea
     ASSERT(c->noted && z->begun == z->ended + 1);
     c->pass = pass;
     c->step = step;
-    wait_for_all(z, compute);
+    check_wait_for_all(z, compute);
     TRY(comm_status(z->comm, err));
     TRY(comm_barrier(z->comm, err)); /* peers have read this rank's gradients, so these may change */
     zero_rewind_step(z);
@@ -206,7 +206,7 @@ enum status zero_check_pass(struct zero *z, int pass, int64_t step, struct strea
     memset(c->reduced[pass], 0, (size_t)z->units * sizeof *c->reduced[pass]);
     if (pass == 0) {
         memset(c->gathered, 0, (size_t)z->units * sizeof *c->gathered);
-        flip_state(z);
+        check_flip_state(z);
     }
     z->observer = &observer;
     return STATUS_OK;
@@ -229,7 +229,7 @@ static int zero_check_difference(uint64_t *const hashes[2], int count)
     return i;
 }
 
-static struct finding find_alone(const struct zero *z, const double losses[2])
+static struct finding check_find_alone(const struct zero *z, const double losses[2])
 {
     const struct zero_check *c = z->check;
     const struct tensor_table *table = z->config.table;
@@ -249,8 +249,8 @@ static struct finding find_alone(const struct zero *z, const double losses[2])
 
 /* `own` becomes a finding on the ranks that differ from most, or on all if there are no such. *difference: of the first
  * unit that differs, the same on all ranks. */
-static enum status compare_gathered(struct zero *z, struct finding *own, struct replica_difference *difference,
-                                    struct error *err)
+static enum status check_compare_gathered(struct zero *z, struct finding *own, struct replica_difference *difference,
+                                          struct error *err)
 {
     struct zero_check *c = z->check;
     for (int u = 0; zero_gathers_on_demand(z) && zero_parallel(z) && u < z->units; u++) {
@@ -284,13 +284,13 @@ enum status zero_check_compare(struct zero *z, const double losses[2], struct st
     struct finding own, *all;
     struct replica_difference difference = {.rank = -1, .other = -1};
     *result = (struct zero_check_result){.finding = FINDING_NONE, .rank = -1, .other = -1};
-    wait_for_all(z, compute);
+    check_wait_for_all(z, compute);
     TRY(comm_status(z->comm, err));
-    TRY(hash_state(z, c->state[1], err));
+    TRY(check_hash_state(z, c->state[1], err));
     zero_check_drop(z);
     log_debug("%.1f MB of parameters and state were hashed in %.4f s", (double)c->bytes / 1e6, c->seconds);
-    own = find_alone(z, losses);
-    TRY(compare_gathered(z, &own, &difference, err));
+    own = check_find_alone(z, losses);
+    TRY(check_compare_gathered(z, &own, &difference, err));
     all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++) {

@@ -29,7 +29,7 @@ void zero_slots_clear(struct zero *z)
 typedef void collective(struct comm *comm, const struct data_op *op, struct stream *stream);
 
 /* Enqueues `run` in pieces of at most `bucket` elements of all ranks together; whole: on whole slices. */
-static void run_in_pieces(struct zero *z, collective *run, struct data_op whole, int64_t bucket)
+static void gather_reduce_pieces(struct zero *z, collective *run, struct data_op whole, int64_t bucket)
 {
     const int64_t slice = z->config.layout->slice[whole.unit];
     int64_t piece = slice;
@@ -49,7 +49,7 @@ void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void
 {
     const struct data_op op = {
         .send = send, .recv = recv, .dtype = dtype, .recv_dtype = dtype, .purpose = purpose, .unit = unit};
-    run_in_pieces(z, comm_all_gather, op, z->config.zero.allgather_bucket_size);
+    gather_reduce_pieces(z, comm_all_gather, op, z->config.zero.allgather_bucket_size);
 }
 
 /* send: the unit's gradients (of comm_dtype) */
@@ -63,7 +63,7 @@ static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, 
                                .bad_rank = &z->bad_rank[unit],
                                .purpose = COMM_GRADIENTS,
                                .unit = unit};
-    run_in_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
+    gather_reduce_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
@@ -74,13 +74,13 @@ void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
                                .recv_dtype = DTYPE_BF16,
                                .purpose = COMM_UPDATES,
                                .unit = unit};
-    run_in_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
+    gather_reduce_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
 
 /* What is gathered with `unit` after part `u`: its frozen tensors; -1: nothing. */
-static int frozen_after(const struct zero *z, int unit, int u)
+static int frozen_to_gather(const struct zero *z, int unit, int u)
 {
     return u == unit && zero_frozen(z, unit) ? zero_frozen(z, unit) : -1;
 }
@@ -99,7 +99,7 @@ static void gather_into_slot(struct zero *z, int unit)
         stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.h2d_done[unit] : z->updated);
     stream_wait(z->stream, slot->released);
     char *staged = slot->staging, *memory = slot->memory;
-    for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_after(z, unit, u)) {
+    for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_to_gather(z, unit, u)) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
         zero_gather(z, COMM_PARAMETERS, u, own, memory, z->config.dtype);
         staged += (size_t)z->config.layout->slice[u] * dtype_size(z->config.dtype);
@@ -109,7 +109,7 @@ static void gather_into_slot(struct zero *z, int unit)
 }
 
 /* The unit that is needed next; -1: not certain. */
-static int next_unit(const struct zero *z, int unit, enum param_pass pass)
+static int next_to_gather(const struct zero *z, int unit, enum param_pass pass)
 {
     int head = zero_head(z);
     bool for_head = unit == 0 && z->config.tied && z->slots[zero_slot(z, head)].holds > 0;
@@ -121,14 +121,14 @@ static int next_unit(const struct zero *z, int unit, enum param_pass pass)
 }
 
 /* nvme: `unit` (-1: none) will be gathered before it is updated, unless it is in its slot. */
-static void read_ahead(struct zero *z, int unit)
+static void gather_read_ahead(struct zero *z, int unit)
 {
     if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit)
         zero_read_ahead(z, unit);
 }
 
-static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
-                           struct unit_params *params, struct error *err)
+static enum status gather_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                  struct unit_params *params, struct error *err)
 {
     struct zero *z = self;
     ASSERT(unit >= 0 && unit < z->units);
@@ -143,10 +143,10 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     gather_into_slot(z, unit);
     slot->holds++;
-    int next = z->config.zero.overlap_comm ? next_unit(z, unit, pass) : -1;
+    int next = z->config.zero.overlap_comm ? next_to_gather(z, unit, pass) : -1;
     if (next >= 0 && z->slots[zero_slot(z, next)].holds == 0)
         gather_into_slot(z, next);
-    read_ahead(z, next < 0 ? -1 : next_unit(z, next, pass));
+    gather_read_ahead(z, next < 0 ? -1 : next_to_gather(z, next, pass));
     stream_wait(stream, slot->gathered);
     const size_t trained = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
     *params = (struct unit_params){slot->memory, frozen ? slot->memory + trained : NULL};
@@ -156,7 +156,7 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
     return comm_status(z->comm, err);
 }
 
-static void release(void *self, int unit, enum param_pass pass, struct stream *stream)
+static void gather_release(void *self, int unit, enum param_pass pass, struct stream *stream)
 {
     (void)pass;
     struct zero *z = self;
@@ -182,7 +182,7 @@ static void release(void *self, int unit, enum param_pass pass, struct stream *s
  *
  * With world 1 products add the gradients of the blocks' matrices to the accumulator themselves (matrix_sums): in fp32,
  * rounded once. An embedding's, and a head's in chunks, are sums of several ops. */
-static const void *fill_comm_buffer(struct zero *z, int slot, int unit, const float *grads, struct stream *stream)
+static const void *fill_reduce_buffer(struct zero *z, int slot, int unit, const float *grads, struct stream *stream)
 {
     struct comm_buffer *buffer = &z->comm_buffers[slot];
     struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
@@ -196,8 +196,8 @@ static const void *fill_comm_buffer(struct zero *z, int slot, int unit, const fl
     return buffer->memory;
 }
 
-static void fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, int64_t first, int64_t count,
-                       struct stream *stream)
+static void reduce_fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, int64_t first, int64_t count,
+                              struct stream *stream)
 {
     void *accumulator = zero_grad(z, unit, first);
     struct accumulate_args args = {.dst_dtype = to_bucket ? DTYPE_F32 : z->config.grad_dtype,
@@ -222,24 +222,24 @@ static void fold_others(struct zero *z, int unit, float *bucket, struct stream *
         while (t + 1 < info->num_tensors && !zero_is_summed(z, &tensors[t + 1]) &&
                tensors[t].offset + tensors[t].numel == tensors[t + 1].offset)
             t++;
-        fold_range(z, unit, bucket, false, first, tensors[t].offset + tensors[t].numel - first, stream);
+        reduce_fold_range(z, unit, bucket, false, first, tensors[t].offset + tensors[t].numel - first, stream);
     }
 }
 
-static void fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
+static void reduce_fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
 {
     const bool summed = zero_gives_matrix_sums(z, unit);
     ASSERT(!to_bucket || !summed);
     if (summed)
         fold_others(z, unit, bucket, stream);
     else if (!to_bucket || z->micro > 0)
-        fold_range(z, unit, bucket, to_bucket, 0, shard_padded(z->config.layout, unit), stream);
+        reduce_fold_range(z, unit, bucket, to_bucket, 0, shard_padded(z->config.layout, unit), stream);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
 
 /* Zeroes the gaps between tensors, where the bucket's last user has left values. */
-static void clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
+static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
@@ -254,7 +254,7 @@ static void clear_gaps(const struct zero *z, int unit, float *grads, struct stre
 }
 
 /* Blocks have one layout, unless tensors are frozen. */
-static bool same_layout(const struct zero *z, int a, int b)
+static bool reduce_same_layout(const struct zero *z, int a, int b)
 {
     return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z) && z->all_units == z->units);
 }
@@ -266,8 +266,8 @@ static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool ad
     stream_wait(stream, bucket->reduced);
     if (adds)
         zero_offload_fill_bucket(z, unit, bucket, stream);
-    else if (bucket->unit >= 0 && !same_layout(z, bucket->unit, unit))
-        clear_gaps(z, unit, bucket->memory, stream);
+    else if (bucket->unit >= 0 && !reduce_same_layout(z, bucket->unit, unit))
+        reduce_clear_gaps(z, unit, bucket->memory, stream);
     bucket->unit = unit;
 }
 
@@ -319,7 +319,7 @@ static const void *reduce_grads(struct zero *z, int unit, const void *send)
 }
 
 /* World 1: copies an offloaded unit's gradients down. */
-static void grads_d2h(struct zero *z, int unit, struct stream *stream)
+static void reduce_grads_d2h(struct zero *z, int unit, struct stream *stream)
 {
     struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *grads = zero_grad(z, unit, 0);
@@ -349,18 +349,18 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     if (z->observer && (z->last_micro || zero_uses_bucket(z, unit)))
         TRY(z->observer->gradients(z, unit, send, stream, err));
     if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
-        fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
+        reduce_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
     if (!leaves)
         return STATUS_OK;
     if (zero_narrow_comm(z))
-        send = fill_comm_buffer(z, zero_slot(z, unit), unit, send, stream);
+        send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
     if (zero_parallel(z)) {
         zero_follow_compute(z, stream);
         const void *slice = reduce_grads(z, unit, send);
         if (z->observer)
             TRY(z->observer->reduced(z, unit, slice, err));
     } else {
-        grads_d2h(z, unit, stream);
+        reduce_grads_d2h(z, unit, stream);
     }
     if (!z->config.zero.overlap_comm)
         stream_wait(stream, z->reduced[unit]);
@@ -370,7 +370,7 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
 const struct param_verbs *zero_verbs(struct zero *z)
 {
     z->verbs = (struct param_verbs){
-        .self = z, .acquire = acquire, .release = release, .grads = grads, .grads_ready = grads_ready};
+        .self = z, .acquire = gather_acquire, .release = gather_release, .grads = grads, .grads_ready = grads_ready};
     return &z->verbs;
 }
 
@@ -385,7 +385,7 @@ struct gather_order {
 static void gather_next(struct gather_order *order, int unit)
 {
     int *held = &order->held[zero_slot(order->zero, unit)];
-    for (int u = unit; *held != unit && u >= 0; u = frozen_after(order->zero, unit, u))
+    for (int u = unit; *held != unit && u >= 0; u = frozen_to_gather(order->zero, unit, u))
         order->elements += order->zero->config.layout->slice[u];
     *held = unit;
 }

@@ -16,15 +16,15 @@
 #include <math.h>
 
 /* Whether this rank makes the block's matrices orthogonal. */
-static bool is_mine(const struct zero *z, int unit)
+static bool muon_is_mine(const struct zero *z, int unit)
 {
     return (unit - 1) % z->world == z->rank;
 }
 
 /* A rank has its own block in the first half, and the others in turn in the second. */
-static uint16_t *updates_of(const struct zero *z, int unit)
+static uint16_t *muon_updates(const struct zero *z, int unit)
 {
-    return z->muon.updates + (is_mine(z, unit) ? 0 : z->muon.room);
+    return z->muon.updates + (muon_is_mine(z, unit) ? 0 : z->muon.room);
 }
 
 void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
@@ -56,7 +56,7 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
 /* ---- a round ------------------------------------------------------------- */
 
 /* Updates the momentum kept here, and rounds it for the exchange. */
-static void take_momentum(struct zero *z, int unit, struct stream *compute)
+static void muon_take_momentum(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
@@ -68,7 +68,7 @@ static void take_momentum(struct zero *z, int unit, struct stream *compute)
                                                 .grad = zero_grad(z, unit, range->offset),
                                                 .grad_dtype = z->config.grad_dtype,
                                                 .step = z->step,
-                                                .update = updates_of(z, unit) + range->offset,
+                                                .update = muon_updates(z, unit) + range->offset,
                                                 .momentum = (float)optimizer->momentum,
                                                 .nesterov = optimizer->nesterov};
         z->device->ops->muon_momentum(compute, &args);
@@ -86,7 +86,7 @@ static void orthogonalize_block(struct zero *z, int unit, struct stream *compute
         args.rows = tensor->shape[0];
         args.cols = tensor->shape[1];
         args.steps = (int32_t)z->config.optimizer.ns_steps;
-        args.y = updates_of(z, unit) + tensor->offset;
+        args.y = muon_updates(z, unit) + tensor->offset;
         args.x = args.y;
         z->device->ops->orthogonalize(compute, &args);
     }
@@ -96,9 +96,9 @@ void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
 {
     int mine = 0;
     for (int u = unit; u < unit + z->world && u < zero_head(z); u++) {
-        uint16_t *updates = updates_of(z, u);
-        mine = is_mine(z, u) ? u : mine;
-        take_momentum(z, u, compute);
+        uint16_t *updates = muon_updates(z, u);
+        mine = muon_is_mine(z, u) ? u : mine;
+        muon_take_momentum(z, u, compute);
         if (!zero_parallel(z) || z->config.zero.stage == 0)
             continue;
         zero_follow_compute(z, compute);
@@ -110,10 +110,10 @@ void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
 }
 
 /* Every rank gets its slice of the block's matrices, at stage 0 all of them. */
-static void deal_out(struct zero *z, int unit, struct stream *compute)
+static void muon_deal_out(struct zero *z, int unit, struct stream *compute)
 {
-    uint16_t *updates = updates_of(z, unit), *own = updates + zero_own(z, unit);
-    if (!is_mine(z, unit))
+    uint16_t *updates = muon_updates(z, unit), *own = updates + zero_own(z, unit);
+    if (!muon_is_mine(z, unit))
         stream_fill_zero(compute, updates, (size_t)shard_padded(z->config.layout, unit) * sizeof *updates);
     zero_follow_compute(z, compute);
     zero_sum_halves(z, unit, updates, own);
@@ -123,7 +123,7 @@ static void deal_out(struct zero *z, int unit, struct stream *compute)
 }
 
 /* The factor of the learning rate for a matrix. */
-static double adjustment(const struct zero *z, const struct tensor_info *matrix)
+static double muon_adjustment(const struct zero *z, const struct tensor_info *matrix)
 {
     const double rows = (double)matrix->shape[0], columns = (double)matrix->shape[1];
     switch (z->config.optimizer.adjust_lr_fn) {
@@ -138,7 +138,7 @@ void zero_muon_update(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     if (zero_parallel(z))
-        deal_out(z, unit, compute);
+        muon_deal_out(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         if (!range->matrix)
@@ -146,13 +146,13 @@ void zero_muon_update(struct zero *z, int unit, struct stream *compute)
         const struct muon_update_args args = {
             .n = range->count,
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
-            .update = updates_of(z, unit) + range->offset,
+            .update = muon_updates(z, unit) + range->offset,
             .step = z->step,
             .param = zero_one_copy(z) ? NULL : zero_param(z, unit, range->offset),
             .param_dtype = z->config.dtype,
             .weight_decay = (float)optimizer->weight_decay,
             .lr_factor = optimizer_muon_factor(optimizer),
-            .adjust = adjustment(z, range->matrix),
+            .adjust = muon_adjustment(z, range->matrix),
         };
         z->device->ops->muon_update(compute, &args);
     }

@@ -42,7 +42,7 @@ int zero_offload_first(const struct zero_config *config)
 enum { GRAD_WALK_BUFFERS = 3, GRAD_STREAM_BUFFERS = 4 };
 
 /* The gradients' file is written by `down` and read by `up` and `host`. */
-static void describe_files(struct zero *z)
+static void offload_files(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_optimizer;
     struct slice_file_config config = {
@@ -78,7 +78,7 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     const int64_t wanted = z->config.zero.sub_group_size;
     o->piece = slice_file_piece(wanted > 0 && wanted < SUB_GROUP_MAX ? wanted : SUB_GROUP_MAX);
     if (z->config.zero.offload_optimizer.device == OFFLOAD_NVME)
-        describe_files(z);
+        offload_files(z);
     if (!z->comm)
         return STATUS_OK;
     if (o->disk) {
@@ -159,20 +159,20 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host
 /* ---- gradients ----------------------------------------------------------- */
 
 /* Not with nvme. */
-static char *host_grad(const struct zero *z, int unit)
+static char *offload_grad(const struct zero *z, int unit)
 {
     const struct shard_layout *layout = z->config.layout;
     const int64_t index = layout->shard_offset[unit] - layout->shard_offset[z->offload.first_unit];
     return z->offload.grads + (size_t)index * dtype_size(z->config.grad_dtype);
 }
 
-static size_t grad_bytes(const struct zero *z, int unit)
+static size_t offload_grad_bytes(const struct zero *z, int unit)
 {
     return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
 }
 
 /* Brings the unit's sum so far up to `memory`, which is free after `free_`; then records `filled`. */
-static void sum_h2d(struct zero *z, int unit, void *memory, struct event *free_, struct event *filled)
+static void offload_sum_h2d(struct zero *z, int unit, void *memory, struct event *free_, struct event *filled)
 {
     struct zero_offload *o = &z->offload;
     stream_wait(o->h2d, free_);
@@ -180,13 +180,13 @@ static void sum_h2d(struct zero *z, int unit, void *memory, struct event *free_,
     if (o->grads_disk)
         slice_file_h2d(o->grads_disk, unit, memory, o->h2d);
     else
-        stream_copy_in_order(o->h2d, memory, host_grad(z, unit), grad_bytes(z, unit));
+        stream_copy_in_order(o->h2d, memory, offload_grad(z, unit), offload_grad_bytes(z, unit));
     event_record(filled, o->h2d);
 }
 
 void zero_offload_fill_bucket(struct zero *z, int unit, struct bucket *bucket, struct stream *stream)
 {
-    sum_h2d(z, unit, bucket->memory, bucket->reduced, z->offload.staging[0].filled);
+    offload_sum_h2d(z, unit, bucket->memory, bucket->reduced, z->offload.staging[0].filled);
     stream_wait(stream, z->offload.staging[0].filled);
 }
 
@@ -195,7 +195,7 @@ struct d2h_buffer *zero_offload_staging(struct zero *z, int unit, struct stream 
     struct zero_offload *o = &z->offload;
     struct d2h_buffer *staging = &o->staging[o->next_staging++ % OFFLOAD_BUFFERS];
     if (z->micro > 0) {
-        sum_h2d(z, unit, staging->memory, staging->d2h_done, staging->filled);
+        offload_sum_h2d(z, unit, staging->memory, staging->d2h_done, staging->filled);
         stream_wait(stream, staging->filled);
     } else {
         stream_wait(stream, staging->d2h_done);
@@ -229,7 +229,7 @@ static void offload_run_sumsq(void *argument)
 }
 
 /* In the order of the stream `down`: the CPU's ops run when they are called, so there a host function calls it. */
-static void sum_squares(struct zero *z, int unit, const void *grads)
+static void offload_sum_squares(struct zero *z, int unit, const void *grads)
 {
     struct sumsq_args args = {.dtype = z->config.grad_dtype,
                               .n = z->config.layout->slice[unit],
@@ -248,13 +248,13 @@ void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event 
     struct zero_offload *o = &z->offload;
     stream_wait(o->d2h, ready);
     if (!z->grads_whole && z->last_micro) {
-        sum_squares(z, unit, grads);
+        offload_sum_squares(z, unit, grads);
         event_record(z->reduced[unit], o->d2h);
     }
     if (o->grads_disk)
         slice_file_d2h(o->grads_disk, unit, grads, o->d2h);
     else
-        stream_copy(o->d2h, host_grad(z, unit), grads, grad_bytes(z, unit));
+        stream_copy(o->d2h, offload_grad(z, unit), grads, offload_grad_bytes(z, unit));
     event_record(o->d2h_done[unit], o->d2h);
     if (free_)
         event_record(free_, o->d2h);
@@ -286,7 +286,7 @@ static const void *find_grads(const struct zero *z, struct host_piece piece)
     if (z->offload.grads_disk)
         slice_file_walk_to(z->offload.grads_disk, piece.unit, piece.at, &grads);
     else
-        grads = host_grad(z, piece.unit) + (size_t)piece.at * dtype_size(z->config.grad_dtype);
+        grads = offload_grad(z, piece.unit) + (size_t)piece.at * dtype_size(z->config.grad_dtype);
     return grads;
 }
 
@@ -411,7 +411,7 @@ static void offload_run_update(void *argument)
         slice_file_walk_store(z->offload.disk, update->piece.unit, update->piece.at);
 }
 
-static void submit_update(struct zero *z, struct host_piece piece, bool cast_only, void *copy)
+static void offload_submit(struct zero *z, struct host_piece piece, bool cast_only, void *copy)
 {
     struct host_update update = {.zero = z, .piece = piece, .cast_only = cast_only, .copy = copy};
     stream_submit(z->offload.host, offload_run_update, &update, sizeof update);
@@ -426,19 +426,19 @@ static char *update_on_disk(struct zero *z, struct host_piece piece, bool cast_o
     const int64_t size = z->offloaded_params.piece, first = piece.at - piece.at % size, end = piece.at + piece.count;
     if (piece.at == first)
         buffer = slice_file_begin_write(disk, piece.unit, first, writer, host);
-    submit_update(z, piece, cast_only, buffer + (size_t)(piece.at - first) * dtype_size(z->config.dtype));
+    offload_submit(z, piece, cast_only, buffer + (size_t)(piece.at - first) * dtype_size(z->config.dtype));
     if (end % size == 0 || end == z->config.layout->slice[piece.unit])
         slice_file_end_write(disk, piece.unit, first, writer, host);
     return buffer;
 }
 
-static void update_on_device(struct zero *z, struct host_piece piece, bool cast_only)
+static void offload_on_device(struct zero *z, struct host_piece piece, bool cast_only)
 {
     struct zero_offload *o = &z->offload;
     const int64_t offset = zero_own(z, piece.unit) + piece.at;
     struct h2d_buffer *copy = &o->copies[o->next_copy++ % OFFLOAD_BUFFERS];
     stream_wait(o->host, copy->h2d_done);
-    submit_update(z, piece, cast_only, copy->memory);
+    offload_submit(z, piece, cast_only, copy->memory);
     event_record(o->written, o->host);
     stream_wait(o->h2d, o->written);
     const void *source = copy->memory ? copy->memory : zero_state_at(z, STATE_MASTER, piece.unit, offset);
@@ -455,12 +455,12 @@ void zero_offload_update(struct zero *z, int unit, bool cast_only)
     for (int64_t at = 0; at < z->config.layout->slice[unit];) {
         const struct host_piece piece = piece_from(z, unit, at);
         if (!zero_offloads_params(z))
-            update_on_device(z, piece, cast_only);
+            offload_on_device(z, piece, cast_only);
         else if (zero_param_on_disk(z, unit))
             buffer = update_on_disk(z, piece, cast_only, buffer);
         else
-            submit_update(z, piece, cast_only,
-                          zero_master_is_params(z) ? NULL : zero_param(z, unit, zero_own(z, unit) + at));
+            offload_submit(z, piece, cast_only,
+                           zero_master_is_params(z) ? NULL : zero_param(z, unit, zero_own(z, unit) + at));
         at += piece.count;
     }
     if (zero_offloads_params(z))

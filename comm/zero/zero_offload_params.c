@@ -22,7 +22,7 @@
 
 #include <stdlib.h>
 
-static int units_in_host_memory(const struct zero *z)
+static int param_units_in_host(const struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_param;
     int unit = 0;
@@ -32,7 +32,7 @@ static int units_in_host_memory(const struct zero *z)
     return unit;
 }
 
-static struct slice_file *describe_file(struct zero *z)
+static struct slice_file *params_file(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_param;
     z->offloaded_params.piece = slice_file_piece(settings->buffer_size);
@@ -57,9 +57,9 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
     if (!zero_offloads_params(z))
         return STATUS_OK;
     ASSERT(z->config.zero.stage == 3);
-    offload->resident = units_in_host_memory(z);
+    offload->resident = param_units_in_host(z);
     if (offload->resident < z->all_units)
-        offload->disk = describe_file(z);
+        offload->disk = params_file(z);
     offload->settled = memory_zeroed((size_t)z->all_units, sizeof *offload->settled);
     if (!z->comm)
         return STATUS_OK;
@@ -84,19 +84,19 @@ void zero_offload_params_release(struct zero *z)
     free(z->offloaded_params.settled);
 }
 
-static size_t slice_bytes(const struct zero *z, int unit)
+static size_t params_bytes(const struct zero *z, int unit)
 {
     return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.dtype);
 }
 
-static void await_staging(const struct zero *z, const struct gather_slot *slot, struct stream *stream)
+static void await_params_staging(const struct zero *z, const struct gather_slot *slot, struct stream *stream)
 {
     stream_wait(stream, slot->staged); /* brought up ahead, perhaps never gathered or released */
     stream_wait(stream, zero_parallel(z) ? slot->gathered : slot->released);
     stream_wait(stream, slot->d2h_done);
 }
 
-static void read_slice_ahead(struct zero *z, int unit)
+static void read_params_ahead(struct zero *z, int unit)
 {
     struct offloaded_params *offload = &z->offloaded_params;
     if (!zero_param_on_disk(z, unit))
@@ -107,18 +107,18 @@ static void read_slice_ahead(struct zero *z, int unit)
 
 void zero_read_ahead(struct zero *z, int unit)
 {
-    read_slice_ahead(z, unit);
+    read_params_ahead(z, unit);
     if (zero_frozen(z, unit))
-        read_slice_ahead(z, zero_frozen(z, unit));
+        read_params_ahead(z, zero_frozen(z, unit));
 }
 
-static void slice_h2d(struct zero *z, int unit, void *to)
+static void params_h2d(struct zero *z, int unit, void *to)
 {
     struct stream *h2d = z->offloaded_params.h2d;
     if (zero_param_on_disk(z, unit))
         slice_file_h2d(z->offloaded_params.disk, unit, to, h2d);
     else
-        stream_copy_in_order(h2d, to, zero_param(z, unit, zero_own(z, unit)), slice_bytes(z, unit));
+        stream_copy_in_order(h2d, to, zero_param(z, unit, zero_own(z, unit)), params_bytes(z, unit));
 }
 
 void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *stream)
@@ -126,11 +126,11 @@ void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *strea
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     struct stream *h2d = z->offloaded_params.h2d;
     stream_wait(h2d, z->offloaded_params.settled[unit]);
-    read_slice_ahead(z, unit); /* while the staging slice has its user */
-    await_staging(z, slot, h2d);
-    slice_h2d(z, unit, slot->staging);
+    read_params_ahead(z, unit); /* while the staging slice has its user */
+    await_params_staging(z, slot, h2d);
+    params_h2d(z, unit, slot->staging);
     if (frozen && zero_frozen(z, unit))
-        slice_h2d(z, zero_frozen(z, unit), slot->staging + slice_bytes(z, unit));
+        params_h2d(z, zero_frozen(z, unit), slot->staging + params_bytes(z, unit));
     event_record(slot->staged, h2d);
     stream_wait(stream, slot->staged);
     return slot->staging;
@@ -147,7 +147,7 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
     if (disk)
         slice_file_d2h(disk, unit, slot->staging, d2h);
     else
-        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging, slice_bytes(z, unit));
+        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging, params_bytes(z, unit));
     event_record(slot->d2h_done, d2h);
     event_record(z->offloaded_params.settled[unit], d2h);
     if (!z->config.zero.overlap_comm)
@@ -157,7 +157,7 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
 void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
 {
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
-    await_staging(z, slot, compute);
+    await_params_staging(z, slot, compute);
     zero_cast(z, z->device->ops, z->config.layout->slice[unit], zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit)),
               slot->staging, compute);
     param_d2h(z, unit, compute);

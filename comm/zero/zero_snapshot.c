@@ -42,19 +42,19 @@ static float *snapshot_at(const struct zero *zero, enum state_kind kind, int uni
     return zero->snapshot + before + zero_shard_offset(layout, unit);
 }
 
-static bool copies_directly(const struct zero *zero, enum state_kind kind, int unit)
+static bool snapshot_directly(const struct zero *zero, enum state_kind kind, int unit)
 {
     return zero->device->kind != DEVICE_CPU && !zero_is_offloaded(zero, unit) && !zero_is_sparse(zero, kind, unit) &&
            zero_slice_dtype(zero, kind, unit) == DTYPE_F32 &&
            !(zero_offloads_params(zero) && (unit >= zero->units || zero->state[kind] == zero->params));
 }
 
-static enum status copy_slice(struct zero *zero, enum state_kind kind, int unit, struct error *err)
+static enum status snapshot_slice(struct zero *zero, enum state_kind kind, int unit, struct error *err)
 {
     const size_t bytes = (size_t)zero->config.layout->slice[unit] * sizeof *zero->snapshot;
     float *to = snapshot_at(zero, kind, unit), *from;
     heartbeat_beat();
-    if (copies_directly(zero, kind, unit)) {
+    if (snapshot_directly(zero, kind, unit)) {
         stream_copy(zero->stream, to, zero_slice(zero, kind, unit), bytes);
         return STATUS_OK;
     }
@@ -69,7 +69,7 @@ enum status zero_take_snapshot(struct zero *zero, struct error *err)
     stream_wait(zero->stream, zero->updated);
     for (int kind = 0; kind < zero_states(zero); kind++)
         for (int unit = 0; unit < state_units(zero->config.layout, (enum state_kind)kind); unit++)
-            TRY(copy_slice(zero, (enum state_kind)kind, unit, err));
+            TRY(snapshot_slice(zero, (enum state_kind)kind, unit, err));
     stream_sync(zero->stream);
     TRY(zero_disk_status(zero, err));
     return device_check(zero->device, err);

@@ -56,7 +56,7 @@ void zero_begin_micro(struct zero *z, bool last)
 
 /* ---- reports of the ranks ------------------------------------------------ */
 
-static void report_sums(struct zero *z, const double *loss_sum, struct stream *compute)
+static void step_report_sums(struct zero *z, const double *loss_sum, struct stream *compute)
 {
     int64_t row = z->units + 1;
     double *own = z->reports + z->rank * row;
@@ -103,12 +103,12 @@ static void clip_gradients(struct zero *z, struct stream *compute)
 
 /* ---- update -------------------------------------------------------------- */
 
-static void *state_or_none(const struct zero *z, enum state_kind state, int unit, int64_t offset)
+static void *step_state_or_none(const struct zero *z, enum state_kind state, int unit, int64_t offset)
 {
     return (int)state < zero_states(z) ? zero_state_at(z, state, unit, offset) : NULL;
 }
 
-static void update_unit(struct zero *z, int unit, struct stream *compute)
+static void step_update_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool writes_params = !zero_one_copy(z) && !zero_offloads_params(z);
     char *staged = zero_param_begin_update(z, unit, compute);
@@ -118,8 +118,8 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
             continue; /* zero_muon_update(); a range before it */
         struct adam_args args = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
-            .m = state_or_none(z, STATE_EXP_AVG, unit, range->offset),
-            .v = z->muon.on ? zero_second_at(z, range) : state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
+            .m = step_state_or_none(z, STATE_EXP_AVG, unit, range->offset),
+            .v = z->muon.on ? zero_second_at(z, range) : step_state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
             .grad = zero_grad(z, unit, range->offset),
             .rounding = {z->config.rounding_seed, unit, range->offset},
             .step = z->step,
@@ -132,7 +132,7 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
     zero_param_end_update(z, unit, compute);
 }
 
-static void gather_updated(struct zero *z, int unit, struct stream *compute)
+static void step_gather_updated(struct zero *z, int unit, struct stream *compute)
 {
     if (zero_is_offloaded(z, unit)) {
         stream_wait(z->stream, z->offload.h2d_done[unit]);
@@ -146,7 +146,7 @@ static void gather_updated(struct zero *z, int unit, struct stream *compute)
         stream_wait(compute, z->fetched[unit]);
 }
 
-static void update_all(struct zero *z, struct stream *compute)
+static void step_update_all(struct zero *z, struct stream *compute)
 {
     bool gathers = zero_parallel(z) && (z->config.zero.stage == 1 || z->config.zero.stage == 2);
     zero_offload_begin_update(z, compute);
@@ -160,15 +160,15 @@ static void update_all(struct zero *z, struct stream *compute)
         if (zero_is_offloaded(z, u))
             zero_offload_update(z, u, false);
         else
-            update_unit(z, u, compute);
+            step_update_unit(z, u, compute);
         if (gathers)
-            gather_updated(z, u, compute);
+            step_gather_updated(z, u, compute);
         span_end(&span);
     }
     event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.d2h : compute);
 }
 
-static int64_t searched_on_device(const struct zero *z)
+static int64_t nonfinite_searched(const struct zero *z)
 {
     const struct shard_layout *layout = z->config.layout;
     return z->grads_whole ? layout->trained_numel * z->world : zero_shard_offset(layout, z->offload.first_unit);
@@ -179,7 +179,7 @@ static int64_t searched_on_device(const struct zero *z)
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
     struct find_nonfinite_args find = {.dtype = z->config.grad_dtype,
-                                       .n = searched_on_device(z),
+                                       .n = nonfinite_searched(z),
                                        .x = z->grads,
                                        .enabled = &z->step->skipped,
                                        .index = z->bad_index};
@@ -190,11 +190,11 @@ enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stre
 {
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
     struct span span = phase_begin(compute, PHASE_REDUCE, UNIT_NONE);
-    report_sums(z, loss_sum, compute);
+    step_report_sums(z, loss_sum, compute);
     span_end(&span);
     span = phase_begin(compute, PHASE_OPTIMIZER, UNIT_NONE);
     clip_gradients(z, compute);
-    update_all(z, compute);
+    step_update_all(z, compute);
     zero_slots_clear(z);
     look_for_nonfinite(z, compute);
     span_end(&span);
@@ -217,7 +217,7 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
 /* ---- collecting a step --------------------------------------------------- */
 
 /* Of element `index` of the gradients kept here. */
-static struct bad_position position_of_index(const struct zero *z, int64_t index)
+static struct bad_position nonfinite_position(const struct zero *z, int64_t index)
 {
     const struct shard_layout *layout = z->config.layout;
     int64_t per_unit = z->grads_whole ? z->world : 1, first = 0;
@@ -230,7 +230,7 @@ static struct bad_position position_of_index(const struct zero *z, int64_t index
     return (struct bad_position){.unit = z->units};
 }
 
-static bool bad_position_before(const struct bad_position *a, const struct bad_position *b)
+static bool nonfinite_before(const struct bad_position *a, const struct bad_position *b)
 {
     return a->unit < b->unit || (a->unit == b->unit && a->offset < b->offset);
 }
@@ -239,14 +239,14 @@ static bool bad_position_before(const struct bad_position *a, const struct bad_p
 static enum status find_culprit(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
                                 struct zero_result *result, struct error *err)
 {
-    int64_t on_device = searched_on_device(z), index = record->bad_index;
+    int64_t on_device = nonfinite_searched(z), index = record->bad_index;
     if (index >= on_device && !z->grads_whole)
         index = on_device + record->host_bad_index;
-    struct bad_position own = position_of_index(z, index), first = {.unit = z->units};
+    struct bad_position own = nonfinite_position(z, index), first = {.unit = z->units};
     struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++)
-        if (bad_position_before(&all[r], &first))
+        if (nonfinite_before(&all[r], &first))
             first = all[r];
     if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
         first.unit = record->state.bad_unit;

@@ -57,7 +57,7 @@ void zero_update_joined(const struct zero *z, const struct decay_range *range, s
 }
 
 /* Whether the range after `range` lies beside it in every array, at a place where a segment may begin. */
-static bool joins(const struct zero *z, const struct decay_range *first, const struct decay_range *range)
+static bool update_joins(const struct zero *z, const struct decay_range *first, const struct decay_range *range)
 {
     const struct decay_range *next = range + 1;
     return !range->matrix && !next->matrix && next->offset == range->offset + range->count &&
@@ -72,7 +72,7 @@ void zero_join_ranges(struct zero *z)
         for (int i = z->first_range[u]; i < z->first_range[u + 1]; i++) {
             struct decay_range *range = &z->ranges[i];
             range->joined = 0;
-            if (i == z->first_range[u] || !joins(z, first, range - 1))
+            if (i == z->first_range[u] || !update_joins(z, first, range - 1))
                 first = range;
             first->joined++;
             z->segments[i] =

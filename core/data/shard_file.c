@@ -15,7 +15,7 @@
 
 static const double read_patience = 30; /* seconds */
 
-static enum status open_facts(const char *path, int *fd, struct stat *facts, struct error *err)
+static enum status shard_open_facts(const char *path, int *fd, struct stat *facts, struct error *err)
 {
     struct error why;
     const enum status status = fs_open_regular(path, O_RDONLY, STATUS_DATA, fd, facts, &why);
@@ -29,7 +29,7 @@ static enum status open_facts(const char *path, int *fd, struct stat *facts, str
 enum status shard_file_open(struct shard_file *file, struct error *err)
 {
     struct stat facts;
-    TRY(open_facts(file->path, &file->fd, &facts, err));
+    TRY(shard_open_facts(file->path, &file->fd, &facts, err));
     file->bytes = facts.st_size;
     file->inode = facts.st_ino;
     file->written = facts.st_mtim;
@@ -68,7 +68,7 @@ static enum status read_once(const struct shard_file *file, bool anew, int64_t o
     int fd = anew ? -1 : file->fd;
     const bool opens = fd < 0;
     if (opens)
-        TRY(open_facts(file->path, &fd, &facts, err));
+        TRY(shard_open_facts(file->path, &fd, &facts, err));
     enum status status = STATUS_OK;
     if (!opens && fstat(fd, &facts) != 0)
         status = error_system(err, STATUS_DATA, errno, "cannot read '%s'", file->path);
@@ -109,7 +109,7 @@ struct head {
 
 static const char head_magic[8] = "ztrain\0\1";
 
-static uint64_t blocks_of(uint64_t bytes)
+static uint64_t shard_blocks_of(uint64_t bytes)
 {
     return bytes / BLOCK + (bytes % BLOCK != 0);
 }
@@ -125,7 +125,7 @@ enum status shard_digests_size(const struct shard_file *idx, int64_t at, int64_t
         return STATUS_OK;
     *bytes = sizeof head;
     for (size_t i = 0; i < COUNT_OF(ends); i++) /* at most 5 · 2^52 */
-        *bytes += (int64_t)blocks_of(head.sizes[i]) * DIGEST;
+        *bytes += (int64_t)shard_blocks_of(head.sizes[i]) * DIGEST;
     return STATUS_OK;
 }
 
@@ -133,7 +133,7 @@ static enum status compare_blocks(const struct shard_file *idx, int64_t list, co
                                   int64_t blocks, uint64_t seed, struct error *err)
 {
     unsigned char block[BLOCK], written[DIGEST], found[DIGEST];
-    const uint64_t all = blocks_of((uint64_t)file->bytes);
+    const uint64_t all = shard_blocks_of((uint64_t)file->bytes);
     for (uint64_t i = 0; i < all && i < (uint64_t)blocks; i++) {
         const int64_t number = (int64_t)permute_index(i, all, seed, 0), first = number * BLOCK;
         const int64_t size = file->bytes - first < BLOCK ? file->bytes - first : BLOCK;
@@ -189,7 +189,7 @@ enum status shard_digests_check(const struct shard_file *idx, int64_t at, const 
         shard_file_close(&closed);
         free(path);
         TRY(status);
-        list += (int64_t)blocks_of(head.sizes[i]) * DIGEST;
+        list += (int64_t)shard_blocks_of(head.sizes[i]) * DIGEST;
     }
     return STATUS_OK;
 }

@@ -124,7 +124,7 @@ static enum status token_set_find_files(const char *path, struct shard *shard, s
     return STATUS_OK;
 }
 
-static void shard_release(struct shard *shard)
+static void token_shard_release(struct shard *shard)
 {
     free(shard->bin.path);
     free(shard->idx.path);
@@ -144,7 +144,7 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
         status =
             error_set(err, STATUS_DATA, "token shard '%s' is named twice; hint: name each shard once", shard.bin.path);
     if (status != STATUS_OK || same < set->num_shards) {
-        shard_release(&shard);
+        token_shard_release(&shard);
         return status;
     }
     if ((set->num_shards & (set->num_shards - 1)) == 0) /* grow at powers of two */
@@ -211,7 +211,7 @@ static enum status shard_wrong_size(const struct shard_file *file, int64_t expec
                      (long long)(file->bytes < expected ? file->bytes : expected));
 }
 
-static enum status llmc_open(struct shard *shard, struct error *err)
+static enum status token_llmc_open(struct shard *shard, struct error *err)
 {
     const char *path = shard->bin.path;
     int32_t header[3] = {0};
@@ -280,7 +280,7 @@ static enum status token_index_wrong_entry(const struct shard *shard, int64_t i,
 #define CHUNK 4096
 
 /* Checks a whole index: the sequences follow one another, the document entries rise, everything is within the .bin. */
-static enum status index_check(const struct shard *shard, struct error *err)
+static enum status token_index_check(const struct shard *shard, struct error *err)
 {
     int32_t sizes[CHUNK];
     int64_t values[CHUNK];
@@ -314,7 +314,7 @@ static enum status index_check(const struct shard *shard, struct error *err)
 }
 
 /* Checks the first and last element of each list, in an index of any size. The shard has at least one sequence. */
-static enum status index_check_ends(const struct shard *shard, struct error *err)
+static enum status token_index_ends(const struct shard *shard, struct error *err)
 {
     int64_t last = shard->sequences - 1, pointer, entry;
     int32_t size;
@@ -339,7 +339,7 @@ static enum status index_check_ends(const struct shard *shard, struct error *err
     return STATUS_OK;
 }
 
-static enum status megatron_open(struct shard *shard, struct error *err)
+static enum status token_megatron_open(struct shard *shard, struct error *err)
 {
     const struct shard_file *idx = &shard->idx;
     unsigned char header[INDEX_HEADER];
@@ -392,11 +392,11 @@ static enum status megatron_open(struct shard *shard, struct error *err)
     shard->tokens = shard->bin.bytes / shard->type.bytes;
     shard->sequences = (int64_t)sequences;
     shard->documents = (int64_t)entries - 1;
-    TRY(index_check_ends(shard, err));
-    return idx->bytes <= TOKEN_INDEX_CHECKED ? index_check(shard, err) : STATUS_OK;
+    TRY(token_index_ends(shard, err));
+    return idx->bytes <= TOKEN_INDEX_CHECKED ? token_index_check(shard, err) : STATUS_OK;
 }
 
-static enum status mask_check(const struct shard *shard, struct error *err)
+static enum status token_mask_check(const struct shard *shard, struct error *err)
 {
     if (!shard->mask.path || shard->mask.bytes == shard->tokens)
         return STATUS_OK;
@@ -406,7 +406,7 @@ static enum status mask_check(const struct shard *shard, struct error *err)
                      shard->mask.path, (long long)shard->mask.bytes, shard->bin.path, (long long)shard->tokens);
 }
 
-static void shard_close(struct shard *shard)
+static void token_shard_close(struct shard *shard)
 {
     shard_file_close(&shard->bin);
     shard_file_close(&shard->idx);
@@ -414,7 +414,7 @@ static void shard_close(struct shard *shard)
 }
 
 /* blocks: of each file, to compare with the digests of its set; seed chooses them. */
-static enum status shard_open(struct shard *shard, int64_t blocks, uint64_t seed, struct error *err)
+static enum status token_shard_open(struct shard *shard, int64_t blocks, uint64_t seed, struct error *err)
 {
     enum status status = shard_file_open(&shard->bin, err);
     if (status == STATUS_OK && shard->idx.path)
@@ -422,12 +422,12 @@ static enum status shard_open(struct shard *shard, int64_t blocks, uint64_t seed
     if (status != STATUS_OK && shard->idx.path)
         error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
     TRY(status);
-    TRY(shard->idx.path ? megatron_open(shard, err) : llmc_open(shard, err));
+    TRY(shard->idx.path ? token_megatron_open(shard, err) : token_llmc_open(shard, err));
     if (shard->mask.path)
         TRY(shard_file_open(&shard->mask, err));
     if (shard->digests)
         TRY(shard_digests_check(&shard->idx, shard->digests, &shard->bin, &shard->mask, blocks, seed, err));
-    return mask_check(shard, err);
+    return token_mask_check(shard, err);
 }
 
 /* ---- the set ------------------------------------------------------------- */
@@ -443,9 +443,9 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
     const int64_t blocks = new->num_shards < COMPARED_BLOCKS ? COMPARED_BLOCKS / new->num_shards : 1;
     for (int i = 0; i < new->num_shards; i++) {
         struct shard *shard = &new->shards[i];
-        TRY_GOTO(shard_open(shard, blocks, (uint64_t)i, err));
+        TRY_GOTO(token_shard_open(shard, blocks, (uint64_t)i, err));
         if (i >= MAX_OPEN_SHARDS)
-            shard_close(shard);
+            token_shard_close(shard);
         heartbeat_beat();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
@@ -465,8 +465,8 @@ void token_set_close(struct token_set *set)
     if (!set)
         return;
     for (int i = 0; i < set->num_shards; i++) {
-        shard_close(&set->shards[i]);
-        shard_release(&set->shards[i]);
+        token_shard_close(&set->shards[i]);
+        token_shard_release(&set->shards[i]);
     }
     free(set->shards);
     free(set);
@@ -506,8 +506,8 @@ static const struct shard *shard_of(const struct token_set *set, int64_t index, 
 /* Reads tokens [first, first + count) of one shard. The raw tokens go to the end of `out` and are widened from
  * the front on: token i is written to bytes 4i … 4i+3, which end before raw token i+1 at
  * (4 - bytes)·count + bytes·(i+1). */
-static enum status shard_read(const struct shard *shard, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
-                              struct error *err)
+static enum status token_shard_read(const struct shard *shard, int64_t first, int64_t count, int64_t vocab_size,
+                                    int32_t *out, struct error *err)
 {
     int bytes = shard->type.bytes;
     int64_t offset = shard->header + first * bytes;
@@ -551,7 +551,7 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
     ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first && vocab_size <= INT32_MAX);
     for (int64_t start, here; count > 0; first += here, out += here, count -= here) {
         const struct shard *shard = part_of(set, first, count, &start, &here);
-        TRY(shard_read(shard, start, here, vocab_size, out, err));
+        TRY(token_shard_read(shard, start, here, vocab_size, out, err));
     }
     return STATUS_OK;
 }
@@ -561,8 +561,8 @@ bool token_set_has_mask(const struct token_set *set)
     return set->has_mask;
 }
 
-static enum status shard_read_mask(const struct shard *shard, int64_t first, int64_t count, uint8_t *out,
-                                   struct error *err)
+static enum status token_shard_mask(const struct shard *shard, int64_t first, int64_t count, uint8_t *out,
+                                    struct error *err)
 {
     if (!shard->mask.path) {
         memset(out, 1, (size_t)count);
@@ -584,7 +584,7 @@ enum status token_set_read_mask(const struct token_set *set, int64_t first, int6
     ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first);
     for (int64_t start, here; count > 0; first += here, out += here, count -= here) {
         const struct shard *shard = part_of(set, first, count, &start, &here);
-        TRY(shard_read_mask(shard, start, here, out, err));
+        TRY(token_shard_mask(shard, start, here, out, err));
     }
     return STATUS_OK;
 }
@@ -602,12 +602,12 @@ static enum status check_token_block(const struct shard *shard, int64_t start, i
 {
     int32_t ids[CHECK_BLOCK];
     uint8_t counts[CHECK_BLOCK];
-    TRY(shard_read(shard, start, count, vocab_size, ids, err));
+    TRY(token_shard_read(shard, start, count, vocab_size, ids, err));
     heartbeat_beat();
     *hash = XXH64(ids, (size_t)count * sizeof *ids, *hash);
     if (!shard->mask.path)
         return STATUS_OK;
-    TRY(shard_read_mask(shard, start, count, counts, err));
+    TRY(token_shard_mask(shard, start, count, counts, err));
     *hash = XXH64(counts, (size_t)count, *hash);
     return STATUS_OK;
 }

@@ -56,8 +56,8 @@ static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h
              image->phase_since, image->step, image->micro, image->next, flight_median_step(image));
 }
 
-static void make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
-                      const struct flight_image *image)
+static void file_make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
+                           const struct flight_image *image)
 {
     char text[HEAD_BYTES];
     memset(block, 0, HEAD_BYTES);
@@ -84,7 +84,7 @@ static int flight_write_at(int fd, const void *data, size_t bytes, off_t at)
     return 0;
 }
 
-static int write_entries(int fd, const struct flight_image *image, int first, int end)
+static int file_write_entries(int fd, const struct flight_image *image, int first, int end)
 {
     const size_t size = sizeof image->entries[0];
     return flight_write_at(fd, image->entries[first], (size_t)(end - first) * size,
@@ -95,7 +95,7 @@ static int write_head(struct flight_file *file, const struct flight_head *head, 
 {
     char block[HEAD_BYTES];
     file->count++;
-    make_head(block, file->count, head, image);
+    file_make_head(block, file->count, head, image);
     return flight_write_at(file->fd, block, sizeof block, (off_t)(file->count % 2) * HEAD_BYTES);
 }
 
@@ -111,7 +111,7 @@ int flight_file_create(struct flight_file *file, const char *path, const struct 
     static const char empty[HEAD_BYTES];
     int reason = flight_write_at(file->fd, empty, sizeof empty, 0);
     if (!reason)
-        reason = write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
+        reason = file_write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
     if (!reason)
         reason = write_head(file, head, image);
     if (!reason && rename(temporary, path) != 0)
@@ -132,7 +132,7 @@ int flight_file_renew(struct flight_file *file, const struct flight_head *head, 
             first = first < e ? first : e;
             end = e + 1;
         }
-    int reason = first < end ? write_entries(file->fd, image, first, end) : 0;
+    int reason = first < end ? file_write_entries(file->fd, image, first, end) : 0;
     if (!reason)
         reason = write_head(file, head, image);
     if (!reason)
@@ -182,7 +182,7 @@ static bool is_moderate(int64_t number)
 }
 
 /* false: a number cannot be. */
-static bool take_head(const json_t *json, struct flight_record *r)
+static bool file_take_head(const json_t *json, struct flight_record *r)
 {
     struct flight_head *h = &r->head;
     char word[32];
@@ -224,12 +224,12 @@ static bool take_head(const json_t *json, struct flight_record *r)
            is_moderate(r->phase_since) && is_moderate(r->phase);
 }
 
-static bool read_head(const char *data, struct flight_record *r)
+static bool file_read_head(const char *data, struct flight_record *r)
 {
     uint64_t counts[2] = {0, 0};
     json_t *heads[2] = {flight_parse_head(data, &counts[0]), flight_parse_head(data + HEAD_BYTES, &counts[1])};
     const int newest = !heads[0] || (heads[1] && counts[1] > counts[0]);
-    bool fine = heads[newest] && take_head(heads[newest], r);
+    bool fine = heads[newest] && file_take_head(heads[newest], r);
     json_decref(heads[0]);
     json_decref(heads[1]);
     return fine;
@@ -241,7 +241,7 @@ static int compare_flight_entries(const void *a, const void *b)
     return (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-static void read_entries(const char *data, struct flight_record *r)
+static void file_read_entries(const char *data, struct flight_record *r)
 {
     r->entries = memory_zeroed(FLIGHT_ENTRIES, sizeof *r->entries);
     for (int e = 0; e < FLIGHT_ENTRIES; e++) {
@@ -259,9 +259,9 @@ static void read_entries(const char *data, struct flight_record *r)
 bool flight_record_parse(const char *data, size_t size, struct flight_record *record)
 {
     *record = (struct flight_record){.count = 0};
-    if (size < FLIGHT_FILE_BYTES || !read_head(data, record))
+    if (size < FLIGHT_FILE_BYTES || !file_read_head(data, record))
         return false;
-    read_entries(data + 2 * HEAD_BYTES, record);
+    file_read_entries(data + 2 * HEAD_BYTES, record);
     return true;
 }
 

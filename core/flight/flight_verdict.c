@@ -58,7 +58,7 @@ void flight_view_init(struct flight_view *view, const struct flight_record *reco
 enum { LEAST_COMMON = 3 }; /* collectives, for a comparison of clocks */
 
 /* The first entry from *at on of a collective that ends for all ranks at about the same time; NULL: none. */
-static const struct flight_entry *next_meeting(const struct flight_record *record, int *at)
+static const struct flight_entry *verdict_next_meeting(const struct flight_record *record, int *at)
 {
     for (; *at < record->count; (*at)++) {
         const struct flight_entry *entry = &record->entries[*at];
@@ -76,11 +76,11 @@ static int verdict_compare_seconds(const void *a, const void *b)
 
 /* Seconds by which a rank's wall clock is ahead of another's: the median over the ends of common collectives; 0: too
  * few. scratch: (FLIGHT_ENTRIES). */
-static double clock_ahead(const struct flight_record *own, const struct flight_record *other, double *scratch)
+static double verdict_clock_ahead(const struct flight_record *own, const struct flight_record *other, double *scratch)
 {
     const struct flight_entry *a, *b;
     int i = 0, j = 0, count = 0;
-    while ((a = next_meeting(own, &i)) && (b = next_meeting(other, &j))) {
+    while ((a = verdict_next_meeting(own, &i)) && (b = verdict_next_meeting(other, &j))) {
         if (a->number == b->number && count < FLIGHT_ENTRIES)
             scratch[count++] = flight_wall(own, a->end) - flight_wall(other, b->end);
         i += a->number <= b->number;
@@ -100,7 +100,7 @@ void flight_compare_clocks(struct flight_view *views, int world)
         if (!first)
             first = views[r].record;
         if (views[r].record)
-            views[r].ahead = clock_ahead(views[r].record, first, scratch);
+            views[r].ahead = verdict_clock_ahead(views[r].record, first, scratch);
     }
     free(scratch);
 }
@@ -473,12 +473,12 @@ static bool verdict_has_no_record(struct trial *t)
 
 /* ---- ranks in different collectives -------------------------------------- */
 
-static bool same_number(const struct flight_entry *a, const struct flight_entry *b)
+static bool verdict_same_number(const struct flight_entry *a, const struct flight_entry *b)
 {
     return a && b && a->number == b->number && flight_channel(a->kind) == flight_channel(b->kind);
 }
 
-static bool same_operation(const struct flight_entry *a, const struct flight_entry *b)
+static bool verdict_same_op(const struct flight_entry *a, const struct flight_entry *b)
 {
     return a->kind == b->kind && a->bytes == b->bytes;
 }
@@ -490,10 +490,10 @@ static int odd_one(const struct trial *t, const struct flight_entry *wait)
     for (int r = 0; r < t->world; r++) {
         const struct flight_entry *own = t->views[r].wait;
         int count = 0;
-        if (!same_number(own, wait))
+        if (!verdict_same_number(own, wait))
             continue;
         for (int other = 0; other < t->world; other++)
-            count += same_number(t->views[other].wait, own) && same_operation(t->views[other].wait, own);
+            count += verdict_same_number(t->views[other].wait, own) && verdict_same_op(t->views[other].wait, own);
         if (count <= fewest) {
             fewest = count;
             odd = r;
@@ -509,7 +509,7 @@ static bool verdict_is_elsewhere(struct trial *t)
     for (int w = 0; w < t->world; w++) {
         const struct flight_entry *wait = t->views[w].wait;
         const int odd = wait ? odd_one(t, wait) : -1;
-        if (odd < 0 || same_operation(t->views[odd].wait, wait))
+        if (odd < 0 || verdict_same_op(t->views[odd].wait, wait))
             continue;
         verdict_accuse(t, odd);
         say(t, " is in another collective than the others: in the %s,", flight_describe(t->views[odd].wait, where));
@@ -535,7 +535,7 @@ struct cell {
 };
 
 /* Nanoseconds of the earliest start; a phase is recorded when it is over. */
-static int64_t first_start(const struct flight_record *record)
+static int64_t verdict_first_start(const struct flight_record *record)
 {
     int64_t first = INT64_MAX;
     for (int i = 0; record && i < record->count; i++)
@@ -546,7 +546,7 @@ static int64_t first_start(const struct flight_record *record)
 static void add_times(struct cell *cells, const struct flight_record *record)
 {
     int64_t before[2] = {0, 0};
-    const int64_t first = first_start(record);
+    const int64_t first = verdict_first_start(record);
     for (int i = 0; record && i < record->count; i++) {
         const struct flight_entry *entry = &record->entries[i];
         const int channel = flight_channel(entry->kind);
@@ -570,15 +570,15 @@ static void add_times(struct cell *cells, const struct flight_record *record)
 }
 
 /* Seconds from the first to the last start. */
-static double span_of(const struct flight_record *record)
+static double verdict_span(const struct flight_record *record)
 {
     int64_t last = 0;
     for (int i = 0; record && i < record->count; i++)
         last = record->entries[i].start > last ? record->entries[i].start : last;
-    return record && record->count ? 1e-9 * (double)(last - first_start(record)) : 0;
+    return record && record->count ? 1e-9 * (double)(last - verdict_first_start(record)) : 0;
 }
 
-static int64_t steps_of(const struct flight_record *record)
+static int64_t verdict_steps(const struct flight_record *record)
 {
     const int count = record ? record->count : 0;
     return count ? record->entries[count - 1].step - record->entries[0].step + 1 : 0;
@@ -622,10 +622,10 @@ static bool verdict_is_slow(struct trial *t)
         rank = late[r].seconds > late[rank].seconds ? r : rank;
     }
     const struct lateness worst = late[rank];
-    const double span = span_of(t->views[rank].record);
+    const double span = verdict_span(t->views[rank].record);
     free(late);
     if (compared < SLOW_LEAST || worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
-        worst.seconds < slow_step * (double)steps_of(t->views[rank].record))
+        worst.seconds < slow_step * (double)verdict_steps(t->views[rank].record))
         return false;
     verdict_accuse(t, rank);
     say(t, " is slow: it was the last to come in %d of %d collectives, and the others waited for it %.3g of %.3g s.",

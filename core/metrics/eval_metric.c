@@ -69,7 +69,7 @@ struct class_scores class_scores_of(const double *counts, int64_t classes)
 
 /* ---- the early end of a run ---------------------------------------------- */
 
-static bool improves(const struct early_stop_rules *rules, double value, double best)
+static bool metric_improves(const struct early_stop_rules *rules, double value, double best)
 {
     bool falls = eval_metric_better(rules->metric, EVAL_MODE_AUTO, 0, 1); /* the lower value is the better one */
     double nearly = value + (falls ? rules->min_delta : -rules->min_delta);
@@ -85,7 +85,7 @@ void early_stop_update(struct early_stop *state, const struct early_stop_rules *
     double value = eval_scores_value(scores, rules->metric);
     if (!state->begun || state->metric != rules->metric || state->data != scores->data)
         *state = (struct early_stop){.begun = true, .metric = rules->metric, .data = scores->data, .best = NAN};
-    if (improves(rules, value, state->best)) {
+    if (metric_improves(rules, value, state->best)) {
         state->best = value;
         state->evaluations = 0;
     } else

@@ -280,7 +280,7 @@ enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch,
 }
 
 /* The numbers of the samples from one source of a mixture, or (-1) of all samples. */
-static json_t *sample_numbers(const struct spike_metrics *spike, int source)
+static json_t *metrics_sample_numbers(const struct spike_metrics *spike, int source)
 {
     json_t *array = json_array();
     for (int64_t i = 0; i < spike->num_samples; i++)
@@ -293,9 +293,9 @@ enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *s
 {
     struct line line;
     FILE *out = metrics_line_begin(&line);
-    json_t *samples = spike->num_sources ? json_object() : sample_numbers(spike, -1);
+    json_t *samples = spike->num_sources ? json_object() : metrics_sample_numbers(spike, -1);
     for (int s = 0; s < spike->num_sources; s++)
-        json_object_set_new(samples, spike->paths[s], sample_numbers(spike, s));
+        json_object_set_new(samples, spike->paths[s], metrics_sample_numbers(spike, s));
     fprintf(out, "{\"loss_spike\":%.*g,\"step\":%" PRId64 ",\"epoch\":%" PRId64, ROUGH, spike->factor, spike->of->step,
             spike->of->epoch);
     metrics_put_real(out, "spike_loss", spike->of->loss, EXACT);

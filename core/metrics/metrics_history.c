@@ -52,7 +52,7 @@ struct survey {
 };
 
 /* Whether the line reports an evaluation, the end of an epoch, or a checkpoint that was written after those. */
-static bool follows_evaluation(const struct metrics_reader *line)
+static bool history_after_eval(const struct metrics_reader *line)
 {
     return json_object_get(line->object, "eval_loss") || json_object_get(line->object, "sample") ||
            json_object_get(line->object, "epoch_end") ||
@@ -63,7 +63,7 @@ static bool follows_evaluation(const struct metrics_reader *line)
 static bool survey_line(struct survey *survey, const struct metrics_reader *line, const struct metrics_history *history)
 {
     const bool ends = line->text[line->length - 1] == '\n', last = line->step == history->step;
-    if (!line->object || line->step > history->step || (last && history->evaluation_due && follows_evaluation(line))) {
+    if (!line->object || line->step > history->step || (last && history->evaluation_due && history_after_eval(line))) {
         survey->left_out++;
         if (!line->object && ends && !survey->damaged++)
             survey->first = line->number;
@@ -215,7 +215,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     return fs_sync_dir(folder, STATUS_CHECKPOINT, err);
 }
 
-static bool next_good(struct metrics_reader *reader)
+static bool history_next(struct metrics_reader *reader)
 {
     while (metrics_reader_next(reader))
         if (reader->object)
@@ -224,7 +224,7 @@ static bool next_good(struct metrics_reader *reader)
 }
 
 /* Whether <path>.NUMBER (0: <path>) has the line. *branch_step is set as by metrics_find(). */
-static bool has_line(const char *path, int number, const struct metrics_checkpoint_line *line, int64_t *branch_step)
+static bool history_has(const char *path, int number, const struct metrics_checkpoint_line *line, int64_t *branch_step)
 {
     char name[FS_PATH_MAX];
     bool has = false, same = true;
@@ -233,8 +233,8 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     if (history_numbered(path, number, name, NULL) == STATUS_OK)
         metrics_reader_open(&other, name, NULL);
     metrics_reader_open(&own, path, NULL);
-    while (next_good(&other)) {
-        same = same && next_good(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
+    while (history_next(&other)) {
+        same = same && history_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
         if (same && other.step > *branch_step) /* a checkpoint's line may come after those of later steps */
             *branch_step = other.step;
         if (other.step == line->step && !strcmp(metrics_reader_folder(&other, "checkpoint"), line->name) &&
@@ -269,12 +269,12 @@ static int history_highest_number(const char *path)
 
 int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step)
 {
-    if (has_line(path, first, line, branch_step))
+    if (history_has(path, first, line, branch_step))
         return first;
-    if (first && has_line(path, 0, line, branch_step))
+    if (first && history_has(path, 0, line, branch_step))
         return 0;
     for (int number = history_highest_number(path); number > 0; number--)
-        if (number != first && has_line(path, number, line, branch_step))
+        if (number != first && history_has(path, number, line, branch_step))
             return number;
     return -1;
 }

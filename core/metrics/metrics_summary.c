@@ -16,7 +16,7 @@ struct summing {
     } newest; /* of the checkpoints so far; name "": none */
 };
 
-static double number_of(const struct metrics_reader *line, const char *name)
+static double summary_number(const struct metrics_reader *line, const char *name)
 {
     const json_t *value = json_object_get(line->object, name);
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -47,12 +47,12 @@ static void add_evaluation(struct summing *sum, const struct metrics_reader *lin
 {
     struct metrics_summary *s = sum->s;
     const double best[EVAL_METRIC_COUNT] = {s->best_loss, s->best_accuracy, s->best_f1};
-    const double value = number_of(line, eval_metric_name(metric)); /* null: there was nothing to predict */
+    const double value = summary_number(line, eval_metric_name(metric)); /* null: there was nothing to predict */
     if (isnan(value) || (s->best_step && !eval_metric_better(metric, mode, value, best[metric])))
         return;
-    s->best_loss = number_of(line, "eval_loss");
-    s->best_accuracy = number_of(line, "accuracy");
-    s->best_f1 = number_of(line, "f1");
+    s->best_loss = summary_number(line, "eval_loss");
+    s->best_accuracy = summary_number(line, "accuracy");
+    s->best_f1 = summary_number(line, "f1");
     s->best_step = line->step;
     memcpy(s->best_checkpoint, sum->newest.name, sizeof s->best_checkpoint); /* of those before it the nearest */
     s->checkpoint_step = sum->newest.step;

@@ -66,7 +66,7 @@ const char *model_family_name(enum model_family family)
 }
 
 /* The names of all families, for messages: "gpt2, llama, … and gemma3_text". */
-static const char *family_list(char *text, size_t size)
+static const char *model_family_list(char *text, size_t size)
 {
     size_t used = 0;
     for (int i = 0; i < FAMILY_COUNT && used < size; i++) {
@@ -150,8 +150,8 @@ static const struct limited_key REMARKS[] = {
 
 /* These keys do not count as asked for, so that a key similar to one of them is not its misspelling
  * (tie_encoder_decoder). */
-static void check_limited(struct config_reader *reader, struct model_desc *desc, const struct limited_key *row,
-                          bool refuses)
+static void config_check_limited(struct config_reader *reader, struct model_desc *desc, const struct limited_key *row,
+                                 bool refuses)
 {
     char text[64];
     for (size_t i = 0; i < COUNT_OF(row->keys) && row->keys[i] && row->families & 1 << desc->family; i++) {
@@ -239,20 +239,20 @@ bool model_family_classifies(enum model_family family)
 #define CLASSIFIER "ForSequenceClassification"
 
 /* Whether the class is the family's with this end: "LlamaModel", "LlamaForSequenceClassification". */
-static bool is_class(const char *architecture, enum model_family family, const char *end)
+static bool config_class(const char *architecture, enum model_family family, const char *end)
 {
     const size_t stem = strlen(FAMILIES[family].stem);
     return strncmp(architecture, FAMILIES[family].stem, stem) == 0 && strcmp(architecture + stem, end) == 0;
 }
 
 /* Whether a folder was saved from the model without its head, or is of an encoder without a classifier's. */
-static bool is_base(enum model_family family, const char *architecture)
+static bool config_is_base(enum model_family family, const char *architecture)
 {
     static const char *const encoder[] = {"ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"};
     for (size_t i = 0; family == FAMILY_BERT && i < COUNT_OF(encoder); i++)
-        if (is_class(architecture, family, encoder[i]))
+        if (config_class(architecture, family, encoder[i]))
             return true;
-    return is_class(architecture, family, "Model");
+    return config_class(architecture, family, "Model");
 }
 
 void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
@@ -264,7 +264,7 @@ void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
 }
 
 /* The labels of a …ForSequenceClassification folder, as transformers counts them: id2label, else num_labels, else 2. */
-static void read_num_labels(struct config_reader *reader, struct model_desc *desc)
+static void config_num_labels(struct config_reader *reader, struct model_desc *desc)
 {
     enum { FEWEST = 2, MOST = 1 << 20 };
     const json_t *names = reader_get(reader, "id2label"), *problem = reader_get(reader, "problem_type");
@@ -307,7 +307,7 @@ static const struct unsupported {
     {{"gemma3"}, "a multimodal model (Gemma3ForConditionalGeneration)", "gemma3_text (Gemma3ForCausalLM) is"},
 };
 
-static void refuse_type(struct config_reader *reader, const char *type)
+static void config_refuse_type(struct config_reader *reader, const char *type)
 {
     char list[256];
     for (const struct unsupported *row = UNSUPPORTED; row < UNSUPPORTED + COUNT_OF(UNSUPPORTED); row++) {
@@ -320,7 +320,7 @@ static void refuse_type(struct config_reader *reader, const char *type)
         }
     }
     reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is not supported; hint: %s are", type,
-                family_list(list, sizeof list));
+                model_family_list(list, sizeof list));
 }
 
 static void read_family(struct config_reader *reader, struct model_desc *desc)
@@ -342,7 +342,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
         return;
     }
     if (family == FAMILY_COUNT) {
-        refuse_type(reader, type);
+        config_refuse_type(reader, type);
         return;
     }
     desc->family = (enum model_family)family;
@@ -355,9 +355,9 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
     const json_t *first = json_array_get(list, 0);
     if (!json_is_string(first))
         reader_fail(reader, STATUS_DATA, "architectures must be a list of names, not %s", reader_show(list, text));
-    else if (model_family_classifies(desc->family) && is_class(json_string_value(first), desc->family, CLASSIFIER))
-        read_num_labels(reader, desc);
-    else if (is_base(desc->family, json_string_value(first)))
+    else if (model_family_classifies(desc->family) && config_class(json_string_value(first), desc->family, CLASSIFIER))
+        config_num_labels(reader, desc);
+    else if (config_is_base(desc->family, json_string_value(first)))
         return;
     else if (strcmp(json_string_value(first), FAMILIES[family].architecture) != 0)
         reader_fail(reader, STATUS_USAGE, "architectures %s is not supported with model_type '%s'; hint: %s is",
@@ -367,8 +367,8 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
 }
 
 /* GPT-2 has its own names for sizes; transformers accepts the general ones as well. */
-static int64_t get_size(struct config_reader *reader, bool gpt2, const char *gpt2_key, const char *key, int64_t absent,
-                        int64_t max)
+static int64_t config_get_size(struct config_reader *reader, bool gpt2, const char *gpt2_key, const char *key,
+                               int64_t absent, int64_t max)
 {
     if (!gpt2)
         return reader_int(reader, key, absent, 1, max);
@@ -384,11 +384,11 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
     const struct family_facts *facts = &FAMILIES[desc->family];
     bool gpt2 = desc->family == FAMILY_GPT2;
     desc->vocab_size = reader_int(reader, "vocab_size", facts->vocab_size, 1, MAX_VOCAB);
-    desc->hidden_size = get_size(reader, gpt2, "n_embd", "hidden_size", facts->hidden_size, MAX_HIDDEN);
-    desc->num_layers = get_size(reader, gpt2, "n_layer", "num_hidden_layers", facts->num_layers, MAX_LAYERS);
-    desc->num_heads = get_size(reader, gpt2, "n_head", "num_attention_heads", facts->num_heads, MAX_HEADS);
+    desc->hidden_size = config_get_size(reader, gpt2, "n_embd", "hidden_size", facts->hidden_size, MAX_HIDDEN);
+    desc->num_layers = config_get_size(reader, gpt2, "n_layer", "num_hidden_layers", facts->num_layers, MAX_LAYERS);
+    desc->num_heads = config_get_size(reader, gpt2, "n_head", "num_attention_heads", facts->num_heads, MAX_HEADS);
     desc->max_positions =
-        get_size(reader, gpt2, "n_positions", "max_position_embeddings", facts->max_positions, MAX_POSITIONS);
+        config_get_size(reader, gpt2, "n_positions", "max_position_embeddings", facts->max_positions, MAX_POSITIONS);
     desc->intermediate_size =
         gpt2 ? reader_int(reader, "n_inner", 4 * desc->hidden_size, 1, MAX_INTERMEDIATE)
              : reader_int(reader, "intermediate_size", facts->intermediate_size, 1, MAX_INTERMEDIATE);
@@ -506,7 +506,7 @@ static void read_multipliers(struct config_reader *reader, struct model_desc *de
     desc->logit_multiplier = 1 / reader_positive(reader, "logits_scaling", 1);
 }
 
-static double read_softcap(struct config_reader *reader, const char *key, double absent)
+static double config_softcap(struct config_reader *reader, const char *key, double absent)
 {
     return reader_positive(reader, key, reader_is_null(reader, key) ? 0 : absent);
 }
@@ -519,12 +519,12 @@ static void read_gemma(struct config_reader *reader, struct model_desc *desc)
     desc->embedding_rounds = true;
     desc->attention_scale = 1 / sqrt(reader_positive(reader, "query_pre_attn_scalar", 256));
     if (desc->family == FAMILY_GEMMA2)
-        desc->attention_softcap = read_softcap(reader, "attn_logit_softcapping", 50);
-    double softcap = read_softcap(reader, "final_logit_softcapping", desc->family == FAMILY_GEMMA2 ? 30 : 0);
+        desc->attention_softcap = config_softcap(reader, "attn_logit_softcapping", 50);
+    double softcap = config_softcap(reader, "final_logit_softcapping", desc->family == FAMILY_GEMMA2 ? 30 : 0);
     desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
 }
 
-static void read_blocks(struct config_reader *reader, struct model_desc *desc)
+static void config_blocks(struct config_reader *reader, struct model_desc *desc)
 {
     const int family = 1 << desc->family;
     const char *eps = family & GPT2 ? "layer_norm_epsilon" : family & BERT ? "layer_norm_eps" : "rms_norm_eps";
@@ -557,16 +557,16 @@ static void read_blocks(struct config_reader *reader, struct model_desc *desc)
 }
 
 /* The keys that depend on the family; the sizes are known. */
-static void read_parts(struct config_reader *reader, struct model_desc *desc)
+static void config_parts(struct config_reader *reader, struct model_desc *desc)
 {
     desc->embedding_multiplier = desc->residual_multiplier = desc->logit_multiplier = 1;
     desc->attention_scale = 1 / sqrt((double)desc->head_dim);
     desc->layers = memory_zeroed((size_t)desc->num_layers, sizeof *desc->layers);
     for (size_t i = 0; i < COUNT_OF(REFUSALS); i++)
-        check_limited(reader, desc, &REFUSALS[i], true);
+        config_check_limited(reader, desc, &REFUSALS[i], true);
     for (size_t i = 0; i < COUNT_OF(REMARKS); i++)
-        check_limited(reader, desc, &REMARKS[i], false);
-    read_blocks(reader, desc);
+        config_check_limited(reader, desc, &REMARKS[i], false);
+    config_blocks(reader, desc);
     read_dropout(reader, desc);
     model_layers_read(reader, &FAMILIES[desc->family].layers, desc);
     read_padding(reader, desc);
@@ -587,7 +587,7 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
         return reader.status;
 
     read_sizes(&reader, desc);
-    read_parts(&reader, desc);
+    config_parts(&reader, desc);
     desc->tied = reader_bool(&reader, "tie_word_embeddings", FAMILIES[desc->family].tied);
     desc->initializer_range = reader_positive(&reader, "initializer_range", 0.02);
     desc->tied = desc->tied && desc->num_labels == 0 && !desc->bidirectional; /* a classifier's head is its own */
@@ -610,7 +610,7 @@ enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, 
 }
 
 /* Whether the folder has an adapter's configuration in the place of a model's. */
-static bool is_adapter(const char *folder, const char *config)
+static bool config_is_adapter(const char *folder, const char *config)
 {
     char path[FS_PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/adapter_config.json", folder);
@@ -645,7 +645,7 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
     char file[FS_PATH_MAX], *text;
     size_t size;
     TRY(find_config(path, file, err));
-    if (is_adapter(path, file)) {
+    if (config_is_adapter(path, file)) {
         error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
         return error_hint(err, "merge it into its base model, with peft's merge_and_unload(), and name that folder");
     }

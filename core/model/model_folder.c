@@ -31,7 +31,7 @@ static void find_model_cache(char out[FS_PATH_MAX])
         out[0] = '\0';
 }
 
-static bool read_revision(const char *model, char revision[128])
+static bool folder_revision(const char *model, char revision[128])
 {
     char path[FS_PATH_MAX];
     struct error err;
@@ -58,7 +58,7 @@ bool model_folder_find(const char *name, char folder[FS_PATH_MAX])
     const char *rest = name[organisation] ? name + organisation + 1 : "";
     return snprintf(model, sizeof model, "%s/models--%.*s%s%s", cache, organisation, name, *rest ? "--" : "", rest) <
                FS_PATH_MAX &&
-           read_revision(model, revision) &&
+           folder_revision(model, revision) &&
            snprintf(folder, FS_PATH_MAX, "%s/snapshots/%s", model, revision) < FS_PATH_MAX && fs_is_dir(folder);
 }
 

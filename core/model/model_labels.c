@@ -38,7 +38,7 @@ int64_t model_desc_padding(const struct model_desc *desc)
 }
 
 /* transformers finds the last token of a padded sample by pad_token_id. */
-static void set_padding(struct model_desc *desc)
+static void label_padding(struct model_desc *desc)
 {
     const json_t *end = json_object_get(desc->source, "eos_token_id");
     if (model_desc_padding(desc) >= 0 || desc->pooler) /* a pooler takes the first token */
@@ -77,7 +77,7 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
     json_t *names = default_label_names(num_labels);
     set_names(desc, names);
     json_decref(names);
-    set_padding(desc);
+    label_padding(desc);
     string_list_add(&desc->notices, desc->pooler ? "the head 'classifier' starts from random values (run.seed)"
                                                  : "the head 'score' starts from random values (run.seed)");
     return STATUS_OK;

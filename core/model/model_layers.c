@@ -65,7 +65,7 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
 }
 
 /* no_rope_layers: 1 for a layer with RoPE, 0 for one without; absent: every no_rope_layer_interval-th has none. */
-static void read_nope(struct config_reader *reader, struct model_desc *desc)
+static void read_layers_nope(struct config_reader *reader, struct model_desc *desc)
 {
     char text[64];
     const json_t *list = reader_get(reader, "no_rope_layers");
@@ -88,7 +88,7 @@ static void read_nope(struct config_reader *reader, struct model_desc *desc)
 void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
 {
     if (facts->nope)
-        read_nope(reader, desc);
+        read_layers_nope(reader, desc);
     read_windows(reader, facts, desc);
     for (int64_t i = 0; i < desc->num_layers; i++)
         desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;

@@ -5,14 +5,14 @@
 
 #include <string.h>
 
-static void make_mapping(struct spec_node *node, struct spec_node *child)
+static void alias_mapping(struct spec_node *node, struct spec_node *child)
 {
     node->kind = NODE_MAPPING;
     node->first = node->last = child;
     node->count = child != NULL;
 }
 
-static struct spec_node *new_node(struct spec_context *ctx, const struct spec_node *node, const char *key)
+static struct spec_node *alias_new_node(struct spec_context *ctx, const struct spec_node *node, const char *key)
 {
     struct spec_node *new = spec_arena_alloc(ctx->arena, sizeof *new);
     new->pos = node->pos;
@@ -22,28 +22,28 @@ static struct spec_node *new_node(struct spec_context *ctx, const struct spec_no
 }
 
 /* `cpu_offload: true` stands for a section with `device: cpu`. */
-static void normalise_offload(struct spec_context *ctx, struct spec_node *node)
+static void alias_offload(struct spec_context *ctx, struct spec_node *node)
 {
-    struct spec_node *device = new_node(ctx, node, "device");
+    struct spec_node *device = alias_new_node(ctx, node, "device");
     device->kind = NODE_STRING;
     device->text = "cpu";
-    make_mapping(node, node->boolean ? device : NULL);
+    alias_mapping(node, node->boolean ? device : NULL);
 }
 
 /* `zero_optimization: true` stands for stage 1. */
-static void normalise_stage(struct spec_context *ctx, struct spec_node *zero)
+static void alias_stage(struct spec_context *ctx, struct spec_node *zero)
 {
     if (!zero || zero->kind != NODE_BOOL)
         return;
-    struct spec_node *stage = new_node(ctx, zero, "stage");
+    struct spec_node *stage = alias_new_node(ctx, zero, "stage");
     stage->kind = NODE_INT;
     stage->text = zero->text;
     stage->integer = zero->boolean;
     stage->real = zero->boolean;
-    make_mapping(zero, stage);
+    alias_mapping(zero, stage);
 }
 
-static void make_number(struct spec_node *node, const char *number)
+static void alias_number(struct spec_node *node, const char *number)
 {
     node->kind = NODE_STRING;
     node->text = number;
@@ -51,24 +51,24 @@ static void make_number(struct spec_node *node, const char *number)
 }
 
 /* Pages print `gradient_clipping: True`, which Python takes as 1.0. */
-static void normalise_clipping(struct spec_context *ctx, struct spec_node *node)
+static void alias_clipping(struct spec_context *ctx, struct spec_node *node)
 {
     if (!node || node->kind != NODE_BOOL)
         return;
     const char *number = node->boolean ? "1.0" : "0.0";
     spec_notice(ctx, node->pos, "'gradient_clipping' %s is taken as %s, as in Python", node->boolean ? "true" : "false",
                 number);
-    make_number(node, number);
+    alias_number(node, number);
 }
 
 /* Accelerate's way to print nothing, `steps_per_print: Infinity`, and that of others, a number beyond any run. */
-static void normalise_print(struct spec_context *ctx, struct spec_node *node)
+static void alias_print(struct spec_context *ctx, struct spec_node *node)
 {
     static const char never[] = "1000000000";
     if (!spec_is_number(node) || !(node->real > spec_key_find("steps_per_print")->max))
         return;
     spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
-    make_number(node, never);
+    alias_number(node, never);
 }
 
 static void alias_unlink_child(struct spec_node *parent, const struct spec_node *child)
@@ -84,15 +84,15 @@ static void alias_unlink_child(struct spec_node *parent, const struct spec_node 
     parent->count--;
 }
 
-static void merge_at_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *node)
+static void alias_merge_at_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *node)
 {
     struct spec_node whole = {0};
-    make_mapping(&whole, node);
+    alias_mapping(&whole, node);
     spec_merge(ctx, root, &whole);
 }
 
-static void move_into_section(struct spec_context *ctx, struct spec_node *root, struct spec_node *node,
-                              const char *target)
+static void alias_to_section(struct spec_context *ctx, struct spec_node *root, struct spec_node *node,
+                             const char *target)
 {
     spec_notice(ctx, node->key_pos, "'%s' is taken as %s, where it belongs (DeepSpeed ignores it at top level)",
                 node->key, target);
@@ -100,23 +100,23 @@ static void move_into_section(struct spec_context *ctx, struct spec_node *root, 
     node->key = spec_key_leaf(target);
     node->next = NULL;
     struct spec_node *section =
-        new_node(ctx, node, spec_arena_copy(ctx->arena, target, spec_key_section_length(target)));
-    make_mapping(section, node);
-    merge_at_top(ctx, root, section);
+        alias_new_node(ctx, node, spec_arena_copy(ctx->arena, target, spec_key_section_length(target)));
+    alias_mapping(section, node);
+    alias_merge_at_top(ctx, root, section);
 }
 
-static void move_to_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *parent,
-                        struct spec_node *node, const char *path)
+static void alias_to_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *parent,
+                         struct spec_node *node, const char *path)
 {
     spec_notice(ctx, node->key_pos, "'%s' is taken as %s, at top level (DeepSpeed ignores it in this section)", path,
                 node->key);
     alias_unlink_child(parent, node);
     node->next = NULL;
-    merge_at_top(ctx, root, node);
+    alias_merge_at_top(ctx, root, node);
 }
 
 /* Python takes 0 and 1 as truth values, and so does DeepSpeed. */
-static void take_as_bool(struct spec_node *node)
+static void alias_as_bool(struct spec_node *node)
 {
     if (node->kind != NODE_INT || node->integer < 0 || node->integer > 1)
         return;
@@ -124,18 +124,18 @@ static void take_as_bool(struct spec_node *node)
     node->boolean = node->integer == 1;
 }
 
-static void normalise_switches(struct spec_node *root)
+static void alias_switches(struct spec_node *root)
 {
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
         if (node)
-            take_as_bool(node);
+            alias_as_bool(node);
     }
 }
 
 /* Values 0 of a DeepSpeed file that mean nothing here: the default counts instead. */
-static void leave_out_zeros(struct spec_context *ctx, struct spec_node *root)
+static void alias_drop_zeros(struct spec_context *ctx, struct spec_node *root)
 {
     static const char *const paths[] = {"zero_optimization.sub_group_size", "fp16.min_loss_scale"};
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
@@ -149,7 +149,7 @@ static void leave_out_zeros(struct spec_context *ctx, struct spec_node *root)
 }
 
 /* In a DeepSpeed file null is not a value of this key, which has another default there. */
-static void leave_out_null(struct spec_node *root, const char *key)
+static void alias_drop_null(struct spec_node *root, const char *key)
 {
     const struct spec_node *node = spec_child(root, key);
     if (node && node->kind == NODE_NULL && node->pos.source == 1)
@@ -160,9 +160,9 @@ static void rename_key(struct spec_context *ctx, struct spec_node *parent, struc
 {
     bool twin = spec_child(parent, name) != NULL;
     if (strncmp(name, "offload_", 8) == 0)
-        take_as_bool(node);
+        alias_as_bool(node);
     if (node->kind == NODE_BOOL && strncmp(name, "offload_", 8) == 0)
-        normalise_offload(ctx, node);
+        alias_offload(ctx, node);
     node->key = name;
     if (twin) { /* both names are present: merged as if from two files */
         struct spec_node all = *parent;
@@ -174,11 +174,11 @@ static void rename_key(struct spec_context *ctx, struct spec_node *parent, struc
 
 void spec_normalise(struct spec_context *ctx, struct spec_node *root)
 {
-    normalise_stage(ctx, spec_child(root, "zero_optimization"));
-    normalise_clipping(ctx, spec_child(root, "gradient_clipping"));
-    normalise_print(ctx, spec_child(root, "steps_per_print"));
-    leave_out_zeros(ctx, root);
-    leave_out_null(root, "gradient_clipping");
+    alias_stage(ctx, spec_child(root, "zero_optimization"));
+    alias_clipping(ctx, spec_child(root, "gradient_clipping"));
+    alias_print(ctx, spec_child(root, "steps_per_print"));
+    alias_drop_zeros(ctx, root);
+    alias_drop_null(root, "gradient_clipping");
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         struct spec_node *node = key->type == KEY_ALIAS ? spec_find(root, key->path) : NULL;
@@ -187,11 +187,11 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
         size_t length = spec_key_section_length(key->path), target = spec_key_section_length(key->fallback);
         struct spec_node *parent = length ? spec_find(root, spec_arena_copy(ctx->arena, key->path, length)) : root;
         if (!length && target)
-            move_into_section(ctx, root, node, key->fallback);
+            alias_to_section(ctx, root, node, key->fallback);
         else if (length && !target)
-            move_to_top(ctx, root, parent, node, key->path);
+            alias_to_top(ctx, root, parent, node, key->path);
         else
             rename_key(ctx, parent, node, spec_key_leaf(key->fallback));
     }
-    normalise_switches(root);
+    alias_switches(root);
 }

@@ -41,7 +41,7 @@ static const struct auto_rule rules[] = {
     {"zero_optimization.stage3_param_persistence_threshold", NULL, "10 x the model's hidden size", 0, 10},
 };
 
-static const struct auto_rule *find_rule(const char *path)
+static const struct auto_rule *find_auto_rule(const char *path)
 {
     for (size_t i = 0; i < COUNT_OF(rules); i++)
         if (strcmp(rules[i].path, path) == 0)
@@ -68,7 +68,7 @@ bool spec_auto_is_allowed(const struct spec_key *key)
 
 json_t *spec_auto_value(const struct spec_key *key)
 {
-    const struct auto_rule *rule = find_rule(key->path);
+    const struct auto_rule *rule = find_auto_rule(key->path);
     if (!rule || !rule->value)
         return spec_key_default(key);
     struct spec_key other = *key;
@@ -78,7 +78,7 @@ json_t *spec_auto_value(const struct spec_key *key)
 
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from)
 {
-    const struct auto_rule *rule = find_rule(key->path);
+    const struct auto_rule *rule = find_auto_rule(key->path);
     struct spec_auto *filled = spec_arena_alloc(&full->arena, sizeof *filled), **link = &full->autos;
     const char *origin = from ? from : rule ? rule->from : "the default";
     filled->key = key;
@@ -121,7 +121,7 @@ bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *k
 
 static int64_t from_hidden_size(const struct spec_key *key, int64_t hidden_size)
 {
-    const struct auto_rule *rule = find_rule(key->path);
+    const struct auto_rule *rule = find_auto_rule(key->path);
     return rule->square * hidden_size * hidden_size / 10 + rule->factor * hidden_size;
 }
 
@@ -139,7 +139,7 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     }
 }
 
-static bool follows_ratio(const struct spec_full *full, const char *path)
+static bool auto_follows_ratio(const struct spec_full *full, const char *path)
 {
     return full->spec.scheduler.warmup_ratio > 0 && (strcmp(path, "scheduler.params.warmup_steps") == 0 ||
                                                      strcmp(path, "scheduler.params.warmup_num_steps") == 0);
@@ -150,8 +150,8 @@ static char *value_text(const struct spec_full *full, const struct spec_auto *fi
 {
     const struct schedule_spec *schedule = &full->spec.scheduler;
     const bool known = schedule->total_steps; /* else the steps of a ratio are not */
-    json_t *value = follows_ratio(full, filled->key->path) ? known ? json_integer(schedule_warmup(schedule)) : NULL
-                    : filled->key->size                    ? spec_key_fetch(full, filled->key)
+    json_t *value = auto_follows_ratio(full, filled->key->path) ? known ? json_integer(schedule_warmup(schedule)) : NULL
+                    : filled->key->size                         ? spec_key_fetch(full, filled->key)
                     : filled->derived ? json_integer(from_hidden_size(filled->key, full->hidden_size))
                                       : spec_auto_value(filled->key);
     if (!value && strcmp(spec_key_leaf(filled->key->path), "warmup_max_lr") == 0)

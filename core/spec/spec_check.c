@@ -8,7 +8,7 @@
 /* ---- values and verdicts ------------------------------------------------- */
 
 /* A section of DeepSpeed's that ztrain lacks is on if anything in it is enabled, or if it has content but no switch. */
-static void find_switches(const struct spec_node *node, bool *has_switch, bool *on)
+static void check_switches(const struct spec_node *node, bool *has_switch, bool *on)
 {
     for (const struct spec_node *child = node->first; child; child = child->next) {
         if (child->key && strcmp(child->key, "enabled") == 0) {
@@ -17,11 +17,11 @@ static void find_switches(const struct spec_node *node, bool *has_switch, bool *
                           : child->kind == NODE_INT ? child->integer != 0
                                                     : child->kind != NODE_NULL && !spec_is_auto(child));
         }
-        find_switches(child, has_switch, on);
+        check_switches(child, has_switch, on);
     }
 }
 
-static bool foreign_is_on(const struct spec_node *node)
+static bool check_foreign_on(const struct spec_node *node)
 {
     bool has_switch = false, on = false;
     if (node->kind == NODE_NULL)
@@ -32,11 +32,11 @@ static bool foreign_is_on(const struct spec_node *node)
         return node->integer != 0;
     if (node->kind != NODE_MAPPING)
         return true;
-    find_switches(node, &has_switch, &on);
+    check_switches(node, &has_switch, &on);
     return on || (!has_switch && node->count > 0);
 }
 
-static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+static void check_verdict(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     switch (key->verdict) {
     case VERDICT_USED:
@@ -101,7 +101,7 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
         return;
     json_t *usual = spec_key_default(key);
     if (!usual || !json_equal(value, usual))
-        apply_verdict(ctx, key, node);
+        check_verdict(ctx, key, node);
     if (key->size)
         spec_key_store(full, key, value);
     if (node->was_auto && stands_for_another(key))
@@ -110,7 +110,7 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
     json_decref(value);
 }
 
-static const char *params_of(struct spec_context *ctx, const struct spec_full *full, const char *section)
+static const char *check_params_of(struct spec_context *ctx, const struct spec_full *full, const char *section)
 {
     const char *names = "";
     for (int i = 0; i < spec_num_keys; i++) {
@@ -133,10 +133,11 @@ static void refuse_param(struct spec_context *ctx, const struct spec_full *full,
                     type);
     else
         spec_error(ctx, node->key_pos, "'%s' is not a parameter of %s; hint: its parameters are %s", key->path, type,
-                   params_of(ctx, full, section));
+                   check_params_of(ctx, full, section));
 }
 
-static const char *hint_section(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+static const char *check_hint_section(struct spec_context *ctx, const struct spec_key *key,
+                                      const struct spec_node *node)
 {
     const char *member = node->kind == NODE_STRING && !spec_is_auto(node) ? "type" : "enabled";
     const struct spec_key *inner = spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member));
@@ -148,7 +149,7 @@ static const char *hint_section(struct spec_context *ctx, const struct spec_key 
                              available ? "" : ", or another one that --help-spec lists");
 }
 
-static const char *hint_missing(struct spec_context *ctx, const struct spec_key *key)
+static const char *check_hint_missing(struct spec_context *ctx, const struct spec_key *key)
 {
     return spec_arena_printf(ctx->arena, "%.*s", (int)strcspn(key->help, ";"), key->help);
 }
@@ -164,7 +165,8 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
         json_decref(usual);
     }
     if (!node && key->flags & KEY_REQUIRED) {
-        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path, hint_missing(ctx, key));
+        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path,
+                   check_hint_missing(ctx, key));
         return;
     }
     if (!node)
@@ -175,17 +177,17 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     if (key->type == KEY_SECTION) {
         if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
             spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
-                       key->path, hint_section(ctx, key, node));
+                       key->path, check_hint_section(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {
-        if (foreign_is_on(node))
-            apply_verdict(ctx, key, node);
+        if (check_foreign_on(node))
+            check_verdict(ctx, key, node);
     } else if (!applies) {
         if (key->optimizers || spec_find(root, "scheduler.type"))
             refuse_param(ctx, full, key, node);
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
         if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
-            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, hint_missing(ctx, key));
+            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, check_hint_missing(ctx, key));
     }
 }
 

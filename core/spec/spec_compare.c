@@ -29,7 +29,7 @@ static bool same_spec_value(const json_t *a, const json_t *b)
 
 /* What a run did whose checkpoint does not have the key, a new reference: the key's default, or what was done before
  * there was such a key. NULL: nothing. */
-static json_t *value_before(const struct run_spec *spec, const struct spec_key *key)
+static json_t *compare_value_before(const struct run_spec *spec, const struct spec_key *key)
 {
     if (key->offset == offsetof(struct spec_full, spec.data.document_mask))
         return json_false();
@@ -53,7 +53,7 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && !full->given_total_steps;
         if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
             continue;
-        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = value_before(spec, key);
+        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = compare_value_before(spec, key);
         const json_t *was = json_object_get(stored, key->path);
         bool same =
             (!was && !now) || (was && now && same_spec_value(was, now)) || (!was && usual && json_equal(now, usual));
@@ -146,7 +146,7 @@ static const struct field {
 };
 /* clang-format on */
 
-static bool is_gemma(const struct model_desc *desc)
+static bool compare_is_gemma(const struct model_desc *desc)
 {
     return desc->family == FAMILY_GEMMA2 || desc->family == FAMILY_GEMMA3;
 }
@@ -194,11 +194,11 @@ static json_t *compared_value_of(const struct model_desc *desc, const struct fie
     case FIELD_ROTARY_DIM:
         return desc->rotary_dim == desc->head_dim ? NULL : json_real((double)desc->rotary_dim / (double)desc->head_dim);
     case FIELD_SCALE:
-        return is_gemma(desc) || desc->attention_scale == 1 / sqrt((double)desc->head_dim)
+        return compare_is_gemma(desc) || desc->attention_scale == 1 / sqrt((double)desc->head_dim)
                    ? NULL
                    : json_real(desc->attention_scale);
     case FIELD_QUERY_SCALE:
-        return is_gemma(desc) ? json_real(rint(1 / (desc->attention_scale * desc->attention_scale))) : NULL;
+        return compare_is_gemma(desc) ? json_real(rint(1 / (desc->attention_scale * desc->attention_scale))) : NULL;
     }
     return NULL;
 }

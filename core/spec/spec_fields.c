@@ -9,7 +9,7 @@
 const char *const spec_amount_names[] = {
     [SPEC_AMOUNT_NONE] = NULL, [SPEC_AMOUNT_WEIGHT] = "weight", [SPEC_AMOUNT_EPOCHS] = "epochs"};
 
-static void store_choice(char *field, const struct spec_key *key, const char *name)
+static void store_choice_field(char *field, const struct spec_key *key, const char *name)
 {
     const struct spec_choice *choice = key->choices;
     while (strcmp(choice->name, name) != 0)
@@ -20,7 +20,7 @@ static void store_choice(char *field, const struct spec_key *key, const char *na
         *(int *)(void *)field = choice->value;
 }
 
-static void store_list(struct spec_full *full, struct string_list *list, const json_t *value)
+static void store_list_field(struct spec_full *full, struct string_list *list, const json_t *value)
 {
     size_t count = json_array_size(value);
     list->count = (int)count;
@@ -31,7 +31,7 @@ static void store_list(struct spec_full *full, struct string_list *list, const j
     }
 }
 
-static void store_prompts(struct spec_full *full, const json_t *value)
+static void store_prompts_field(struct spec_full *full, const json_t *value)
 {
     const size_t count = json_array_size(value);
     struct spec_prompt *prompts = spec_arena_alloc(&full->arena, (count + 1) * sizeof *prompts);
@@ -50,7 +50,7 @@ static void store_prompts(struct spec_full *full, const json_t *value)
     full->spec.train.num_samples = (int)count;
 }
 
-static void store_sources(struct spec_full *full, const json_t *value)
+static void store_sources_field(struct spec_full *full, const json_t *value)
 {
     const size_t count = json_array_size(value);
     struct string_list *paths = &full->spec.data.train;
@@ -97,14 +97,14 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
             BUG("'%s' holds '%s'", key->path, text);
         return;
     case KEY_STRING: *(char **)(void *)field = copy; return;
-    case KEY_STRING_LIST: store_list(full, (struct string_list *)(void *)field, value); return;
+    case KEY_STRING_LIST: store_list_field(full, (struct string_list *)(void *)field, value); return;
     case KEY_SOURCES:
-        store_sources(full, value);
+        store_sources_field(full, value);
         if (!full->spec.data.amount)
-            store_list(full, (struct string_list *)(void *)field, value);
+            store_list_field(full, (struct string_list *)(void *)field, value);
         return;
-    case KEY_PROMPTS: store_prompts(full, value); return;
-    case KEY_CHOICE: store_choice(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
+    case KEY_PROMPTS: store_prompts_field(full, value); return;
+    case KEY_CHOICE: store_choice_field(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
         json_decref(full->spec.model.config);
@@ -114,7 +114,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
     }
 }
 
-static json_t *fetch_choice(const char *field, const struct spec_key *key)
+static json_t *fetch_choice_field(const char *field, const struct spec_key *key)
 {
     int value = key->size == sizeof(bool) ? *(const bool *)(const void *)field : *(const int *)(const void *)field;
     for (const struct spec_choice *choice = key->choices; choice->name; choice++)
@@ -133,7 +133,7 @@ static json_t *fetch_list_field(const struct string_list *list)
     return array;
 }
 
-static json_t *fetch_prompts(const struct spec_full *full)
+static json_t *fetch_prompts_field(const struct spec_full *full)
 {
     json_t *list = full->spec.train.num_samples ? json_array() : NULL;
     for (int i = 0; i < full->spec.train.num_samples; i++) {
@@ -146,7 +146,7 @@ static json_t *fetch_prompts(const struct spec_full *full)
     return list;
 }
 
-static json_t *fetch_sources(const struct spec_full *full)
+static json_t *fetch_sources_field(const struct spec_full *full)
 {
     json_t *list = json_array();
     for (int i = 0; i < full->spec.data.train.count; i++)
@@ -190,10 +190,10 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     }
     case KEY_STRING_LIST: return fetch_list_field((const struct string_list *)(const void *)field);
     case KEY_SOURCES:
-        return full->spec.data.amount ? fetch_sources(full)
+        return full->spec.data.amount ? fetch_sources_field(full)
                                       : fetch_list_field((const struct string_list *)(const void *)field);
-    case KEY_PROMPTS: return fetch_prompts(full);
-    case KEY_CHOICE: return fetch_choice(field, key);
+    case KEY_PROMPTS: return fetch_prompts_field(full);
+    case KEY_CHOICE: return fetch_choice_field(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config)
             return json_incref(full->spec.model.config);

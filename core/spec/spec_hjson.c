@@ -29,7 +29,7 @@ struct reader {
     int depth, num_nodes;
 };
 
-static struct spec_pos here(struct reader *r)
+static struct spec_pos hjson_here(struct reader *r)
 {
     if (r->mark < r->at) {
         spec_pos_advance(&r->pos, r->mark, r->at);
@@ -43,7 +43,7 @@ static struct spec_pos here(struct reader *r)
         spec_error((r)->ctx, pos, "not valid JSON or Hjson: " __VA_ARGS__); \
         return false;                                                       \
     } while (0)
-#define FAIL(r, ...) FAIL_AT(r, here(r), __VA_ARGS__)
+#define FAIL(r, ...) FAIL_AT(r, hjson_here(r), __VA_ARGS__)
 
 /* ---- blanks and comments ------------------------------------------------- */
 
@@ -127,7 +127,7 @@ static bool hjson_read_escape(struct reader *r, char **out)
 
 static const char *hjson_read_quoted(struct reader *r)
 {
-    struct spec_pos start = here(r);
+    struct spec_pos start = hjson_here(r);
     const char quote = *r->at++;
     size_t length = 0; /* escapes become shorter, so the text fits up to its closing quote */
     for (const char *p = r->at; p < r->end && *p != quote && *p != '\n'; p++, length++)
@@ -145,7 +145,7 @@ static const char *hjson_read_quoted(struct reader *r)
     }
     if (r->at == r->end || *r->at != quote) {
         bool control = r->at < r->end && *r->at != '\n' && *r->at != '\r';
-        spec_error(r->ctx, control ? here(r) : start, "not valid JSON or Hjson: %s",
+        spec_error(r->ctx, control ? hjson_here(r) : start, "not valid JSON or Hjson: %s",
                    control ? "a control character in quotes; hint: remove it" : "this quote has no end in its line");
         return NULL;
     }
@@ -155,7 +155,7 @@ static const char *hjson_read_quoted(struct reader *r)
 
 /* ---- values -------------------------------------------------------------- */
 
-static bool read_value(struct reader *r, struct spec_node **value);
+static bool hjson_value(struct reader *r, struct spec_node **value);
 
 static bool hjson_is_punctuation(char c)
 {
@@ -170,7 +170,7 @@ static bool hjson_has_comment(const char *text)
     return false;
 }
 
-static bool read_bare(struct reader *r, struct spec_node *node)
+static bool hjson_bare(struct reader *r, struct spec_node *node)
 {
     const char *start = r->at, *stop = start;
     while (stop < r->end && !strchr(",]}#\n\r", *stop) && !hjson_ahead(r, stop, "//") && !hjson_ahead(r, stop, "/*"))
@@ -197,10 +197,10 @@ static bool read_bare(struct reader *r, struct spec_node *node)
     return true;
 }
 
-static bool read_key(struct reader *r, struct spec_node **key)
+static bool hjson_key(struct reader *r, struct spec_node **key)
 {
     struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
-    node->key_pos = here(r);
+    node->key_pos = hjson_here(r);
     if (r->at < r->end && (*r->at == '"' || *r->at == '\'')) {
         node->key = hjson_read_quoted(r);
     } else {
@@ -222,15 +222,15 @@ static bool read_key(struct reader *r, struct spec_node **key)
     return hjson_skip_blank(r);
 }
 
-static bool read_member(struct reader *r, struct spec_node *mapping)
+static bool hjson_member(struct reader *r, struct spec_node *mapping)
 {
     struct spec_node *key, *value;
-    if (!read_key(r, &key))
+    if (!hjson_key(r, &key))
         return false;
     if (r->at == r->end || *r->at != ':')
         FAIL(r, "no ':' after the key '%s'", spec_show(r->ctx, key->key));
     r->at++;
-    if (!read_value(r, &value))
+    if (!hjson_value(r, &value))
         return false;
     value->key = key->key;
     value->key_pos = key->key_pos;
@@ -241,7 +241,7 @@ static bool read_member(struct reader *r, struct spec_node *mapping)
 }
 
 /* The members up to `close`, which is read as well; 0: up to the file's end. */
-static bool read_members(struct reader *r, struct spec_node *node, char close)
+static bool hjson_members(struct reader *r, struct spec_node *node, char close)
 {
     for (;;) {
         if (!hjson_skip_blank(r))
@@ -256,10 +256,10 @@ static bool read_members(struct reader *r, struct spec_node *node, char close)
         }
         struct spec_node *item;
         if (node->kind == NODE_MAPPING) {
-            if (!read_member(r, node))
+            if (!hjson_member(r, node))
                 return false;
         } else {
-            if (!read_value(r, &item))
+            if (!hjson_value(r, &item))
                 return false;
             spec_attach(r->ctx, node, item);
         }
@@ -270,31 +270,31 @@ static bool read_members(struct reader *r, struct spec_node *node, char close)
     }
 }
 
-static bool read_container(struct reader *r, struct spec_node *node)
+static bool hjson_container(struct reader *r, struct spec_node *node)
 {
     bool list = *r->at++ == '[';
     if (r->depth == SPEC_MAX_DEPTH)
         FAIL_AT(r, node->pos, "nested deeper than %d levels; hint: a configuration has only a few", SPEC_MAX_DEPTH);
     node->kind = list ? NODE_LIST : NODE_MAPPING;
     r->depth++;
-    bool good = read_members(r, node, list ? ']' : '}');
+    bool good = hjson_members(r, node, list ? ']' : '}');
     r->depth--;
     return good;
 }
 
-static bool read_value(struct reader *r, struct spec_node **value)
+static bool hjson_value(struct reader *r, struct spec_node **value)
 {
     if (!hjson_skip_blank(r))
         return false;
     struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
-    node->pos = here(r);
+    node->pos = hjson_here(r);
     *value = node;
     if (++r->num_nodes > SPEC_MAX_NODES)
         FAIL(r, "more than %d keys and values; hint: is this a configuration?", SPEC_MAX_NODES);
     if (r->at == r->end)
         FAIL(r, "the file ends where a value is expected");
     if (*r->at == '{' || *r->at == '[')
-        return read_container(r, node);
+        return hjson_container(r, node);
     if (hjson_is_punctuation(*r->at))
         FAIL(r, "'%c' where a value is expected", *r->at);
     if (hjson_ahead(r, r->at, "'''"))
@@ -303,7 +303,7 @@ static bool read_value(struct reader *r, struct spec_node **value)
     if (*r->at == '"' || *r->at == '\'')
         return (node->text = hjson_read_quoted(r)) != NULL;
     node->plain = true;
-    return read_bare(r, node);
+    return hjson_bare(r, node);
 }
 
 /* ---- the whole file ------------------------------------------------------ */
@@ -314,7 +314,7 @@ static bool hjson_check_text(struct reader *r)
     for (utf8proc_ssize_t length; r->at < r->end; r->at += length) {
         length = utf8proc_iterate((const utf8proc_uint8_t *)r->at, r->end - r->at, &point);
         if (length < 1 || !point) {
-            spec_error(r->ctx, here(r),
+            spec_error(r->ctx, hjson_here(r),
                        "not a text file in UTF-8; hint: --deepspeed takes a DeepSpeed configuration in JSON");
             return false;
         }
@@ -323,7 +323,7 @@ static bool hjson_check_text(struct reader *r)
     return true;
 }
 
-static bool read_file(struct reader *r, struct spec_node **root)
+static bool hjson_file(struct reader *r, struct spec_node **root)
 {
     if (!hjson_skip_blank(r))
         return false;
@@ -333,16 +333,16 @@ static bool read_file(struct reader *r, struct spec_node **root)
         return false;
     }
     if (*r->at == '{' || *r->at == '[') {
-        if (!read_value(r, root) || !hjson_skip_blank(r))
+        if (!hjson_value(r, root) || !hjson_skip_blank(r))
             return false;
         if (r->at < r->end)
             FAIL(r, "the file goes on after its end; hint: are there as many braces as there should be?");
         return true;
     }
     struct spec_node *members = spec_arena_alloc(r->ctx->arena, sizeof *members);
-    *members = (struct spec_node){.kind = NODE_MAPPING, .pos = here(r)};
+    *members = (struct spec_node){.kind = NODE_MAPPING, .pos = hjson_here(r)};
     *root = members;
-    return read_members(r, members, 0);
+    return hjson_members(r, members, 0);
 }
 
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size)
@@ -351,5 +351,5 @@ struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const ch
     r.text = r.at = r.mark = text;
     r.end = text + size;
     struct spec_node *root = NULL;
-    return hjson_check_text(&r) && read_file(&r, &root) ? root : NULL;
+    return hjson_check_text(&r) && hjson_file(&r, &root) ? root : NULL;
 }

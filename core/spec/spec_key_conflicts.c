@@ -22,18 +22,18 @@ static const struct spec_node *find(const struct rules *r, const char *path)
     return node && node->kind != NODE_NULL ? node : NULL;
 }
 
-static bool has_text(const struct spec_node *node, const char *text)
+static bool conflict_has_text(const struct spec_node *node, const char *text)
 {
     return node && node->kind == NODE_STRING && strcmp(node->text, text) == 0;
 }
 
 static bool offloads(const struct spec_node *device)
 {
-    return device && !has_text(device, "none");
+    return device && !conflict_has_text(device, "none");
 }
 
 /* The place of the later of two nodes, for a message about both. */
-static struct spec_pos later_pos(const struct spec_node *a, const struct spec_node *b)
+static struct spec_pos conflict_later_pos(const struct spec_node *a, const struct spec_node *b)
 {
     return spec_pos_compare(a->key_pos, b->key_pos) > 0 ? a->key_pos : b->key_pos;
 }
@@ -61,7 +61,7 @@ static void check_model(const struct rules *r)
     const struct spec_node *pretrained = find(r, "model.pretrained"), *config = find(r, "model.config");
     const struct spec_node *set = pretrained ? pretrained : config;
     if (pretrained && config)
-        spec_error(r->ctx, later_pos(pretrained, config),
+        spec_error(r->ctx, conflict_later_pos(pretrained, config),
                    "model.pretrained and model.config are both set; hint: keep pretrained to start from its weights, "
                    "or config to start from random ones");
     else if (!set)
@@ -98,7 +98,7 @@ static void check_name(const struct rules *r)
 }
 
 /* The length of a file's name before the ending of a text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */
-static size_t text_stem(const char *name)
+static size_t conflict_stem(const char *name)
 {
     static const char *const packed[] = {".gz", ".zst"};
     static const char *const kinds[] = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet"};
@@ -121,7 +121,7 @@ static void check_shards(const struct rules *r, const char *key, const struct st
                                                         : "DIR";
     for (int i = 0; i < shards->count; i++) {
         const char *name = shards->items[i];
-        int stem = (int)text_stem(name);
+        int stem = (int)conflict_stem(name);
         if (stem == 0)
             continue;
         while (stem > 1 && strchr("*?[]", name[stem - 1])) /* a glob's shards need a name */
@@ -180,7 +180,7 @@ static void check_learning_rate(const struct rules *r)
                lr ? "\"auto\", and the run spec does not set it" : "missing");
 }
 
-static bool schedule_sets_lr(const struct schedule_spec *s)
+static bool conflict_schedule_lr(const struct schedule_spec *s)
 {
     bool warms_up = s->type == SCHEDULE_WARMUP_LR || s->type == SCHEDULE_WARMUP_DECAY_LR;
     return s->type == SCHEDULE_ONE_CYCLE || s->type == SCHEDULE_LR_RANGE_TEST || (warms_up && s->warmup_max_lr >= 0);
@@ -209,7 +209,7 @@ static void check_muon_rates(const struct rules *r)
         return;
     const struct spec_node *given =
         find(r, optimizer->muon_lr > 0 ? "optimizer.params.muon_lr" : "optimizer.params.adam_lr");
-    if (schedule_sets_lr(&r->spec->scheduler)) {
+    if (conflict_schedule_lr(&r->spec->scheduler)) {
         spec_notice(r->ctx, given->key_pos,
                     "'optimizer.params.muon_lr' and adam_lr have no effect with this schedule, which sets the learning "
                     "rate of all parameters, as in DeepSpeed");
@@ -294,7 +294,7 @@ static void check_warmup_ratio(const struct rules *r)
         if (spec_is_auto(steps))
             spec_auto_origin(r->full, spec_key_find(paths[i]), "scheduler.params.warmup_ratio");
         else if (steps && s->warmup_steps > 0)
-            spec_error(r->ctx, later_pos(steps, spec_find(r->root, "scheduler.params.warmup_ratio")),
+            spec_error(r->ctx, conflict_later_pos(steps, spec_find(r->root, "scheduler.params.warmup_ratio")),
                        "%s and warmup_ratio are both set; hint: keep one of them", paths[i]);
     }
     if (s->warmup_ratio > 0)
@@ -354,7 +354,7 @@ static void check_precision(const struct rules *r)
     struct run_spec *spec = r->spec;
     const struct spec_full *full = r->full;
     if (rule_key_is_true(r, "bf16.enabled") && rule_key_is_true(r, "fp16.enabled"))
-        spec_error(r->ctx, later_pos(find(r, "bf16.enabled"), find(r, "fp16.enabled")),
+        spec_error(r->ctx, conflict_later_pos(find(r, "bf16.enabled"), find(r, "fp16.enabled")),
                    "bfloat16 and fp16 modes cannot be simultaneously enabled; hint: keep bf16");
     spec->dtype = full->bf16 ? DTYPE_BF16 : full->fp16 ? DTYPE_F16 : DTYPE_F32;
     spec->loss_scaler.dynamic = full->fp16 && full->static_loss_scale == 0;
@@ -427,7 +427,7 @@ static void check_idle_keys(const struct rules *r)
         const struct spec_node *node = find(r, path), *zero = spec_find(r->root, "zero_optimization");
         const struct spec_node *device = spec_child(spec_child(zero, keys[i].section), "device");
         const bool none = !device || device->kind == NODE_NULL;
-        const bool matches = none ? strcmp(keys[i].device, "none") == 0 : has_text(device, keys[i].device);
+        const bool matches = none ? strcmp(keys[i].device, "none") == 0 : conflict_has_text(device, keys[i].device);
         if (matches && node && !spec_is_auto(node))
             spec_notice(r->ctx, node->key_pos, "'%s' has no effect with device %s: %s", path, keys[i].device,
                         keys[i].why);
@@ -480,7 +480,7 @@ static void check_offload(const struct rules *r)
         spec_error(
             r->ctx, optimizer->key_pos,
             "offload_optimizer needs zero_optimization stage 1, 2 or 3, not 0; hint: set zero_optimization.stage");
-    else if (has_text(optimizer, "nvme") && stage != 3)
+    else if (conflict_has_text(optimizer, "nvme") && stage != 3)
         spec_error(
             r->ctx, optimizer->key_pos,
             "offload_optimizer to nvme needs zero_optimization stage 3, not %d; hint: use device cpu, or stage 3",
@@ -489,7 +489,7 @@ static void check_offload(const struct rules *r)
     check_offload_section(r, "offload_optimizer", r->spec->zero.offload_optimizer.device);
     check_offload_section(r, "offload_param", r->spec->zero.offload_param.device);
     const struct rule rules[] = {
-        {has_text(optimizer, "nvme") && !r->spec->zero.offload_optimizer.nvme_path, AT_KEY,
+        {conflict_has_text(optimizer, "nvme") && !r->spec->zero.offload_optimizer.nvme_path, AT_KEY,
          "zero_optimization.offload_optimizer.device",
          "offload_optimizer to nvme needs nvme_path; hint: a folder on a local disk"},
         {r->spec->zero.offload_param.device == OFFLOAD_NVME && !r->spec->zero.offload_param.nvme_path, AT_KEY,
@@ -512,7 +512,7 @@ static void check_recompute(const struct rules *r)
     if (!policy)
         *recompute = r->full->activation_checkpointing ? RECOMPUTE_BLOCK : RECOMPUTE_NONE;
     else if (*recompute != RECOMPUTE_NONE && enabled && !r->full->activation_checkpointing)
-        spec_error(r->ctx, later_pos(enabled, policy),
+        spec_error(r->ctx, conflict_later_pos(enabled, policy),
                    "activation_checkpointing.enabled is false, but its policy is %s; hint: remove enabled, or set "
                    "policy: none",
                    recompute_name(*recompute));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* "tiny" for "runs/tiny.yaml" */
-static char *name_from_path(struct spec_arena *arena, const char *path)
+static char *loaded_name(struct spec_arena *arena, const char *path)
 {
     const char *base = fs_base_name(path), *dot = strrchr(base, '.');
     bool yaml = dot && dot != base && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
@@ -29,7 +29,7 @@ static void name_sources(struct spec_context *ctx, const char *path, const char 
     }
 }
 
-static struct spec_node *read_source(struct spec_context *ctx, int source)
+static struct spec_node *load_source(struct spec_context *ctx, int source)
 {
     static const char mark[] = "\xef\xbb\xbf"; /* of the byte order, as some editors write it */
     size_t size;
@@ -53,7 +53,7 @@ static struct spec_node *read_source(struct spec_context *ctx, int source)
 }
 
 /* Applies override `source` (2 + i), "a.b.c=VALUE"; "a.b.c=" unsets the key. */
-static void apply_override(struct spec_context *ctx, struct spec_node *root, int source, const char *assignment)
+static void load_override(struct spec_context *ctx, struct spec_node *root, int source, const char *assignment)
 {
     struct spec_pos pos = {.source = source};
     const char *equals = strchr(assignment, '=');
@@ -75,7 +75,7 @@ static void apply_override(struct spec_context *ctx, struct spec_node *root, int
 }
 
 /* The folder that a path or a model's name stands for, and that of a config.json; a path that is neither stays. */
-static char *find_folder(struct spec_full *full, const char *name)
+static char *load_folder(struct spec_full *full, const char *name)
 {
     char folder[FS_PATH_MAX];
     if (!name)
@@ -88,12 +88,12 @@ static char *find_folder(struct spec_full *full, const char *name)
     return spec_arena_copy(&full->arena, folder, strlen(folder));
 }
 
-static void find_folders(struct spec_full *full)
+static void load_folders(struct spec_full *full)
 {
     struct run_spec *spec = &full->spec;
-    spec->model.folder = find_folder(full, spec->model.pretrained ? spec->model.pretrained : spec->model.config_path);
+    spec->model.folder = load_folder(full, spec->model.pretrained ? spec->model.pretrained : spec->model.config_path);
     if (spec->model.tokenizer)
-        spec->model.tokenizer_folder = find_folder(full, spec->model.tokenizer);
+        spec->model.tokenizer_folder = load_folder(full, spec->model.tokenizer);
     else if (spec->model.folder && fs_is_dir(spec->model.folder))
         spec->model.tokenizer_folder = spec->model.folder;
 }
@@ -110,8 +110,8 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
     full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
     name_sources(&ctx, path, deepspeed, overrides, num_overrides);
 
-    struct spec_node *root = read_source(&ctx, 0);
-    struct spec_node *more = deepspeed ? read_source(&ctx, 1) : NULL;
+    struct spec_node *root = load_source(&ctx, 0);
+    struct spec_node *more = deepspeed ? load_source(&ctx, 1) : NULL;
     if (root)
         spec_normalise(&ctx, root);
     if (more)
@@ -119,11 +119,11 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
     if (root && more)
         spec_merge(&ctx, root, more);
     for (int i = 0; root && i < num_overrides; i++)
-        apply_override(&ctx, root, 2 + i, overrides[i]);
+        load_override(&ctx, root, 2 + i, overrides[i]);
     if (root)
         spec_check(&ctx, full, root, more || !deepspeed);
     if (!full->spec.run.name)
-        full->spec.run.name = name_from_path(&full->arena, path);
+        full->spec.run.name = loaded_name(&full->arena, path);
 
     spec_problems_print(&ctx, &ctx.errors, &report->errors);
     spec_problems_print(&ctx, &ctx.notices, &report->notices);
@@ -134,7 +134,7 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
         *spec = NULL;
         return STATUS_USAGE;
     }
-    find_folders(full);
+    load_folders(full);
     *spec = &full->spec;
     return STATUS_OK;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void put_value(FILE *out, const struct spec_node *node)
+static void put_pair_value(FILE *out, const struct spec_node *node)
 {
     const bool list = node->kind == NODE_LIST;
     if (!list && node->kind != NODE_MAPPING) {
@@ -19,7 +19,7 @@ static void put_value(FILE *out, const struct spec_node *node)
         fputs(child == node->first ? "" : ", ", out);
         if (!list)
             fprintf(out, "%s: ", child->key);
-        put_value(out, child);
+        put_pair_value(out, child);
     }
     fputc(list ? ']' : '}', out);
 }
@@ -40,7 +40,7 @@ static void add_pairs(struct spec_pairs *pairs, const struct spec_node *mapping,
         size_t bytes;
         pair->key = key;
         FILE *out = memory_stream(&pair->value, &bytes);
-        put_value(out, node);
+        put_pair_value(out, node);
         fclose(out);
     }
 }

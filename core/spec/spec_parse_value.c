@@ -60,19 +60,19 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
 }
 
 /* Whether a value breaks an upper limit that is too high to be worth a word otherwise. */
-static bool is_too_high(const struct spec_key *key, const struct spec_node *node)
+static bool value_too_high(const struct spec_key *key, const struct spec_node *node)
 {
     const double value = spec_is_number(node) ? node->real : 0;
     return value > key->max && key->max < 0x1p63; /* above, it is no int64 in any case */
 }
 
 /* "an integer from 0 to 3", "a number above 0" */
-static const char *expected_number(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+static const char *expected_value(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const char *noun = key->type == KEY_INT ? "an integer" : "a number";
     if (!(key->min < key->max))
         return noun;
-    const bool endless = key->max >= 1e15 && !is_too_high(key, node);
+    const bool endless = key->max >= 1e15 && !value_too_high(key, node);
     const char *from = key->flags & KEY_ABOVE_MIN ? "above" : endless ? "of at least" : "from";
     const char *to = endless ? "" : spec_arena_printf(ctx->arena, " to %.15g", key->max);
     return spec_arena_printf(ctx->arena, "%s %s %.15g%s", noun, from, key->min, to);
@@ -91,8 +91,8 @@ static json_t *convert_int(struct spec_context *ctx, const struct spec_key *key,
     if (node->kind == NODE_REAL && node->finite && fabs(node->real) < 0x1p63 && node->real == floor(node->real))
         value = (int64_t)node->real;
     else if (node->kind != NODE_INT)
-        return wrong(ctx, key, node, expected_number(ctx, key, node));
-    return in_range(key, (double)value) ? json_integer(value) : wrong(ctx, key, node, expected_number(ctx, key, node));
+        return wrong(ctx, key, node, expected_value(ctx, key, node));
+    return in_range(key, (double)value) ? json_integer(value) : wrong(ctx, key, node, expected_value(ctx, key, node));
 }
 
 static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -100,7 +100,7 @@ static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key
     if (node->kind == NODE_REAL && !node->finite)
         return wrong(ctx, key, node, "a finite number");
     if (!spec_is_number(node) || !in_range(key, node->real))
-        return wrong(ctx, key, node, expected_number(ctx, key, node));
+        return wrong(ctx, key, node, expected_value(ctx, key, node));
     return json_real(node->real);
 }
 
@@ -218,7 +218,7 @@ static json_t *convert_prompts(struct spec_context *ctx, const struct spec_key *
 }
 
 /* "fp32, bf16 or fp16", of the choices that are used */
-static const char *choice_names(struct spec_context *ctx, const struct spec_key *key)
+static const char *value_choices(struct spec_context *ctx, const struct spec_key *key)
 {
     int used = 0, i = 0;
     for (const struct spec_choice *choice = key->choices; choice->name; choice++)
@@ -237,7 +237,7 @@ static const char *choice_names(struct spec_context *ctx, const struct spec_key 
 static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind != NODE_STRING && node->kind != NODE_BOOL)
-        return wrong(ctx, key, node, choice_names(ctx, key));
+        return wrong(ctx, key, node, value_choices(ctx, key));
     const char *text = node->kind == NODE_STRING ? node->text : node->boolean ? "true" : "false";
     for (const struct spec_choice *choice = key->choices; choice->name; choice++) {
         if (choice->verdict == VERDICT_SYNONYM || !spec_choice_is(key, choice, text))
@@ -250,12 +250,12 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
         }
         if (choice->verdict == VERDICT_LATER)
             spec_error(ctx, node->pos, "'%s' %s is not supported yet; hint: use %s", key->path, choice->name,
-                       choice_names(ctx, key));
+                       value_choices(ctx, key));
         else
             spec_error(ctx, node->pos, "'%s' %s is not supported: %s", key->path, choice->name, choice->why);
         return NULL;
     }
-    return wrong(ctx, key, node, choice_names(ctx, key));
+    return wrong(ctx, key, node, value_choices(ctx, key));
 }
 
 /* ---- data.train as a mixture --------------------------------------------- */
@@ -276,7 +276,7 @@ static bool is_mixture(const struct spec_node *node)
     return false;
 }
 
-static bool check_source_keys(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
+static bool parse_source_keys(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
 {
     static const char *const names[] = {"path", "weight", "epochs"};
     bool good = true;
@@ -343,7 +343,7 @@ static json_t *convert_source(struct spec_context *ctx, const struct spec_key *k
                    key->path, source->kind == NODE_STRING ? spec_show(ctx, source->text) : "…");
         return NULL;
     }
-    if (!check_source_keys(ctx, key, source))
+    if (!parse_source_keys(ctx, key, source))
         return NULL;
     const char *path = path_of(ctx, key, source);
     const struct spec_node *number = amount_of(ctx, key, source, amount);

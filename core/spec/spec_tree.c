@@ -72,8 +72,8 @@ void spec_arena_release(struct spec_arena *arena)
 
 /* ---- messages ------------------------------------------------------------ */
 
-static void problem_add(struct spec_context *ctx, struct spec_problems *problems, struct spec_pos pos,
-                        const char *format, va_list args)
+static void tree_problem_add(struct spec_context *ctx, struct spec_problems *problems, struct spec_pos pos,
+                             const char *format, va_list args)
 {
     if (problems->count == SPEC_MAX_PROBLEMS) {
         problems->dropped++;
@@ -91,7 +91,7 @@ void spec_error(struct spec_context *ctx, struct spec_pos pos, const char *forma
 {
     va_list args;
     va_start(args, format);
-    problem_add(ctx, &ctx->errors, pos, format, args);
+    tree_problem_add(ctx, &ctx->errors, pos, format, args);
     va_end(args);
 }
 
@@ -99,7 +99,7 @@ void spec_notice(struct spec_context *ctx, struct spec_pos pos, const char *form
 {
     va_list args;
     va_start(args, format);
-    problem_add(ctx, &ctx->notices, pos, format, args);
+    tree_problem_add(ctx, &ctx->notices, pos, format, args);
     va_end(args);
 }
 
@@ -190,7 +190,7 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
     return NULL;
 }
 
-static struct spec_node *child_of_part(const struct spec_node *node, const char *key, size_t length)
+static struct spec_node *tree_child_of_part(const struct spec_node *node, const char *key, size_t length)
 {
     for (struct spec_node *child = node->first; child; child = child->next)
         if (strncmp(child->key, key, length) == 0 && !child->key[length])
@@ -200,7 +200,7 @@ static struct spec_node *child_of_part(const struct spec_node *node, const char 
 
 struct spec_node *spec_child(const struct spec_node *node, const char *key)
 {
-    return node && node->kind == NODE_MAPPING ? child_of_part(node, key, strlen(key)) : NULL;
+    return node && node->kind == NODE_MAPPING ? tree_child_of_part(node, key, strlen(key)) : NULL;
 }
 
 struct spec_node *spec_find(const struct spec_node *root, const char *path)
@@ -208,7 +208,7 @@ struct spec_node *spec_find(const struct spec_node *root, const char *path)
     const struct spec_node *node = root;
     while (node && node->kind == NODE_MAPPING) {
         size_t length = strcspn(path, ".");
-        struct spec_node *child = child_of_part(node, path, length);
+        struct spec_node *child = tree_child_of_part(node, path, length);
         if (!path[length])
             return child;
         path += length + 1;
@@ -217,7 +217,7 @@ struct spec_node *spec_find(const struct spec_node *root, const char *path)
     return NULL;
 }
 
-static void append_child(struct spec_node *parent, struct spec_node *child)
+static void tree_append(struct spec_node *parent, struct spec_node *child)
 {
     child->next = NULL;
     if (parent->last)
@@ -235,10 +235,10 @@ void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec
         spec_error(ctx, child->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
                    spec_show(ctx, child->key), spec_pos_text(ctx, twin->key_pos));
     else
-        append_child(parent, child);
+        tree_append(parent, child);
 }
 
-static void replace_value(struct spec_node *node, const struct spec_node *value)
+static void tree_replace(struct spec_node *node, const struct spec_node *value)
 {
     struct spec_node *next = node->next;
     const char *key = node->key;
@@ -258,19 +258,19 @@ bool spec_is_number(const struct spec_node *node)
 }
 
 /* Whether another file's value counts instead. */
-static bool yields(const struct spec_node *node)
+static bool tree_yields(const struct spec_node *node)
 {
     return node->kind == NODE_NULL || (spec_is_auto(node) && node->key_pos.source < 2);
 }
 
-static void fill(struct spec_node *node, const struct spec_node *value)
+static void tree_fill(struct spec_node *node, const struct spec_node *value)
 {
     bool was_auto = node->was_auto || spec_is_auto(node);
-    replace_value(node, value);
+    tree_replace(node, value);
     node->was_auto = was_auto;
 }
 
-static bool same_value(const struct spec_node *a, const struct spec_node *b)
+static bool tree_same_value(const struct spec_node *a, const struct spec_node *b)
 {
     if (spec_is_number(a) && spec_is_number(b))
         return a->real == b->real;
@@ -281,15 +281,15 @@ static bool same_value(const struct spec_node *a, const struct spec_node *b)
     if (a->kind == NODE_BOOL)
         return a->boolean == b->boolean;
     const struct spec_node *x = a->first, *y = b->first;
-    while (x && y && same_value(x, y)) {
+    while (x && y && tree_same_value(x, y)) {
         x = x->next;
         y = y->next;
     }
     return !x && !y;
 }
 
-static void refuse_both(struct spec_context *ctx, const char *path, const struct spec_node *a,
-                        const struct spec_node *b)
+static void tree_refuse_both(struct spec_context *ctx, const char *path, const struct spec_node *a,
+                             const struct spec_node *b)
 {
     bool values = a->kind != NODE_MAPPING && a->kind != NODE_LIST && b->kind != NODE_MAPPING && b->kind != NODE_LIST;
     if (values)
@@ -301,34 +301,34 @@ static void refuse_both(struct spec_context *ctx, const char *path, const struct
 }
 
 /* prefix: the path of the sections around, for messages, with a dot at its end, or "". */
-static void merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from, const char *prefix)
+static void tree_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from, const char *prefix)
 {
     for (struct spec_node *child = from->first, *next; child; child = next) {
         next = child->next;
         struct spec_node *twin = spec_child(into, child->key);
         if (!twin) {
-            append_child(into, child);
+            tree_append(into, child);
             continue;
         }
         const char *path = spec_arena_printf(ctx->arena, "%s%s", prefix, spec_show(ctx, child->key));
-        if (yields(child) && twin->kind != NODE_NULL) {
+        if (tree_yields(child) && twin->kind != NODE_NULL) {
             twin->was_auto = twin->was_auto || spec_is_auto(child);
-        } else if (yields(twin)) {
-            fill(twin, child);
+        } else if (tree_yields(twin)) {
+            tree_fill(twin, child);
         } else if (twin->kind == NODE_MAPPING && child->kind == NODE_MAPPING) {
-            merge(ctx, twin, child, spec_arena_printf(ctx->arena, "%s.", path));
+            tree_merge(ctx, twin, child, spec_arena_printf(ctx->arena, "%s.", path));
         } else if (child->key_pos.source >= 2 || twin->key_pos.source >= 2) {
             if (child->key_pos.source > twin->key_pos.source) /* the last --set wins */
-                replace_value(twin, child);
-        } else if (!same_value(child, twin)) {
-            refuse_both(ctx, path, child, twin);
+                tree_replace(twin, child);
+        } else if (!tree_same_value(child, twin)) {
+            tree_refuse_both(ctx, path, child, twin);
         }
     }
 }
 
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from)
 {
-    merge(ctx, into, from, into->key ? spec_arena_printf(ctx->arena, "%s.", spec_show(ctx, into->key)) : "");
+    tree_merge(ctx, into, from, into->key ? spec_arena_printf(ctx->arena, "%s.", spec_show(ctx, into->key)) : "");
 }
 
 void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,
@@ -345,7 +345,7 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
             return;
         }
         if (node->kind == NODE_NULL || node->kind == NODE_BOOL) /* `zero_optimization: true`, an empty section */
-            replace_value(node, &(struct spec_node){.kind = NODE_MAPPING, .pos = pos, .key_pos = pos});
+            tree_replace(node, &(struct spec_node){.kind = NODE_MAPPING, .pos = pos, .key_pos = pos});
         if (node->kind != NODE_MAPPING) {
             spec_error(ctx, pos, "'%.*s' is set at %s and is not a section", (int)(part - assignment - 1), assignment,
                        spec_pos_text(ctx, node->key_pos));
@@ -356,13 +356,13 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
                        SPEC_MAX_MAPPING);
             return;
         }
-        struct spec_node *child = child_of_part(node, part, length);
+        struct spec_node *child = tree_child_of_part(node, part, length);
         existed = child != NULL;
         if (!child) {
             child = spec_arena_alloc(ctx->arena, sizeof *child);
             child->key = spec_arena_copy(ctx->arena, part, length);
             child->pos = child->key_pos = pos;
-            append_child(node, child);
+            tree_append(node, child);
         }
         node = child;
         part += length;
@@ -370,13 +370,13 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
             break;
         part++;
     }
-    fill(node, value);
+    tree_fill(node, value);
     node->removed = existed && value->kind == NODE_NULL;
 }
 
 /* ---- as JSON ------------------------------------------------------------- */
 
-static json_t *container_json(struct spec_context *ctx, const struct spec_node *node)
+static json_t *tree_json(struct spec_context *ctx, const struct spec_node *node)
 {
     json_t *json = node->kind == NODE_LIST ? json_array() : json_object();
     for (const struct spec_node *child = node->first; child; child = child->next) {
@@ -407,7 +407,7 @@ json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
         return json_real(node->real);
     case NODE_STRING: return json_string(node->text); /* the parsers have checked that the text is UTF-8 */
     case NODE_LIST:
-    case NODE_MAPPING: return container_json(ctx, node);
+    case NODE_MAPPING: return tree_json(ctx, node);
     }
     BUG("a node of kind %d", (int)node->kind);
 }

@@ -163,7 +163,7 @@ void spec_print_names(FILE *out)
 
 /* ---- hints --------------------------------------------------------------- */
 
-static bool is_unavailable(const struct spec_key *key)
+static bool unknown_is_unavailable(const struct spec_key *key)
 {
     return key->verdict == VERDICT_REFUSED || key->verdict == VERDICT_LATER;
 }
@@ -176,7 +176,7 @@ static const char *sections_with(struct spec_context *ctx, const char *name, boo
     int count = 0;
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
-        if (strcmp(spec_key_leaf(key->path), name) != 0 || key->type == KEY_ALIAS || is_unavailable(key) ||
+        if (strcmp(spec_key_leaf(key->path), name) != 0 || key->type == KEY_ALIAS || unknown_is_unavailable(key) ||
             (used && key->verdict != VERDICT_USED))
             continue;
         int length = (int)spec_key_section_length(key->path);
@@ -201,7 +201,7 @@ static bool unknown_key_ends_with(const char *text, const char *word)
 
 /* Whether a name is the beginning of a key (seq_len of seq_length), its end (batch_size of train_batch_size), or the
  * key with words before it (output_dir in run). A single word is compared with the keys of the same section only. */
-static bool is_part(const char *name, const char *key, bool same_section)
+static bool unknown_is_part(const char *name, const char *key, bool same_section)
 {
     if (!same_section && !strchr(name, '_'))
         return false;
@@ -210,7 +210,7 @@ static bool is_part(const char *name, const char *key, bool same_section)
            (same_section && unknown_key_ends_with(name, key));
 }
 
-static const char *foreign_suggestion(struct spec_context *ctx, const char *name)
+static const char *unknown_suggestion(struct spec_context *ctx, const char *name)
 {
     const struct spec_foreign_name *foreign = spec_foreign_name_find(name);
     if (!foreign || !foreign->key)
@@ -222,7 +222,7 @@ static const char *foreign_suggestion(struct spec_context *ctx, const char *name
 /* A single word, such as debug, may mean anything: it leads to no key of another section that has no effect here. */
 static const char *hint_unknown(struct spec_context *ctx, const char *section, const char *name)
 {
-    const char *foreign = foreign_suggestion(ctx, name);
+    const char *foreign = unknown_suggestion(ctx, name);
     if (foreign)
         return foreign;
     const char *places = sections_with(ctx, name, true);
@@ -237,10 +237,10 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
         for (int i = 0; i < spec_num_keys; i++) {
             const struct spec_key *key = &spec_keys[i];
             const char *leaf = spec_key_leaf(key->path);
-            if (spec_key_in(key, section) != !elsewhere || key->type == KEY_ALIAS || is_unavailable(key) ||
+            if (spec_key_in(key, section) != !elsewhere || key->type == KEY_ALIAS || unknown_is_unavailable(key) ||
                 (elsewhere && !strchr(name, '_') && key->verdict != VERDICT_USED))
                 continue;
-            bool part = key->type != KEY_SECTION && is_part(name, leaf, !elsewhere);
+            bool part = key->type != KEY_SECTION && unknown_is_part(name, leaf, !elsewhere);
             int distance = part ? 1 : edit_distance(name, leaf);
             if (distance < best_distance && (!elsewhere || distance <= FARTHEST_ELSEWHERE)) {
                 best = key;
@@ -255,7 +255,7 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
 }
 
 /* JSON has no comments, so that people write them as keys of their DeepSpeed file: "_comment", "//". */
-static bool is_comment(struct spec_context *ctx, const struct spec_node *node)
+static bool unknown_is_comment(struct spec_context *ctx, const struct spec_node *node)
 {
     if (node->key_pos.source != 1 || !strchr("_/#", *node->key))
         return false;
@@ -273,7 +273,7 @@ void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, c
         const struct spec_key *key = strchr(node->key, '.') ? NULL : spec_key_find(path);
         if (key && key->type == KEY_SECTION && node->kind == NODE_MAPPING)
             spec_find_unknown(ctx, root, node, path);
-        if (!key && (node->removed || is_comment(ctx, node)))
+        if (!key && (node->removed || unknown_is_comment(ctx, node)))
             continue;
         if (key || ctx->errors.count == SPEC_MAX_PROBLEMS) {
             ctx->errors.dropped += !key;

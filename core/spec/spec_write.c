@@ -115,7 +115,7 @@ static int spec_open_sections(FILE *out, const char *path, const char *previous)
 }
 
 /* Whether the value is derived from the world size or the data; it is then printed as a comment. */
-static bool is_derived(const struct spec_full *full, const struct spec_key *key)
+static bool writes_derived(const struct spec_full *full, const struct spec_key *key)
 {
     const char *field = (const char *)full + key->offset;
     const struct run_spec *spec = &full->spec;
@@ -129,7 +129,7 @@ static bool is_derived(const struct spec_full *full, const struct spec_key *key)
 }
 
 /* DeepSpeed's schedules require total_num_steps, if only as "auto"; a size that follows from the model stays "auto". */
-static bool wants_auto(const struct spec_full *full, const struct spec_key *key)
+static bool writes_auto(const struct spec_full *full, const struct spec_key *key)
 {
     bool length = key->schedules & 1u << full->spec.scheduler.type &&
                   strcmp(key->path, "scheduler.params.total_num_steps") == 0 && !full->given_total_steps;
@@ -149,7 +149,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
     const char *previous = NULL;
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
-        bool is_auto = key->size && wants_auto(full, key);
+        bool is_auto = key->size && writes_auto(full, key);
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (!value && !is_auto)
             continue;
@@ -157,7 +157,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
         if (all || is_auto || always_written(full, key) || !usual || !json_equal(value, usual)) {
             int level = spec_open_sections(out, key->path, previous);
             previous = key->path;
-            fprintf(out, "%*s%s%s: ", 2 * level, "", is_derived(full, key) && !is_auto ? "# " : "",
+            fprintf(out, "%*s%s%s: ", 2 * level, "", writes_derived(full, key) && !is_auto ? "# " : "",
                     spec_key_leaf(key->path));
             if (is_auto)
                 fputs("auto", out);
@@ -165,7 +165,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
                 write_flow(out, json_is_string(json_array_get(value, 0)) && json_array_size(value) == 1
                                     ? json_array_get(value, 0)
                                     : value);
-            if (is_derived(full, key) && value) {
+            if (writes_derived(full, key) && value) {
                 fputs(is_auto ? " # derived: " : " # derived", out);
                 if (is_auto)
                     write_flow(out, value);

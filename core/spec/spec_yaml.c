@@ -41,7 +41,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
     return text;
 }
 
-static struct spec_pos offset_pos(int source, const char *text, size_t size, size_t offset)
+static struct spec_pos yaml_offset_pos(int source, const char *text, size_t size, size_t offset)
 {
     struct spec_pos pos = {source, 1, 1};
     spec_pos_advance(&pos, text, text + (offset < size ? offset : size));
@@ -144,7 +144,7 @@ static struct spec_pos mark_pos(const struct reader *reader, yaml_mark_t mark)
         return;                                      \
     } while (0)
 
-static void attach(struct reader *reader, struct spec_node *node)
+static void yaml_attach(struct reader *reader, struct spec_node *node)
 {
     if (reader->depth == 0) {
         reader->root = node;
@@ -161,14 +161,14 @@ static void attach(struct reader *reader, struct spec_node *node)
     spec_attach(reader->ctx, parent, node);
 }
 
-static void open_container(struct reader *reader, enum spec_kind kind, struct spec_pos pos)
+static void yaml_container(struct reader *reader, enum spec_kind kind, struct spec_pos pos)
 {
     if (reader->depth == SPEC_MAX_DEPTH)
         REFUSE(reader, pos, "nested deeper than %d levels; hint: a run spec has only a few", SPEC_MAX_DEPTH);
     struct spec_node *node = spec_arena_alloc(reader->ctx->arena, sizeof *node);
     node->kind = kind;
     node->pos = pos;
-    attach(reader, node);
+    yaml_attach(reader, node);
     reader->key = NULL;
     reader->stack[reader->depth++] = node;
 }
@@ -198,7 +198,7 @@ static void read_scalar(struct reader *reader, const yaml_event_t *event, struct
     node->plain = plain;
     if (plain)
         spec_yaml_plain(node);
-    attach(reader, node);
+    yaml_attach(reader, node);
 }
 
 static bool has_anchor_or_tag(const yaml_event_t *event)
@@ -226,8 +226,8 @@ static void read_event(struct reader *reader, const yaml_event_t *event)
         REFUSE(reader, pos, "a key must be a plain name, not a list or mapping");
     switch (event->type) {
     case YAML_SCALAR_EVENT: read_scalar(reader, event, pos); return;
-    case YAML_SEQUENCE_START_EVENT: open_container(reader, NODE_LIST, pos); return;
-    case YAML_MAPPING_START_EVENT: open_container(reader, NODE_MAPPING, pos); return;
+    case YAML_SEQUENCE_START_EVENT: yaml_container(reader, NODE_LIST, pos); return;
+    case YAML_MAPPING_START_EVENT: yaml_container(reader, NODE_MAPPING, pos); return;
     case YAML_SEQUENCE_END_EVENT:
     case YAML_MAPPING_END_EVENT: reader->depth--; return;
     case YAML_DOCUMENT_START_EVENT:
@@ -244,7 +244,7 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
     if (parser->error == YAML_MEMORY_ERROR || parser->error == YAML_NO_ERROR) /* libyaml cannot use memory_alloc() */
         memory_exhausted(0);
     if (parser->error == YAML_READER_ERROR) {
-        spec_error(reader->ctx, offset_pos(reader->source, text, size, parser->problem_offset),
+        spec_error(reader->ctx, yaml_offset_pos(reader->source, text, size, parser->problem_offset),
                    "not a text file in UTF-8: %s; hint: is this a run spec?", problem);
     } else {
         bool character = strcmp(problem, "found character that cannot start any token") == 0;
@@ -270,7 +270,7 @@ static bool yaml_has_tag_directive(struct reader *reader, const char *text, size
         directive = memmem(directive + 4, size - (size_t)(directive + 4 - text), "%TAG", 4);
     if (!directive)
         return false;
-    spec_error(reader->ctx, offset_pos(reader->source, text, size, (size_t)(directive - text)),
+    spec_error(reader->ctx, yaml_offset_pos(reader->source, text, size, (size_t)(directive - text)),
                "%%TAG directives are not supported; hint: remove the line");
     return true;
 }

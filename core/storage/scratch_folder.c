@@ -91,7 +91,7 @@ static int take_folder_lock(const char *path, int flags)
     return errno = code, -1;
 }
 
-static void sweep_abandoned(const char *path)
+static void sweep_scratch(const char *path)
 {
     char entry[FS_PATH_MAX];
     DIR *folder = io_opendir(path);
@@ -163,7 +163,7 @@ enum status scratch_folder_new(const char *path, int rank, struct scratch_folder
     bool again = true;
     *out = NULL;
     TRY(scratch_folder_check(path, err));
-    sweep_abandoned(path);
+    sweep_scratch(path);
     struct scratch_folder *folder = memory_zeroed(1, sizeof *folder);
     folder->lock_fd = -1;
     for (int i = 0; i < TRIES && again; i++)

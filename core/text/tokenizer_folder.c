@@ -58,7 +58,7 @@ static enum status tokenizer_read_json(const char *path, size_t flags, json_t **
 }
 
 /* An object of the folder; {}: there is no such file. */
-static enum status read_object(const char *folder, const char *name, size_t flags, json_t **out, struct error *err)
+static enum status read_folder_json(const char *folder, const char *name, size_t flags, json_t **out, struct error *err)
 {
     char path[FS_PATH_MAX];
     *out = NULL;
@@ -79,12 +79,12 @@ static enum status read_settings(struct tokenizer_folder *folder, struct error *
 {
     json_t *map;
     /* save_pretrained writes a model_max_length of 10^30, which is no integer of C */
-    TRY(read_object(folder->path, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, &folder->values, err));
-    TRY(read_object(folder->path, "config.json", JSON_DECODE_INT_AS_REAL, &folder->model, err));
+    TRY(read_folder_json(folder->path, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, &folder->values, err));
+    TRY(read_folder_json(folder->path, "config.json", JSON_DECODE_INT_AS_REAL, &folder->model, err));
     folder->legacy = !json_object_get(folder->values, "added_tokens_decoder");
     if (!folder->legacy)
         return STATUS_OK;
-    TRY(read_object(folder->path, "special_tokens_map.json", JSON_DECODE_INT_AS_REAL, &map, err));
+    TRY(read_folder_json(folder->path, "special_tokens_map.json", JSON_DECODE_INT_AS_REAL, &map, err));
     json_object_update(folder->values, map);
     json_decref(map);
     return STATUS_OK;
@@ -196,15 +196,15 @@ static void set_prefix_space(const struct tokenizer_folder *folder, json_t *part
 /* ---- special tokens ------------------------------------------------------ */
 
 /* The text of a token, which may be given with its properties; NULL: it is none. */
-static const char *text_of(const json_t *token)
+static const char *folder_token_text(const json_t *token)
 {
     const char *text = json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
     return text && *text ? text : NULL;
 }
 
-static void add_special(json_t *tokens, json_t *token)
+static void folder_add_special(json_t *tokens, json_t *token)
 {
-    const char *text = text_of(token);
+    const char *text = folder_token_text(token);
     if (text && !json_object_get(tokens, text))
         json_object_set(tokens, text, token);
 }
@@ -217,21 +217,21 @@ static json_t *special_tokens(const struct tokenizer_folder *folder)
     const char *key;
     size_t i;
     for (i = 0; i < COUNT_OF(NAMES); i++)
-        add_special(tokens, json_object_get(folder->values, NAMES[i]));
+        folder_add_special(tokens, json_object_get(folder->values, NAMES[i]));
     json_object_foreach(folder->values, key, value)
     {
         if (fs_has_suffix(key, "_token"))
-            add_special(tokens, value);
+            folder_add_special(tokens, value);
     }
     if (json_object_size(more) + json_array_size(more) == 0)
         more = json_object_get(folder->values, "additional_special_tokens");
     json_object_foreach(more, key, value)
     {
-        add_special(tokens, value);
+        folder_add_special(tokens, value);
     }
     json_array_foreach(more, i, value)
     {
-        add_special(tokens, value);
+        folder_add_special(tokens, value);
     }
     return tokens;
 }
@@ -297,7 +297,7 @@ static enum status read_declared(const struct tokenizer_folder *folder, const ch
     char *end = "";
     errno = 0;
     *out = folder->legacy ? (struct declared){json_integer_value(value), key, value}
-                          : (struct declared){strtoll(key, &end, 10), text_of(value), value};
+                          : (struct declared){strtoll(key, &end, 10), folder_token_text(value), value};
     if (*end || errno || !out->text || !(folder->legacy ? json_is_integer(value) : json_is_object(value)))
         return error_set(err, STATUS_DATA, "the added tokens of '%s' are not ids with tokens: %s has '%.100s'",
                          PRINTABLE(folder->path), folder->legacy ? "added_tokens.json" : "added_tokens_decoder",
@@ -349,7 +349,7 @@ end:
 static void put_around(const struct tokenizer_folder *folder, const struct addition *addition, const char *key,
                        const char *flag, json_t *pieces, json_t *tokens)
 {
-    const char *text = text_of(json_object_get(folder->values, key));
+    const char *text = folder_token_text(json_object_get(folder->values, key));
     if (!text || !json_is_true(json_object_get(folder->values, flag)))
         return;
     json_t *id = json_object_get(json_object_get(addition->by_text, text), "id");
@@ -380,14 +380,14 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
     if (!json_is_array(items))
         json_object_set_new(parts, "added_tokens", items = json_array());
     if (folder->legacy)
-        TRY(read_object(folder->path, "added_tokens.json", 0, &from, err));
+        TRY(read_folder_json(folder->path, "added_tokens.json", 0, &from, err));
     else
         from = json_incref(json_object_get(folder->values, "added_tokens_decoder"));
     json_t *special = special_tokens(folder);
     struct addition addition = {items, vocabulary, json_object(), (json_int_t)json_object_size(vocabulary)};
     json_array_foreach(items, i, item)
     {
-        tokenizer_take_item(&addition, text_of(item), item);
+        tokenizer_take_item(&addition, folder_token_text(item), item);
     }
     const enum status status = add_declared(folder, from, special, &addition, err);
     json_object_foreach(special, text, token)

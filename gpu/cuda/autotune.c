@@ -290,7 +290,7 @@ static void compare_all(const struct trial *t, enum kept which, struct autotune_
         compare_tensor(t, i, which, c);
 }
 
-static void verify(const struct trial *t, int candidate, struct autotune_candidate *c)
+static void autotune_verify(const struct trial *t, int candidate, struct autotune_candidate *c)
 {
     const char *refusal = autotune_run_afresh(t, candidate);
     const bool verified = t->problem->reference != REFERENCE_NONE, twice = verified && t->problem->repeats;
@@ -311,7 +311,7 @@ static void verify(const struct trial *t, int candidate, struct autotune_candida
         compare_all(t, OF_REFERENCE, c);
 }
 
-static enum status try_candidate(const struct trial *t, int candidate, struct autotune_candidate *c, struct error *err)
+static enum status autotune_try(const struct trial *t, int candidate, struct autotune_candidate *c, struct error *err)
 {
     char name[256];
     const struct autotune_problem *p = t->problem;
@@ -319,7 +319,7 @@ static enum status try_candidate(const struct trial *t, int candidate, struct au
     c->seconds = 0;
     p->describe(p->op, candidate, name, sizeof name);
     autotune_cache_note(t->tuner->cache, &p->key, &c->config, name);
-    verify(t, candidate, c);
+    autotune_verify(t, candidate, c);
     const enum status status = device_check(t->tuner->device, err);
     if (status == STATUS_OK) {
         autotune_cache_note_done(t->tuner->cache);
@@ -332,7 +332,7 @@ static enum status try_candidate(const struct trial *t, int candidate, struct au
 /* ---- timing -------------------------------------------------------------- */
 
 /* The mean of `repeats` runs. Failures show in device_check(). */
-static double time_runs(const struct trial *t, int candidate, int repeats)
+static double autotune_runs(const struct trial *t, int candidate, int repeats)
 {
     struct autotuner *tuner = t->tuner;
     double seconds = INFINITY;
@@ -351,7 +351,7 @@ static void autotune_warm_up(const struct trial *t, int candidate)
 {
     const double warm_up_seconds = 0.1, begin = seconds_now();
     while (!t->tuner->warm && seconds_now() - begin < warm_up_seconds)
-        time_runs(t, candidate, REPEATS);
+        autotune_runs(t, candidate, REPEATS);
     if (!t->tuner->warm)
         t->tuner->throttle = nvml_throttle_faults(NULL, t->tuner->device->id);
     t->tuner->warm = true;
@@ -365,7 +365,7 @@ static int autotune_by_seconds(const void *a, const void *b)
 }
 
 /* Times the good candidates, and the reference if it competes: its seconds are *reference. */
-static void time_candidates(const struct trial *t, struct autotune_candidate *candidates, int count, double *reference)
+static void autotune_time(const struct trial *t, struct autotune_candidate *candidates, int count, double *reference)
 {
     struct autotune_candidate *runners[AUTOTUNE_CANDIDATES];
     int n = 0;
@@ -376,15 +376,15 @@ static void time_candidates(const struct trial *t, struct autotune_candidate *ca
         return;
     autotune_warm_up(t, (int)(runners[0] - candidates));
     for (int i = 0; i < n && n > FINALISTS; i++)
-        runners[i]->seconds = time_runs(t, (int)(runners[i] - candidates), 1);
+        runners[i]->seconds = autotune_runs(t, (int)(runners[i] - candidates), 1);
     qsort(runners, (size_t)n, sizeof *runners, autotune_by_seconds);
     for (int i = 0; i < n; i++)
         runners[i]->seconds = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < n && i < FINALISTS; i++)
-            runners[i]->seconds = fmin(runners[i]->seconds, time_runs(t, (int)(runners[i] - candidates), REPEATS));
+            runners[i]->seconds = fmin(runners[i]->seconds, autotune_runs(t, (int)(runners[i] - candidates), REPEATS));
         if (t->problem->reference == REFERENCE_COMPETES)
-            *reference = fmin(*reference, time_runs(t, AUTOTUNE_REFERENCE, REPEATS));
+            *reference = fmin(*reference, autotune_runs(t, AUTOTUNE_REFERENCE, REPEATS));
     }
 }
 
@@ -425,9 +425,9 @@ enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, 
             autotune_keep_samples(&t, OF_REFERENCE);
         }
         for (int i = 0; i < count && status == STATUS_OK; i++)
-            status = try_candidate(&t, i, &candidates[i], err);
+            status = autotune_try(&t, i, &candidates[i], err);
         if (status == STATUS_OK && timed)
-            time_candidates(&t, candidates, count, &reference);
+            autotune_time(&t, candidates, count, &reference);
         if (status == STATUS_OK)
             status = device_check(tuner->device, err);
         if (status == STATUS_OK)

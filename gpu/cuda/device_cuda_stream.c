@@ -56,7 +56,7 @@ bool cuda_is_waiting(struct cuda_device *cuda)
 }
 
 /* The host waits for the event, or without one for the stream. */
-static void wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t stream, const char *work)
+static void stream_wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t stream, const char *work)
 {
     __atomic_store_n(&cuda->waiting_since, cuda_stream_milliseconds(), __ATOMIC_RELAXED);
     const cudaError_t code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
@@ -66,7 +66,7 @@ static void wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t s
 
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work)
 {
-    wait_for(cuda, event, NULL, work);
+    stream_wait_for(cuda, event, NULL, work);
 }
 
 /* ---- streams ------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static cudaEvent_t *event_of(struct cuda_staging *s, int i)
     return i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
 }
 
-static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
+static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
 {
     struct cuda_staging *s = *staging = memory_zeroed(1, sizeof *s);
     pthread_mutex_init(&s->mutex, NULL);
@@ -91,7 +91,7 @@ static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **s
     return STATUS_OK;
 }
 
-static void staging_free(struct cuda_device *cuda, struct cuda_staging *s)
+static void stream_staging_free(struct cuda_device *cuda, struct cuda_staging *s)
 {
     if (!s)
         return;
@@ -110,10 +110,10 @@ void cuda_stream_free(struct stream *stream)
     struct cuda_stream *s = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     if (s->handle) {
-        wait_for(cuda, NULL, s->handle, "the last work of a stream");
+        stream_wait_for(cuda, NULL, s->handle, "the last work of a stream");
         cudaStreamDestroy(s->handle);
     }
-    staging_free(cuda, s->staging);
+    stream_staging_free(cuda, s->staging);
     free(s);
 }
 
@@ -133,7 +133,7 @@ enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct
                            ((struct cuda_device *)device->private_)->index, cudaGetErrorString(code));
         goto fail;
     }
-    TRY_GOTO(staging_new(device->private_, &s->staging, err));
+    TRY_GOTO(stream_staging_new(device->private_, &s->staging, err));
     *stream = &s->base;
     return STATUS_OK;
 fail:
@@ -208,7 +208,7 @@ void cuda_sync(struct stream *stream)
     ASSERT(!cuda_is_capturing(stream->device));
     for (; s->marker_seen < s->marker_next; s->marker_seen++)
         cuda_wait_event(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
-    wait_for(cuda_device_of(stream), NULL, c->handle, "work of a stream");
+    stream_wait_for(cuda_device_of(stream), NULL, c->handle, "work of a stream");
 }
 
 void cuda_stream_mark(struct cuda_stream *stream)

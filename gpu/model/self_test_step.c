@@ -40,8 +40,8 @@ struct small_model {
 
 /* ---- verbs --------------------------------------------------------------- */
 
-static enum status small_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
-                                 struct unit_params *params, struct error *err)
+static enum status test_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                struct unit_params *params, struct error *err)
 {
     (void)pass, (void)stream, (void)err;
     const struct small_model *s = self;
@@ -49,12 +49,12 @@ static enum status small_acquire(void *self, int unit, enum param_pass pass, str
     return STATUS_OK;
 }
 
-static void small_release(void *self, int unit, enum param_pass pass, struct stream *stream)
+static void test_release(void *self, int unit, enum param_pass pass, struct stream *stream)
 {
     (void)self, (void)unit, (void)pass, (void)stream;
 }
 
-static enum status small_grads(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err)
+static enum status test_grads(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err)
 {
     (void)stream, (void)err;
     const struct small_model *s = self;
@@ -62,7 +62,7 @@ static enum status small_grads(void *self, int unit, struct stream *stream, stru
     return STATUS_OK;
 }
 
-static enum status small_grads_ready(void *self, int unit, struct stream *stream, struct error *err)
+static enum status test_grads_ready(void *self, int unit, struct stream *stream, struct error *err)
 {
     (void)self, (void)unit, (void)stream, (void)err;
     return STATUS_OK;
@@ -196,7 +196,7 @@ static void self_test_step_tokens(struct small_model *s)
 /* Forward, backward, update: what is captured. */
 static enum status enqueue_step(struct small_model *s, struct error *err)
 {
-    const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, small_grads_ready};
+    const struct param_verbs verbs = {s, test_acquire, test_release, test_grads, test_grads_ready};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
     const struct loss_factor factor = {.value = 1.0f / TOKENS};
     TRY(transformer_train(s->transformer, &s->batch, &factor, &verbs, s->stream, s->loss, err));

@@ -160,7 +160,7 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
 }
 
 /* Elements between the rows of rotated(). */
-static int64_t rotated_ld(const struct transformer *t)
+static int64_t block_rotated_ld(const struct transformer *t)
 {
     return t->qk_norm ? (t->H + t->KV) * t->D : t->W;
 }
@@ -174,8 +174,8 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .H = t->H,
         .KV = t->KV,
         .D = t->D,
-        .ld_q = rotated_ld(t),
-        .ld_k = rotated_ld(t),
+        .ld_q = block_rotated_ld(t),
+        .ld_k = block_rotated_ld(t),
         .ld_v = t->W,
         .ld_o = t->H * t->D,
         .ld_dq = t->W,
@@ -206,7 +206,7 @@ static void rotated_forward(const struct pass *pass, const struct unit *unit, co
         head_norm_forward(pass, unit, b, false);
         head_norm_forward(pass, unit, b, true);
     }
-    rotate(pass, b, rotated(t, b), rotated_ld(t), false);
+    rotate(pass, b, rotated(t, b), block_rotated_ld(t), false);
 }
 
 /* The arguments of attention in a pass, without its gradients. */
@@ -441,8 +441,8 @@ static void block_take_row_sums(const struct pass *pass, const struct unit *unit
 
 /* The gradient of the output of `which`, the o or down matrix, from dres; with norms after it, also that of its bias.
  * `scratch` (M, C) is for dropout; no family has both norms after attention and MLP and a multiplier. */
-static const void *branch_gradient(const struct pass *pass, const struct unit *unit, struct norm post,
-                                   enum linear which, void *scratch)
+static const void *block_gradient(const struct pass *pass, const struct unit *unit, struct norm post, enum linear which,
+                                  void *scratch)
 {
     const struct transformer *t = pass->transformer;
     const enum dropout_kind kind = which == LINEAR_O ? DROPOUT_ATTENTION_OUTPUT : DROPOUT_MLP_OUTPUT;
@@ -459,7 +459,7 @@ static const void *branch_gradient(const struct pass *pass, const struct unit *u
 
 /* Adds the gradient in delta, of the input of attention or MLP, to dres: through `norm`, if that comes before them,
  * which then leaves the sums of dres over rows. */
-static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm, struct row_sums sums)
+static void add_block_gradient(const struct pass *pass, const struct unit *unit, struct norm norm, struct row_sums sums)
 {
     const struct transformer *t = pass->transformer;
     if (t->norms_before)
@@ -489,14 +489,14 @@ static size_t block_input_bytes(const struct pass *pass)
 }
 
 /* From the block's input to hidden: the last read of the input. */
-static void forward_until_kept(const struct pass *pass, const struct unit *unit, int64_t block)
+static void block_until_kept(const struct pass *pass, const struct unit *unit, int64_t block)
 {
     block_start(pass, unit, block);
     block_inside(pass, unit, &pass->transformer->blocks[block]);
 }
 
 /* From hidden on. With norms after the residual the next block's input may lie where one was that leaves. */
-static void forward_after_kept(const struct pass *pass, const struct unit *unit, int64_t block)
+static void block_after_kept(const struct pass *pass, const struct unit *unit, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
@@ -508,19 +508,19 @@ static void forward_after_kept(const struct pass *pass, const struct unit *unit,
     }
 }
 
-static void forward_whole(const struct pass *pass, const struct unit *unit, int64_t block)
+static void block_whole_forward(const struct pass *pass, const struct unit *unit, int64_t block)
 {
-    forward_until_kept(pass, unit, block);
-    forward_after_kept(pass, unit, block);
+    block_until_kept(pass, unit, block);
+    block_after_kept(pass, unit, block);
 }
 
 /* Forward, with the verb between its two parts. */
-static enum status forward_and_keep(const struct pass *pass, const struct unit *unit, int64_t block)
+static enum status block_forward_kept(const struct pass *pass, const struct unit *unit, int64_t block)
 {
     const struct activation_verbs *verbs = pass->transformer->config.activations;
-    TRY(block_run(pass, unit, block, BLOCK_FORWARD, forward_until_kept));
+    TRY(block_run(pass, unit, block, BLOCK_FORWARD, block_until_kept));
     verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, block_input_bytes(pass), pass->stream);
-    return block_run(pass, unit, block, BLOCK_FORWARD_END, forward_after_kept);
+    return block_run(pass, unit, block, BLOCK_FORWARD_END, block_after_kept);
 }
 
 enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind)
@@ -529,15 +529,15 @@ enum status block_forward(const struct pass *pass, int64_t block, enum param_pas
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, kind));
     if (pass->M > 0 && keeps)
-        TRY(forward_and_keep(pass, &unit, block));
+        TRY(block_forward_kept(pass, &unit, block));
     else if (pass->M > 0)
-        TRY(block_run(pass, &unit, block, BLOCK_FORWARD, forward_whole));
+        TRY(block_run(pass, &unit, block, BLOCK_FORWARD, block_whole_forward));
     unit_release(pass, &unit);
     return STATUS_OK;
 }
 
 /* From dres, the gradient of the block's output, to that of its input. */
-static void backward_whole(const struct pass *pass, const struct unit *unit, int64_t block)
+static void block_whole_backward(const struct pass *pass, const struct unit *unit, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
@@ -547,13 +547,13 @@ static void backward_whole(const struct pass *pass, const struct unit *unit, int
     const struct row_sums of_down_before = {.to = block > 0 ? t->dres_sums : NULL};
     if (t->dres_sums)
         block_take_row_sums(pass, unit);
-    mlp_backward(pass, unit, b, branch_gradient(pass, unit, second_post_norm(t, b), LINEAR_DOWN, t->delta), t->delta);
-    add_input_gradient(pass, unit, second_norm(b), of_o);
-    const void *dout = branch_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
+    mlp_backward(pass, unit, b, block_gradient(pass, unit, second_post_norm(t, b), LINEAR_DOWN, t->delta), t->delta);
+    add_block_gradient(pass, unit, second_norm(b), of_o);
+    const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
     linear_backward(pass, unit, LINEAR_O, t->delta, dout, b->att, NULL);
     attention_backward(pass, unit, b, t->delta, t->wide);
     linear_backward(pass, unit, LINEAR_QKV, t->delta, t->wide, attention_input(t, b), NULL);
-    add_input_gradient(pass, unit, first_norm(b), of_down_before);
+    add_block_gradient(pass, unit, first_norm(b), of_down_before);
 }
 
 enum status block_backward(const struct pass *pass, int64_t block)
@@ -566,7 +566,7 @@ enum status block_backward(const struct pass *pass, int64_t block)
     if (pass->M > 0 && verbs)
         verbs->fetch(verbs->self, block, t->blocks[block].res1, block_input_bytes(pass), pass->stream);
     if (pass->M > 0)
-        TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, backward_whole));
+        TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, block_whole_backward));
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);
 }

@@ -39,7 +39,7 @@ static void head_release(const struct pass *pass, const struct head_units *units
     unit_release(pass, &units->norm);
 }
 
-static struct norm final_norm(const struct transformer *t)
+static struct norm head_final_norm(const struct transformer *t)
 {
     return (struct norm){ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, t->final_res, t->final_norm,
                          t->final_mean,     t->final_rstd,     NULL};
@@ -49,11 +49,11 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
     if (!t->post_norm)
-        norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
+        norm_forward(pass, unit, head_final_norm(t), t->blocks[t->L - 1].res2, t->delta);
 }
 
 /* Elements of dt between the rows of dlogits, which lie over the logits. */
-static int64_t ld_dlogits(const struct transformer *t)
+static int64_t head_ld_dlogits(const struct transformer *t)
 {
     return t->ld_logits * (int64_t)(dtype_size(t->logits_dtype) / dtype_size(t->dtype));
 }
@@ -70,7 +70,7 @@ struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, 
                                                    const void *x)
 {
     struct linear_bwd_weight_args args = linear_bwd_weight_args(t, unit, LINEAR_HEAD, M, t->logits, x);
-    args.ld_dy = ld_dlogits(t);
+    args.ld_dy = head_ld_dlogits(t);
     return args;
 }
 
@@ -78,7 +78,7 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
                                                  void *dx)
 {
     struct linear_bwd_input_args args = linear_bwd_input_args(t, unit, LINEAR_HEAD, M, dx, t->logits, NULL);
-    args.ld_dy = ld_dlogits(t);
+    args.ld_dy = head_ld_dlogits(t);
     return args;
 }
 
@@ -111,7 +111,7 @@ static const void *head_pooler_forward(const struct pass *pass, const struct uni
 }
 
 /* From the gradient of the pooler's output in `kept`, which it overwrites, to that of its input, `dx`. */
-static void pooler_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, void *dx)
+static void head_pooler_bwd(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, void *dx)
 {
     const struct transformer *t = pass->transformer;
     head_drop_pooled(pass, first, rows, t->kept, t->kept);
@@ -141,7 +141,7 @@ static const void *head_chunk_forward(const struct pass *pass, const struct unit
         .V = t->classes,
         .V_padded = t->linears[LINEAR_HEAD].N,
         .ld_logits = t->ld_logits,
-        .ld_dlogits = ld_dlogits(t),
+        .ld_dlogits = head_ld_dlogits(t),
         .logits = t->logits,
         .dlogits = gradient ? t->logits : NULL,
         .targets = pass->batch.targets + first,
@@ -158,7 +158,7 @@ static const void *head_chunk_forward(const struct pass *pass, const struct unit
 }
 
 /* x: what head_chunk_forward() returned. */
-static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, const void *x)
+static void head_chunk_bwd(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, const void *x)
 {
     const struct transformer *t = pass->transformer;
     void *dx = row_at(t, t->post_norm ? t->dres : t->final_norm, first, t->C);
@@ -168,7 +168,7 @@ static void chunk_backward(const struct pass *pass, const struct unit *unit, int
     struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, t->pooled ? t->kept : dx);
     t->device->ops->linear_bwd_input(pass->stream, &input);
     if (t->pooled)
-        pooler_backward(pass, unit, first, rows, dx);
+        head_pooler_bwd(pass, unit, first, rows, dx);
 }
 
 static int64_t head_chunk_rows(const struct pass *pass, int64_t first)
@@ -236,12 +236,12 @@ enum status head_train(const struct pass *pass)
         const void *x = head_chunk_forward(pass, units.matrix, first, rows, true);
         span_end(&span);
         span = phase_begin(pass->stream, PHASE_BACKWARD, head);
-        chunk_backward(pass, units.matrix, first, rows, x);
+        head_chunk_bwd(pass, units.matrix, first, rows, x);
         span_end(&span);
     }
     span = phase_begin(pass->stream, PHASE_BACKWARD, head);
     if (pass->M > 0 && !t->post_norm)
-        norm_backward(pass, &units.norm, final_norm(t), t->dres, t->final_norm, NULL,
+        norm_backward(pass, &units.norm, head_final_norm(t), t->dres, t->final_norm, NULL,
                       (struct row_sums){.to = t->dres_sums});
     head_release(pass, &units);
     TRY(unit_ready(pass, &units.norm));

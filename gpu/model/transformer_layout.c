@@ -123,7 +123,7 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
 /* The rows of logits that exist at a time, in chunks of about equal size. Every chunk reads the head's matrix twice and
  * reads and writes its gradient. On the CPU in fp32, GPT-2's head takes 8 % more time in chunks of 256 rows than of
  * 512, 38 % more with 64; above 512 nothing is gained. A GPU needs some thousand rows: 1/64 of its memory. */
-static int64_t choose_chunk(const struct transformer *t)
+static int64_t layout_chunk(const struct transformer *t)
 {
     enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
     enum { ROW_MULTIPLE = 16, CUDA_ROW_MULTIPLE = 128 };
@@ -173,7 +173,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     const struct transformer_config *config = &t->config;
     int64_t M = config->batch.max_tokens;
     t->ld_logits = (t->classes + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
-    t->chunk = choose_chunk(t);
+    t->chunk = layout_chunk(t);
     layout_blocks(t, arena);
     t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {

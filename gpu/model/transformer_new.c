@@ -42,7 +42,7 @@ double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_le
     return 6 * parameters + (desc->bidirectional ? 12 : 6) * attention;
 }
 
-static void find_tensors(struct transformer *t)
+static void new_find_tensors(struct transformer *t)
 {
     t->tensors = memory_alloc((size_t)(t->L + 2) * ROLE_COUNT * sizeof *t->tensors);
     for (int unit = 0; unit < t->L + 2; unit++)
@@ -53,7 +53,7 @@ static void find_tensors(struct transformer *t)
 /* A norm's backward sums the gradient that it writes over rows: that of what the o or down matrix added, unless dropout
  * or a multiplier come between the two (norms of the branch itself come after dropout). So does the op that goes back
  * through a GELU of erf, which no library's product does. */
-static void find_summed_biases(struct transformer *t)
+static void new_find_biases(struct transformer *t)
 {
     const bool dropped = t->config.dropout.residual > 0, scaled = t->config.desc->residual_multiplier != 1;
     const bool alone = t->norms_after && !t->post_norm, summed = alone || (!dropped && !scaled);
@@ -73,7 +73,7 @@ static bool k_bias_has_no_gradient(const struct model_desc *desc)
  * matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits are 0: products that add to
  * gradients leave these rows as they are; one that overwrites sets them to 0, which the embedding's gradients overwrite
  * afterwards. Only a matrix in unit 0, before the embedding's other tensors, is padded (GPT-2). */
-static void pad_vocabulary(struct transformer *t)
+static void new_pad_vocabulary(struct transformer *t)
 {
     struct linear_shape *head = &t->linears[LINEAR_HEAD];
     int64_t padded = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
@@ -94,7 +94,7 @@ static float transformer_embedding_scale(const struct model_desc *desc, enum dty
 }
 
 /* One op computes the gradients of a matrix and its bias, unless another op leaves that of the bias. */
-static enum status check_frozen(const struct transformer *t, struct error *err)
+static enum status new_check_frozen(const struct transformer *t, struct error *err)
 {
     for (int i = 0; t->config.training && i < (int)(t->L + 2) * LINEAR_COUNT; i++) {
         const int unit = i / LINEAR_COUNT, which = i % LINEAR_COUNT;
@@ -155,11 +155,11 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->num_inputs = config->inputs ? config->inputs : 1;
     t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
     transformer_linear_shapes(desc, t->linears);
-    find_tensors(t);
-    find_summed_biases(t);
-    pad_vocabulary(t);
+    new_find_tensors(t);
+    new_find_biases(t);
+    new_pad_vocabulary(t);
     t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;
-    const enum status status = check_frozen(t, err);
+    const enum status status = new_check_frozen(t, err);
     if (status == STATUS_OK)
         *transformer = t;
     else

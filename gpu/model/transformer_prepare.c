@@ -87,7 +87,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
 }
 
 /* A block whose attention has the window that most blocks have. */
-static int64_t usual_block(const struct transformer *t)
+static int64_t prepare_usual_block(const struct transformer *t)
 {
     const struct layer_desc *layers = t->config.desc->layers;
     int64_t best = 0, best_count = 0;
@@ -123,13 +123,13 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
     /* no kernel is compiled for the shape where there is a soft cap */
     bool compiled = config->desc->attention_softcap == 0;
     if (compiled) {
-        const struct attention_bwd_args sizes = attention_bwd_sizes(t, usual_block(t), config->batch.max_tokens,
+        const struct attention_bwd_args sizes = attention_bwd_sizes(t, prepare_usual_block(t), config->batch.max_tokens,
                                                                     config->batch.max_seqs, config->batch.max_seq);
         limits->attention_fwd = attention_forward_of(&sizes);
         if (config->training) {
             limits->attention_bwd = sizes;
             limits->attention_bwd.dropout =
-                dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, usual_block(t));
+                dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, prepare_usual_block(t));
         }
     }
     for (int i = 0; i < LINEAR_COUNT; i++) {

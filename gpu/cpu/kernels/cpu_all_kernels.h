@@ -47,4 +47,4 @@
 /* clang-format on */
 
 #define OPS_CPU_MEMBER(op) .op = op_##op,
-const struct ops_cpu OPS_CPU_LEVEL = {.table = {OPS_LIST(OPS_CPU_MEMBER)}, .micro_run = micro_run};
+const struct ops_cpu OPS_CPU_LEVEL = {.table = {OPS_LIST(OPS_CPU_MEMBER)}, .micro_run = rates_run};

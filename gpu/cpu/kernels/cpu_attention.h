@@ -47,7 +47,7 @@ static struct attention_unit attention_unit_at(const struct attention *a, int64_
 static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)
 {
     return (struct attention){args->dtype,
-                              block_kind(device_cpu_kernels(stream->device), args->dtype),
+                              gemm_block_kind(device_cpu_kernels(stream->device), args->dtype),
                               args->M,
                               args->H,
                               args->KV,

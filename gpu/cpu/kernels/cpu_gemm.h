@@ -187,16 +187,16 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
 }
 
-static enum unit_kind block_kind(const struct cpu_kernels *kernels, enum dtype dtype)
+static enum unit_kind gemm_block_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
     if (dtype != DTYPE_BF16)
         return dtype == DTYPE_F32 ? UNIT_F32 : UNIT_F16;
     return GEMM_HAS_PAIRS && kernels->bf16 == CPU_BF16_DOT ? UNIT_PAIR : UNIT_WIDENED;
 }
 
-static enum unit_kind product_kind(const struct cpu_kernels *kernels, enum dtype dtype)
+static enum unit_kind gemm_product_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
-    return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : block_kind(kernels, dtype);
+    return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : gemm_block_kind(kernels, dtype);
 }
 
 struct cuts {
@@ -351,8 +351,8 @@ static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const stru
         e->streamed && job.cuts.k_step >= p->k && !e->accumulate && (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
 #pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
     {
-        tiles_begin(kind);
+        amx_begin(kind);
         multiply_blocks(&job, e->accumulate && c_is_f32);
-        tiles_end(kind);
+        amx_end(kind);
     }
 }

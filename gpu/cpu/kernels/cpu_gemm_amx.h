@@ -19,8 +19,8 @@ _Static_assert((int)TILE_MR >= (int)MR, "a buffer for TILE_MR rows is large enou
 
 /* Packs a panel of A: `rows` of its TILE_MR rows exist, k elements of each from `src` on. dst (units / 16, TILE_MR,
  * 16). */
-static void pack_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_stride, int64_t k_stride, int rows,
-                            int64_t k)
+static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_stride, int64_t k_stride, int rows,
+                           int64_t k)
 {
     for (int64_t unit = 0; 2 * unit < k; unit += TILE_UNITS, dst += TILE_MR * TILE_UNITS) {
         const bool whole = rows == TILE_MR && 2 * (unit + TILE_UNITS) <= k;
@@ -104,7 +104,7 @@ TARGET_TILES static void micro_tiles(int64_t units, const uint32_t *a, const uin
 enum { TILE_MR = MR, TILE_UNITS = 1 };
 #endif
 
-static void tiles_begin(enum unit_kind kind)
+static void amx_begin(enum unit_kind kind)
 {
     (void)kind;
 #if GEMM_HAS_TILES
@@ -113,7 +113,7 @@ static void tiles_begin(enum unit_kind kind)
 #endif
 }
 
-static void tiles_end(enum unit_kind kind)
+static void amx_end(enum unit_kind kind)
 {
     (void)kind;
 #if GEMM_HAS_TILES

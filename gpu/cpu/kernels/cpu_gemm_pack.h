@@ -80,7 +80,7 @@ static void pack_block(uint32_t *dst, struct panel_source s, int width, enum uni
         uint32_t *to = dst + panel * width * units;
 #if GEMM_HAS_TILES
         if (kind == UNIT_TILE && is_a) {
-            pack_tile_panel(to, from, s.row_stride, s.k_stride, rows, s.k);
+            amx_tile_panel(to, from, s.row_stride, s.k_stride, rows, s.k);
             continue;
         }
 #endif

@@ -2,7 +2,7 @@
 
 _Static_assert((int)TILE_MR + (int)NR <= (int)CPU_MICRO_ROWS && CPU_MICRO_UNITS % TILE_UNITS == 0, "panels fit");
 
-static double micro_run(enum cpu_micro_kernel kernel, int calls, const uint32_t *panels)
+static double rates_run(enum cpu_micro_kernel kernel, int calls, const uint32_t *panels)
 {
     const uint32_t *a = panels, *b = panels + TILE_MR * CPU_MICRO_UNITS;
     micro_kernel *run = NULL;
@@ -23,10 +23,10 @@ static double micro_run(enum cpu_micro_kernel kernel, int calls, const uint32_t 
 #endif
         break;
     }
-    tiles_begin(kind);
+    amx_begin(kind);
     for (int i = 0; run && i < calls; i++)
         run(CPU_MICRO_UNITS, a, b, tile);
-    tiles_end(kind);
+    amx_end(kind);
     const int64_t elements = CPU_MICRO_UNITS * panel_elements_of_unit(kind);
     return run ? 2.0 * calls * (double)(panel_rows(kind) * NR * elements) : 0;
 }

@@ -5,7 +5,7 @@ static void linear_product(struct stream *stream, const struct product *p, const
     heartbeat_beat();
     if (p->m == 0 || p->n == 0)
         return;
-    gemm_builtin(scratch_of(stream), product_kind(device_cpu_kernels(stream->device), e->dtype), p, e);
+    gemm_builtin(scratch_of(stream), gemm_product_kind(device_cpu_kernels(stream->device), e->dtype), p, e);
 }
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)

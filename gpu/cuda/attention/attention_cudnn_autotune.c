@@ -30,7 +30,7 @@ struct trial {
     struct attention_bwd_args bwd; /* forward: it has the pointers of fwd */
 };
 
-static struct autotune_key key_of(const struct attention_plan *plan)
+static struct autotune_key autotune_key_of(const struct attention_plan *plan)
 {
     struct autotune_key key = {.op = AUTOTUNE_ATTENTION, .fields = {plan->direction, plan->target->version}};
     _Static_assert(sizeof plan->shape == (AUTOTUNE_KEY_FIELDS - 3) * sizeof(int64_t),
@@ -40,7 +40,7 @@ static struct autotune_key key_of(const struct attention_plan *plan)
     return key;
 }
 
-static struct autotune_config config_of(const struct candidate *c)
+static struct autotune_config autotune_config_of(const struct candidate *c)
 {
     return (struct autotune_config){
         .kernel = {(uint64_t)c->piece, (uint64_t)c->made->proposal, (uint64_t)c->made->engine, c->made->kernel}};
@@ -110,7 +110,7 @@ static void attention_describe_candidate(const void *op, int candidate, char *te
              (long long)t->candidates[candidate].piece);
 }
 
-static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t ld)
+static void add_attention_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t ld)
 {
     p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
 }
@@ -119,7 +119,7 @@ static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dty
 static void add_result(struct autotune_problem *p, const struct attention_shape *s, void *pointer, int64_t M,
                        int64_t ld, int64_t heads, const char *name)
 {
-    add_tensor(p, pointer, (enum dtype)s->dtype, M, ld);
+    add_attention_tensor(p, pointer, (enum dtype)s->dtype, M, ld);
     struct autotune_tensor *tensor = &p->tensors[p->num_tensors - 1];
     tensor->name = name;
     tensor->width = heads * s->D;
@@ -134,11 +134,11 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
     const enum dtype dtype = (enum dtype)s->dtype;
     struct attention_bwd_args *a = &t->bwd;
     const int64_t M = a->M;
-    add_tensor(p, &a->seq_start, DTYPE_F32, t->sequences + 1, 1);
-    add_tensor(p, &a->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
-    add_tensor(p, &a->q, dtype, M, s->ld_q);
-    add_tensor(p, &a->k, dtype, M, s->ld_k);
-    add_tensor(p, &a->v, dtype, M, s->ld_v);
+    add_attention_tensor(p, &a->seq_start, DTYPE_F32, t->sequences + 1, 1);
+    add_attention_tensor(p, &a->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
+    add_attention_tensor(p, &a->q, dtype, M, s->ld_q);
+    add_attention_tensor(p, &a->k, dtype, M, s->ld_k);
+    add_attention_tensor(p, &a->v, dtype, M, s->ld_v);
     if (t->plan->direction == ATTENTION_FORWARD) {
         add_result(p, s, &a->out, M, s->ld_o, s->H, "out");
         p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = &a->lse,
@@ -152,9 +152,9 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
                                                                 .tolerance = 1e-3};
         return;
     }
-    add_tensor(p, &a->out, dtype, M, s->ld_o);
-    add_tensor(p, &a->lse, DTYPE_F32, s->H, M);
-    add_tensor(p, &a->dout, dtype, M, s->ld_o);
+    add_attention_tensor(p, &a->out, dtype, M, s->ld_o);
+    add_attention_tensor(p, &a->lse, DTYPE_F32, s->H, M);
+    add_attention_tensor(p, &a->dout, dtype, M, s->ld_o);
     add_result(p, s, &a->dq, M, s->ld_dq, s->H, "dq");
     add_result(p, s, &a->dk, M, s->ld_dk, s->KV, "dk");
     add_result(p, s, &a->dv, M, s->ld_dv, s->KV, "dv");
@@ -210,11 +210,11 @@ static void refuse_for(struct trial *t, int candidate, const struct autotune_can
 }
 
 /* Leaves the plan with the best candidate, or refused for the last one's reason. Frees the other candidates. */
-static enum status tune(struct autotuner *tuner, struct trial *t, struct error *err)
+static enum status tune_attention(struct autotuner *tuner, struct trial *t, struct error *err)
 {
     struct attention_plan *plan = t->plan;
     struct autotune_candidate candidates[CANDIDATES];
-    struct autotune_problem problem = {.key = key_of(plan),
+    struct autotune_problem problem = {.key = autotune_key_of(plan),
                                        .op = t,
                                        .run = attention_run_candidate,
                                        .prepare = attention_prepare_trial,
@@ -224,7 +224,7 @@ static enum status tune(struct autotuner *tuner, struct trial *t, struct error *
                                        .workspace = plan->planned};
     int best;
     for (int i = 0; i < t->count; i++)
-        candidates[i] = (struct autotune_candidate){.config = config_of(&t->candidates[i])};
+        candidates[i] = (struct autotune_candidate){.config = autotune_config_of(&t->candidates[i])};
     attention_trial_args(t);
     add_tensors(t, &problem);
     const enum status status = autotune(tuner, &problem, candidates, t->count, &best, err);
@@ -247,13 +247,13 @@ static enum status tune(struct autotuner *tuner, struct trial *t, struct error *
 enum status attention_verify(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
     struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
-    return tune(tuner, &t, err);
+    return tune_attention(tuner, &t, err);
 }
 
 /* Takes the config of the cache, wherever among the proposals its kernel stands; false: the plan stays. */
 static bool take_known(const struct autotuner *tuner, struct attention_plan *plan)
 {
-    const struct autotune_key key = key_of(plan);
+    const struct autotune_key key = autotune_key_of(plan);
     struct autotune_config known;
     struct cudnn_plan *made;
     if (!autotune_cache_find(tuner->cache, &key, &known) || autotune_cache_is_faulty(tuner->cache, &key, &known))
@@ -273,7 +273,7 @@ static bool take_known(const struct autotuner *tuner, struct attention_plan *pla
 /* Makes the candidates, those of the announced piece first, without kernels that have faulted. */
 static void list_candidates(const struct autotuner *tuner, struct trial *t)
 {
-    const struct autotune_key key = key_of(t->plan);
+    const struct autotune_key key = autotune_key_of(t->plan);
     int64_t pieces[ATTENTION_PIECES];
     const int sizes = attention_plan_pieces(t->plan, pieces);
     for (int i = 0; i < sizes; i++) {
@@ -281,7 +281,7 @@ static void list_candidates(const struct autotuner *tuner, struct trial *t)
         const int count = attention_plan_candidates(t->plan, pieces[i], 0, made, ENGINES);
         for (int j = 0; j < count; j++) {
             const struct candidate candidate = {made[j], pieces[i]};
-            const struct autotune_config config = config_of(&candidate);
+            const struct autotune_config config = autotune_config_of(&candidate);
             if (autotune_cache_is_faulty(tuner->cache, &key, &config))
                 cudnn_plan_free(made[j]);
             else
@@ -304,7 +304,7 @@ enum status attention_autotune(struct autotuner *tuner, struct attention_plan *p
     }
     cudnn_plan_free(plan->cudnn_plan);                                  /* the first candidate, made again */
     heartbeat_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
-    const enum status status = tune(tuner, &t, err);
+    const enum status status = tune_attention(tuner, &t, err);
     heartbeat_slow_end(&slow);
     return status;
 }

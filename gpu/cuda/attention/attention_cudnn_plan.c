@@ -12,7 +12,7 @@ enum { WORKSPACE_ALIGN = 256 };
 
 /* ---- shapes -------------------------------------------------------------- */
 
-static int64_t sequences_of_piece(const struct attention_fwd_args *args)
+static int64_t plan_piece_sequences(const struct attention_fwd_args *args)
 {
     int64_t full = args->max_seq > 0 ? 2 * ((args->M + args->max_seq - 1) / args->max_seq) : 0;
     return full < args->num_seqs ? full : args->num_seqs;
@@ -22,7 +22,7 @@ struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args
 {
     return (struct attention_shape){
         .dtype = args->dtype,
-        .B = args->ragged ? sequences_of_piece(args) : args->num_seqs,
+        .B = args->ragged ? plan_piece_sequences(args) : args->num_seqs,
         .T = args->max_seq,
         .H = args->H,
         .KV = args->KV,
@@ -77,32 +77,31 @@ static int make_plans(const struct attention_plan *plan, int64_t piece, const st
     return attention_graph_plans(plan->target, plan->direction, &shape, filter, plans, most, err);
 }
 
-static size_t workspace_aligned(size_t bytes)
+static size_t plan_aligned(size_t bytes)
 {
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
 /* 0 if dq is computed in a fixed order. */
-static size_t sums_bytes(const struct attention_shape *shape, int64_t sequences)
+static size_t plan_sums_bytes(const struct attention_shape *shape, int64_t sequences)
 {
-    return shape->unordered ? workspace_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float))
-                            : 0;
+    return shape->unordered ? plan_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float)) : 0;
 }
 
 /* 0 without dropout. */
-static size_t kept_bytes(const struct attention_shape *shape, int64_t sequences)
+static size_t plan_kept_bytes(const struct attention_shape *shape, int64_t sequences)
 {
     const int64_t count = sequences * shape->H * shape->T * attention_kept_ld(shape);
-    return shape->dropout ? workspace_aligned((size_t)count * sizeof(uint16_t)) : 0;
+    return shape->dropout ? plan_aligned((size_t)count * sizeof(uint16_t)) : 0;
 }
 
-static size_t extra_bytes(const struct attention_shape *shape, int64_t sequences)
+static size_t plan_extra_bytes(const struct attention_shape *shape, int64_t sequences)
 {
-    return sums_bytes(shape, sequences) + kept_bytes(shape, sequences);
+    return plan_sums_bytes(shape, sequences) + plan_kept_bytes(shape, sequences);
 }
 
 /* Each piece of lse has to be aligned as rows are. */
-static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
+static bool plan_may_be_piece(const struct attention_shape *s, int64_t sequences)
 {
     return s->ragged ||
            (s->B % sequences == 0 && sequences * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
@@ -115,15 +114,15 @@ struct attention_workspace {
     int64_t pitch; /* elements between two arrays of offsets */
 };
 
-static struct attention_workspace workspace_of_piece(const struct attention_shape *s, int64_t piece)
+static struct attention_workspace plan_piece_workspace(const struct attention_shape *s, int64_t piece)
 {
     const int64_t sequences = s->ragged ? piece : s->B, pitch = (piece + 2) / 2 * 2;
-    const size_t rows = workspace_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
+    const size_t rows = plan_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
     struct attention_workspace w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
-    w.offsets = w.lengths + (s->ragged ? workspace_aligned((size_t)piece * sizeof(int32_t)) : 0);
-    w.sums = w.offsets + (s->ragged ? workspace_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
-    w.kept = w.sums + sums_bytes(s, piece);
-    w.cudnn = w.kept + kept_bytes(s, piece);
+    w.offsets = w.lengths + (s->ragged ? plan_aligned((size_t)piece * sizeof(int32_t)) : 0);
+    w.sums = w.offsets + (s->ragged ? plan_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
+    w.kept = w.sums + plan_sums_bytes(s, piece);
+    w.cudnn = w.kept + plan_kept_bytes(s, piece);
     return w;
 }
 
@@ -136,12 +135,12 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
     plan->piece = s->B;
     if (!make_plans(plan, s->B, &(struct cudnn_filter){.most_workspace = SIZE_MAX}, &plan->cudnn_plan, 1, err))
         return err->code;
-    const size_t sequence = (plan->cudnn_plan->workspace + extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
+    const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
-        if (may_be_piece(s, piece))
+        if (plan_may_be_piece(s, piece))
             plan->piece = piece;
     if (plan->piece != s->B || sequence * (size_t)s->B > large) {
-        const size_t kept = kept_bytes(s, plan->piece);
+        const size_t kept = plan_kept_bytes(s, plan->piece);
         cudnn_plan_free(plan->cudnn_plan);
         plan->cudnn_plan = NULL;
         if (kept > large)
@@ -152,7 +151,7 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
             return err->code;
     }
     plan->planned =
-        workspace_of_piece(s, plan->piece).cudnn + workspace_aligned(plan->cudnn_plan->workspace) + WORKSPACE_ALIGN;
+        plan_piece_workspace(s, plan->piece).cudnn + plan_aligned(plan->cudnn_plan->workspace) + WORKSPACE_ALIGN;
     return STATUS_OK;
 }
 
@@ -161,9 +160,9 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
 {
     struct error ignored;
     struct slow_call slow;
-    if (piece < 1 || piece > plan->shape.B || !may_be_piece(&plan->shape, piece))
+    if (piece < 1 || piece > plan->shape.B || !plan_may_be_piece(&plan->shape, piece))
         return 0;
-    const size_t others = workspace_of_piece(&plan->shape, piece).cudnn + WORKSPACE_ALIGN;
+    const size_t others = plan_piece_workspace(&plan->shape, piece).cudnn + WORKSPACE_ALIGN;
     if (others > plan->planned)
         return 0;
     const struct cudnn_filter filter = {.most_workspace = (plan->planned - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN,
@@ -178,12 +177,12 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 {
     const size_t small = 8 << 20; /* more pieces only cost launches */
     const struct attention_shape *s = &plan->shape;
-    const size_t bytes = plan->cudnn_plan->workspace + extra_bytes(s, plan->piece);
+    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(s, plan->piece);
     int count = 0;
     pieces[count++] = plan->piece;
     for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
         const size_t of_last = bytes / (size_t)plan->piece * (size_t)pieces[count - 1];
-        if (2 * piece <= pieces[count - 1] && of_last > small && may_be_piece(s, piece))
+        if (2 * piece <= pieces[count - 1] && of_last > small && plan_may_be_piece(s, piece))
             pieces[count++] = piece;
     }
     return count;
@@ -194,7 +193,7 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 static struct attention_workspace attention_workspace_of(const struct stream *stream, const struct attention_plan *plan)
 {
     size_t bytes;
-    struct attention_workspace w = workspace_of_piece(&plan->shape, plan->piece);
+    struct attention_workspace w = plan_piece_workspace(&plan->shape, plan->piece);
     w.base = stream_workspace(stream, &bytes);
     ASSERT(plan->planned <= bytes);
     w.base += -(uintptr_t)w.base % WORKSPACE_ALIGN;
@@ -206,7 +205,7 @@ void attention_plan_spoil(const struct attention_plan *plan, struct stream *stre
     const struct attention_workspace w = attention_workspace_of(stream, plan);
     if (plan->shape.dropout)
         cuda_check(cuda_device_of(stream),
-                   cudaMemsetAsync(w.base + w.kept, 0xff, kept_bytes(&plan->shape, plan->piece),
+                   cudaMemsetAsync(w.base + w.kept, 0xff, plan_kept_bytes(&plan->shape, plan->piece),
                                    cuda_stream_of(stream)->handle),
                    "attention, dropout on trial");
 }
@@ -218,8 +217,8 @@ static void *attention_rows_from(const void *base, int64_t tokens, int64_t ld)
 }
 
 /* The pointers of the op from token `first` on. */
-static void point_at(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *fwd,
-                     const struct attention_bwd_args *bwd, int64_t first)
+static void plan_point_at(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *fwd,
+                          const struct attention_bwd_args *bwd, int64_t first)
 {
     pointers[ATTENTION_Q] = attention_rows_from(fwd->q, first, fwd->ld_q);
     pointers[ATTENTION_K] = attention_rows_from(fwd->k, first, fwd->ld_k);
@@ -264,7 +263,7 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
             [ATTENTION_SUMS] = w.base + w.sums,
             [ATTENTION_KEPT] = w.base + w.kept,
         };
-        point_at(pointers, fwd, bwd, first);
+        plan_point_at(pointers, fwd, bwd, first);
         if (s->ragged)
             describe_part(plan, stream, &part, &w, pointers);
         if (reordered && bwd)

@@ -99,7 +99,7 @@ static float *gemm_sums_scratch(struct stream *stream, size_t bytes)
 }
 
 /* False: it has to be computed without its epilogue, or the library has no algorithm for it. */
-static bool run_product(struct stream *stream, const struct gemm_product *p, const char *op)
+static bool run_linear_product(struct stream *stream, const struct gemm_product *p, const char *op)
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     struct gemm_cuda *g = cuda->gemm;
@@ -115,10 +115,10 @@ static bool run_product(struct stream *stream, const struct gemm_product *p, con
 }
 
 /* Enqueues a product without its epilogue, for which the library must have an algorithm. */
-static void run_plain(struct stream *stream, const struct gemm_product *p, const char *op)
+static void run_linear_plain(struct stream *stream, const struct gemm_product *p, const char *op)
 {
     const struct gemm_product plain = gemm_product_without_epilogue(p);
-    if (!run_product(stream, &plain, op))
+    if (!run_linear_product(stream, &plain, op))
         cuda_fail(cuda_device_of(stream),
                   "%s: cublasLt has no deterministic algorithm for m %lld, n %lld, k %lld in %s", op,
                   (long long)p->key.m, (long long)p->key.n, (long long)p->key.k, dtype_name((enum dtype)p->key.input));
@@ -132,12 +132,12 @@ static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args 
     struct gemm_product p = gemm_product_fwd(&g->rules, a);
     const void *bias = a->bias; /* that is still to be added */
     void *aux = a->gelu ? a->aux : NULL;
-    if (run_product(stream, &p, "linear_fwd")) {
+    if (run_linear_product(stream, &p, "linear_fwd")) {
         if (!aux || !a->gelu_erf)
             return;
         bias = NULL;
     } else {
-        run_plain(stream, &p, "linear_fwd");
+        run_linear_plain(stream, &p, "linear_fwd");
     }
     if (bias || aux)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
@@ -154,10 +154,10 @@ static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd
     }
     struct gemm_product p = gemm_product_bwd_input(&g->rules, a);
     const void *aux = a->gelu_aux; /* whose slopes dx is still to be multiplied by */
-    if (run_product(stream, &p, "linear_bwd_input")) {
+    if (run_linear_product(stream, &p, "linear_bwd_input")) {
         aux = a->gelu_erf ? aux : NULL;
     } else {
-        run_plain(stream, &p, "linear_bwd_input");
+        run_linear_plain(stream, &p, "linear_bwd_input");
     }
     if (a->dbias)
         cuda_column_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
@@ -179,14 +179,14 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     float *scratch = a->dbias ? gemm_sums_scratch(stream, cuda_bias_sums_bytes(a)) : NULL;
     float *sums = a->dbias && a->accumulate_dbias ? scratch : a->dbias;
     struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
-    if (p.key.epilogue != GEMM_PLAIN && run_product(stream, &p, "linear_bwd_weight")) {
+    if (p.key.epilogue != GEMM_PLAIN && run_linear_product(stream, &p, "linear_bwd_weight")) {
         if (a->null_count)
             stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
         if (sums != a->dbias)
             cuda_add_f32(stream, a->N, a->dbias, sums);
         return;
     }
-    run_plain(stream, &p, "linear_bwd_weight");
+    run_linear_plain(stream, &p, "linear_bwd_weight");
     if (a->dbias)
         cuda_bias_sums(stream, a, scratch);
 }
@@ -221,7 +221,7 @@ const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
     return NULL;
 }
 
-static void run_op(struct stream *stream, const struct gemm_op *op, const char *name)
+static void run_linear_op(struct stream *stream, const struct gemm_op *op, const char *name)
 {
     const char *failed = gemm_op_run(stream, op);
     if (failed)
@@ -230,10 +230,10 @@ static void run_op(struct stream *stream, const struct gemm_op *op, const char *
 
 void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
-    run_op(stream, &(struct gemm_op){.fwd = a}, "linear_fwd");
+    run_linear_op(stream, &(struct gemm_op){.fwd = a}, "linear_fwd");
 }
 
 void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
-    run_op(stream, &(struct gemm_op){.bwd_input = a}, "linear_bwd_input");
+    run_linear_op(stream, &(struct gemm_op){.bwd_input = a}, "linear_bwd_input");
 }

@@ -39,7 +39,7 @@ static const char *gemm_run_algorithm(void *op, struct stream *stream, int candi
     return code == CUBLAS_STATUS_SUCCESS ? NULL : cuda_device_of(stream)->gemm->lt->cublasLtGetStatusName(code);
 }
 
-static int describe_product(const struct gemm_key *key, char *text, size_t size)
+static int describe_tuned(const struct gemm_key *key, char *text, size_t size)
 {
     return snprintf(text, size, "the matrix product m %lld n %lld k %lld", (long long)key->m, (long long)key->n,
                     (long long)key->k);
@@ -48,10 +48,10 @@ static int describe_product(const struct gemm_key *key, char *text, size_t size)
 static void gemm_describe_algorithm(const void *op, int candidate, char *text, size_t size)
 {
     (void)candidate;
-    describe_product(&((const struct product_trial *)op)->plan->key, text, size);
+    describe_tuned(&((const struct product_trial *)op)->plan->key, text, size);
 }
 
-static void add_operand(struct autotune_problem *p, void *pointer, int64_t dtype, int64_t columns, int64_t ld)
+static void add_gemm_operand(struct autotune_problem *p, void *pointer, int64_t dtype, int64_t columns, int64_t ld)
 {
     p->tensors[p->num_tensors++] =
         (struct autotune_tensor){.pointer = pointer, .dtype = (enum dtype)dtype, .rows = columns, .ld = ld};
@@ -75,11 +75,11 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
         return STATUS_OK;
     for (int i = 0; i < count; i++)
         candidates[i] = (struct autotune_candidate){.config = gemm_config_of(&trial.results[i].algo, GEMM_UNTUNED)};
-    add_operand(&p, &product->a, key->input, key->transpose_a ? key->m : key->k, key->lda);
-    add_operand(&p, &product->b, key->input, key->transpose_b ? key->k : key->n, key->ldb);
-    add_operand(&p, &product->d, key->output, key->n, key->ldd);
-    add_operand(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
-    add_operand(&p, &product->aux, key->input, key->n, key->ld_aux);
+    add_gemm_operand(&p, &product->a, key->input, key->transpose_a ? key->m : key->k, key->lda);
+    add_gemm_operand(&p, &product->b, key->input, key->transpose_b ? key->k : key->n, key->ldb);
+    add_gemm_operand(&p, &product->d, key->output, key->n, key->ldd);
+    add_gemm_operand(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
+    add_gemm_operand(&p, &product->aux, key->input, key->n, key->ld_aux);
     TRY(autotune(t->tuner, &p, candidates, count, &best, err));
     t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
     plan->algorithm = trial.results[best >= 0 ? best : 0].algo;
@@ -133,7 +133,7 @@ static void gemm_describe_op(const void *op, int candidate, char *text, size_t s
     };
     _Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue of cublasLt has a name");
     const struct op_trial *t = op;
-    const int n = describe_product(&t->plan->key, text, size);
+    const int n = describe_tuned(&t->plan->key, text, size);
     if (t->cudnn)
         snprintf(text + n, size - (size_t)n, " with SwiGLU inside by cuDNN's proposal %lld, engine %lld",
                  (long long)t->cudnn[candidate]->proposal, (long long)t->cudnn[candidate]->engine);
@@ -142,8 +142,8 @@ static void gemm_describe_op(const void *op, int candidate, char *text, size_t s
 }
 
 /* One way rounds once, the other up to three times; sums have other orders; the library's tanh has about 11 bits. */
-static void add_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t width,
-                       int64_t ld, const char *name)
+static void add_gemm_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t width,
+                            int64_t ld, const char *name)
 {
     const int64_t sampled = SAMPLE_BYTES / (ld * (int64_t)dtype_size(dtype));
     p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer,
@@ -162,15 +162,15 @@ static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const stru
     struct linear_fwd_args *a = &t->fwd;
     *a = *args;
     t->op.fwd = a;
-    add_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
-    add_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
     if (a->bias)
-        add_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
-    add_tensor(p, &a->y, a->y_dtype, a->M, a->N, a->ld_y ? a->ld_y : a->N, "y");
+        add_gemm_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
+    add_gemm_tensor(p, &a->y, a->y_dtype, a->M, a->N, a->ld_y ? a->ld_y : a->N, "y");
     if (a->aux)
-        add_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
+        add_gemm_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
     if (a->gated)
-        add_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
+        add_gemm_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
     return 0;
 }
 
@@ -179,15 +179,16 @@ static size_t add_bwd_input(struct op_trial *t, struct autotune_problem *p, cons
     struct linear_bwd_input_args *a = &t->bwd_input;
     *a = *args;
     t->op.bwd_input = a;
-    add_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
-    add_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
+    add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
     if (a->gelu_aux)
-        add_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
-    add_tensor(p, &a->dx, a->dtype, a->M, a->K, a->K, a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
+        add_gemm_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->dx, a->dtype, a->M, a->K, a->K,
+                    a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
     if (a->dbias)
-        add_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
+        add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
     if (a->gate_up)
-        add_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
+        add_gemm_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
     return a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
 }
 
@@ -196,11 +197,11 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
     struct linear_bwd_weight_args *a = &t->bwd_weight;
     *a = *args;
     t->op.bwd_weight = a;
-    add_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
-    add_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
-    add_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
+    add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
+    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
     if (a->dbias)
-        add_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
+        add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
     return a->dbias ? cuda_bias_sums_bytes(a) : 0;
 }
 
@@ -245,7 +246,7 @@ static enum status tune_op(struct tuning *t, struct op_trial *trial, const struc
 
 /* The fusion of the product that differs in adding to D: stages of ZeRO differ in that, and have to give the same
  * bits. */
-static enum gemm_fusion fusion_of_twin(struct gemm_cuda *g, const struct gemm_key *key)
+static enum gemm_fusion tuned_twin_fusion(struct gemm_cuda *g, const struct gemm_key *key)
 {
     struct gemm_key twin = *key;
     struct autotune_config known;
@@ -257,7 +258,7 @@ static enum gemm_fusion fusion_of_twin(struct gemm_cuda *g, const struct gemm_ke
 static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const struct gemm_op *op, struct error *err)
 {
     struct op_trial trial = {.plan = plan};
-    const enum gemm_fusion twin = fusion_of_twin(t->gemm, &plan->key);
+    const enum gemm_fusion twin = tuned_twin_fusion(t->gemm, &plan->key);
     const enum gemm_fusion fusion = twin == GEMM_UNTUNED ? GEMM_FUSED : twin;
     const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
     struct autotune_candidate candidate = {.config = gemm_config_of(&plan->algorithm, fusion)};
@@ -293,7 +294,7 @@ static enum status tune_products(struct tuning *t, const struct gemm_op *op, str
 
 enum { WORD_ENGINE, WORD_KERNEL }; /* of autotune_config.kernel */
 
-static struct autotune_config config_of(const struct cudnn_plan *plan)
+static struct autotune_config tuned_config_of(const struct cudnn_plan *plan)
 {
     struct autotune_config config = {.fusion = GEMM_FUSED};
     config.kernel[WORD_ENGINE] = (uint64_t)plan->engine;
@@ -303,15 +304,15 @@ static struct autotune_config config_of(const struct cudnn_plan *plan)
 
 /* cuDNN's plans that need no more workspace than other products, without kernels that have faulted; returns their
  * number. kernel: the only one that will do; 0: any. */
-static int make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uint64_t kernel, struct cudnn_plan **plans,
-                      int most)
+static int tune_make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uint64_t kernel,
+                           struct cudnn_plan **plans, int most)
 {
     struct error ignored;
     const struct cudnn_filter filter = {.most_workspace = g->rules.workspace, .kernel = kernel};
     const int count = gemm_gated_plans(g->cudnn, key, &filter, plans, most, &ignored);
     int good = 0;
     for (int i = 0; i < count; i++) {
-        if (gemm_config_is_faulty(g, key, config_of(plans[i])))
+        if (gemm_config_is_faulty(g, key, tuned_config_of(plans[i])))
             cudnn_plan_free(plans[i]);
         else
             plans[good++] = plans[i];
@@ -319,7 +320,7 @@ static int make_plans(const struct gemm_cuda *g, const struct gemm_key *key, uin
     return good;
 }
 
-static void take_plan(struct gemm_plan *plan, struct cudnn_plan *made)
+static void tune_take_plan(struct gemm_plan *plan, struct cudnn_plan *made)
 {
     plan->cudnn = made;
     plan->supported = true;
@@ -327,7 +328,7 @@ static void take_plan(struct gemm_plan *plan, struct cudnn_plan *made)
 }
 
 /* The op's plan, made if there is none; NULL: cuDNN does not compute it. */
-static struct gemm_plan *gated_plan_of(struct gemm_cuda *g, const struct gemm_op *op)
+static struct gemm_plan *tuned_gated_plan(struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gated_product p;
     if (!g->cudnn || !gemm_gated_product(g, op, &p))
@@ -338,13 +339,13 @@ static struct gemm_plan *gated_plan_of(struct gemm_cuda *g, const struct gemm_op
 
 /* False: the cache has no config, or cuDNN does not propose its kernel here. Where rank 0 has tuned, only its config
  * counts: this rank's file may be of another machine. */
-static bool take_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
+static bool tune_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
 {
     const struct autotune_key key = gemm_autotune_key(&plan->key);
     struct autotune_config known;
     struct cudnn_plan *made;
     if (plan->fusion == GEMM_FUSED &&
-        gemm_config_is_faulty(g, &plan->key, config_of(plan->cudnn))) { /* taken before the lock */
+        gemm_config_is_faulty(g, &plan->key, tuned_config_of(plan->cudnn))) { /* taken before the lock */
         cudnn_plan_free(plan->cudnn);
         plan->cudnn = NULL;
         plan->fusion = GEMM_UNTUNED;
@@ -357,20 +358,20 @@ static bool take_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
         return false;
     if (known.fusion != GEMM_FUSED)
         plan->fusion = (enum gemm_fusion)known.fusion;
-    else if (make_plans(g, &plan->key, known.kernel[WORD_KERNEL], &made, 1))
-        take_plan(plan, made);
+    else if (tune_make_plans(g, &plan->key, known.kernel[WORD_KERNEL], &made, 1))
+        tune_take_plan(plan, made);
     return plan->fusion != GEMM_UNTUNED;
 }
 
 /* ZTRAIN_GEMM_EPILOGUES=fused: the kernel of the cache, or else the first of cuDNN's that has not faulted. */
-static void force_gate(struct gemm_cuda *g, struct gemm_plan *plan)
+static void tune_forced_gate(struct gemm_cuda *g, struct gemm_plan *plan)
 {
     struct cudnn_plan *plans[GATED_CANDIDATES];
-    if (plan->cudnn || (take_known_gate(g, plan) && plan->fusion == GEMM_FUSED))
+    if (plan->cudnn || (tune_known_gate(g, plan) && plan->fusion == GEMM_FUSED))
         return;
-    const int count = make_plans(g, &plan->key, 0, plans, GATED_CANDIDATES);
+    const int count = tune_make_plans(g, &plan->key, 0, plans, GATED_CANDIDATES);
     if (count > 0)
-        take_plan(plan, plans[0]);
+        tune_take_plan(plan, plans[0]);
     for (int i = 1; i < count; i++)
         cudnn_plan_free(plans[i]);
 }
@@ -384,19 +385,19 @@ static enum status time_gate(struct tuning *t, struct gemm_plan *plan, const str
     struct op_trial trial = {.plan = plan, .cudnn = plans};
     struct autotune_problem p = {
         .reference = REFERENCE_COMPETES, .reference_config = {.fusion = GEMM_UNFUSED}, .repeats = true};
-    const int count = make_plans(t->gemm, &plan->key, 0, plans, GATED_CANDIDATES);
+    const int count = tune_make_plans(t->gemm, &plan->key, 0, plans, GATED_CANDIDATES);
     *best = AUTOTUNE_NONE;
     if (count == 0)
         return STATUS_OK; /* there is nothing to try, and nothing to keep */
     for (int i = 0; i < count; i++)
-        candidates[i] = (struct autotune_candidate){.config = config_of(plans[i])};
+        candidates[i] = (struct autotune_candidate){.config = tuned_config_of(plans[i])};
     plan->supported = true;
     const enum status status = tune_op(t, &trial, op, &p, candidates, count, best, err);
     plan->cudnn = NULL;
     plan->fusion = GEMM_UNFUSED;
     for (int i = 0; i < count; i++) {
         if (status == STATUS_OK && i == *best)
-            take_plan(plan, plans[i]);
+            tune_take_plan(plan, plans[i]);
         else
             cudnn_plan_free(plans[i]);
     }
@@ -406,14 +407,14 @@ static enum status time_gate(struct tuning *t, struct gemm_plan *plan, const str
 static enum status tune_gate(struct tuning *t, const struct gemm_op *op, struct error *err)
 {
     struct gemm_cuda *g = t->gemm;
-    struct gemm_plan *plan = gated_plan_of(g, op);
+    struct gemm_plan *plan = tuned_gated_plan(g, op);
     struct autotune_config known;
     int best;
     if (!plan)
         return STATUS_OK;
     if (g->forced == GEMM_FUSED)
-        force_gate(g, plan);
-    if (g->forced == GEMM_FUSED || take_known_gate(g, plan))
+        tune_forced_gate(g, plan);
+    if (g->forced == GEMM_FUSED || tune_known_gate(g, plan))
         return STATUS_OK;
     const struct autotune_key key = gemm_autotune_key(&plan->key);
     const bool imported = autotune_cache_find_imported(g->cache, &key, &known);
@@ -444,8 +445,8 @@ void gemm_cuda_take_imported(struct gemm_cuda *g, const struct linear_products *
         return;
     heartbeat_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
     for (int i = 0; gemm_op_at(products, i, &op); i++) {
-        struct gemm_plan *plan = gated_plan_of(g, &op);
-        taken += plan && take_known_gate(g, plan);
+        struct gemm_plan *plan = tuned_gated_plan(g, &op);
+        taken += plan && tune_known_gate(g, plan);
     }
     heartbeat_slow_end(&slow);
     log_debug("took rank 0's ways of %d products with SwiGLU", taken);

@@ -93,7 +93,7 @@ static bool make_descriptors(const struct gemm_cuda *g, struct gemm_plan *plan)
 /* ---- algorithms ---------------------------------------------------------- */
 
 /* Whether the algorithm's reduction has a fixed order, by its own attributes, and its workspace suffices. */
-static bool is_acceptable(const struct gemm_cuda *g, const cublasLtMatmulHeuristicResult_t *result)
+static bool plan_is_acceptable(const struct gemm_cuda *g, const cublasLtMatmulHeuristicResult_t *result)
 {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE;
     size_t written = 0;
@@ -166,7 +166,7 @@ int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, c
     for (int split = 1; split >= 0 && kept == 0; split--) {
         int found = ask_heuristics(g, plan, split != 0, results);
         for (int i = 0; i < found; i++)
-            if (is_acceptable(g, &results[i]) && !is_faulty(g, plan, &results[i].algo))
+            if (plan_is_acceptable(g, &results[i]) && !is_faulty(g, plan, &results[i].algo))
                 results[kept++] = results[i];
     }
     return kept;
@@ -195,7 +195,7 @@ bool gemm_plan_take_known(struct gemm_cuda *g, struct gemm_plan *plan)
                                        &result) != CUBLAS_STATUS_SUCCESS)
         return false;
     result.algo = algorithm;
-    if (!is_acceptable(g, &result) || is_faulty(g, plan, &algorithm))
+    if (!plan_is_acceptable(g, &result) || is_faulty(g, plan, &algorithm))
         return false;
     plan->algorithm = algorithm;
     plan->fusion = (enum gemm_fusion)known.fusion;

@@ -19,8 +19,8 @@ size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *l
 }
 
 /* Without a cache the announced plans of attention stay. One process of a machine tunes, the others wait and read. */
-static enum status tune(struct cuda_device *cuda, struct autotuner *tuner, const struct linear_products *products,
-                        struct error *err)
+static enum status tune_ops(struct cuda_device *cuda, struct autotuner *tuner, const struct linear_products *products,
+                            struct error *err)
 {
     struct autotune_cache *cache = cuda->gemm->cache;
     autotune_cache_lock(cache);
@@ -40,7 +40,7 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
     gemm_cuda_take_imported(cuda->gemm, products);
     enum status status = autotuner_open(&tuner, device, cuda->gemm->cache, err);
     if (status == STATUS_OK)
-        status = tune(cuda, &tuner, products, err);
+        status = tune_ops(cuda, &tuner, products, err);
     tuner.cache = NULL; /* it is no longer locked */
     if (status == STATUS_OK)
         status = attention_cudnn_prepare(cuda->attention, &tuner, err);
