@@ -484,7 +484,7 @@ static enum status doctor_test_and_print(struct device *device, struct error *er
     return status;
 }
 
-static enum status doctor_test_gpu(struct error *err)
+static enum status doctor_test_gpu(int index, struct error *err)
 {
     struct device *device;
     char why[256];
@@ -493,7 +493,7 @@ static enum status doctor_test_gpu(struct error *err)
         return error_hint(err, "`ztrain doctor` shows what this machine has");
     }
     puts("gpu test");
-    TRY(device_open(DEVICE_CUDA, 0, 0, &device, err));
+    TRY(device_open(DEVICE_CUDA, index, 0, &device, err));
     enum status status = doctor_test_and_print(device, err);
     device_close(device);
     return status;
@@ -502,22 +502,32 @@ static enum status doctor_test_gpu(struct error *err)
 /* ---- the command --------------------------------------------------------- */
 
 static const char USAGE[] =
-    "usage: ztrain doctor [--gpu-test]\n\n"
+    "usage: ztrain doctor [--gpu-test [--gpu N]]\n\n"
     "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
-    "  --gpu-test   compares every op of the first visible GPU with the CPU's on small shapes, and a step that is\n"
-    "               launched as a CUDA graph with the same step op by op; exit code 5 if one is wrong, also where\n"
-    "               runs do without what is wrong\n";
+    "  --gpu-test   compares every op of a GPU with the CPU's on small shapes, and a step that is launched as a CUDA\n"
+    "               graph with the same step op by op; exit code 5 if one is wrong, also where runs do without what\n"
+    "               is wrong\n"
+    "  --gpu N      tests this one of the visible GPUs, counted from 0; without it the first\n";
+
+struct doctor_arguments {
+    bool test;
+    const char *gpu; /* NULL: the first */
+};
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
-    static const struct option_row options[] = {{.name = "gpu-test"}};
+    static const struct option_row options[] = {OPTION(struct doctor_arguments, test, "gpu-test", NULL),
+                                                OPTION(struct doctor_arguments, gpu, "gpu", "N")};
     static const struct command_line line = {"doctor", USAGE, NULL, 0, NULL, options, COUNT_OF(options)};
-    bool test = false, helped;
-    TRY(command_line_parse(&line, argc, argv, &test, &helped, err));
+    struct doctor_arguments arguments = {.test = false};
+    bool helped;
+    TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
     if (helped)
         return STATUS_OK;
-    if (test)
-        return doctor_test_gpu(err);
+    if (arguments.gpu && (!arguments.test || arguments.gpu[strspn(arguments.gpu, "0123456789")]))
+        return error_set(err, STATUS_USAGE, "doctor --gpu N is the number of a GPU, with --gpu-test");
+    if (arguments.test)
+        return doctor_test_gpu(arguments.gpu ? atoi(arguments.gpu) : 0, err);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));

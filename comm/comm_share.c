@@ -52,7 +52,8 @@ static enum status extend_share(struct comm *comm, size_t total, struct error *e
                   strerror(errno));
     if (local.code == STATUS_OK)
         return STATUS_OK;
-    error_hint(&local, "take a higher ZeRO stage, a smaller model, or fewer ranks on this node");
+    error_hint(&local, "take a higher ZeRO stage, a smaller model, or fewer ranks on this node; of a container raise "
+                       "--memory (--shm-size is NCCL's)");
     comm_abort(comm, &local);
     if (err)
         *err = local;

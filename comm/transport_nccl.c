@@ -57,15 +57,24 @@ static bool nccl_is_fine(ncclResult_t result)
     return result == ncclSuccess || result == ncclInProgress;
 }
 
-static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t result, const char *what,
-                              struct error *err)
+/* Docker gives a container 64 MiB of /dev/shm, and no right to allocate on a socket, without which NCCL uses it. */
+static const char container_hint[] =
+    "/dev/shm is too small: in a container --shm-size=1g or --ipc=host gives NCCL more "
+    "of it, --cap-add SYS_NICE lets NCCL do without; ";
+
+static enum status nccl_error(struct nccl *n, ncclResult_t result, const char *what, struct error *err)
 {
-    const char *detail = nccl->ncclGetLastError(NULL);
-    bool memory = detail && strstr(detail, "out of memory");
-    enum status code = result != ncclUnhandledCudaError ? STATUS_PEER : memory ? STATUS_DEVICE : STATUS_BROKEN;
-    error_set(err, code, "NCCL: %s: %s%s%.400s", what, nccl->ncclGetErrorString(result), detail && *detail ? ": " : "",
-              detail ? detail : "");
-    return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");
+    const char *last = n->nccl->ncclGetLastError(NULL), *detail = last ? last : "";
+    const bool of_cuda = result == ncclUnhandledCudaError, suspect = of_cuda && cuda_text_is_suspect(detail);
+    enum status code = !of_cuda || suspect               ? STATUS_PEER
+                       : strstr(detail, "out of memory") ? STATUS_DEVICE
+                                                         : STATUS_BROKEN;
+    error_set(err, code, "NCCL: %s: %s%s%.400s", what, n->nccl->ncclGetErrorString(result), *detail ? ": " : "",
+              detail);
+    if (suspect && err && n->cuda->device.examine)
+        n->cuda->device.examine(&n->cuda->device, err);
+    return error_hint(err, "%sNCCL_DEBUG=INFO in the environment prints more",
+                      strstr(detail, "/dev/shm") ? container_hint : "");
 }
 
 /* NCCL's error ends the job, unless the control channel has a reason within GRACE_LOOKS: NCCL often notices first that
@@ -73,7 +82,7 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
 static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *what)
 {
     if (!nccl_is_fine(result) && n->failure.code == STATUS_OK)
-        nccl_error(n->nccl, result, what, &n->failure);
+        nccl_error(n, result, what, &n->failure);
 }
 
 /* ---- the watcher --------------------------------------------------------- */
@@ -147,7 +156,7 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
         if (result == ncclSuccess)
             return STATUS_OK;
         if (result != ncclInProgress)
-            return nccl_error(n->nccl, result, what, err);
+            return nccl_error(n, result, what, err);
         TRY(comm_status(n->comm, err));
         if (seconds_now() - start > n->patience) {
             error_set(err, STATUS_PEER, "NCCL: %s: no progress for %.3g s, although all ranks are alive", what,
@@ -177,7 +186,7 @@ static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, s
     memset(id, 0, sizeof *id);
     ncclResult_t result = n->comm->rank == 0 ? n->nccl->ncclGetUniqueId(id) : ncclSuccess;
     if (result != ncclSuccess)
-        return nccl_error(n->nccl, result, "no unique id", err);
+        return nccl_error(n, result, "no unique id", err);
     return start_watcher(n, err);
 }
 
@@ -227,7 +236,7 @@ static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error 
     if (ctas > 0)
         config.maxCTAs = ctas;
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
-    enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n->nccl, result, what, err);
+    enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
     if (status != STATUS_OK) {
         if (comm_status(n->comm, NULL) == STATUS_OK)
             comm_abort(n->comm, err); /* the other ranks wait in it for this one */

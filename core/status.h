@@ -19,7 +19,7 @@ enum status {
     STATUS_DATA = 3,         /* token shards or model files */
     STATUS_CHECKPOINT = 4,   /* a checkpoint (or another file of the run) is damaged, absent, or not writable */
     STATUS_DEVICE = 5,       /* no such device at the start, or out of memory */
-    STATUS_PEER = 6,         /* a peer or the network failed */
+    STATUS_PEER = 6,         /* a peer, the network, or software on a sound GPU failed: these machines may work */
     STATUS_DIVERGED = 7,     /* non-finite for too long or at the end, or copies of the model differ */
     STATUS_BROKEN = 8,       /* a device, its driver or a library failed after the start: another machine may work */
     STATUS_BUG = 70,         /* a bug in ztrain */
@@ -38,6 +38,7 @@ enum failure {
     FAILURE_ABSENT,      /* it has not come to the start */
     FAILURE_DIVERGED,    /* its copy of the model differs from those of most ranks */
     FAILURE_MEMORY,      /* it was killed for memory */
+    FAILURE_SOFTWARE,    /* work on its GPU faulted, and the GPU is sound as far as is known */
     FAILURE_COUNT
 };
 

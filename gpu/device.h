@@ -37,7 +37,9 @@ struct device {
     const struct op_table *ops;        /* the table of ops_profile.c while a profile is taken */
     const struct op_table *host_ops;   /* the CPU's, for work on host memory: on an inline stream of the CPU device, or
                                           in a host function with stream NULL (ops that need no workspace) */
-    void *private_;                    /* the backend's; begins with struct device_private (device_backend.h) */
+    void (*examine)(struct device *device, struct error *err); /* whose fault an error is that programs cause as well:
+                                          completes code and message, in any thread; NULL: nobody asks */
+    void *private_; /* the backend's; begins with struct device_private (device_backend.h) */
 };
 
 /* Its streams and events must be freed before; may be NULL. */

@@ -69,6 +69,7 @@ DOORS = {
         "comm/transport_gpu.h": ["cuda_libraries.h"],
         "cmd/doctor.c": ["cuda_library_info.h", "nvml.h"],
         "cmd/engine/machine_record.c": ["cuda_library_info.h"],
+        "cmd/engine/gpu_fault.c": ["nvml.h"],
         "cmd/engine/memory_limit.c": ["nvml.h"],
         "cmd/engine/memory_plan.h": ["cuda_reserve.h"],
     },

@@ -1,5 +1,6 @@
 /* choose.c: see choose.h. The ranks exchange what they have, and all draw the same conclusion. */
 #include "cmd/engine/engine.h"
+#include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "comm/gpu_binding.h"
 #include "core/env_switch.h"
@@ -277,6 +278,8 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
         status = device_open(choice.kind, choice.index, threads, &t->device, err);
     }
     TRY(agree(t->comm, status, err));
+    if (choice.kind == DEVICE_CUDA)
+        gpu_fault_watch(t->device, choice.index);
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     TRY(phase_times_new(t->device, &t->phase_times, err));
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));

@@ -1,5 +1,6 @@
 #include "cmd/engine/engine.h"
 
+#include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "core/log.h"
 #include "core/model/model_folder.h"
@@ -230,6 +231,7 @@ void engine_release(struct engine *t)
         comm_detach_device(t->comm);
     memory_plan_free(t);
     phase_times_free(t->phase_times);
+    gpu_fault_unwatch(t->device);
     device_close(t->device);
     engine_close_data(t);
     shard_layout_release(&t->layout);

@@ -373,7 +373,8 @@ void flight_recorder_fail(enum status status, const struct error *err)
     recorder.head.failure = err->failure;
     if (comm_status(recorder.comm, &job) != STATUS_OK && job.failure == FAILURE_ERROR) { /* perhaps this rank's own */
         recorder.head.culprit = job.rank;
-        recorder.head.failure = job.failure;
+        if (job.rank != recorder.head.rank || err->failure != FAILURE_SOFTWARE)
+            recorder.head.failure = job.failure;
     }
     snprintf(recorder.head.error, sizeof recorder.head.error, "%.1023s", err->text);
     recorder.failed = true;

@@ -87,9 +87,10 @@ static void rank_end_in_failure(struct run *run, enum status status, struct erro
     struct bootstrap *boot = run->boot;
     if (!run->agreed)
         comm_abort(run->comm, err);
-    if (status == STATUS_BROKEN && !err->printed && err->rank < 0) { /* scripts look for the host */
+    const bool of_gpu = status == STATUS_BROKEN || err->failure == FAILURE_SOFTWARE;
+    if (of_gpu && !err->printed && err->rank < 0) { /* scripts look for the host */
         error_prefix(err, "rank %d on %s", boot->rank, boot->host);
-        error_blame(err, boot->rank, FAILURE_NONE);
+        error_blame(err, boot->rank, err->failure);
     }
     log_error_once(err);
     flight_recorder_fail(status, err);

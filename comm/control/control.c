@@ -139,7 +139,8 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) {
         error_set(err, STATUS_DEVICE, "cannot open the node's shared memory '%s': %s", path, strerror(errno));
-        return error_hint(err, "the ranks of a node must run as one user and see each other's processes in /proc");
+        return error_hint(err, "the ranks of a node must run as one user and see each other's processes in "
+                               "/proc (containers: one for all ranks, or --pid=host)");
     }
     struct control_block head;
     if (fcntl(file, F_GET_SEALS) >= 0 && /* only a memfd has seals */

@@ -79,8 +79,12 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
 
 /* ---- errors -------------------------------------------------------------- */
 
-/* STATUS_BROKEN: the device or its driver has failed. STATUS_DEVICE: another call would have succeeded. */
+/* STATUS_BROKEN: the device or its driver has failed. STATUS_PEER: a fault that programs cause, such as an illegal
+ * address, and broken GPUs as well; the job may go on. STATUS_DEVICE: another call would have succeeded. */
 enum status cuda_status_of(cudaError_t code);
+
+/* Whether a library's message quotes CUDA's text of such a fault. */
+bool cuda_text_is_suspect(const char *text);
 
 /* Keeps the message, which names the call or the op, as the device's error if it is the first one. Any thread. */
 void cuda_fail(struct cuda_device *cuda, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -5,9 +5,24 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
-/* The listed codes blame the call. Every other code of an opened device (ECC errors, a failed launch, a GPU that fell
- * off the bus, codes that newer drivers add) means that the device or its driver has failed. */
+/* What a wrong kernel leads to, ours or a library's, and a GPU that computes wrong addresses. */
+static const cudaError_t suspects[] = {
+    cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+    cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
+    cudaErrorLaunchFailure,  cudaErrorLaunchTimeout,      cudaErrorAssert};
+
+bool cuda_text_is_suspect(const char *text)
+{
+    for (size_t i = 0; i < COUNT_OF(suspects); i++)
+        if (strstr(text, cudaGetErrorString(suspects[i])))
+            return true;
+    return false;
+}
+
+/* The codes in `ours` blame the call, the suspects leave it open. Every other code of an opened device (ECC errors, a
+ * GPU that fell off the bus, codes that newer drivers add) means that the device or its driver has failed. */
 enum status cuda_status_of(cudaError_t code)
 {
     static const cudaError_t ours[] = {cudaErrorMemoryAllocation,
@@ -37,15 +52,18 @@ enum status cuda_status_of(cudaError_t code)
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         if (code == ours[i])
             return STATUS_DEVICE;
+    for (size_t i = 0; i < COUNT_OF(suspects); i++)
+        if (code == suspects[i])
+            return STATUS_PEER;
     return STATUS_BROKEN;
 }
 
-static void keep_first_error(struct cuda_device *cuda, enum status status, const char *text)
+static void keep_first_error(struct cuda_device *cuda, cudaError_t code, const char *text)
 {
     pthread_mutex_lock(&cuda->mutex);
     struct error *error = cuda->capturing ? &cuda->capture_error : &cuda->error;
     if (error->code == STATUS_OK)
-        error_set(error, status, "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
+        error_set(error, cuda_status_of(code), "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
     pthread_mutex_unlock(&cuda->mutex);
 }
 
@@ -57,7 +75,7 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     /* A library's own code does not tell a broken device from a refused call; CUDA's answer to any call does. */
-    keep_first_error(cuda, cuda->capturing ? STATUS_DEVICE : cuda_status_of(cudaStreamQuery(NULL)), text);
+    keep_first_error(cuda, cuda->capturing ? cudaSuccess : cudaStreamQuery(NULL), text);
 }
 
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call)
@@ -69,17 +87,21 @@ bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call)
     snprintf(text, sizeof text, "%s: %s (%s)%s", call, cudaGetErrorString(code), cudaGetErrorName(code),
              cuda->capturing ? ""
                              : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
-    keep_first_error(cuda, cuda_status_of(code), text);
+    keep_first_error(cuda, code, text);
     return false;
 }
 
 enum status cuda_device_check(struct device *device, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
-    enum status status = STATUS_OK;
     pthread_mutex_lock(&cuda->mutex);
-    if (cuda->error.code != STATUS_OK)
-        status = error_set(err, cuda->error.code, "%s", cuda->error.text);
+    struct error found = cuda->error;
     pthread_mutex_unlock(&cuda->mutex);
-    return status;
+    if (found.code == STATUS_OK)
+        return STATUS_OK;
+    if (found.code == STATUS_PEER && device->examine)
+        device->examine(device, &found);
+    if (err)
+        *err = found;
+    return found.code;
 }

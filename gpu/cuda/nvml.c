@@ -19,6 +19,12 @@ struct nvml_process_info {
     unsigned long long used; /* all bits set: not known */
     unsigned gpu_instance, compute_instance;
 };
+struct nvml_event {
+    nvml_device device;
+    unsigned long long type, data; /* data: the Xid */
+    unsigned gpu_instance, compute_instance;
+};
+enum { NVML_GPU_IS_LOST = 15, NVML_EVENT_XID = 8, NVML_UNCORRECTED = 1, NVML_SINCE_DRIVER = 0 };
 enum { NVML_OK = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_TEMPERATURE_GPU = 0 };
 
 /* member of struct nvml, whether every driver has it (else it may be NULL), symbol, parameters; all functions return an
@@ -40,7 +46,11 @@ enum { NVML_OK = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_TEMPERATURE_G
     X(find, false, "nvmlDeviceGetHandleByUUID", (const char *, nvml_device *))                          \
     X(process_name, false, "nvmlSystemGetProcessName", (unsigned, char *, unsigned))                    \
     X(processes, false, "nvmlDeviceGetComputeRunningProcesses_v3",                                      \
-      (nvml_device, unsigned *, struct nvml_process_info *))
+      (nvml_device, unsigned *, struct nvml_process_info *))                                            \
+    X(new_events, false, "nvmlEventSetCreate", (void **))                                               \
+    X(register_events, false, "nvmlDeviceRegisterEvents", (nvml_device, unsigned long long, void *))    \
+    X(wait_event, false, "nvmlEventSetWait_v2", (void *, struct nvml_event *, unsigned))                \
+    X(ecc_errors, false, "nvmlDeviceGetTotalEccErrors", (nvml_device, int, int, unsigned long long *))
 
 struct nvml {
 #define NVML_MEMBER(member, needed, symbol, parameters) int(*member) parameters;
@@ -209,6 +219,70 @@ uint64_t nvml_throttle_faults(const char *file, const char *id)
     nvml_stop(&nvml, library);
     return reasons & NVML_THROTTLE_FAULTS;
 }
+
+/* ---- faults -------------------------------------------------------------- */
+
+static struct {
+    struct nvml nvml;
+    void *library; /* NULL: nothing is watched */
+    nvml_device device;
+    void *events;                 /* NULL: there are none; NVML's end frees them */
+    unsigned long long ecc_start; /* uncorrectable errors before */
+} watched;
+
+void nvml_watch_start(const char *file, const char *id)
+{
+    char why[256];
+    const struct nvml *nvml = &watched.nvml;
+    watched.library = nvml_start(file, &watched.nvml, why);
+    watched.ecc_start = 0;
+    if (!watched.library || !find_gpu(nvml, id, &watched.device) || !nvml->wait_event || !nvml->ecc_errors) {
+        nvml_watch_stop();
+        return;
+    }
+    if (nvml->new_events(&watched.events) != NVML_OK ||
+        nvml->register_events(watched.device, NVML_EVENT_XID, watched.events) != NVML_OK)
+        watched.events = NULL;
+    nvml->ecc_errors(watched.device, NVML_UNCORRECTED, NVML_SINCE_DRIVER, &watched.ecc_start);
+}
+
+void nvml_watch_stop(void)
+{
+    if (watched.library)
+        nvml_stop(&watched.nvml, watched.library);
+    watched.library = watched.events = NULL;
+}
+
+/* Programs cause the others as well: graphics engine exceptions (an illegal instruction, a misaligned address), page
+ * faults (an illegal address), channels that stop or are cleaned up after those, video, a context switch that hangs. */
+static bool is_xid_of_hardware(unsigned long long xid)
+{
+    return xid != 13 && xid != 31 && xid != 43 && xid != 45 && xid != 68 && xid != 109;
+}
+
+enum nvml_finding nvml_watch_look(char *text, size_t size)
+{
+    enum { PATIENCE_MS = 500 };
+    struct nvml_event event;
+    unsigned long long errors = 0;
+    while (watched.events && watched.nvml.wait_event(watched.events, &event, PATIENCE_MS) == NVML_OK)
+        if (event.type == NVML_EVENT_XID && is_xid_of_hardware(event.data)) {
+            snprintf(text, size, "Xid %llu", event.data);
+            return NVML_FAULT;
+        }
+    const int code = watched.library
+                         ? watched.nvml.ecc_errors(watched.device, NVML_UNCORRECTED, NVML_SINCE_DRIVER, &errors)
+                         : NVML_OK;
+    if (code == NVML_GPU_IS_LOST)
+        snprintf(text, size, "that the GPU is lost");
+    else if (code == NVML_OK && errors > watched.ecc_start)
+        snprintf(text, size, "uncorrectable ECC errors: %llu", errors - watched.ecc_start);
+    else
+        return watched.events ? NVML_SOUND : NVML_UNKNOWN;
+    return NVML_FAULT;
+}
+
+/* ---- words --------------------------------------------------------------- */
 
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size)
 {

@@ -36,5 +36,16 @@ int nvml_processes(const char *file, const char *id, struct nvml_process *proces
 /* The reasons of NVML_THROTTLE_FAULTS that hold now for a GPU; 0: none, or NVML does not say. id, file as above. */
 uint64_t nvml_throttle_faults(const char *file, const char *id);
 
+/* Watches one GPU for faults of its hardware from now on: NVML keeps no Xid for those who come later. id, file as
+ * above. One GPU at a time. */
+void nvml_watch_start(const char *file, const char *id);
+void nvml_watch_stop(void);
+
+enum nvml_finding { NVML_UNKNOWN, NVML_SOUND, NVML_FAULT };
+
+/* What NVML has reported since; waits half a second for an event that is under way. NVML_FAULT: text = "Xid 79".
+ * NVML_UNKNOWN: it has no events of this GPU. Any thread, one at a time. */
+enum nvml_finding nvml_watch_look(char *text, size_t size);
+
 /* "power cap, driver's heat limit", or "no" if no reason costs speed. Returns text. */
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size);

@@ -415,6 +415,15 @@ cudaError_t cudaPeekAtLastError(void)
     X(cudaErrorStreamCaptureWrongThread, "capture was ended by another thread")                          \
     X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream") \
     X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                   \
+    X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                               \
+    X(cudaErrorMisalignedAddress, "misaligned address")                                                  \
+    X(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space")            \
+    X(cudaErrorInvalidPc, "invalid program counter")                                                     \
+    X(cudaErrorIllegalInstruction, "an illegal instruction was encountered")                             \
+    X(cudaErrorHardwareStackError, "hardware stack error")                                               \
+    X(cudaErrorLaunchFailure, "unspecified launch failure")                                              \
+    X(cudaErrorLaunchTimeout, "the launch timed out and was terminated")                                 \
+    X(cudaErrorAssert, "device-side assert triggered")                                                   \
     X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
 
 const char *cudaGetErrorName(cudaError_t code)

@@ -5,15 +5,16 @@
  *
  *     own piece -> own window | barrier | read the others' windows | barrier | next piece
  *
- * Sums add ranks 0, 1, … in fp32 or in the type itself. With each piece a rank announces its collective: ranks that call
- * different ones end with a report instead of hanging. As with NCCL, the death of a peer is not noticed; an aborted
- * communicator leaves its collectives. After a call of a non-blocking communicator, the call is in progress for a while;
- * another call before it has ended is reported as a mistake.
+ * Sums add ranks 0, 1, … in fp32 or in the type itself. With each piece a rank announces its collective: ranks that
+ * call different ones end with a report instead of hanging. As with NCCL, the death of a peer is not noticed; an
+ * aborted communicator leaves its collectives. After a call of a non-blocking communicator, the call is in progress for
+ * a while; another call before it has ended is reported as a mistake.
  *
  * ZTRAIN_EMULATION_NCCL: a fault of this process's NCCL: version=N (another version), deaf (it never finds its peers),
- * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), cuda=N (the same with
- * an error of the GPU), reject=N (the Nth collective is refused), forgets (sums lack the last rank).
- * ZTRAIN_EMULATION_CTAS=N: a communicator with other maxCTAs than N (0: the default) is a mistake. */
+ * refuse (it joins no communicator), small (the same for lack of room in /dev/shm), error=N (the Nth collective hangs
+ * with an asynchronous error), cuda=N (the same with an error of the GPU), fault=N (with one that programs cause),
+ * reject=N (the Nth collective is refused), forgets (sums lack the last rank). ZTRAIN_EMULATION_CTAS=N: a communicator
+ * with other maxCTAs than N (0: the default) is a mistake. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -55,7 +56,7 @@ struct ncclComm {
     segment *shared;
     size_t bytes;
     std::string name;
-    std::atomic<int> state; /* ncclResult_t */
+    std::atomic<int> state;       /* ncclResult_t */
     std::atomic<int> in_progress; /* the number of times that a call is reported as in progress */
     bool blocking;
     std::atomic<int64_t> collectives; /* that have begun */
@@ -295,9 +296,14 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     op.on_host_thread = op.collective = true;
     op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
     op.run = [=] {
-        const char *network = mistake("error"), *device = mistake("cuda"), *failing = network ? network : device;
+        const char *network = mistake("error"), *device = mistake("cuda"), *fault = mistake("fault"),
+                   *failing = network  ? network
+                              : device ? device
+                                       : fault;
         if (++c->collectives == (failing ? atoll(failing) : 0)) {
-            last_message = network ? "the network has gone away" : "Cuda failure 'uncorrectable ECC error encountered'";
+            last_message = network ? "the network has gone away"
+                           : fault ? "Cuda failure 700 'an illegal memory access was encountered'"
+                                   : "Cuda failure 'uncorrectable ECC error encountered'";
             c->state = network ? ncclSystemError : ncclUnhandledCudaError;
             wait_until(c, [] { return false; });
         }
@@ -342,6 +348,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
         return fail(ncclInvalidArgument, "a rank out of range");
     if (mistake("refuse"))
         return fail(ncclSystemError, "no network");
+    if (mistake("small"))
+        return fail(ncclSystemError, "Error while creating shared memory segment /dev/shm/nccl-KWfVyt (size 9637888), "
+                                     "error: No space left on device (28)");
     check_ctas(config);
     ncclComm *c = new ncclComm();
     c->blocking = !config || config->blocking != 0;

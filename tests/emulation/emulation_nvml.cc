@@ -2,7 +2,9 @@
  *
  * ZTRAIN_EMULATION_NVML: the library is there only if this is set. "throttle=4" gives the reasons for lower clocks (a
  * decimal bit mask), with "until=2" to the first two that ask, with "from=2" to all but the first two; "others=2"
- * processes that compute on the GPU in addition to this one. */
+ * processes that compute on the GPU in addition to this one; "xid=79": this event, to those who have registered for
+ * events, once; "ecc=2": uncorrectable errors, from the second question on; "lost=1": the GPU is lost from then on;
+ * "events=none": NVML has no events. */
 #include <atomic>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +27,14 @@ struct process_info {
     unsigned long long used;
     unsigned gpu_instance, compute_instance;
 };
-enum { OK = 0, NOT_FOUND = 6 };
+struct event_data {
+    void *device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+};
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { EVENT_XID = 8, UNCORRECTED = 1, VOLATILE = 0 };
+std::atomic<unsigned long long> registered; /* types of events */
 
 int number(unsigned *value, unsigned is)
 {
@@ -51,6 +60,10 @@ int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts);
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons);
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process_info *infos);
 int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size);
+int nvmlEventSetCreate(void **set);
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set);
+int nvmlEventSetWait_v2(void *set, event_data *data, unsigned milliseconds);
+int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, unsigned long long *count);
 
 int nvmlInit_v2(void)
 {
@@ -146,6 +159,47 @@ int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
     if (pid != 4711)
         return NOT_FOUND;
     snprintf(name, size, "%s", "/usr/bin/python3 serve.py");
+    return OK;
+}
+
+int nvmlEventSetCreate(void **set)
+{
+    *set = &registered;
+    return OK;
+}
+
+int nvmlDeviceRegisterEvents(void *, unsigned long long types, void *set)
+{
+    const char *text = getenv("ZTRAIN_EMULATION_NVML");
+    if (text && strstr(text, "events=none"))
+        return NOT_SUPPORTED;
+    registered = types;
+    return set == &registered ? OK : NOT_FOUND;
+}
+
+int nvmlEventSetWait_v2(void *set, event_data *data, unsigned milliseconds)
+{
+    static std::atomic<bool> told;
+    const unsigned long long xid = setting("xid=");
+    if (set != &registered)
+        return NOT_FOUND;
+    if (!xid || registered != EVENT_XID || told.exchange(true)) {
+        usleep(milliseconds * 1000);
+        return TIMEOUT;
+    }
+    *data = {nullptr, EVENT_XID, xid, ~0u, ~0u};
+    return OK;
+}
+
+int nvmlDeviceGetTotalEccErrors(void *, int type, int counter, unsigned long long *count)
+{
+    static std::atomic<bool> asked;
+    const bool before = asked.exchange(true);
+    if (type != UNCORRECTED || counter != VOLATILE)
+        return NOT_SUPPORTED;
+    if (before && setting("lost="))
+        return GPU_IS_LOST;
+    *count = 3 + (before ? setting("ecc=") : 0);
     return OK;
 }
 }

@@ -24,7 +24,8 @@ def spec_of(folder, name="run", **train):
 
 
 def test_every_check_has_a_line(folder):
-    out = folder.ztrain("doctor", "--gpu-test").out
+    out = folder.ztrain("doctor", "--gpu-test", "--gpu", "1", env={"ZTRAIN_EMULATION_GPUS": "2"}).out
+    assert "GPU 1 of 2" in out
     with open(os.path.join(ROOT, "gpu", "ops.h"), encoding="utf-8") as f:
         ops = re.findall(r"X\((\w+)\)", f.read().split("#define OPS_LIST(X)")[1].split("#define")[0])
     assert len(ops) > 20

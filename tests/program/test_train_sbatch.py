@@ -161,12 +161,12 @@ def test_srun_does_not_get_ztrain_going(folder, job):
     assert "requeue 17" in calls(folder)
 
 
-def broken(folder, host, words):
+def broken(folder, host, words, ended=""):
     """The log of a rank whose GPU or memory has failed, and an older word about another node."""
     os.makedirs(os.path.join(folder.run_folder(), "log"), exist_ok=True)
     with open(os.path.join(folder.run_folder(), "log", "rank-00001.log"), "w", encoding="utf-8") as f:
         f.write("2001-01-01T00:00:00.000Z ztrain: error: rank 1 on n3: GPU 0 (H100): a copy: ECC\n"
-                f"2999-01-01T00:00:00.000Z ztrain: error: rank 1 on {host}: {words}\n"
+                f"2999-01-01T00:00:00.000Z ztrain: error: rank 1 on {host}{ended}: {words}\n"
                 f"2999-01-01T00:00:00.000Z ztrain: error: rank 0 on n1 has another run spec\n")
 
 
@@ -184,6 +184,40 @@ def test_a_node_whose_gpu_failed(folder, job, excluded, nodes, words, update):
     assert done.returncode == BROKEN and "a GPU, its driver or memory failed on n2; back into the queue" in done.stdout, done
     assert words in done.stdout, done.stdout
     assert calls(folder).startswith("requeue 17\n" + update) and calls(folder).count("update") == 3 * bool(update)
+
+
+ILLEGAL = "GPU 0 (H100): a copy: an illegal memory access was encountered (cudaErrorIllegalAddress): "
+MISALIGNED = "GPU 0 (H100): a copy: misaligned address (cudaErrorMisalignedAddress): "
+SOFTWARE, WRONG, XID = ("a fault of software, not of this node: NVML", "the GPU is broken: its self-test in a new process fails",
+                        "the GPU is broken: NVML reports Xid 79")
+NCCL = "NCCL: an all-gather: unhandled cuda error: Cuda failure 700 'an illegal memory access was encountered': "
+ONE = "a fault of software, not of a node: work on a GPU of n2 failed with 'an illegal memory access was encountered'; back"
+BOTH = "software is at fault, not the nodes: GPUs of n1,n2 failed with 'an illegal memory access was encountered'; hint: report"
+
+
+@pytest.mark.parametrize("first, second, code, words, update", [
+    (None, ILLEGAL + SOFTWARE, 6, ONE, ""),
+    (None, ILLEGAL + WRONG, 8, "failed on n2; back", "ExcNodeList=n2\n"),
+    (ILLEGAL + SOFTWARE, ILLEGAL + SOFTWARE, 6, BOTH, ""),
+    (ILLEGAL + WRONG, NCCL + WRONG, 8, BOTH, "ExcNodeList=\n"),  # n1, which the first start had left out, may return
+    (ILLEGAL + XID, ILLEGAL + XID, 8, "failed on n2; back", "ExcNodeList=n2,n1\n"),
+    (ILLEGAL + WRONG, MISALIGNED + WRONG, 8, "failed on n2; back", "ExcNodeList=n2,n1\n"),
+], ids=["software", "self-test", "software-twice", "self-test-twice", "xid-twice", "another-fault"])
+def test_whose_fault(folder, job, first, second, code, words, update):
+    """Two nodes with one fault, for which NVML has no reason, are not left out, even if their self-tests have failed."""
+    spec, excluded = folder.spec(ONE_EPOCH), "(null)"
+    env = {"SRUN_CODE": str(code), "SLURM_JOB_NODELIST": "n1,n2", "NODES": "n1 mix\nn2 mix\nn3 idle\nn4 idle", "MAX_IDLE": "9"}
+    if first:
+        broken(folder, "n1", first)
+        job(1, "--config", spec, env=env)
+        excluded = "n1" if "ExcNodeList=n1\n" in calls(folder) else excluded
+        assert (excluded == "n1") == (code == 8), calls(folder)
+        os.remove(folder.at("calls"))
+    broken(folder, "n2", second, " ended")
+    done = job(1, "--config", spec, env={**env, "EXCLUDED": excluded, "SLURM_RESTART_COUNT": str(int(bool(first)))})
+    assert done.returncode == code and words in done.stdout, done.stdout
+    assert calls(folder).startswith("requeue 17\n" + ("update JobId=17 " + update) * bool(update)), calls(folder)
+    assert calls(folder).count("update") == 3 * bool(update), calls(folder)
 
 
 def test_the_limit_of_idle_starts(folder, job):

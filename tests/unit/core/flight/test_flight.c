@@ -589,6 +589,12 @@ static void test_verdict_agreed_failure(void **state)
     snprintf(records[1].head.error, sizeof records[1].head.error, "rank 1 on here: step 20: silent corruption");
     expect(FLIGHT_ERRED, 1, "Rank 1 on here (process 1001) ended the job with an error of its own.");
     assert_non_null(strstr(verdict.text, "Rank 1 ended with exit code 8: \"rank 1 on here: step 20: silent"));
+    fail_all(2, FAILURE_ERROR, STATUS_PEER, "rank 2 has failed (peer)");
+    records[2].head.failure = FAILURE_SOFTWARE;
+    snprintf(records[2].head.error, sizeof records[2].head.error, "rank 2 on here: GPU 0 (X): a fault of software");
+    expect(FLIGHT_ERRED, 2,
+           "(process 1002) ended the job: work on its GPU failed, by a fault of software, not of its node.");
+    assert_non_null(strstr(verdict.text, "Rank 2 ended with exit code 6: \"rank 2 on here: GPU 0 (X): a fault of"));
     fail_all(2, FAILURE_ERROR, STATUS_DATA, "rank 2 has failed (data)");
     records[2].head.culprit = -1;
     records[2].head.failure = FAILURE_NONE;

@@ -22,6 +22,11 @@ static void absence_is_told(void **state)
     struct nvml_process process;
     assert_int_equal(nvml_processes("libno-such-library.so.1", "0123", &process, 1), -1);
     assert_int_equal(nvml_throttle_faults("libm.so.6", "0123"), 0);
+    for (int i = 0; i < 2; i++) {
+        nvml_watch_start(i ? "libm.so.6" : "libno-such-library.so.1", "0123");
+        assert_int_equal(nvml_watch_look(why, sizeof why), NVML_UNKNOWN);
+        nvml_watch_stop();
+    }
 }
 
 static void reasons_have_names(void **state)
