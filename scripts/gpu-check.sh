@@ -2,7 +2,8 @@
 # Everything that only a machine with an NVIDIA GPU can show: scripts/gpu-check.sh [OPTION…] [PART…]
 #
 #   doctor      the self-test of the GPU; GPU, driver, libraries, measured ceilings
-#   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention also with ztrain's own kernels
+#   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention also with ztrain's own kernels; what is
+#               left of a GPU after an illegal address
 #   golden      every golden case in fp32 (without TF32), bf16 and fp16; some also without cuDNN
 #   ranks       2 and 4 ranks on one GPU, ZeRO stages 0 to 3
 #   bench       GPT-2 124M and 1558M, and LLM.Q's shapes (Qwen2.5 0.5B to 7B), in steps of 524,288 tokens: tokens/s and each kind of
@@ -74,11 +75,11 @@ golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.devic
 # What each part runs, and the seconds that are kept for each of these; together less than --seconds. What one does not need goes to
 # those after it.
 declare -A runs_of=(
-    [doctor]="gpu-test doctor" [ops]="ops ops-own-attention" [golden]="golden golden-own-attention" [ranks]="ranks ranks-4" [bench]=bench
+    [doctor]="gpu-test doctor" [ops]="ops ops-own-attention fault" [golden]="golden golden-own-attention" [ranks]="ranks ranks-4" [bench]=bench
     [resume]=resume [graphs]=graphs [perf]="perf perf-own-attention" [sanitizer]="memcheck racecheck"
 )
 declare -A kept=(
-    [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [golden]=60 [golden-own-attention]=15 [ranks]=40 [ranks-4]=30 [bench]=165
+    [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [fault]=20 [golden]=60 [golden-own-attention]=15 [ranks]=40 [ranks-4]=30 [bench]=150
     [resume]=20 [graphs]=15 [perf]=25 [perf-own-attention]=10 [memcheck]=45 [racecheck]=45
 )
 to_come=()
@@ -239,6 +240,7 @@ for name in "$@"; do
     ops)
         gpu_part ops "$build/ops-test" test --device "$device"
         gpu_part ops-own-attention env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention
+        [ "$device" = cpu ] || gpu_part fault "$build/ops-test" fault --device "$device"
         ;;
     perf)
         gpu_part perf "$build/ops-test" perf --device "$device"

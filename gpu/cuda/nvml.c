@@ -265,14 +265,14 @@ enum nvml_finding nvml_watch_look(char *text, size_t size)
     enum { PATIENCE_MS = 500 };
     struct nvml_event event;
     unsigned long long errors = 0;
+    if (!watched.library)
+        return NVML_UNKNOWN;
     while (watched.events && watched.nvml.wait_event(watched.events, &event, PATIENCE_MS) == NVML_OK)
         if (event.type == NVML_EVENT_XID && is_xid_of_hardware(event.data)) {
             snprintf(text, size, "Xid %llu", event.data);
             return NVML_FAULT;
         }
-    const int code = watched.library
-                         ? watched.nvml.ecc_errors(watched.device, NVML_UNCORRECTED, NVML_SINCE_DRIVER, &errors)
-                         : NVML_OK;
+    const int code = watched.nvml.ecc_errors(watched.device, NVML_UNCORRECTED, NVML_SINCE_DRIVER, &errors);
     if (code == NVML_GPU_IS_LOST)
         snprintf(text, size, "that the GPU is lost");
     else if (code == NVML_OK && errors > watched.ecc_start)

@@ -5,6 +5,7 @@ The planted fault comes with a kernel that a run reaches and the self-test does 
 import os
 import re
 import socket
+import subprocess
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_nccl_finds_it_first(folder):
     err, why = ranks(folder, "xid=48", {"ZTRAIN_EMULATION_NCCL": "fault=60"}, BROKEN)
     words = "Cuda failure 700 'an illegal memory access was encountered': the GPU is broken: NVML reports Xid 48; hint: dmesg has"
     assert words in err and "the GPU is broken: NVML reports Xid 48" in why, (err, why)
+
+
+def test_what_gpu_check_asks_a_real_gpu():
+    """ops-test fault; here the self-test has the planted fault, too."""
+    for code, nvml, right in ((ILLEGAL, "xid=31", 2), (LAUNCH, "events=none", 0)):
+        done = subprocess.run([os.path.join(ROOT, "build", "emulation", "ops-test"), "fault", "--device", "cuda"], capture_output=True,
+                              text=True, check=False, env={**os.environ, "ZTRAIN_EMULATION_FAILS": f"{code}@1", "ZTRAIN_EMULATION_NVML": nvml})
+        lines = done.stdout.splitlines()[1:]
+        assert done.returncode == 1 and [line.split()[0] for line in lines] == ["passed"] * right + ["FAILED"] * (3 - right), done.stdout
+        assert "a self-test in a new process: ztrain: error: the check of " in lines[2], done.stdout
+        assert ("NVML has events, and blames no hardware: it has no events" in lines[1]) == (not right), done.stdout
 
 
 def test_the_number_of_a_gpu(folder):

@@ -196,3 +196,12 @@ bool bytes_are_counted(const struct device *device); /* whether this device can 
 /* Prints what the case that is set up moves in a launch, and returns whether it is what it must be, and whether a
  * second launch, which is waste, is found (in bf16). cost: the bytes of op_cost.h. */
 bool bytes_check(struct harness *h, const char *text, double cost);
+
+/* ---- a fault ------------------------------------------------------------- */
+
+struct score {
+    int passed, failed;
+};
+
+/* Ends the process: 0 or 1. */
+void run_fault(struct harness *h, struct score *score) __attribute__((noreturn));

@@ -6,6 +6,7 @@
  *     ops-test grad [OPTION …]   backward ops against finite differences of their forward's reference
  *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, next to those that they must
  *     ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
+ *     ops-test fault --device cuda   an illegal address, and what is left of the GPU after it
  *     ops-test list [OPTION …]   the cases
  *         --device cpu|cuda   --threads N   --dtype fp32|bf16|fp16
  *         --op TEXT (the cases whose line contains TEXT)   --except TEXT (those whose line does not)
@@ -241,21 +242,18 @@ static bool run_bytes(struct harness *h, const struct op_case *c, enum dtype dty
 
 /* ---- command line -------------------------------------------------------- */
 
-enum mode { MODE_TEST, MODE_GRAD, MODE_BYTES, MODE_PERF, MODE_LIST, MODE_COUNT };
-static const char *const mode_names[MODE_COUNT] = {"test", "grad", "bytes", "perf", "list"};
+enum mode { MODE_TEST, MODE_GRAD, MODE_BYTES, MODE_PERF, MODE_FAULT, MODE_LIST, MODE_COUNT };
+static const char *const mode_names[MODE_COUNT] = {"test", "grad", "bytes", "perf", "fault", "list"};
 
 static int usage(const char *what)
 {
-    fprintf(stderr,
-            "ops-test: %s\nusage: ops-test test|grad|bytes|perf|list [--device cpu|cuda] [--threads N] [--op TEXT] "
-            "[--except TEXT] [--dtype fp32|bf16|fp16]\n",
-            what);
+    fprintf(
+        stderr,
+        "ops-test: %s\nusage: ops-test test|grad|bytes|perf|fault|list [--device cpu|cuda] [--threads N] [--op TEXT] "
+        "[--except TEXT] [--dtype fp32|bf16|fp16]\n",
+        what);
     return STATUS_USAGE;
 }
-
-struct score {
-    int passed, failed;
-};
 
 struct options {
     int mode;
@@ -388,6 +386,8 @@ static int run_on_device(struct harness *h, const struct options *o)
         printf("ceiling: a large copy %.1f GB/s\n", 1e-9 * ceilings.copy);
         print_bf16_rates(h->device);
     }
+    if (o->mode == MODE_FAULT)
+        run_fault(h, &score);
     run_cases(h, o, &ceilings, &score);
     if (o->mode == MODE_TEST && !*o->dtype && run_self_test(h, o, &score, &err) != STATUS_OK) {
         printf("FAILED self-test: %s\n", err.text);

@@ -217,7 +217,7 @@ def test_the_summary_says_why_a_part_failed(folder):
     done = check_tree(folder, "--out", folder.at("out"), "--seconds", "6", "ops", path=path)
     assert done.returncode == 1, done.stdout
     text = summary_of(folder)
-    assert re.search(r"^failed: ops \(over [56] s\); ops-own-attention \(1 of 1\)$", text, re.M), text
+    assert re.search(r"^failed: ops \(over [56] s\); ops-own-attention \(1 of 1\); fault \(1 of 1\)$", text, re.M), text
     assert "\nops-own-attention: left out: no time left\n" in text
     script(folder.at("tree/build/ops-test"), "echo a table; echo ops-test: no memory; exit 5\n")
     check_tree(folder, "--out", folder.at("out"), "perf", path=path)
@@ -225,7 +225,7 @@ def test_the_summary_says_why_a_part_failed(folder):
     assert "\nperf: ops-test: no memory\n" in summary_of(folder), summary_of(folder)
     script(folder.at("tree/build/ops-test"), "printf 'FAIL rope\\nok   add\\n1 passed, 1 failed\\n'; exit 1\n")
     check_tree(folder, "--out", folder.at("out"), "ops", path=path)
-    assert "failed: ops (1 of 2); ops-own-attention (1 of 2)\n" in summary_of(folder) and "\nops: FAIL rope\n" in summary_of(folder)
+    assert "failed: ops (1 of 2); ops-own-attention (1 of 2); fault (1 of 2)\n" in summary_of(folder) and "\nops: FAIL rope\n" in summary_of(folder)
     assert "ok   add" not in summary_of(folder)
 
 

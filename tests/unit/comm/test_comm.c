@@ -391,6 +391,25 @@ static void bad_value_body(struct bootstrap *bootstrap, void *context)
     things_close(&t);
 }
 
+static void too_much_body(struct bootstrap *bootstrap, void *context)
+{
+    struct rank_things t;
+    void *segment;
+    (void)context;
+    things_open(&t, bootstrap, 60);
+    CHECK(comm_share(t.comm, (size_t)1 << 45, &segment, &error) == STATUS_DEVICE);
+    CHECK(strstr(error.text, "2 ranks on one node need 67108864.0 MiB of shared memory") &&
+          strstr(error.text, "of a container raise --memory (--shm-size is NCCL's)"));
+    things_close(&t);
+}
+
+static void test_shared_memory_that_is_not_there(void **state)
+{
+    (void)state;
+    layout = NULL;
+    assert_true(ranks_run(2, NULL, too_much_body, NULL));
+}
+
 static void test_bad_value_names_its_rank(void **state)
 {
     (void)state;
@@ -562,9 +581,13 @@ static void test_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),    cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_nodes),   cmocka_unit_test(test_bad_value_names_its_rank),
-        cmocka_unit_test(test_control), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_shared_memory_that_is_not_there),
+        cmocka_unit_test(test_bad_value_names_its_rank),
+        cmocka_unit_test(test_control),
+        cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }
