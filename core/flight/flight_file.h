@@ -27,7 +27,7 @@ struct flight_head {
     enum flight_reason reason;
     int code;             /* of a failure: enum status */
     int culprit;          /* of a failure: the rank that the error is about; -1: none */
-    enum failure failure; /* … what befell it; FAILURE_ERROR: it ended by an error of its own */
+    enum failure failure; /* … what befell it; FAILURE_ERROR, FAILURE_SOFTWARE: it ended by an error of its own */
     char error[1024];     /* of a failure; else "" */
     int witness;          /* the rank that wrote this record of another rank, which could not; -1: its own */
     char process;         /* the state in which a witness found the process (proc(5)), 'X': gone; else '?' */

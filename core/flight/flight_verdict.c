@@ -219,15 +219,10 @@ static const struct flight_head *failure_of(const struct flight_view *view)
     return failed ? &view->record->head : NULL;
 }
 
-static bool is_own(const struct flight_head *failure)
-{
-    return failure->failure == FAILURE_ERROR || failure->failure == FAILURE_SOFTWARE;
-}
-
 /* An error about a rank says more than one about none, and that more than one that repeats another rank's. */
 static int worth(const struct flight_head *failure)
 {
-    const bool repeats = is_own(failure) && failure->culprit != failure->rank;
+    const bool repeats = failure->failure == FAILURE_ERROR && failure->culprit != failure->rank;
     return repeats ? 0 : failure->culprit < 0 ? 1 : 2;
 }
 
@@ -237,7 +232,7 @@ static void verdict_find_error(struct trial *t)
         const struct flight_head *head = failure_of(&t->views[r]);
         if (head && (!t->failure || worth(head) >= worth(t->failure)))
             t->failure = head;
-        if (head && is_own(head) && head->culprit < t->world)
+        if (head && (head->failure == FAILURE_ERROR || head->failure == FAILURE_SOFTWARE) && head->culprit < t->world)
             t->erred = head->culprit;
     }
     t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
@@ -371,8 +366,9 @@ static bool verdict_begin_named(struct trial *t, int rank, const char *what)
 static bool verdict_has_erred(struct trial *t)
 {
     const struct flight_head *own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
+    const bool software = own && own->failure == FAILURE_SOFTWARE;
     return verdict_begin_named(t, t->erred,
-                               own && own->failure == FAILURE_SOFTWARE
+                               software
                                    ? " ended the job: work on its GPU failed, by a fault of software, not of its node."
                                    : " ended the job with an error of its own.");
 }
