@@ -58,9 +58,8 @@ static bool nccl_is_fine(ncclResult_t result)
 }
 
 /* Docker gives a container 64 MiB of /dev/shm, and no right to allocate on a socket, without which NCCL uses it. */
-static const char container_hint[] =
-    "/dev/shm is too small: in a container --shm-size=1g or --ipc=host gives NCCL more "
-    "of it, --cap-add SYS_NICE lets NCCL do without; ";
+static const char container_hint[] = "/dev/shm is too small, or the ranks have different ones: in a container "
+                                     "--shm-size=1g or --ipc=host helps, --cap-add SYS_NICE lets NCCL do without; ";
 
 static enum status nccl_error(struct nccl *n, ncclResult_t result, const char *what, struct error *err)
 {

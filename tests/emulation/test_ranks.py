@@ -184,8 +184,8 @@ def test_a_communicator_that_does_not_come_about(folder):
     assert "cannot join the communicator" in done[0].err
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_NCCL": "small"}}).train(PEER)
-    assert "No space left on device (28); hint: /dev/shm is too small: in a container --shm-size=1g or --ipc=host gives NCCL " \
-        "more of it, --cap-add SYS_NICE lets NCCL do without; NCCL_DEBUG=INFO in" in done[1].err, done[1]
+    assert "No space left on device (28); hint: /dev/shm is too small, or the ranks have different ones: in a container " \
+        "--shm-size=1g or --ipc=host helps, --cap-add SYS_NICE lets NCCL do without; NCCL_DEBUG=INFO in" in done[1].err, done[1]
     changes = {"comm": {"timeout_seconds": 1.5}}
     done = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_NCCL": "deaf"}}).train(PEER)
