@@ -17,6 +17,7 @@ EPILOGUE_FIELD, WAY_FIELD = 12, 22
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
          "num_hidden_layers": 2, "vocab_size": 64, "rms_norm_eps": 1e-5, "max_position_embeddings": 8,
          "tie_word_embeddings": False}
+REASON = {"ZTRAIN_EMULATION_NVML": "xid=79"}  # of a fault: the GPU is broken, without a self-test (test_gpu_fault.py)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +110,7 @@ def test_an_engine_that_dies_is_left_out_next_time(folder):
 
 def test_an_engine_that_faults_is_left_out_next_time(folder):
     """The calls after the fault fail, and do not make the process forget which engine was on trial."""
-    faults = {"ZTRAIN_EMULATION_SWIGLU": "faults"}
+    faults = {"ZTRAIN_EMULATION_SWIGLU": "faults", **REASON}
     for attempt in range(2):  # forward, backward
         done = folder.ztrain("--config", spec_of(folder, f"faults{attempt}"), env=faults, expect=BROKEN)
         assert "by cuDNN's proposal 2, engine 3, on trial (start again: it is left out then): GPU 0 " in done.err, done
@@ -182,7 +183,8 @@ def test_a_way_that_is_forced_is_taken(folder, monkeypatch):
 
 def test_a_way_that_is_forced_leaves_faulty_engines_out(folder):
     for attempt in range(2):
-        folder.ztrain("--config", spec_of(folder, f"faults{attempt}"), env={"ZTRAIN_EMULATION_SWIGLU": "faults"}, expect=BROKEN)
+        folder.ztrain("--config", spec_of(folder, f"faults{attempt}"), env={"ZTRAIN_EMULATION_SWIGLU": "faults", **REASON},
+                      expect=BROKEN)
     forced = trained(folder, "forced", ZTRAIN_EMULATION_SWIGLU="faults", ZTRAIN_GEMM_EPILOGUES="fused")[0]
     assert forced == trained(folder, "unfused", ZTRAIN_GEMM_EPILOGUES="unfused")[0]
     trained(folder, "another", ZTRAIN_EMULATION_ENGINE="fast", ZTRAIN_GEMM_EPILOGUES="fused")  # the next proposal
