@@ -271,20 +271,9 @@ static void doctor_measure_attention(struct stream *stream, struct attention_wor
     print_line("", "%s", how);
 }
 
-/* Fills memory with numbers from -1 to 1 as `dtype`, a million of them repeated: a GPU multiplies zeros faster, as they
- * need less power. bytes: a multiple of 4 MiB. */
-static void doctor_fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
+static void doctor_fill_with_noise(const struct bench *bench, int matrix, enum dtype dtype)
 {
-    const size_t once = (size_t)1 << 20, size = dtype_size(dtype);
-    uint32_t state = 1;
-    for (size_t i = 0; i < once; i++) {
-        state = state * 1664525 + 1013904223; /* Numerical Recipes' generator */
-        float value = (float)(int32_t)state * 0x1p-31f;
-        uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-        memcpy(memory + i * size, dtype == DTYPE_F32 ? (const void *)&value : &half, size);
-    }
-    for (size_t i = once * size; i < bytes; i += once * size)
-        memcpy(memory + i, memory, once * size);
+    stream_fill_noise(bench->stream, bench->matrices[matrix], dtype, (size_t)SIDE * SIDE, (uint32_t)matrix);
 }
 
 static enum status doctor_measure_products(struct bench *bench, enum dtype dtype, struct error *err)
@@ -299,10 +288,8 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
                                    .w = bench->matrices[2]};
     struct linear_products products = {.fwd = &args, .num_fwd = 1};
     TRY(ops_prepare(bench->device, &products, err));
-    doctor_fill_with_noise(bench->host, matrix_bytes, dtype);
-    stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
-    stream_copy(bench->stream, bench->matrices[2], bench->host, matrix_bytes);
-    stream_sync(bench->stream); /* before the host's memory is filled again */
+    doctor_fill_with_noise(bench, 1, dtype);
+    doctor_fill_with_noise(bench, 2, dtype);
     double rate =
         2.0 * SIDE * SIDE * SIDE * REPEATS / doctor_time_work(bench->stream, doctor_work_product, &args, REPEATS);
     double peak = bench->device->peak_flops[dtype];
@@ -361,9 +348,8 @@ static enum status doctor_measure_all(struct bench *bench, struct error *err)
     TRY(doctor_bench_allocate(bench, &attention, err));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
-    doctor_fill_with_noise(bench->host, matrix_bytes, DTYPE_BF16);
-    stream_copy(bench->stream, bench->matrices[0], bench->host, matrix_bytes);
-    stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
+    doctor_fill_with_noise(bench, 0, DTYPE_BF16);
+    doctor_fill_with_noise(bench, 1, DTYPE_BF16);
     doctor_measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
     doctor_measure_copies(bench);
     return device_check(bench->device, err);

@@ -167,6 +167,12 @@ void stream_fill_zero(struct stream *stream, void *dst, size_t bytes)
         device_backend_of(stream->device)->fill_zero(stream, dst, bytes);
 }
 
+void stream_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
+{
+    if (count)
+        device_backend_of(stream->device)->fill_noise(stream, dst, dtype, count, seed);
+}
+
 enum status event_new(struct device *device, struct event **event, struct error *err)
 {
     *event = NULL;

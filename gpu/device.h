@@ -120,6 +120,10 @@ void stream_sync(struct stream *stream); /* the host waits for all work submitte
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes);
 
+/* Fills memory of the device with `count` values from -1 to 1, the same each time: a GPU computes with zeros faster,
+ * because they need less power. For what is timed or compared; a simulated GPU has none. */
+void stream_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed);
+
 /* The same for a source in host memory, pinned or not, that work enqueued before may still write: it is read in stream
  * order, and must keep its value until then. dst is memory that the device reaches by itself. */
 void stream_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes);

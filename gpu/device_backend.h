@@ -32,6 +32,7 @@ struct device_backend {
     void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
     void (*copy_in_order)(struct stream *stream, void *dst, const void *src, size_t bytes);
     void (*fill_zero)(struct stream *stream, void *dst, size_t bytes);
+    void (*fill_noise)(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed);
     enum status (*event_new)(struct device *device, bool timed, struct event **event, struct error *err);
     bool (*event_elapsed)(struct event *from, struct event *to, double *seconds);
     void (*event_free)(struct event *event);

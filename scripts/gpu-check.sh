@@ -188,7 +188,7 @@ graphs() {
     local top run
     top=$(mktemp -d) || return
     small_command qwen3 "$top" # its heads suit cuDNN
-    run+=(--set train.max_steps=200 --set train.eval_interval_steps=100)
+    run+=(--set train.max_steps=200 --set train.eval_interval_steps=100 --set checkpoint.writer.decoupled=false) # nothing beside the steps
     "${run[@]}" --set run.name=graphs --set "train.cuda_graphs=$([ "$device" = cpu ] && echo auto || echo true)" &&
         "${run[@]}" --set run.name=plain --set train.cuda_graphs=false &&
         "$python" - "$top" <<'PYTHON'

@@ -16,6 +16,7 @@
 #include "core/round_up.h"
 #include "core/thread.h"
 #include "gpu/cpu/ops_cpu.h"
+#include "gpu/noise.h"
 #include "gpu/ops_profile.h"
 
 #include <errno.h>
@@ -233,6 +234,31 @@ static void cpu_fill_zero(struct stream *stream, void *dst, size_t bytes)
     cpu_submit(stream, cpu_run_copy, &copy, sizeof copy);
 }
 
+struct noise {
+    void *dst;
+    enum dtype dtype;
+    size_t count;
+    uint32_t seed;
+};
+
+static void run_noise(void *argument)
+{
+    const struct noise *noise = argument;
+    for (size_t i = 0; i < noise->count; i++) {
+        const float value = noise_value(noise->seed, i);
+        if (noise->dtype == DTYPE_F32)
+            ((float *)noise->dst)[i] = value;
+        else
+            ((uint16_t *)noise->dst)[i] = noise->dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+    }
+}
+
+static void cpu_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
+{
+    struct noise noise = {dst, dtype, count, seed};
+    cpu_submit(stream, run_noise, &noise, sizeof noise);
+}
+
 /* ---- events -------------------------------------------------------------- */
 
 struct cpu_event {
@@ -362,6 +388,7 @@ static const struct device_backend cpu_backend = {
     .copy = cpu_copy,
     .copy_in_order = cpu_copy,
     .fill_zero = cpu_fill_zero,
+    .fill_noise = cpu_fill_noise,
     .event_new = cpu_event_new,
     .event_elapsed = cpu_event_elapsed,
     .event_free = cpu_event_free,

@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* PATTERN: the period of the values in tensors. It is prime, so that no two rows are alike. */
-enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3, PATTERN = 65521 };
+enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3 };
 enum kept { OF_REFERENCE, OF_FIRST_RUN, KEPT };
 
 /* A problem on scratch memory. */
@@ -26,7 +25,7 @@ struct trial {
     struct autotuner *tuner;
     const struct autotune_problem *problem;
     char *kept[KEPT][AUTOTUNE_TENSORS]; /* samples of the results on the GPU */
-    char *host[2];                      /* owned: a sample each; one of them has room for a pattern */
+    char *host[2];                      /* owned: a sample each */
 };
 
 /* ---- the tuner ----------------------------------------------------------- */
@@ -130,7 +129,7 @@ static bool trial_open(struct trial *t)
     struct autotuner *tuner = t->tuner;
     struct arena arena;
     struct error ignored;
-    size_t largest = PATTERN * sizeof(float);
+    size_t largest = 1;
     for (int i = 0; i < t->problem->num_tensors; i++)
         if (t->problem->tensors[i].name && sample_bytes(&t->problem->tensors[i]) > largest)
             largest = sample_bytes(&t->problem->tensors[i]);
@@ -167,27 +166,11 @@ static const char *autotune_run_once(const struct trial *t, int candidate)
     return t->problem->run(t->problem->op, t->tuner->stream, candidate);
 }
 
-/* Fills a tensor with values of both signs in [-1, 1): a pattern that is doubled on the GPU. */
 static void autotune_fill_tensor(const struct trial *t, int number)
 {
     const struct autotune_tensor *tensor = &t->problem->tensors[number];
-    const size_t bytes = (size_t)tensor->rows * row_bytes(tensor), pattern = PATTERN * dtype_size(tensor->dtype);
-    uint32_t state = (uint32_t)number + 1;
-    for (size_t i = 0; i < PATTERN; i++) {
-        state = state * 1664525u + 1013904223u;
-        const float value = (float)(int32_t)state * 0x1p-31f;
-        if (tensor->dtype == DTYPE_F32)
-            ((float *)(void *)t->host[0])[i] = value;
-        else
-            ((uint16_t *)(void *)t->host[0])[i] =
-                tensor->dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-    }
-    size_t done = bytes < pattern ? bytes : pattern;
-    stream_copy(t->tuner->stream, memory_of(tensor), t->host[0], done);
-    for (size_t n; done < bytes; done += n) {
-        n = done < bytes - done ? done : bytes - done;
-        stream_copy(t->tuner->stream, memory_of(tensor) + done, memory_of(tensor), n);
-    }
+    const size_t count = (size_t)tensor->rows * row_bytes(tensor) / dtype_size(tensor->dtype);
+    stream_fill_noise(t->tuner->stream, memory_of(tensor), tensor->dtype, count, (uint32_t)number);
 }
 
 /* Runs on random values, which are the same each time. */

@@ -52,6 +52,7 @@ static const struct device_backend cuda_backend = {
     .copy = cuda_copy,
     .copy_in_order = cuda_copy_in_order,
     .fill_zero = cuda_fill_zero,
+    .fill_noise = cuda_fill_noise,
     .event_new = cuda_event_new,
     .event_elapsed = cuda_event_elapsed,
     .event_free = cuda_event_free,

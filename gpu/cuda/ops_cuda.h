@@ -14,6 +14,8 @@ __BEGIN_DECLS
 OPS_LIST(OPS_CUDA_LAUNCHER)
 #undef OPS_CUDA_LAUNCHER
 
+void cuda_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed);
+
 /* The table, the workspace that every op within the limits can run with (gpu/cuda/cuda_workspace.h, or cuDNN's), and
  * ops_prepare(). */
 extern const struct op_table ops_cuda_table;

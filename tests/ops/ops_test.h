@@ -134,8 +134,8 @@ void *host_memory(struct harness *h, size_t bytes);                /* zeroed; fr
 
 /* The tensor between its guards, to the device. */
 void upload(struct harness *h, const struct tensor *t);
-/* Small random values in a short cycle: enough for timing. */
-void upload_pattern(struct harness *h, const struct tensor *t);
+/* Random values, made on the device. */
+void fill_for_timing(struct harness *h, const struct tensor *t);
 /* From the device; returns whether the guards around the tensor are unchanged. */
 bool download(struct harness *h, struct tensor *t);
 int host_blocks(void); /* the number of blocks of host memory that are held */

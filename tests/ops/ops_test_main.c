@@ -94,7 +94,7 @@ void case_setup(struct harness *h, const struct op_case *c, enum dtype dtype, in
     stream_set_workspace(h->stream, arena_take(&h->arena, MEM_WORKSPACE, workspace), workspace);
     for (int i = 0; i < h->count; i++)
         if (!h->tensors[i].alias)
-            h->timing ? upload_pattern(h, &h->tensors[i]) : upload(h, &h->tensors[i]);
+            h->timing ? fill_for_timing(h, &h->tensors[i]) : upload(h, &h->tensors[i]);
 }
 
 static double mean_square_root(const double *x, int64_t n)

@@ -216,16 +216,12 @@ void upload(struct harness *h, const struct tensor *t)
     stream_sync(h->stream);
 }
 
-void upload_pattern(struct harness *h, const struct tensor *t)
+void fill_for_timing(struct harness *h, const struct tensor *t)
 {
-    enum { PATTERN = 1 << 17 };
-    size_t size = element_size(t), bytes = (size_t)t->n * size;
-    unsigned char *pattern = host_memory(h, PATTERN * size);
-    for (size_t i = 0; i < PATTERN && i < (size_t)t->n; i++)
-        encode(t, t->is_double || t->is_index ? 0 : 0.1 * random_uniform(h), pattern + i * size);
-    for (size_t done = 0; done < bytes; done += PATTERN * size)
-        stream_copy(h->stream, (char *)t->device + done, pattern,
-                    bytes - done < PATTERN * size ? bytes - done : PATTERN * size);
+    if (t->is_double || t->is_index)
+        stream_fill_zero(h->stream, t->device, (size_t)t->n * element_size(t));
+    else
+        stream_fill_noise(h->stream, t->device, t->dtype, (size_t)t->n, 1);
     stream_sync(h->stream);
 }
 

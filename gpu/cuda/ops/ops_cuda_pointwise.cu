@@ -1,6 +1,7 @@
 /* ops_cuda_pointwise.cu: RoPE, SwiGLU and tanh forward and backward, add, dropout, cast, accumulate: every element is
  * computed independently. */
 #include "gpu/cuda/cuda_kernels.cuh"
+#include "gpu/noise.h"
 
 namespace
 {
@@ -214,6 +215,19 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
+template <typename T>
+__global__ void __launch_bounds__(THREADS) noise_kernel(T *to, uint32_t seed, int64_t n, int64_t whole)
+{
+    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
+        float x[V];
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            x[v] = noise_value(seed, static_cast<uint64_t>(i + v));
+        store(to + i, x);
+    });
+}
+
 /* ---- dropout ------------------------------------------------------------- */
 
 /* A thread drops from one block of random words at a time. WHOLE: rows are blocks of aligned elements. */
@@ -346,6 +360,16 @@ void cuda_cast(struct stream *stream, const struct cast_args *a)
         LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of_elements(stream, a->n, V), THREADS,
                static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->n,
                whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
+    });
+}
+
+void cuda_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
+{
+    dispatch(dtype, [&](auto type) {
+        using T = decltype(type);
+        const int64_t n = static_cast<int64_t>(count);
+        LAUNCH(stream, "noise", noise_kernel<T>, grid_of_elements(stream, n, VECTOR<T>), THREADS, static_cast<T *>(dst),
+               seed, n, whole_vectors<VECTOR<T>>(n, aligned16(dst)));
     });
 }
 

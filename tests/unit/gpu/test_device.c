@@ -284,6 +284,28 @@ static void events_order_streams(void **state)
     stream_free(b);
 }
 
+/* The mean of the squares of values between -1 and 1 is a third; another seed has other values. */
+static void noise_is_uniform(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    static float values[2][N];
+    struct stream *stream = new_stream(STREAM_COMPUTE);
+    double sum = 0, squares = 0, products = 0;
+    for (uint32_t seed = 0; seed < 2; seed++)
+        stream_fill_noise(stream, values[seed], DTYPE_F32, N, seed);
+    for (int i = 0; i < N; i++) {
+        assert_true(values[0][i] >= -1 && values[0][i] <= 1);
+        sum += values[0][i];
+        squares += values[0][i] * values[0][i];
+        products += values[0][i] * values[1][i];
+    }
+    assert_true(sum / N < 0.01 && sum / N > -0.01);
+    assert_true(squares / N > 0.32 && squares / N < 0.35);
+    assert_true(products / N < 0.01 && products / N > -0.01);
+    stream_free(stream);
+}
+
 static void copies_run_in_stream_order(void **state)
 {
     (void)state;
@@ -427,6 +449,7 @@ int main(void)
         cmocka_unit_test(stream_free_finishes_its_work),
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(copies_run_in_stream_order),
+        cmocka_unit_test(noise_is_uniform),
         cmocka_unit_test(workspace_is_lent),
         cmocka_unit_test(profile_counts_calls_and_bytes),
         cmocka_unit_test(spans_reach_a_recorder),

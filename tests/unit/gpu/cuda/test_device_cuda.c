@@ -126,6 +126,38 @@ static void memory_is_zeroed_and_ends(void **state)
     check_no_error(); /* not a failure of the device */
 }
 
+/* The bits of the CPU device, in each type, from an odd place on; what follows is not touched. */
+static void noise_is_that_of_the_cpu(void **state)
+{
+    (void)state;
+    if (!device)
+        skip();
+    enum { N = 70001, BYTES = (N + 2) * 4 };
+    struct error err;
+    struct device *cpu;
+    struct stream *stream = new_stream(STREAM_COMPUTE), *host_stream;
+    char *memory = new_memory(BYTES), *expected = malloc(BYTES), *actual = malloc(BYTES);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 1, &cpu, &err), STATUS_OK);
+    assert_int_equal(stream_new(cpu, STREAM_COMPUTE, &host_stream, &err), STATUS_OK);
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        const size_t size = dtype_size((enum dtype)dtype);
+        memset(expected, 0, BYTES);
+        stream_fill_zero(stream, memory, BYTES);
+        stream_fill_noise(stream, memory + size, (enum dtype)dtype, N, 7);
+        stream_fill_noise(host_stream, expected + size, (enum dtype)dtype, N, 7);
+        stream_copy(stream, actual, memory, BYTES);
+        stream_sync(stream);
+        assert_memory_equal(actual, expected, BYTES);
+    }
+    check_no_error();
+    stream_free(host_stream);
+    device_close(cpu);
+    device_free(device, memory, BYTES);
+    free(expected);
+    free(actual);
+    stream_free(stream);
+}
+
 static void fill(unsigned char *bytes, size_t n, unsigned seed)
 {
     for (size_t i = 0; i < n; i++)
@@ -414,6 +446,7 @@ int main(void)
         cmocka_unit_test(absence_is_told),
         cmocka_unit_test(says_what_it_is),
         cmocka_unit_test(memory_is_zeroed_and_ends),
+        cmocka_unit_test(noise_is_that_of_the_cpu),
         cmocka_unit_test(plain_memory_is_staged),
         cmocka_unit_test(pinned_memory_is_copied_directly),
         cmocka_unit_test(host_functions_run_in_order),
