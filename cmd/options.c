@@ -45,7 +45,8 @@ static const struct option_row option_table[] = {
      "with plan: search the settings with which the run fits into the memory of such GPUs, the fastest first"},
     {"device", "NAME", offsetof(struct options, device), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan: the GPU: h100 (the default), h100-pcie, h100-nvl, gh200, h200, a100, a100-40gb, a100-pcie, "
-     "a100-pcie-40gb, a10, a40, b200, l4, l40, l40s, rtx3090, rtx3090ti, rtx4090, rtx5090, rtx-a6000, rtx6000-ada"},
+     "a100-pcie-40gb, a10, a40, b200, l4, l40, l40s, rtx3090, rtx3090ti, rtx4090, rtx5090, rtx-a6000, rtx6000-ada, "
+     "rtx-pro6000"},
     {"link", "RATE", offsetof(struct options, link), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --speed or --fit: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), "
      "else inside the node (450GB)"},

@@ -237,14 +237,14 @@ static enum status refuse_arenas_over_limit(const struct engine *t, size_t need,
     return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
 }
 
-static void warn_of_memory_for_kernels(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
+static void warn_of_reserve(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
 {
     char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
     const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
     if (room)
         snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
-    log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels which are loaded later are "
-             "expected to take: the run may end for lack of memory; hint: %s",
+    log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels and NCCL's NVLS buffers, "
+             "which come later, are expected to take: the run may end for lack of memory; hint: %s",
              size_round((int64_t)(available - need), left), size_round((int64_t)later, expected),
              room ? hint : "free memory on the GPU (nvidia-smi)");
 }
@@ -258,8 +258,9 @@ enum status memory_free_check(const struct engine *t, struct error *err)
         return STATUS_OK;
     if (need > available)
         return refuse_arenas_over_limit(t, need, ranks, available, err);
-    const size_t later = t->plan.reserve.parts[CUDA_RESERVE_KERNELS] * (size_t)ranks;
+    const size_t *reserve = t->plan.reserve.parts;
+    const size_t later = (reserve[CUDA_RESERVE_KERNELS] + reserve[CUDA_RESERVE_NVLS]) * (size_t)ranks;
     if (available - need < later)
-        warn_of_memory_for_kernels(t, need, ranks, available, later);
+        warn_of_reserve(t, need, ranks, available, later);
     return STATUS_OK;
 }

@@ -40,7 +40,8 @@ static void fill_plan(struct engine *t)
     arena_init_dry(&t->plan.shared);
     arena_init_dry(&t->plan.host);
     lay_out_memory_plan(t, &t->plan.local, &t->plan.shared, &t->plan.host);
-    cuda_reserve_fill(&t->plan.reserve, t->device, t->world, &limits, t->plan.workspace);
+    const int per_node = t->node_ranks ? t->node_ranks : t->world;
+    cuda_reserve_fill(&t->plan.reserve, t->device, t->world, per_node, &limits, t->plan.workspace);
 }
 
 static size_t memory_plan_node_ranks(const struct engine *t)

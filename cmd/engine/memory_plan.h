@@ -64,5 +64,6 @@ enum status memory_node_check(const struct engine *engine, struct error *err);
 
 /* When libraries are loaded and communicators connected, before an arena is allocated: STATUS_DEVICE if the arenas of
  * the ranks on this GPU take more than is free; the message names other processes on it, and settings that fit. Warns
- * if they leave less than the kernels that are loaded later take. Collective; results may differ: the caller agrees. */
+ * if they leave less than kernels and NVLS buffers take, which come later. Collective; results may differ: the caller
+ * agrees. */
 enum status memory_free_check(const struct engine *engine, struct error *err);

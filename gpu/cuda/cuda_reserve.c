@@ -12,9 +12,13 @@
  *
  *   NCCL      544 MiB with two ranks and 688 with more, on four A100 over NVLink with 24 channels
  *             (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes (issue 986)
+ *   NVLS      256 MiB on eight H100, 384 on eight B200, up to 1 GiB on several nodes, by NCCL 2.30's sources: for sums
+ *             and copies in NVSwitch, with more than two ranks on a node. Taken at the first collective that uses it
  *
  * None of them has been measured with ztrain yet. */
 #include "gpu/cuda/cuda_reserve.h"
+
+#include <string.h>
 
 #define CUDA_RESERVE_NAME(name, text) text,
 const char *const cuda_reserve_names[CUDA_RESERVE_PARTS] = {CUDA_RESERVE_LIST(CUDA_RESERVE_NAME)};
@@ -46,7 +50,23 @@ static size_t reserve_cudnn_bytes(size_t memory, const struct attention_bwd_args
     return 2 * rows * sizeof(float) + piece * sequence;
 }
 
-void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device, int world,
+/* By the GPU's name: NVSwitch has SXM modules alone. */
+static size_t nvls_bytes(const char *name, int world, int per_node)
+{
+    static const struct {
+        const char *word;
+        size_t node;
+    } modules[] = {{"H100", 256}, {"H800", 256}, {"H200", 256}, {"H20", 256}, {"B200", 384}, {"B300", 384}};
+    enum { SEVERAL_NODES = 1024 };
+    if (per_node <= 2 || strstr(name, "PCIe") || strstr(name, " NVL"))
+        return 0;
+    for (size_t i = 0; i < COUNT_OF(modules); i++)
+        if (strstr(name, modules[i].word))
+            return (world > per_node ? SEVERAL_NODES : modules[i].node) * mib;
+    return 0;
+}
+
+void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device, int world, int per_node,
                        const struct op_limits *limits, size_t workspace)
 {
     *reserve = (struct cuda_reserve){.total = 0};
@@ -62,6 +82,7 @@ void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device
     }
     if (world > 1)
         reserve->parts[CUDA_RESERVE_NCCL] = (world == 2 ? NCCL_TWO_MIB : NCCL_MORE_MIB) * mib;
+    reserve->parts[CUDA_RESERVE_NVLS] = nvls_bytes(device->name, world, per_node);
     for (int i = 0; i < CUDA_RESERVE_PARTS; i++)
         reserve->total += reserve->parts[i];
 }

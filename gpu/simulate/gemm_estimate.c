@@ -22,9 +22,8 @@ static const struct tile {
 } tiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 192, 1.146}, {192, 128, 1.146}, {128, 128, 1.1}};
 
 static const double start_seconds = 10e-6; /* launch, first loads, last stores */
-static const double boost = 1.082; /* relative to the peak's clock: the clock of a multiprocessor without a limit */
-static const double store_share = 0.511; /* of the memory's bandwidth, while tiles are stored */
-static const double copy_share = 0.9;    /* the same for a plain copy */
+static const double store_share = 0.511;   /* of the memory's bandwidth, while tiles are stored */
+static const double copy_share = 0.9;      /* the same for a plain copy */
 static const double measured = 1.04;
 enum { SPLIT_MAX = 8 };
 
@@ -34,9 +33,11 @@ static double tile_estimate(const struct gpu_model *gpu, double flops, const str
     const double area = (double)(tile->m * tile->n), sms = gpu->sms;
     const double count = ceil((double)M / (double)tile->m) * ceil((double)N / (double)tile->n) * split;
     const double waves = ceil(count / sms), stored = split > 1 ? sizeof(float) : out_bytes;
-    const double column = 2 * area * sms / (flops * boost) * tile->slower;
-    const double store = area * stored * sms / (gpu->bytes * store_share);
-    double seconds = start_seconds + waves * (K / split * column + store);
+    const double column = 2 * area * sms / (flops * gpu->rates.clock) * (gpu->rates.mma_sync ? 1 : tile->slower);
+    const double compute = K / split * column, store = area * stored * sms / (gpu->bytes * store_share);
+    double seconds = start_seconds + waves * (compute + store);
+    if (gpu->rates.mma_sync)
+        seconds = start_seconds + waves * fmax(compute, store) + fmin(compute, store);
     if (split > 1) {
         double parts = (double)M * (double)N * (sizeof(float) * split + out_bytes);
         seconds += start_seconds + parts / (gpu->bytes * copy_share);
@@ -58,5 +59,5 @@ double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, i
             best = fmin(best, tile_estimate(gpu, flops, &tiles[i], M, N, (double)K, split, out_bytes));
         }
     }
-    return fmax(best * measured, work / (flops * gpu->sustained));
+    return fmax(best * measured, work / (flops * gpu->rates.sustained));
 }

@@ -8,36 +8,56 @@
 
 /* Multiprocessors, shared memory, L2 and links (PCIe x 16 to the host) are from NVIDIA's data sheets and the white
  * papers of GA100, GA102, GH100, AD102, GB202 and the Blackwell architecture; GPUs without NVLink talk over PCIe.
- * `sustained` of the H100 is 700 of 989 TFLOP/s, the rate of large cublasLt products at 700 W with random values; the
- * A100 reaches more of its lower peak. The others are assumed to be like their nearest relative. */
+ * Memory is what CUDA counts (cudaGetDeviceProperties, as PyTorch prints it when it is exhausted).
+ *
+ * Rates: shares of the data sheet's, fitted together to the tokens/s that LLM.Q has published of Qwen2.5 0.5B, 1.5B and
+ * 3B on five GPUs (docs/performance.md); other GPUs have those of their nearest relative, by power and tensor cores.
+ *   - H100: 700 of 989 TFLOP/s, the rate of large cublasLt products at 700 W with random values.
+ *   - GeForce cards run above the clock of the data sheet, and their tensor cores, at half rate with sums in fp32,
+ * reach it within the power limit.
+ *   - L40S, RTX PRO 6000: full tensor cores, which 350 and 600 W do not sustain. LLM.Q's authors measured 230 of 362
+ *     TFLOP/s on an L40S with a product of 32768 x 32768.
+ *   - Attention: fewer tensor FLOPs for each exponential than on Hopper, so kernels come closer to the peak.
+ *   - GDDR: a third of an H100's bytes/s for each multiprocessor, so fewer bytes under way fill it. */
+static const struct gpu_rates
+    hopper = {.clock = 1.082, .sustained = 0.7075, .attention = 1, .memory = 1},
+    ampere = {.clock = 1, .sustained = 0.82, .attention = 1, .memory = 1, .mma_sync = true},
+    geforce40 = {.clock = 1.08, .sustained = 0.95, .attention = 1.7, .memory = 1.15, .mma_sync = true},
+    geforce50 = {.clock = 1.15, .sustained = 1.1, .attention = 1.7, .memory = 1.15, .mma_sync = true},
+    l40s = {.clock = 1, .sustained = 0.56, .attention = 1.2, .memory = 1.15, .mma_sync = true};
+
 static const struct {
     const char *option, *name;
     double memory_gib;
     int sms, shared_kib;
-    double l2_mib, link, host_link, sustained;
+    double l2_mib, link, host_link;
+    const struct gpu_rates *rates;
+    double sustained; /* 0: that of the rates */
     bool hopper;
 } models[] = {
-    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 228, 50, 450e9, 64e9, 0.7075, true},
-    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 228, 50, 64e9, 64e9, 0.60, true},
-    {"h100-nvl", "NVIDIA H100 NVL", 93.1, 132, 228, 50, 300e9, 64e9, 0.65, true},
-    {"gh200", "NVIDIA GH200 480GB", 94.5, 132, 228, 50, 450e9, 450e9, 0.7075, true},
-    {"h200", "NVIDIA H200", 140.4, 132, 228, 50, 450e9, 64e9, 0.7075, true},
-    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 164, 40, 300e9, 32e9, 0.82, false},
-    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 39.4, 108, 164, 40, 300e9, 32e9, 0.82, false},
-    {"a100-pcie", "NVIDIA A100 80GB PCIe", 79.1, 108, 164, 40, 32e9, 32e9, 0.75, false},
-    {"a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", 39.4, 108, 164, 40, 32e9, 32e9, 0.75, false},
-    {"a10", "NVIDIA A10", 22.1, 72, 100, 6, 32e9, 32e9, 0.75, false},
-    {"a40", "NVIDIA A40", 44.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
-    {"b200", "NVIDIA B200", 178.4, 148, 228, 126, 900e9, 64e9, 0.70, false},
-    {"l4", "NVIDIA L4", 22.0, 58, 100, 48, 32e9, 32e9, 0.60, false},
-    {"l40", "NVIDIA L40", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
-    {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
-    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 100, 6, 32e9, 32e9, 0.75, false},
-    {"rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", 23.6, 84, 100, 6, 32e9, 32e9, 0.75, false},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 100, 72, 32e9, 32e9, 0.75, false},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, 0.75, false},
-    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
-    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
+    {"h100", "NVIDIA H100 80GB HBM3", 79.1, 132, 228, 50, 450e9, 64e9, &hopper, 0, true},
+    {"h100-pcie", "NVIDIA H100 PCIe", 79.1, 114, 228, 50, 64e9, 64e9, &hopper, 0.60, true},
+    {"h100-nvl", "NVIDIA H100 NVL", 93.0, 132, 228, 50, 300e9, 64e9, &hopper, 0.65, true},
+    {"gh200", "NVIDIA GH200 480GB", 94.5, 132, 228, 50, 450e9, 450e9, &hopper, 0, true},
+    {"h200", "NVIDIA H200", 139.8, 132, 228, 50, 450e9, 64e9, &hopper, 0, true},
+    {"a100", "NVIDIA A100-SXM4-80GB", 79.1, 108, 164, 40, 300e9, 32e9, &ampere, 0, false},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 39.4, 108, 164, 40, 300e9, 32e9, &ampere, 0, false},
+    {"a100-pcie", "NVIDIA A100 80GB PCIe", 79.1, 108, 164, 40, 32e9, 32e9, &ampere, 0.75, false},
+    {"a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", 39.4, 108, 164, 40, 32e9, 32e9, &ampere, 0.75, false},
+    {"a10", "NVIDIA A10", 22.0, 72, 100, 6, 32e9, 32e9, &ampere, 0.75, false},
+    {"a40", "NVIDIA A40", 44.4, 84, 100, 6, 32e9, 32e9, &ampere, 0.75, false},
+    {"b200", "NVIDIA B200", 178.3, 148, 228, 126, 900e9, 64e9, &hopper, 0.70, false},
+    {"l4", "NVIDIA L4", 22.0, 58, 100, 48, 32e9, 32e9, &l40s, 0.60, false},
+    {"l40", "NVIDIA L40", 44.4, 142, 100, 96, 32e9, 32e9, &geforce40, 0, false},
+    {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, &l40s, 0, false},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.5, 82, 100, 6, 32e9, 32e9, &geforce40, 0, false},
+    {"rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", 23.5, 84, 100, 6, 32e9, 32e9, &geforce40, 0, false},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.5, 128, 100, 72, 32e9, 32e9, &geforce40, 0, false},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, &geforce50, 0, false},
+    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, &ampere, 0.75, false},
+    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, 96, 32e9, 32e9, &l40s, 0, false},
+    {"rtx-pro6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 94.9, 188, 100, 128, 64e9, 64e9, &l40s, 0.76,
+     false},
 };
 
 const char gpu_catalog_usual[] = "h100";
@@ -55,9 +75,11 @@ enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct
                                         .l2_mib = models[i].l2_mib,
                                         .link = models[i].link,
                                         .host_link = models[i].host_link,
-                                        .sustained = models[i].sustained,
+                                        .rates = *models[i].rates,
                                         .hopper = models[i].hopper,
                                         .bytes = peaks_bytes(models[i].name)};
+            if (models[i].sustained > 0)
+                model->rates.sustained = models[i].sustained;
             for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
                 model->flops[dtype] = peaks_flops(model->name, (enum dtype)dtype, false);
             return STATUS_OK;

@@ -47,7 +47,7 @@ static double estimate_bytes(enum dtype dtype)
 
 static double at_ceiling(const struct assumed_gpu *s, enum dtype dtype, struct op_cost work)
 {
-    double flops = work.flops / (ceiling_flops * s->gpu->flops[dtype]);
+    double flops = work.flops / (fmax(ceiling_flops, s->gpu->rates.sustained) * s->gpu->flops[dtype]);
     return fmax(flops, work.bytes / (ceiling_bytes * s->gpu->bytes));
 }
 
@@ -61,6 +61,7 @@ static struct op_estimate memory_bound(const struct assumed_gpu *s, enum time_ki
                                        double again, double share, int launches)
 {
     double bandwidth = s->gpu->bytes;
+    share *= s->gpu->rates.memory;
     if (gpu_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
         share = fast_bytes;
     return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth),
@@ -203,7 +204,7 @@ static double attention_flops(const struct assumed_gpu *s, const struct attentio
     if (s->attention == ATTENTION_CUDNN && dtype == DTYPE_F32)
         dtype = DTYPE_BF16;
     double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
-    return share * s->gpu->flops[dtype] * (own ? share_of_own : 1);
+    return share * s->gpu->rates.attention * s->gpu->flops[dtype] * (own ? share_of_own : 1);
 }
 
 /* ---- dropout of the weights ---------------------------------------------- */

@@ -24,7 +24,8 @@
     X(EMBEDDING, "embedding")                   \
     X(OPTIMIZER, "optimizer")                   \
     X(GAPS, "launch gaps")                      \
-    X(EXPOSED, "exposed transfers")
+    X(EXPOSED, "exposed transfers")             \
+    X(SLOWEST, "the slowest GPU")
 
 /* What a plan may assume about the step: the word that --assume takes, and the overhead that the assumption removes;
  * its gain is the cost of today's behaviour. */

@@ -9,6 +9,7 @@
 #include "gpu/op_cost.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ struct simulated_device {
     struct device device;
     struct assumed_gpu settings; /* gpu NULL: a memory plan */
     struct simulated_times times;
+    double beside; /* seconds of collectives that the compute stream will run beside */
     struct simulated_disk disk;
     struct simulated_graph *capturing, *launching; /* NULL: none is */
 };
@@ -68,6 +70,21 @@ static void keep_estimate(struct simulated_graph *graph, const struct op_estimat
     graph->ops[graph->count++] = *estimate;
 }
 
+/* Kernels beside a collective lack the multiprocessors that NCCL's blocks hold, as many as sm_count_target leaves free.
+ * Products lose nothing where power would limit the rest of the multiprocessors as well. */
+static void slow_beside_collectives(struct simulated_device *d, struct simulated_stream *s, const struct op_part *part)
+{
+    const struct gpu_model *gpu = d->settings.gpu;
+    const double blocks = 16, left = gpu->sms - blocks, overlap = fmin(d->beside, part->expected);
+    const bool product = part->kind <= TIME_GEMM_WGRAD || part->kind == TIME_HEAD;
+    d->beside -= overlap;
+    if (product && gpu->rates.sustained < gpu->rates.clock * left / gpu->sms)
+        return;
+    const double lost = overlap * blocks / gpu->sms;
+    s->clock += lost;
+    count_time(d, TIME_EXPOSED, 0, 0, lost);
+}
+
 static void simulated_run_estimate(struct stream *stream, const struct op_estimate *estimate)
 {
     struct simulated_device *d = simulated_device_of(stream->device);
@@ -83,6 +100,7 @@ static void simulated_run_estimate(struct stream *stream, const struct op_estima
             count_time(d, part->kind, part->launches, part->ceiling, part->expected);
             count_time(d, TIME_GAPS, 0, 0, gaps);
             d->times.enqueued += d->launching ? 0 : part->launches;
+            slow_beside_collectives(d, s, part);
         }
         s->clock += part->expected + gaps;
     }
@@ -264,8 +282,11 @@ static void simulated_event_wait(struct stream *stream, struct event *event)
     double late = ((struct simulated_event *)event)->clock - s->clock;
     if (late <= 0)
         return;
-    if (s->kind == STREAM_COMPUTE)
-        count_time(simulated_device_of(stream->device), TIME_EXPOSED, 0, 0, late);
+    if (s->kind == STREAM_COMPUTE) {
+        struct simulated_device *d = simulated_device_of(stream->device);
+        count_time(d, TIME_EXPOSED, 0, 0, late);
+        d->beside = fmax(0, d->beside - late); /* nothing ran beside that part of the collectives */
+    }
     s->clock += late;
 }
 
@@ -327,6 +348,7 @@ void simulated_device_communicate(struct stream *stream, double seconds)
     struct simulated_device *d = simulated_device_of(stream->device);
     ASSERT(((struct simulated_stream *)stream)->kind == STREAM_COMM);
     d->times.communication += seconds;
+    d->beside += seconds;
     ((struct simulated_stream *)stream)->clock += seconds;
 }
 

@@ -28,7 +28,7 @@ def share(out):
 def test_the_share_is_that_of_the_cap(folder):
     out = plan(folder, "--world", 8)
     total, reserve = (int(re.search(rf"^  {kind} +(\d+) bytes", out, re.M).group(1)) for kind in ("total", "reserve"))
-    caps = {(): (79.6 * 2**30, "the 79.6 GiB of NVIDIA H100 80GB HBM3, assumed"), ("--memory", "24GiB"): (24 * 2**30, "train.memory_limit 24GiB"),
+    caps = {(): (79.1 * 2**30, "the 79.1 GiB of NVIDIA H100 80GB HBM3, assumed"), ("--memory", "24GiB"): (24 * 2**30, "train.memory_limit 24GiB"),
             ("--set", "train.memory_limit=40GB"): (40e9, "train.memory_limit 40GB"),
             ("--device", "l40s"): (44.4 * 2**30, "the 44.4 GiB of NVIDIA L40S, assumed")}
     for option, (cap, name) in caps.items():
@@ -41,7 +41,7 @@ def test_the_share_is_that_of_the_cap(folder):
 def test_a_cap_above_the_gpu_is_named_and_changes_nothing(folder):
     for option in (("--memory", "80GiB"), ("--set", "train.memory_limit=90GB")):
         out = plan(folder, "--world", 8, *option)
-        assert "more than the GPU's 79.6 GiB: the GPU's memory is the cap" in out and "% of the 79.6 GiB of NVIDIA H100" in out
+        assert "more than the GPU's 79.1 GiB: the GPU's memory is the cap" in out and "% of the 79.1 GiB of NVIDIA H100" in out
     large = {"train_micro_batch_size_per_gpu": 64, "train": {"memory_limit": "200GiB"}}
     assert "of device memory on each rank, more than the GPU's" in plan(folder, changes=large, expect=DEVICE)
 
@@ -151,7 +151,7 @@ def test_the_models_of_the_estimates_fit_into_80_gb(folder, name):
         return share(folder.ztrain("plan", "--config", spec, "--world", ranks, "--device", "h100").out)
 
     plain, whole, cap = planned(micro)
-    assert "79.6 GiB of NVIDIA H100" in cap and plain < whole <= most
+    assert "79.1 GiB of NVIDIA H100" in cap and plain < whole <= most
     assert planned(too_large)[0] > 100
 
 

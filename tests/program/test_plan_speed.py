@@ -56,6 +56,11 @@ def mfu(out):
     return [float(x) for x in re.search(r"^  MFU +([\d.]+)% +([\d.]+)%$", out, re.M).groups()]
 
 
+def tokens(out):
+    """Returns the expected tokens/s of all ranks."""
+    return float(re.search(r"^  tokens/s +\d+ +(\d+)$", out, re.M)[1])
+
+
 def row(out, kind):
     """Returns a row's milliseconds, at the ceiling and expected."""
     return [float(x) for x in re.search(rf"^  {re.escape(kind)} +([\d.]+) +([\d.]+) ", out, re.M).groups()]
@@ -67,6 +72,51 @@ def test_the_published_speed_of_another_trainer(folder, name):
     out = plan(folder, model, LLMQ_LENGTH, micro, LLMQ_TOKENS // LLMQ_LENGTH // micro, more=["--assume", LLMQ_STEP])
     assert "estimated and not measured" in out
     assert abs(mfu(out)[1] - published) <= tolerance, out
+
+
+# LLM.Q's tokens/s by GPU and number of GPUs, with the settings of its step (its README and its folder benchmarks; repository of May
+# 2026): model, micro batch, tokens/s, what backward computes again
+OTHER_GPUS = {
+    ("rtx4090", 1): [("0.5B", 16, 39842, "none"), ("1.5B", 4, 14070, "none"), ("3B", 4, 7006, "mlp")],
+    ("rtx5090", 1): [("0.5B", 16, 55000, "none"), ("0.5B", 32, 48000, "block"), ("1.5B", 8, 17000, "block"), ("3B", 8, 8600, "block")],
+    ("l40s", 1): [("0.5B", 16, 44000, "none"), ("1.5B", 8, 17000, "none"), ("3B", 4, 8900, "none")],
+    ("h100", 1): [("0.5B", 32, 149000, "none"), ("1.5B", 16, 58800, "none"), ("3B", 8, 30900, "none")],
+    ("rtx-pro6000", 1): [("0.5B", 32, 86200, "none"), ("3B", 16, 17185, "none"), ("7B", 8, 8079, "none")],
+    ("rtx-pro6000", 8): [("1.5B", 32, 255000, "none")],
+    ("h100", 8): [("0.5B", 32, 1165000, "none"), ("1.5B", 32, 457000, "none"), ("3B", 16, 239500, "none"), ("7B", 8, 112000, "none")],
+}
+
+
+@pytest.mark.parametrize("gpu, ranks", OTHER_GPUS)
+def test_the_published_tokens_on_other_gpus(folder, gpu, ranks):
+    for name, micro, published, policy in OTHER_GPUS[gpu, ranks]:
+        out = plan(folder, LLMQ[name][0], LLMQ_LENGTH, micro, LLMQ_TOKENS // LLMQ_LENGTH // micro // ranks, ranks, min(ranks - 1, 1),
+                   ["--device", gpu, "--assume", LLMQ_STEP, "--set", f"activation_checkpointing.policy={policy}"])
+        assert tokens(out) == pytest.approx(published, rel=0.08 if ranks == 1 else 0.03), (name, micro, out)
+
+
+def published(out):
+    return re.search(r"^  nearest published +(\d+) \(tokens/s, measured: (.*), (.*) on (\d+ x .*); github.com/.*\)$", out, re.M).groups()
+
+
+def test_the_nearest_published_figure_is_named(folder):
+    """That of the same GPU, then of the nearest size and number of GPUs; else that of the GPU with the nearest peak."""
+    for model, world, device, expected in (
+            (LLMQ["1.5B"][0], 1, "rtx4090", ("14070", "LLM.Q", "Qwen2.5 1.5B", "1 x rtx4090")),
+            (LLMQ["3B"][0], 4, "l40s", ("35000", "LLM.Q", "Qwen2.5 3B", "4 x l40s")),
+            (LLAMA_8B, 64, "h100", ("833792", "torchtitan", "Llama 3.1 8B", "128 x h100")),
+            (GPT2_1558M, 8, "a100", ("164109", "llm-foundry", "MPT 1B", "8 x a100")),
+            (LLMQ["0.5B"][0], 1, "h200", ("149000", "LLM.Q", "Qwen2.5 0.5B", "1 x h100"))):
+        assert published(plan(folder, model, 1024, 1, 1, world, 3, ["--device", device])) == expected
+
+
+def test_eight_gpus_are_slower_than_eight_times_one(folder):
+    """By 1.5 to 2.5 points of MFU, as LLM.Q's; without communication nothing is lost."""
+    one, eight, free = (plan(folder, LLMQ["3B"][0], LLMQ_LENGTH, 16, LLMQ_TOKENS // LLMQ_LENGTH // 16 // ranks, ranks, stage,
+                             ["--assume", LLMQ_STEP + more]) for ranks, stage, more in ((1, 0, ""), (8, 1, ""), (8, 1, ",no-communication")))
+    assert 1.5 <= mfu(one)[1] - mfu(eight)[1] <= 2.5
+    assert row(eight, "the slowest GPU")[1] > 0 and "the slowest GPU" not in one + free
+    assert mfu(free)[1] == pytest.approx(mfu(one)[1], abs=0.2)
 
 
 @pytest.mark.parametrize("name", BY_HAND)

@@ -32,7 +32,7 @@ static size_t cudnn_part(struct device *device, int32_t sequences, int32_t lengt
 {
     struct cuda_reserve reserve;
     struct op_limits limits = attention_of(sequences, length, dtype);
-    cuda_reserve_fill(&reserve, device, 1, &limits, workspace);
+    cuda_reserve_fill(&reserve, device, 1, 1, &limits, workspace);
     assert_int_equal(reserve.parts[CUDA_RESERVE_NCCL], 0);
     return reserve.parts[CUDA_RESERVE_CUDNN];
 }
@@ -41,7 +41,7 @@ static void cudnn_keeps_a_square_for_each_head_of_a_piece(void **state)
 {
     (void)state;
     struct device *device = open_gpu();
-    /* 32 heads x 1024 x 1024 x 2 bytes = 64 MiB a sequence; 4 of them are below 79.6 GiB / 256 = 318 MiB, 8 take 2
+    /* 32 heads x 1024 x 1024 x 2 bytes = 64 MiB a sequence; 4 of them are below 79.1 GiB / 256 = 316 MiB, 8 take 2
      * pieces; and two floats for each row of each head */
     assert_int_equal(cudnn_part(device, 1, 1024, DTYPE_BF16, 0), 64 * mib + 2 * 4 * 32 * 1024);
     assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_F16, 0), 256 * mib + 4 * 2 * 4 * 32 * 1024);
@@ -63,16 +63,16 @@ static void ragged_and_unordered_attention_keep_less(void **state)
     struct op_limits limits = attention_of(8, 1024, DTYPE_BF16);
     /* the sums of dq, 32 heads x 1024 x 128 floats = 16 MiB a sequence, and two floats for each row of each head */
     limits.attention_bwd.unordered = true;
-    cuda_reserve_fill(&reserve, device, 1, &limits, 0);
+    cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 8 * 16 * mib + 8 * 2 * 4 * 32 * 1024);
-    /* 8192 tokens of up to 4096 sequences: 16 places would do, but only 4 squares of 64 MiB are below 318 MiB */
+    /* 8192 tokens of up to 4096 sequences: 16 places would do, but only 4 squares of 64 MiB are below 316 MiB */
     limits.attention_bwd.unordered = false;
     limits.attention_bwd.ragged = true;
     limits.attention_bwd.num_seqs = 4096;
-    cuda_reserve_fill(&reserve, device, 1, &limits, 0);
+    cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 4 * 64 * mib + 4 * 2 * 4 * 32 * 1024);
     limits.attention_bwd.unordered = true; /* 16 x 16 MiB */
-    cuda_reserve_fill(&reserve, device, 1, &limits, 0);
+    cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 16 * 16 * mib + 16 * 2 * 4 * 32 * 1024);
     device_close(device);
 }
@@ -95,7 +95,7 @@ static void ranks_have_buffers_and_the_total_is_the_sum(void **state)
     for (int world = 1; world <= 3; world++) {
         struct cuda_reserve reserve;
         size_t sum = 0;
-        cuda_reserve_fill(&reserve, device, world, &limits, 0);
+        cuda_reserve_fill(&reserve, device, world, world, &limits, 0);
         for (int i = 0; i < CUDA_RESERVE_PARTS; i++)
             sum += reserve.parts[i];
         assert_int_equal(reserve.total, sum);
@@ -105,13 +105,37 @@ static void ranks_have_buffers_and_the_total_is_the_sum(void **state)
     device_close(device);
 }
 
+static size_t nvls_part(const char *gpu, int world, int per_node)
+{
+    struct error err;
+    struct device *device;
+    struct cuda_reserve reserve;
+    struct op_limits limits = attention_of(1, 1024, DTYPE_BF16);
+    assert_int_equal(simulated_device_open(gpu, &device, &err), STATUS_OK);
+    cuda_reserve_fill(&reserve, device, world, per_node, &limits, 0);
+    device_close(device);
+    return reserve.parts[CUDA_RESERVE_NVLS] / mib;
+}
+
+static void nvswitch_needs_buffers(void **state)
+{
+    (void)state;
+    assert_int_equal(nvls_part("h100", 8, 8), 256);
+    assert_int_equal(nvls_part("b200", 8, 8), 384);
+    assert_int_equal(nvls_part("h200", 16, 8), 1024);
+    assert_int_equal(nvls_part("h100", 2, 2), 0);
+    assert_int_equal(nvls_part("h100", 16, 1), 0);
+    assert_int_equal(nvls_part("h100-nvl", 8, 8), 0);
+    assert_int_equal(nvls_part("a100", 8, 8), 0);
+}
+
 static void the_cpu_has_no_reserve(void **state)
 {
     (void)state;
     struct device cpu = {.kind = DEVICE_CPU};
     struct cuda_reserve reserve = {.total = 1};
     struct op_limits limits = attention_of(1, 1024, DTYPE_BF16);
-    cuda_reserve_fill(&reserve, &cpu, 8, &limits, 0);
+    cuda_reserve_fill(&reserve, &cpu, 8, 8, &limits, 0);
     assert_int_equal(reserve.total, 0);
 }
 
@@ -122,6 +146,7 @@ int main(void)
         cmocka_unit_test(ragged_and_unordered_attention_keep_less),
         cmocka_unit_test(a_gpu_that_is_here_has_its_plans_in_the_workspace),
         cmocka_unit_test(ranks_have_buffers_and_the_total_is_the_sum),
+        cmocka_unit_test(nvswitch_needs_buffers),
         cmocka_unit_test(the_cpu_has_no_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

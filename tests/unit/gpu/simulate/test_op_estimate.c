@@ -43,7 +43,7 @@ static void products_follow_the_offline_model(void **state)
     for (size_t i = 0; i < COUNT_OF(gemm_times); i++) {
         const struct gemm_time *t = &gemm_times[i];
         double work = 2 * (double)t->M * (double)t->N * (double)t->K;
-        double expected = fmax(1.04e-6 * t->us, work / (h100.sustained * h100.flops[DTYPE_BF16]));
+        double expected = fmax(1.04e-6 * t->us, work / (h100.rates.sustained * h100.flops[DTYPE_BF16]));
         double estimate = gemm_estimate(&h100, DTYPE_BF16, t->M, t->N, t->K, t->out_bytes);
         check_near(estimate, expected, 0.21);
         near += fabs(estimate / expected - 1) <= 0.05;
@@ -335,10 +335,10 @@ static void dropout_of_weights_takes_time(void **state)
 static void nothing_is_faster_than_its_ceiling(void **state)
 {
     (void)state;
-    const char *const gpus[] = {"h100",      "h100-pcie", "h100-nvl",       "gh200",   "h200",      "a100",
-                                "a100-40gb", "a100-pcie", "a100-pcie-40gb", "a10",     "a40",       "b200",
-                                "l4",        "l40",       "l40s",           "rtx3090", "rtx3090ti", "rtx4090",
-                                "rtx5090",   "rtx-a6000", "rtx6000-ada"};
+    const char *const gpus[] = {"h100",      "h100-pcie", "h100-nvl",       "gh200",      "h200",      "a100",
+                                "a100-40gb", "a100-pcie", "a100-pcie-40gb", "a10",        "a40",       "b200",
+                                "l4",        "l40",       "l40s",           "rtx3090",    "rtx3090ti", "rtx4090",
+                                "rtx5090",   "rtx-a6000", "rtx6000-ada",    "rtx-pro6000"};
     for (size_t i = 0; i < COUNT_OF(gpus); i++) {
         struct gpu_model gpu;
         struct assumed_gpu all = {.gpu = &gpu, .assumptions = (1u << ASSUMPTION_COUNT) - 1};
