@@ -15,11 +15,13 @@
 
 #include "core/memory.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -217,6 +219,36 @@ int machine_cores(void)
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         return CPU_COUNT(&set);
     return machine_cores_online(); /* more cores than a cpu_set_t holds */
+}
+
+bool machine_device_cores(const char *root, const char *device, cpu_set_t *cores)
+{
+    char path[FILE_PATH_MAX + 64];
+    int first, last;
+    CPU_ZERO(cores);
+    snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/local_cpulist", root, device);
+    FILE *file = memory_fopen(path, "re");
+    if (!file)
+        return false;
+    while (fscanf(file, "%d", &first) == 1) { /* "0-27,56-83" */
+        if (fscanf(file, "-%d", &last) != 1)
+            last = first;
+        for (int cpu = first; cpu >= 0 && cpu <= last && cpu < CPU_SETSIZE; cpu++)
+            CPU_SET(cpu, cores);
+        fgetc(file);
+    }
+    fclose(file);
+    return CPU_COUNT(cores) > 0;
+}
+
+void machine_bind(const cpu_set_t *cores)
+{
+    DIR *threads = opendir("/proc/self/task");
+    for (const struct dirent *entry; threads && (entry = readdir(threads));)
+        if (entry->d_name[0] != '.')
+            sched_setaffinity((pid_t)atoi(entry->d_name), sizeof *cores, cores);
+    if (threads)
+        closedir(threads);
 }
 
 /* 0: no quota so far. */

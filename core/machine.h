@@ -5,6 +5,8 @@
 
 #include "core/status.h"
 
+#include <sched.h>
+
 /* STATUS_DEVICE: /proc is not mounted; ranks, locks and limits need it. */
 enum status machine_check_proc(struct error *err);
 
@@ -36,6 +38,12 @@ char machine_process(int64_t pid, int64_t *began);
 
 /* The cores that the affinity mask allows; at least 1. */
 int machine_cores(void);
+
+/* The cores of the socket, or of the part of one, that a PCI device ("0000:3b:00.0") is attached to; false: unknown. */
+bool machine_device_cores(const char *root, const char *device, cpu_set_t *cores);
+
+/* Binds all threads of this process, and those that they start. */
+void machine_bind(const cpu_set_t *cores);
 
 /* The cores that are online; at least 1. */
 int machine_cores_online(void);

@@ -26,6 +26,7 @@ struct device {
     enum device_kind kind;
     char name[128];   /* "AMD EPYC …", "NVIDIA H200" */
     char id[64];      /* a GPU: its UUID, then zeros; else empty */
+    char pci[16];     /* a GPU: its name on the PCI bus, as in /sys: "0000:3b:00.0"; else empty */
     char detail[384]; /* for people. CPU: instruction sets, the products of matrices; CUDA: capability, driver */
     int threads;      /* OpenMP threads of this rank (CUDA: for work on the host) */
     char capability[8], driver[32], runtime[16]; /* a GPU: "9.0"; the versions of driver and CUDA; else empty */

@@ -5,6 +5,7 @@
 #include "comm/gpu_binding.h"
 #include "core/env_switch.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- the device ---------------------------------------------------------- */
 
@@ -261,6 +263,45 @@ static void choose_sms(const struct engine *t, int ctas)
         log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
 }
 
+/* ---- cores --------------------------------------------------------------- */
+
+/* Those near the GPU that this rank may use; none: it stays where it is. A supervisor has divided its cores among its
+ * ranks before they had GPUs: they may use its own. */
+static void find_near_cores(const struct device *device, cpu_set_t *cores)
+{
+    const char *root = "";
+    cpu_set_t allowed;
+#ifdef ZTRAIN_FAULTS /* test builds: another /sys */
+    root = getenv("ZTRAIN_SYSTEM_ROOT") ? getenv("ZTRAIN_SYSTEM_ROOT") : "";
+#endif
+    CPU_ZERO(cores);
+    if (sched_getaffinity(bootstrap_is_local_rank() ? getppid() : 0, sizeof allowed, &allowed) != 0 ||
+        !machine_device_cores(root, device->pci, cores))
+        return;
+    CPU_AND(cores, cores, &allowed);
+    if (CPU_COUNT(cores) == 0)
+        log_info("cores: none of the %d that this rank may use is near its GPU %s", CPU_COUNT(&allowed), device->pci);
+}
+
+/* Binds a rank to the cores near its GPU, of which it takes its share of threads. */
+static enum status choose_cores(const struct engine *t, struct error *err)
+{
+    cpu_set_t own, *all = memory_zeroed((size_t)t->world, sizeof *all);
+    int sharers = 0;
+    find_near_cores(t->device, &own);
+    const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    for (int r = 0; r < t->world; r++)
+        sharers += t->boot->places[r].node == t->boot->node && CPU_EQUAL(&all[r], &own);
+    free(all);
+    if (status != STATUS_OK || CPU_COUNT(&own) == 0)
+        return status;
+    const int share = bootstrap_threads(CPU_COUNT(&own), sharers), threads = t->device->threads;
+    t->device->threads = share < threads ? share : threads;
+    machine_bind(&own);
+    log_debug("cores: %d near GPU %s, %d threads", machine_cores(), t->device->pci, t->device->threads);
+    return STATUS_OK;
+}
+
 /* ---- opening ------------------------------------------------------------- */
 
 enum status choose_device(struct engine *t, int threads, struct error *err)
@@ -278,8 +319,10 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
         status = device_open(choice.kind, choice.index, threads, &t->device, err);
     }
     TRY(agree(t->comm, status, err));
-    if (choice.kind == DEVICE_CUDA)
+    if (choice.kind == DEVICE_CUDA) {
         gpu_fault_watch(t->device, choice.index);
+        TRY(choose_cores(t, err));
+    }
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     TRY(phase_times_new(t->device, &t->phase_times, err));
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));

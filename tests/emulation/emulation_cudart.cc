@@ -325,6 +325,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     properties->sharedMemPerBlockOptin = 227 << 10;
     properties->sharedMemPerMultiprocessor = 228 << 10;
     return cudaSuccess;
+    properties->pciBusID = visible_gpus()[static_cast<size_t>(device)];
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)

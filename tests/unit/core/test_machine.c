@@ -3,6 +3,7 @@
 
 #include "core/fsutil.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 #define MIB ((uint64_t)1 << 20)
 
 static char root[64];
+static pthread_barrier_t bound;
 
 static int make_root(void **state)
 {
@@ -194,6 +196,53 @@ static void limits_of_this_process(void **state)
     }
 }
 
+static void cores_of_a_device(void **state)
+{
+    (void)state;
+    cpu_set_t cores;
+    const char *device = "0000:3b:00.0", *list = "sys/bus/pci/devices/0000:3b:00.0/local_cpulist";
+    assert_false(machine_device_cores(root, device, &cores));
+    put(list, "0-2,7,100-101\n");
+    assert_true(machine_device_cores(root, device, &cores) && CPU_COUNT(&cores) == 6);
+    assert_true(CPU_ISSET(0, &cores) && CPU_ISSET(2, &cores) && CPU_ISSET(7, &cores) && CPU_ISSET(101, &cores));
+    put(list, "5\n");
+    assert_true(machine_device_cores(root, device, &cores) && CPU_COUNT(&cores) == 1 && CPU_ISSET(5, &cores));
+    put(list, "0-99999\n"); /* more than the set holds */
+    assert_true(machine_device_cores(root, device, &cores) && CPU_COUNT(&cores) == CPU_SETSIZE);
+    for (int i = 0; i < 3; i++) {
+        put(list, (const char *[]){"\n", "-1\n", "none\n"}[i]);
+        assert_false(machine_device_cores(root, device, &cores));
+    }
+}
+
+static void *read_cores(void *set)
+{
+    pthread_barrier_wait(&bound);
+    assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), set), 0);
+    return NULL;
+}
+
+/* Also threads that ran before. */
+static void all_threads_are_bound(void **state)
+{
+    (void)state;
+    cpu_set_t all, one, seen;
+    pthread_t thread;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &one);
+    assert_int_equal(pthread_barrier_init(&bound, NULL, 2), 0);
+    assert_int_equal(pthread_create(&thread, NULL, read_cores, &seen), 0);
+    machine_bind(&one);
+    pthread_barrier_wait(&bound);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(CPU_EQUAL(&seen, &one));
+    assert_int_equal(machine_cores(), 1);
+    machine_bind(&all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +251,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_least_of_nested_groups_counts, make_root, remove_root),
         cmocka_unit_test_setup_teardown(version_1_limits, make_root, remove_root),
         cmocka_unit_test_setup_teardown(kills_are_those_of_the_own_group, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(cores_of_a_device, make_root, remove_root),
+        cmocka_unit_test(all_threads_are_bound),
         cmocka_unit_test(this_machine_has_cores_and_memory),
         cmocka_unit_test(limits_of_this_process),
     };
