@@ -165,6 +165,8 @@ static enum status cuda_select_gpu(int index, int *count, struct cudaDeviceProp 
         TRY(cuda_check_capability(index, properties, err));
     if (code == cudaSuccess)
         code = cudaSetDevice(index);
+    if (code == cudaSuccess) /* waits sleep: offload's AdamW and the threads that read data have the cores */
+        code = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (code == cudaSuccess)
         code = cudaFree(NULL); /* creates the context */
     if (code != cudaSuccess) {

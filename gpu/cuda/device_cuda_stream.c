@@ -83,7 +83,7 @@ static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_stag
     condition_init(&s->room);
     TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
     for (int i = 0; i < SLOTS + MARKERS; i++) {
-        cudaError_t code = cudaEventCreateWithFlags(event_of(s, i), cudaEventDisableTiming);
+        cudaError_t code = cudaEventCreateWithFlags(event_of(s, i), cudaEventBlockingSync | cudaEventDisableTiming);
         if (code != cudaSuccess)
             return error_set(err, cuda_status_of(code), "cannot create a stream's events on GPU %d: %s", cuda->index,
                              cudaGetErrorString(code));

@@ -93,10 +93,11 @@ event_state *event_of(cudaEvent_t event)
     return reinterpret_cast<event_state *>(event);
 }
 
-cudaError_t make_event(cudaEvent_t *event, bool timed)
+cudaError_t make_event(cudaEvent_t *event, unsigned flags)
 {
     event_state *e = new event_state();
-    e->timed = timed;
+    e->timed = !(flags & cudaEventDisableTiming);
+    e->sleeps = flags & cudaEventBlockingSync;
     *event = reinterpret_cast<cudaEvent_t>(e);
     return cudaSuccess;
 }
@@ -279,6 +280,8 @@ void current_gpu(char id[GPU_ID_BYTES])
     return fail(forbidden)
 
 extern "C" {
+unsigned emulation_spins; /* waits that spin on a core, as CUDA's do unless they are told to sleep */
+static bool waits_sleep;  /* those for streams */
 
 /* ---- the device ---------------------------------------------------------- */
 
@@ -298,6 +301,12 @@ cudaError_t cudaSetDevice(int device)
     if (!exists(device))
         return fail(cudaErrorInvalidDevice);
     current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned flags)
+{
+    waits_sleep = (flags & cudaDeviceScheduleMask) == cudaDeviceScheduleBlockingSync;
     return cudaSuccess;
 }
 
@@ -581,6 +590,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     ENTER_OUTSIDE("cudaStreamQuery");
     clock_vector at = after_of(stream_of(stream));
     if (cudaError_t failed = failure_of_device(false); failed != cudaSuccess)
+    emulation_spins += !waits_sleep;
         return failed;
     if (!is_done(at)) {
         run_something(lock);
@@ -619,12 +629,12 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    return make_event(event, !(flags & cudaEventDisableTiming));
+    return make_event(event, flags);
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
-    return make_event(event, true);
+    return make_event(event, cudaEventDefault);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -665,6 +675,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     ENTER_OUTSIDE("cudaEventQuery");
+    emulation_spins += !event_of(event)->sleeps;
     if (event_of(event)->capture)
         return fail(cudaErrorCapturedEvent);
     clock_vector at = event_of(event)->at;

@@ -26,7 +26,7 @@ struct stream_state {
 
 struct event_state {
     clock_vector at;
-    bool timed, recorded;
+    bool timed, sleeps, recorded; /* sleeps: the host, in a wait for it */
     std::chrono::steady_clock::time_point when;
     uint64_t capture; /* in which it was recorded last, 0: in none */
     std::vector<int> nodes;

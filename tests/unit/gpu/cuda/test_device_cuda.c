@@ -348,6 +348,45 @@ static void do_nothing(void *argument)
     (void)argument;
 }
 
+static void last_a_while(void *argument)
+{
+    const struct timespec pause = {.tv_nsec = 60000000};
+    (void)argument;
+    nanosleep(&pause, NULL);
+}
+
+#if defined(ZTRAIN_EMULATION)
+extern unsigned emulation_spins; /* tests/emulation/emulation_cudart.cc */
+#endif
+
+/* Offload's AdamW has the cores: waits do not spin on one of them. */
+static void waits_leave_the_cores_to_host_functions(void **state)
+{
+    (void)state;
+    if (!device)
+        skip();
+    struct stream *stream = new_stream(STREAM_COMPUTE);
+    struct event *event;
+    struct error err;
+    struct timespec before, after;
+    assert_int_equal(event_new(device, &event, &err), STATUS_OK);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+    stream_submit(stream, last_a_while, "", 1);
+    event_record(event, stream);
+    event_sync(event);
+    stream_submit(stream, last_a_while, "", 1);
+    stream_sync(stream);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+    const double cpu = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    if (cpu > 0.1)
+        fail_msg("%g s of the CPU for waits of 0.12 s", cpu);
+#if defined(ZTRAIN_EMULATION)
+    assert_int_equal(emulation_spins, 0);
+#endif
+    event_free(event);
+    stream_free(stream);
+}
+
 /* A call that cannot be captured makes the capture fail and nothing else. */
 static void captures_fail_without_harm(void **state)
 {
@@ -451,6 +490,7 @@ int main(void)
         cmocka_unit_test(pinned_memory_is_copied_directly),
         cmocka_unit_test(host_functions_run_in_order),
         cmocka_unit_test(graphs_are_launched_again_and_again),
+        cmocka_unit_test(waits_leave_the_cores_to_host_functions),
         cmocka_unit_test(captures_fail_without_harm),
         cmocka_unit_test(choices_are_kept_on_disk),
     };
