@@ -88,9 +88,10 @@ CUDA_ONLY_TESTS := $(foreach test,$(UNIT_SOURCES),$(if $(strip $(foreach word,cu
 LIB_SOURCES = $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CMD_SOURCES = $(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c))
 
-# CUDA. The .cu files are compiled for these architectures as far as nvcc knows them, and to PTX of the last one, which
-# newer GPUs translate (100: also 12.x). Code for 80 also serves 8.6 and 8.9. The run time is linked statically and the
-# other libraries are opened when needed: the binary starts without a driver.
+# CUDA. The .cu files are compiled for these architectures as far as nvcc knows them, and to PTX of the last one but 120,
+# which newer GPUs translate. Code for 80 also serves 8.6 and 8.9, for 100 10.3, for 120 12.1; that for 120 is made from
+# the PTX of 100, which spares a pass of the compiler. The run time is linked statically and the other libraries are
+# opened when needed: the binary starts without a driver.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(and $(NVCC),$(shell command -v $(CXX)),$(if $(SANITIZE),,1)),1,0)
 ifeq ($(CUDA),1)
@@ -98,16 +99,19 @@ ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc; hint: NVCC=/path/to/nvcc, or CUDA=0)
 endif
 ifeq ($(origin CUDA_ARCHITECTURES),undefined)
-CUDA_ARCHITECTURES := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100,$(shell $(NVCC) --list-gpu-arch)))
+CUDA_ARCHITECTURES := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100 compute_120,$(shell $(NVCC) --list-gpu-arch)))
 endif
+CUDA_PTX := $(or $(lastword $(filter-out 120,$(CUDA_ARCHITECTURES))),120)
+comma = ,
+empty =
+CFLAGS_gpu_cuda_ops_ops_cuda += -DZTRAIN_CUDA_CODE=$(subst $(empty) $(empty),$(comma),$(strip $(CUDA_ARCHITECTURES)))
 CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CU_SOURCES = $(wildcard gpu/cuda/*/*.cu)
 CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
-comma = ,
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -DZTRAIN_CUDA=1 -D_GNU_SOURCE -MMD -MP \
-	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
-	-gencode arch=compute_$(lastword $(CUDA_ARCHITECTURES))$(comma)code=compute_$(lastword $(CUDA_ARCHITECTURES)) \
+	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(if $(filter 120,$(arch)),$(CUDA_PTX),$(arch))$(comma)code=sm_$(arch)) \
+	-gencode arch=compute_$(CUDA_PTX)$(comma)code=compute_$(CUDA_PTX) \
 	-Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-g -Xptxas -warn-spills,-warn-lmem-usage \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings -Xptxas -Werror) $(NVCCFLAGS)
 else

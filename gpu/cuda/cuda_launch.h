@@ -57,6 +57,14 @@ template <typename... Parameters, typename... Arguments>
 
 #endif
 
+/* Each .cu file is a module of its own, which the driver loads, and for a GPU of a later kind compiles, when its first
+ * kernel is used: ops_cuda_load() does that by this one, before the first launch. */
+#define CUDA_MODULE(name, kernel)               \
+    extern "C" const void *cuda_module_##name() \
+    {                                           \
+        return (const void *)(kernel);          \
+    }
+
 /* More than 48 KiB of dynamic shared memory must be allowed once per kernel before its first launch (up to 163 KiB on
  * sm_80, 227 KiB on sm_90 and later). */
 #define CUDA_ALLOW_DYN_SHARED(kernel, bytes)                                                                  \

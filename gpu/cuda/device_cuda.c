@@ -236,6 +236,8 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     if (status == STATUS_OK)
         status = attention_cudnn_new(cuda, &cuda->attention, err);
     heartbeat_slow_end(&slow);
+    if (status == STATUS_OK)
+        status = ops_cuda_load(cuda, err);
     if (status != STATUS_OK)
         goto fail;
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);

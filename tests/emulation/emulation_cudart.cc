@@ -325,6 +325,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     static_assert(sizeof properties->uuid.bytes == GPU_ID_BYTES, "a UUID's size");
     identify(device, properties->uuid.bytes);
     properties->major = capability_major();
+    properties->pciBusID = visible_gpus()[static_cast<size_t>(device)];
     properties->multiProcessorCount = multiprocessors();
     properties->totalGlobalMem = static_cast<size_t>(4) << 30;
     properties->l2CacheSize = 4 << 20;
@@ -334,7 +335,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     properties->sharedMemPerBlockOptin = 227 << 10;
     properties->sharedMemPerMultiprocessor = 228 << 10;
     return cudaSuccess;
-    properties->pciBusID = visible_gpus()[static_cast<size_t>(device)];
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
@@ -412,6 +412,7 @@ cudaError_t cudaPeekAtLastError(void)
     X(cudaErrorMemoryAllocation, "out of memory")                                                        \
     X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                   \
     X(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                                  \
+    X(cudaErrorInvalidDeviceFunction, "invalid device function")                                         \
     X(cudaErrorInvalidDevice, "invalid device ordinal")                                                  \
     X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                           \
     X(cudaErrorNotReady, "device not ready")                                                             \
@@ -452,6 +453,14 @@ const char *cudaGetErrorString(cudaError_t code)
         return text;
     ERRORS(TEXT)
     return "unknown error";
+}
+
+/* Loads the kernel's module. */
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
+{
+    ENTER("cudaFuncGetAttributes");
+    memset(attributes, 0, sizeof *attributes);
+    return function ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
@@ -581,6 +590,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     ENTER_OUTSIDE("cudaStreamSynchronize");
+    emulation_spins += !waits_sleep;
     wait_for(lock, after_of(stream_of(stream)));
     return failure_of_device(false);
 }
@@ -590,7 +600,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     ENTER_OUTSIDE("cudaStreamQuery");
     clock_vector at = after_of(stream_of(stream));
     if (cudaError_t failed = failure_of_device(false); failed != cudaSuccess)
-    emulation_spins += !waits_sleep;
         return failed;
     if (!is_done(at)) {
         run_something(lock);
@@ -666,6 +675,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     ENTER_OUTSIDE("cudaEventSynchronize");
+    emulation_spins += !event_of(event)->sleeps;
     if (event_of(event)->capture)
         return fail(cudaErrorCapturedEvent);
     wait_for(lock, clock_vector(event_of(event)->at));
@@ -675,7 +685,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     ENTER_OUTSIDE("cudaEventQuery");
-    emulation_spins += !event_of(event)->sleeps;
     if (event_of(event)->capture)
         return fail(cudaErrorCapturedEvent);
     clock_vector at = event_of(event)->at;

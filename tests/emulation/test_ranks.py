@@ -2,6 +2,7 @@
 
 Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).
 """
+import glob
 import os
 import re
 import signal
@@ -154,12 +155,48 @@ def test_half_precision_and_resume_on_three(folder):
     assert folder.metrics("cut").numbers() == folder.metrics("whole").numbers()
 
 
-@pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaSetDevice", "cudnnCreate", "libnccl.so.2"])
+@pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaSetDevice", "cudaFuncGetAttributes", "cudnnCreate",
+                                  "libnccl.so.2"])
 def test_a_slow_start_is_not_silence(folder, call):
     """The other rank waits: the driver, a context and libraries may take longer than comm.timeout_seconds."""
     changes = {"comm": {"timeout_seconds": 1.5}, "bf16": {"enabled": True}}
     Job(folder, "--config", spec_of(folder, changes, steps=1), nodes=[0, 0], env=TWO,
         env_of={1: {"ZTRAIN_EMULATION_SLOW": call}}).train()
+
+
+def test_ranks_run_on_the_cores_of_their_gpus(folder):
+    """As far as the affinity mask of the job allows."""
+    cores = sorted(os.sched_getaffinity(0))
+    first, last = cores[0], cores[-1]
+    for gpu, near in enumerate((f"{last},4000", f"{first}")):
+        place = folder.at(os.path.join("sys", "bus", "pci", "devices", f"0000:{gpu:02}:00.0"))
+        os.makedirs(place)
+        with open(os.path.join(place, "local_cpulist"), "w", encoding="utf-8") as f:
+            f.write(near + "\n")
+    env = {**TWO, "ZTRAIN_SYSTEM_ROOT": folder.at(".")}
+    train(folder, {"train": {"max_steps": 1}}, env=env)
+    for rank in range(2):
+        assert f"cores: 1 near GPU 0000:0{rank}:00.0, 1 threads" in rank_log(folder, rank)
+    try:
+        os.sched_setaffinity(0, {first})
+        train(folder, {"train": {"max_steps": 1}}, name="masked", env=env)
+    finally:
+        os.sched_setaffinity(0, cores)
+    far = "cores: none of the 1 that this rank may use is near its GPU 0000:00:00.0"
+    assert (far in rank_log(folder, 0, "masked")) == (first != last)
+    assert "cores: 1 near GPU 0000:01:00.0" in rank_log(folder, 1, "masked")
+
+
+def test_kernels_that_the_driver_compiles(folder):
+    """Said before the kernels of each .cu file are loaded; a slow load is above."""
+    loaded = set()
+    for path in glob.glob(os.path.join(ROOT, "gpu", "cuda", "*", "*.cu")):
+        with open(path, encoding="utf-8") as f:
+            loaded |= set(re.findall(r"^CUDA_MODULE\((\w+),", f.read(), re.M)) or {path}
+    with open(os.path.join(ROOT, "gpu", "cuda", "ops", "ops_cuda.c"), encoding="utf-8") as f:
+        assert set(re.findall(r"\bX\((\w+)\)", f.read())) == loaded
+    done = folder.ztrain("doctor", "--gpu-test", env={"ZTRAIN_EMULATION_MAJOR": "13"})
+    assert "this build has no code for compute capability 13.0: the driver compiles the kernels" in done.out + done.err
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -145,3 +145,4 @@ void cuda_attention_decode(struct stream *stream, const struct attention_decode_
             LAUNCH(stream, "attention_decode", decode_kernel<T>, queries, THREADS, *args);
     });
 }
+CUDA_MODULE(attention_decode, store_kernel<float>)

@@ -643,3 +643,4 @@ void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a
 {
     dispatch_heads(a, [&](auto type, auto size) { bwd_launch<decltype(type), decltype(size)::value>(stream, a); });
 }
+CUDA_MODULE(attention, (attention_fwd_kernel<float, 64>))

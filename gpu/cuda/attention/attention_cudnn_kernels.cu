@@ -122,3 +122,4 @@ void attention_part_keep(struct stream *stream, const struct attention_part *par
     else
         part_keep<__half>(stream, part, dropout, causal, kept, ld);
 }
+CUDA_MODULE(attention_cudnn, part_describe_kernel)

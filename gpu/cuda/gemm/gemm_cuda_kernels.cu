@@ -332,3 +332,4 @@ void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
         LAUNCH(stream, "linear_bwd_weight (bias)", add_f32_kernel, dim3(static_cast<unsigned>(ceil_div(n, kThreads))),
                dim3(kThreads), n, sums, x);
 }
+CUDA_MODULE(gemm, add_f32_kernel)

@@ -1,6 +1,8 @@
 /* ops_cuda.c: the CUDA op table, the workspace of its ops, and their preparation before the first step. */
 #include "gpu/cuda/ops_cuda.h"
 
+#include "core/heartbeat.h"
+#include "core/log.h"
 #include "gpu/cuda/attention/attention_cudnn.h"
 #include "gpu/cuda/autotune.h"
 #include "gpu/cuda/cuda_workspace.h"
@@ -9,6 +11,45 @@
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
+
+/* The modules: one for each .cu file. */
+#define MODULES(X) \
+    X(attention)   \
+    X(attention_cudnn) X(attention_decode) X(embedding) X(gemm) X(loss) X(muon) X(norm) X(optimizer) X(pointwise)
+#define MODULE_FUNCTION(name) const void *cuda_module_##name(void);
+#define MODULE_ROW(name) {"loading the kernels of " #name, cuda_module_##name},
+MODULES(MODULE_FUNCTION)
+static const struct {
+    const char *doing;
+    const void *(*kernel)(void);
+} modules[] = {MODULES(MODULE_ROW)};
+
+#ifndef ZTRAIN_CUDA_CODE /* the Makefile's list */
+#define ZTRAIN_CUDA_CODE 80, 90, 100, 120
+#endif
+static const int build_code[] = {ZTRAIN_CUDA_CODE};
+
+enum status ops_cuda_load(struct cuda_device *cuda, struct error *err)
+{
+    bool found = false;
+    for (size_t i = 0; i < COUNT_OF(build_code); i++) /* code for 8.0 also runs on 8.6, not on 9.0 */
+        found |= build_code[i] / 10 == cuda->capability / 10 && build_code[i] <= cuda->capability;
+    if (!found)
+        log_info("this build has no code for compute capability %s: the driver compiles the kernels, which may take a "
+                 "minute, and keeps them",
+                 cuda->device.capability);
+    for (size_t i = 0; i < COUNT_OF(modules); i++) {
+        struct cudaFuncAttributes attributes;
+        struct slow_call slow;
+        heartbeat_slow_begin(&slow, modules[i].doing, NULL, -1);
+        const cudaError_t code = cudaFuncGetAttributes(&attributes, modules[i].kernel());
+        heartbeat_slow_end(&slow);
+        if (code != cudaSuccess)
+            return error_set(err, cuda_status_of(code), "GPU %d (%s): %s: %s", cuda->index, cuda->device.name,
+                             modules[i].doing, cudaGetErrorString(code));
+    }
+    return STATUS_OK;
+}
 
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits)
 {

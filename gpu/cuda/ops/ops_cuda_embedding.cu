@@ -341,3 +341,4 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
                 add_rows<decltype(type)>(stream, a, &scratch, table.dw, table.keys, table.rows);
             });
 }
+CUDA_MODULE(embedding, scan_digits_kernel)

@@ -377,3 +377,4 @@ void cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *
     });
     LAUNCH(stream, "sum_losses", sum_losses_kernel, 1, SUM_THREADS, a->loss_sum, losses, a->M);
 }
+CUDA_MODULE(loss, sum_losses_kernel)

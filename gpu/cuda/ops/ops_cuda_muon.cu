@@ -189,3 +189,4 @@ void cuda_muon_update(struct stream *stream, const struct muon_update_args *a)
                THREADS, *a, whole_vectors<V>(a->n, aligned16(a->master, a->update, a->param)));
     });
 }
+CUDA_MODULE(muon, normalise_kernel)

@@ -529,3 +529,4 @@ void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *
     const struct bwd_layouts layouts = {{heads, a->ld_x}, {heads, a->ld_dy}, {heads, a->ld_dx}};
     dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, &norm, &layouts); });
 }
+CUDA_MODULE(norm, norm_sum_parts_kernel)

@@ -396,3 +396,4 @@ void cuda_momentum(struct stream *stream, const struct momentum_args *a)
         });
     });
 }
+CUDA_MODULE(optimizer, sumsq_parts_kernel)

@@ -386,3 +386,4 @@ void cuda_accumulate(struct stream *stream, const struct accumulate_args *a)
                whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
     });
 }
+CUDA_MODULE(pointwise, tanh_fwd_kernel<float>)
