@@ -161,6 +161,8 @@ static enum status engine_build_model(struct engine *t, struct error *err)
     }
     const struct transformer_config config = engine_transformer(t);
     TRY(transformer_new(&config, t->device, &t->transformer, err));
+    if (t->graphs == GRAPHS_BY_STEP)
+        TRY(input_upload_new(t->device, &t->upload, err));
     if (t->samples)
         t->samples->generator = generator_new(t->transformer, t->samples->capacity);
     return STATUS_OK;
@@ -224,6 +226,7 @@ void engine_release(struct engine *t)
 {
     engine_samples_free(t->samples);
     transformer_free(t->transformer);
+    input_upload_free(t->upload);
     activation_store_free(t->activations);
     zero_free(t->zero);
     stream_free(t->compute);

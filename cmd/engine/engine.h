@@ -19,6 +19,7 @@
 #include "core/spec/spec.h"
 #include "gpu/activation_store.h"
 #include "gpu/device.h"
+#include "gpu/input_upload.h"
 #include "gpu/model/transformer.h"
 
 /* data.train, opened: one stream of shards, or the sources of a mixture. */
@@ -61,12 +62,13 @@ struct engine {
     struct zero *zero;
     struct activation_store *activations; /* NULL unless cpu_checkpointing */
     struct transformer *transformer;
+    struct input_upload *upload;    /* NULL unless steps are graphs */
     struct engine_samples *samples; /* NULL: train.samples has none */
     enum graph_mode graphs;
     struct memory_plan plan;
 
     void *memory;                   /* the arena: plan.local.used bytes */
-    void *host_memory;              /* plan.host.used bytes; NULL without offload */
+    void *host_memory;              /* plan.host.used bytes; may be NULL */
     bool host_is_ordinary;          /* not pinned, on a GPU: pin_memory is false */
     double *loss_sum;               /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
     float *grad_scale;              /* in the arena: the factor of the losses of a step that is a graph */

@@ -16,12 +16,16 @@
 
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
+    size_t input_bytes;
     bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
     zero_layout(t->zero, local, peers_read ? shared : local, host);
     if (t->activations)
         activation_store_layout(t->activations, host);
     zero_snapshot_layout(t->zero, host);
     transformer_layout(t->transformer, local);
+    void *inputs = transformer_inputs(t->transformer, &input_bytes);
+    if (t->upload)
+        input_upload_layout(t->upload, inputs, input_bytes, local, host);
     if (t->samples)
         generator_layout(t->samples->generator, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum + sizeof *t->grad_scale);

@@ -154,6 +154,10 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
         batch.num_tokens = most_tokens;
     const struct loss_factor factor = {.value = 1, .scaler = zero_loss_scale(t->zero)};
     zero_begin_step(t->zero, &schedule, t->compute);
+    if (t->upload) {
+        transformer_load(t->transformer, 0, &batch, t->compute, input_upload_room(t->upload));
+        input_upload_send(t->upload, t->compute);
+    }
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     for (int64_t micro = 0; micro < micro_batches; micro++) {
         zero_begin_micro(t->zero, micro + 1 == micro_batches);

@@ -189,15 +189,17 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
 {
     struct engine *t = s->engine;
     int i = 0;
+    void *packed = input_upload_room(t->upload);
     do {
         TRY(next_batch(s, stream, enqueued, err));
         ASSERT(i < t->spec->gradient_accumulation_steps);
         s->batches[i] = enqueued->last;
-        transformer_load(t->transformer, i, &s->batches[i], t->compute);
+        transformer_load(t->transformer, i, &s->batches[i], t->compute, packed);
         if (s->graph) /* packed steps are alike */
             ASSERT(s->batches[i].num_tokens == s->tokens);
         i++;
     } while (!enqueued->last.last_micro);
+    input_upload_send(t->upload, t->compute);
     const float scale = stepper_loss_scale(&enqueued->last);
     stream_copy(t->compute, t->grad_scale, &scale, sizeof scale);
     return STATUS_OK;

@@ -191,10 +191,10 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
         snprintf(cuda->device.id + 2 * i, sizeof cuda->device.id - 2 * i, "%02x",
                  (unsigned)(unsigned char)properties.uuid.bytes[i]);
-    cudaDriverGetVersion(&driver);
-    snprintf(cuda->device.capability, sizeof cuda->device.capability, "%d.%d", properties.major, properties.minor);
     snprintf(cuda->device.pci, sizeof cuda->device.pci, "%04x:%02x:%02x.0", (unsigned)properties.pciDomainID & 0xffff,
              (unsigned)properties.pciBusID & 0xff, (unsigned)properties.pciDeviceID & 0xff);
+    cudaDriverGetVersion(&driver);
+    snprintf(cuda->device.capability, sizeof cuda->device.capability, "%d.%d", properties.major, properties.minor);
     snprintf(cuda->device.runtime, sizeof cuda->device.runtime, "%d.%d", CUDART_VERSION / 1000,
              CUDART_VERSION % 1000 / 10);
     read_driver(driver, cuda->device.driver, sizeof cuda->device.driver);

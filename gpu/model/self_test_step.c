@@ -190,7 +190,7 @@ static void self_test_step_tokens(struct small_model *s)
                               .targets = targets,
                               .positions = positions,
                               .seq_start = seq_start};
-    transformer_load(s->transformer, 0, &s->batch, s->stream);
+    transformer_load(s->transformer, 0, &s->batch, s->stream, NULL);
 }
 
 /* Forward, backward, update: what is captured. */

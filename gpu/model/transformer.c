@@ -8,36 +8,54 @@
  * ranks wait for these collectives. */
 #include "gpu/model/transformer_unit.h"
 
+#include <string.h>
+
 void transformer_replay(struct transformer *t, bool on)
 {
     ASSERT(t->graphs || !on);
     t->replays = on;
 }
 
-void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream)
+static void load_array(const struct transformer *t, void *array, const void *data, size_t bytes, struct stream *stream,
+                       char *packed)
+{
+    if (!packed)
+        stream_copy(stream, array, data, bytes);
+    else if (data) /* a plan has none */
+        memcpy(packed + ((char *)array - t->input_memory), data, bytes);
+}
+
+void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream, void *packed)
 {
     ASSERT(batch->num_tokens >= 0 && batch->num_tokens <= t->config.batch.max_tokens);
     ASSERT(batch->num_seqs <= t->config.batch.max_seqs && batch->max_seq <= t->config.batch.max_seq);
     ASSERT(number >= 0 && number < t->num_inputs);
     const struct input *input = &t->inputs[number];
-    if (batch->num_tokens > 0) {
-        size_t bytes = (size_t)batch->num_tokens * sizeof(int32_t);
-        stream_copy(stream, input->tokens, batch->tokens, bytes);
-        stream_copy(stream, input->targets, batch->targets, bytes);
-        stream_copy(stream, input->positions, batch->positions, bytes);
-        stream_copy(stream, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
+    const size_t M = (size_t)batch->num_tokens, bytes = M * sizeof(int32_t);
+    if (M > 0) {
+        load_array(t, input->tokens, batch->tokens, bytes, stream, packed);
+        load_array(t, input->targets, batch->targets, bytes, stream, packed);
+        load_array(t, input->positions, batch->positions, bytes, stream, packed);
+        load_array(t, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t), stream,
+                   packed);
         ASSERT(!input->types || batch->types || !batch->tokens); /* a plan has no data */
         if (input->types)
-            stream_copy(stream, input->types, batch->types, bytes);
+            load_array(t, input->types, batch->types, bytes, stream, packed);
     }
-    if (batch->num_tokens > 0 && input->numbers && batch->numbers)
-        stream_copy(stream, input->numbers, batch->numbers, (size_t)batch->num_tokens * sizeof *input->numbers);
+    if (M > 0 && input->numbers && batch->numbers)
+        load_array(t, input->numbers, batch->numbers, M * sizeof *input->numbers, stream, packed);
     batch->numbers = batch->numbers ? input->numbers : NULL;
     batch->tokens = input->tokens;
     batch->types = input->types;
     batch->targets = input->targets;
     batch->positions = input->positions;
     batch->seq_start = input->seq_start;
+}
+
+void *transformer_inputs(const struct transformer *t, size_t *bytes)
+{
+    *bytes = t->input_bytes;
+    return t->input_memory;
 }
 
 static bool is_loaded(const struct transformer *t, const struct batch *batch)
@@ -54,7 +72,7 @@ static void pass_start(struct pass *pass, const struct batch *batch)
     pass->M = batch->num_tokens;
     pass->batch = *batch;
     if (!is_loaded(t, batch))
-        transformer_load(t, 0, &pass->batch, pass->stream);
+        transformer_load(t, 0, &pass->batch, pass->stream, NULL);
 }
 
 /* The part that training and evaluation share: up to res2 and delta of the last block. */

@@ -51,8 +51,14 @@ enum status transformer_prepare(const struct transformer *transformer, bool accu
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
 /* Copies a micro-batch's arrays, which may be reused then, to the device, and makes *batch point to the copies. They
- * are valid until another micro-batch is loaded as the same `input` (0 … config.inputs - 1). */
-void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream);
+ * are valid until another micro-batch is loaded as the same `input` (0 … config.inputs - 1). packed: NULL, or host
+ * memory like that of transformer_inputs(): they are written there instead, and the caller copies all inputs at once.
+ */
+void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream,
+                      void *packed);
+
+/* The device memory of all inputs, in one piece. */
+void *transformer_inputs(const struct transformer *transformer, size_t *bytes);
 
 /* The factor of the loss whose gradients are computed: value · *step · *scaler, the last two device scalars or NULL for
  * 1. A graph has the value of its capture: what differs from step to step is *step there. */

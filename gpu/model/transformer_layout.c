@@ -168,6 +168,30 @@ static struct rope_table take_rope_table(const struct transformer *t, struct are
     return table;
 }
 
+static void *place_array(char *memory, size_t *used, size_t bytes)
+{
+    char *array = memory ? memory + *used : NULL;
+    *used += (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    return array;
+}
+
+/* The inputs' arrays, one after the other in `memory` (NULL: only counts). Returns their bytes. */
+static size_t place_inputs(const struct transformer *t, char *memory)
+{
+    size_t used = 0;
+    const size_t M = (size_t)t->config.batch.max_tokens, ids = M * sizeof(int32_t);
+    for (int i = 0; i < t->num_inputs; i++) {
+        struct input *input = &t->inputs[i];
+        input->tokens = place_array(memory, &used, ids);
+        input->targets = place_array(memory, &used, ids);
+        input->positions = place_array(memory, &used, ids);
+        input->types = t->config.desc->num_types ? place_array(memory, &used, ids) : NULL;
+        input->numbers = transformer_drops(t) ? place_array(memory, &used, M * sizeof *input->numbers) : NULL;
+        input->seq_start = place_array(memory, &used, ((size_t)t->config.batch.max_seqs + 1) * sizeof(int32_t));
+    }
+    return used;
+}
+
 void transformer_layout(struct transformer *t, struct arena *arena)
 {
     const struct transformer_config *config = &t->config;
@@ -202,15 +226,9 @@ void transformer_layout(struct transformer *t, struct arena *arena)
 
     t->rope = take_rope_table(t, arena, &config->desc->rope);
     t->local_rope = take_rope_table(t, arena, &config->desc->local_rope);
-    for (int i = 0; i < t->num_inputs; i++) {
-        struct input *input = &t->inputs[i];
-        input->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
-        input->targets = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
-        input->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
-        input->types = config->desc->num_types ? arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t)) : NULL;
-        input->numbers = transformer_drops(t) ? arena_take(arena, MEM_DATA, (size_t)M * sizeof *input->numbers) : NULL;
-        input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->batch.max_seqs + 1) * sizeof(int32_t));
-    }
+    t->input_bytes = place_inputs(t, NULL);
+    t->input_memory = arena_take(arena, MEM_DATA, t->input_bytes);
+    place_inputs(t, t->input_memory);
 }
 
 /* Angles are fp32 products, as in Hugging Face transformers; cosines and sines are computed in double and rounded to

@@ -104,8 +104,10 @@ struct transformer {
     void *logits; /* logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
     struct rope_table rope, local_rope;
-    struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena */
+    struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena, in one piece */
     int num_inputs;
+    char *input_memory;
+    size_t input_bytes;
 
     struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
     bool replays;                /* transformer_replay() */

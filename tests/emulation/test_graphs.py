@@ -44,7 +44,8 @@ def numbers(rows):
 
 @pytest.mark.parametrize("settings", [
     (TWO_MICRO_BATCHES, "fp16.enabled=true", "fp16.initial_scale_power=20"),  # the first steps are skipped
-    (TWO_MICRO_BATCHES, "bf16.enabled=true", "train.eval_interval_steps=2", "checkpoint.interval_steps=3"),
+    ("train_micro_batch_size_per_gpu=2", "zero_optimization.stage=2", "bf16.enabled=true", "train.eval_interval_steps=2",
+     "checkpoint.interval_steps=3"),
     ("train_micro_batch_size_per_gpu=12", "activation_checkpointing.enabled=true", "gradient_clipping=0.1"),
 ], ids=["fp16", "bf16", "fp32"])
 def test_graphs_change_no_bit(tmp_path, settings):
