@@ -170,10 +170,12 @@ static enum status memory_plan_take_host(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status engine_prepare_ops(const struct engine *t, struct error *err)
+enum status engine_prepare_ops(struct engine *t, struct error *err)
 {
-    return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
-                               err);
+    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
+                            err));
+    fill_plan(t); /* kernels that replace refused ones may need another workspace */
+    return STATUS_OK;
 }
 
 enum status memory_plan_allocate(struct engine *t, struct error *err)

@@ -40,7 +40,7 @@ enum status memory_plan_make(struct engine *engine, struct error *err);
 
 /* Lets the device load libraries and choose kernels (ops_prepare()), which takes memory of its own: before
  * memory_plan_allocate(), and not in a plan. */
-enum status engine_prepare_ops(const struct engine *engine, struct error *err);
+enum status engine_prepare_ops(struct engine *engine, struct error *err);
 
 /* Allocates the plan's memory and lays everything out in it. Collective, if the plan has a shared segment: the
  * communicator owns that. */

@@ -388,6 +388,34 @@ static int propose_engines(struct cudnn_graph *graph, cudnnBackendDescriptor_t o
     return (int)(count < made ? count : made);
 }
 
+/* The engine that is named by its number, with its settings; NULL: this library or GPU lacks it. */
+static cudnnBackendDescriptor_t config_of_engine(struct cudnn_graph *graph, cudnnBackendDescriptor_t operations,
+                                                 const struct cudnn_engine *named)
+{
+    static const char what[] = "a named engine";
+    cudnnBackendDescriptor_t knobs[CUDNN_ENGINE_KNOBS];
+    const struct attribute of_engine[] = {
+        {CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations},
+        {CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &named->number},
+        {CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, graph->target.gpu ? &graph->target.gpu : NULL},
+    };
+    const cudnnBackendDescriptor_t engine =
+        add_descriptor(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, what, of_engine, COUNT_OF(of_engine));
+    for (int i = 0; i < named->num_knobs; i++) {
+        const cudnnBackendKnobType_t type = (cudnnBackendKnobType_t)named->knobs[i][0];
+        const struct attribute setting[] = {
+            {CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type},
+            {CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &named->knobs[i][1]},
+        };
+        knobs[i] = add_descriptor(graph, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, what, setting, COUNT_OF(setting));
+    }
+    const struct attribute of_config[] = {
+        {CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine},
+        {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, named->num_knobs, knobs},
+    };
+    return add_descriptor(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what, of_config, COUNT_OF(of_config));
+}
+
 /* A finalized plan of this engine, or NULL. */
 static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBackendDescriptor_t config,
                                            int64_t *workspace)
@@ -479,7 +507,11 @@ int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter
     };
     cudnnBackendDescriptor_t operations = add_descriptor(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
                                                          "the graph of operations", attributes, COUNT_OF(attributes));
-    if (operations) {
+    if (operations && filter->engine) {
+        const cudnnBackendDescriptor_t config = config_of_engine(graph, operations, filter->engine);
+        if (config)
+            add_plan(&list, graph, config, -1);
+    } else if (operations) {
         add_plans(&list, graph, operations, CUDNN_HEUR_MODE_A, 0);
         add_plans(&list, graph, operations, CUDNN_HEUR_MODE_FALLBACK, MAX_CONFIGS);
     }
@@ -501,6 +533,11 @@ void cudnn_plan_free(struct cudnn_plan *plan)
     if (--plan->graph->num_plans == 0)
         graph_free(plan->graph);
     free(plan);
+}
+
+bool cudnn_plan_uses(const struct cudnn_plan *plan, int id)
+{
+    return plan->graph->used[id];
 }
 
 const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
@@ -579,6 +616,13 @@ void cudnn_target_close(struct cudnn_target *target)
 void cudnn_plan_free(struct cudnn_plan *plan)
 {
     ASSERT(!plan);
+}
+
+bool cudnn_plan_uses(const struct cudnn_plan *plan, int id)
+{
+    (void)plan;
+    (void)id;
+    BUG("no cuDNN");
 }
 
 const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,

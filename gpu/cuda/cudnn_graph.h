@@ -23,6 +23,7 @@ struct cudnn_target {
     struct cudnnContext *handle;         /* NULL: a described GPU, or cuDNN cannot be used */
     void *gpu;                           /* a finalized description, borrowed; NULL with a handle */
     int version;                         /* 91900: 9.19.0 */
+    int capability;                      /* of the GPU, 90: 9.0; 0: no engine is known by its number */
 };
 
 /* Opens cuDNN for the thread's GPU. STATUS_DEVICE: there is none, or it does not start. */
@@ -39,24 +40,34 @@ struct cudnn_plan {
     uint64_t kernel;
     size_t workspace;          /* bytes */
     int64_t engine;            /* its number among the library's */
-    int64_t proposal;          /* its number among the proposals: of heuristic mode A, then the fallbacks */
+    int64_t proposal;          /* its number among the proposals: of heuristic mode A, then the fallbacks; -1: none */
     struct cudnn_graph *graph; /* private, like the others; shared with the plans that were made with this one */
     void *descriptor;
     char why[512]; /* of the last execution that failed */
 };
 
+/* An engine of the library by its number, with settings (cudnnBackendKnobType_t, value). */
+enum { CUDNN_ENGINE_KNOBS = 6 };
+struct cudnn_engine {
+    int64_t number;
+    int64_t knobs[CUDNN_ENGINE_KNOBS][2];
+    int num_knobs;
+};
+
 /* Which of the library's proposals will do. */
 struct cudnn_filter {
-    bool unordered;        /* results need not repeat bit for bit */
-    size_t most_workspace; /* bytes */
-    uint64_t kernel;       /* the only one that will do; 0: any */
+    bool unordered;                    /* results need not repeat bit for bit */
+    size_t most_workspace;             /* bytes */
+    uint64_t kernel;                   /* the only one that will do; 0: any */
+    const struct cudnn_engine *engine; /* this one instead of the proposals; NULL: those */
 };
 
 /* Makes plans of the first `most` proposals that pass the filter, no kernel twice; returns their number. 0: `err` has
  * the refusal, in the library's words. Takes the graph over. */
 int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter, struct cudnn_plan **plans, int most,
                     struct error *err);
-void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
+void cudnn_plan_free(struct cudnn_plan *plan);               /* may be NULL */
+bool cudnn_plan_uses(const struct cudnn_plan *plan, int id); /* whether its graph has the tensor in memory */
 
 /* Enqueues the plan. pointers (id): device memory; workspace: 256-byte aligned. Allocates no device memory, waits for
  * nothing. NULL, or the reason of a failure. */

@@ -1,7 +1,8 @@
 /* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention and of products with SwiGLU
  * inside, on a machine without a GPU.
  *
- *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; without arguments all of them
+ *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200, B300, RTX4090, RTX5090; without arguments the first
+ * three build/emulation/cudnn-plans --backward [GPU …]     backward passes of attention alone
  *
  * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention/attention_cudnn_graph.c
  * and gemm_cuda_gated_graph.c, and compiles their kernels for that GPU; only the driver that would load them is missing
@@ -38,12 +39,17 @@
 
 static const struct gpu {
     const char *name, *json;
+    int capability;
     bool required; /* every plan must exist */
 } gpus[] = {
-    {"A100", GPU_JSON("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 85899345920), false},
-    {"H200", GPU_JSON("NVIDIA H200", 900, 132, 232448, 62914560, 150754820096), true},
-    {"B200", GPU_JSON("NVIDIA B200", 1000, 148, 232448, 132644864, 191503794176), false},
+    {"A100", GPU_JSON("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 85899345920), 80, false},
+    {"H200", GPU_JSON("NVIDIA H200", 900, 132, 232448, 62914560, 150754820096), 90, true},
+    {"B200", GPU_JSON("NVIDIA B200", 1000, 148, 232448, 132644864, 191503794176), 100, false},
+    {"B300", GPU_JSON("NVIDIA B300", 1030, 148, 232448, 132644864, 288000000000), 103, false},
+    {"RTX4090", GPU_JSON("NVIDIA GeForce RTX 4090", 890, 128, 101376, 75497472, 25393692672), 89, false},
+    {"RTX5090", GPU_JSON("NVIDIA GeForce RTX 5090", 1200, 170, 101376, 100663296, 33661911040), 120, false},
 };
+enum { USUAL_GPUS = 3 };
 
 struct plan_case {
     enum dtype dtype;
@@ -124,7 +130,8 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
     struct attention_shape shape = shape_of(c, backward);
     const struct cudnn_filter filter = {.most_workspace = SIZE_MAX};
     const enum attention_direction direction = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
-    const bool made = attention_graph_plans(target, direction, &shape, &filter, &plan, 1, &err) == 1;
+    const struct attention_form form = {.sequences = c->B};
+    const bool made = attention_graph_plans(target, direction, &shape, &form, &filter, &plan, 1, &err) == 1;
     bool good = made ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
            " of keys, window %" PRId64 "%s%s%s%s: ",
@@ -132,9 +139,9 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
            c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "", shape.unordered ? ", unordered" : "",
            shape.dropout ? ", dropout" : "");
     if (made)
-        printf("engine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")%s\n", plan->engine,
-               (double)plan->workspace / (1 << 20), kernel_name(), plan->kernel,
-               good ? "" : "  WRONG: should be refused");
+        printf("%sengine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")%s\n",
+               plan->proposal < 0 ? "listed " : "", plan->engine, (double)plan->workspace / (1 << 20), kernel_name(),
+               plan->kernel, good ? "" : "  WRONG: should be refused");
     else
         printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
     fflush(stdout);
@@ -192,9 +199,11 @@ static bool try_product(const struct cudnn_target *target, const struct gpu *gpu
 }
 
 /* A target for a GPU that need not exist. */
-static bool describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target)
+static bool describe_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, struct cudnn_target *target)
 {
-    *target = (struct cudnn_target){.cudnn = cudnn, .version = (int)cudnn->cudnnGetVersion()};
+    const char *json = gpu->json;
+    *target =
+        (struct cudnn_target){.cudnn = cudnn, .version = (int)cudnn->cudnnGetVersion(), .capability = gpu->capability};
     return cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &target->gpu) ==
                CUDNN_STATUS_SUCCESS &&
            cudnn->cudnnBackendSetAttribute(target->gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
@@ -202,11 +211,11 @@ static bool describe_gpu(const struct cudnn_functions *cudnn, const char *json, 
            cudnn->cudnnBackendFinalize(target->gpu) == CUDNN_STATUS_SUCCESS;
 }
 
-static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, bool *asked)
+static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, bool backward_alone, bool *asked)
 {
     struct cudnn_target target;
     bool good = true;
-    if (!describe_gpu(cudnn, gpu->json, &target)) {
+    if (!describe_gpu(cudnn, gpu, &target)) {
         char why[256] = "";
         cudnn->cudnnGetLastErrorString(why, sizeof why);
         printf("%s: left out: %s\n", gpu->name, why);
@@ -214,9 +223,9 @@ static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, 
     }
     *asked = true;
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        for (int backward = 0; backward < 2; backward++)
+        for (int backward = backward_alone; backward < 2; backward++)
             good = try_case(&target, gpu, &cases[i], backward) && good;
-    for (size_t i = 0; i < COUNT_OF(products); i++)
+    for (size_t i = 0; i < COUNT_OF(products) && !backward_alone; i++)
         for (int backward = 0; backward < 2; backward++)
             good = try_product(&target, gpu, &products[i], backward) && good;
     cudnn->cudnnBackendDestroyDescriptor(target.gpu);
@@ -243,18 +252,22 @@ int main(int argc, char **argv)
     struct error err;
     const struct cudnn_functions *cudnn;
     bool good = true, asked = false;
-    if (!load_driver(argv[0]))
+    const char *program = argv[0];
+    const bool backward_alone = argc > 1 && !strcmp(argv[1], "--backward");
+    argc -= backward_alone;
+    argv += backward_alone;
+    if (!load_driver(program))
         return 1;
     if (cudnn_open(&cudnn, &err) != STATUS_OK) {
         printf("left out: %s\n", err.text);
         return 0;
     }
     for (size_t i = 0; i < COUNT_OF(gpus); i++) {
-        bool wanted = argc < 2;
+        bool wanted = argc < 2 && i < USUAL_GPUS;
         for (int j = 1; j < argc; j++)
             wanted = wanted || !strcmp(argv[j], gpus[i].name);
         if (wanted)
-            good = try_gpu(cudnn, &gpus[i], &asked) && good;
+            good = try_gpu(cudnn, &gpus[i], backward_alone, &asked) && good;
     }
     printf("%s\n", !asked ? "left out: this cuDNN takes no descriptions of GPUs" : good ? "as it should be" : "WRONG");
     return good ? 0 : 1;

@@ -3,26 +3,33 @@
  *
  * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds
  * the results to the tensor's type (those that go to memory when they are written: the operations after them take them
- * unrounded, as a kernel may that still holds them in registers), and honours dimensions and strides as given; a dimension of an operand that is a
- * fraction of the result's is shared by groups (of heads). What lies outside of the lengths of a product, or after the
- * end of a ragged sequence, is NaN: a graph that lets it into a result is noticed. Whether cuDNN would recognise the
- * whole graph is not decided here: tests/emulation/cudnn_plans.c asks the real library.
+ * unrounded, as a kernel may that still holds them in registers), and honours dimensions and strides as given; a
+ * dimension of an operand that is a fraction of the result's is shared by groups (of heads). What lies outside of the
+ * lengths of a product, or after the end of a ragged sequence, is NaN: a graph that lets it into a result is noticed.
+ * Whether cuDNN would recognise the whole graph is not decided here: tests/emulation/cudnn_plans.c asks the real
+ * library.
  *
  * Three engines are proposed for every graph: one whose bits do not repeat, which only a graph with sums of its own in
  * memory may take, one that has no plan, and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none"
  * proposes no engine, "wrong" returns results that are a quarter too large, "restless" returns other bits each time,
- * "few" does not propose the engine without a plan, "broken" fails in execution, "greedy" needs more workspace than the GPU has memory, "large" needs 12 MiB for every
- * sequence, "medium" 6 MiB, "old" is an old version, "whole" reads whole matrices of dropout, also the tiles without a
- * visible pair.
+ * "few" does not propose the engine without a plan, "broken" fails in execution, "greedy" needs more workspace than the
+ * GPU has memory, "large" needs 12 MiB for every sequence, "medium" 6 MiB, "old" is an old version, "whole" reads whole
+ * matrices of dropout, also the tiles without a visible pair.
  *
- * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more, than
- * the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is fast
- * and needs more workspace than the others. "twin" and "cousin" are the engine that works, each with another setting, and
- * fast; "same" is it once more. "pieces" and "whole" propose none; executions of several sequences, or of a
- * single one, seem to take a minute more.
+ * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more,
+ * than the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is
+ * fast and needs more workspace than the others. "twin" and "cousin" are the engine that works, each with another
+ * setting, and fast; "same" is it once more. "pieces" and "whole" propose none; executions of several sequences, or of
+ * a single one, seem to take a minute more.
  *
- * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products with SwiGLU inside seem to take a minute less, or more, than those
- * with a kernel for it; "wrong": their results are a quarter too large; "faults": the first of them loses the context.
+ * Engines 5 and 6 are not proposed, but a program may name them: 5 takes graphs without sums of their own, 6 with four
+ * stages graphs with such sums; both work. ZTRAIN_EMULATION_NAMED adds a fault to them: "absent", or "uncompiled":
+ * their plans are not made; "wrong", "restless" as above. ZTRAIN_EMULATION_CUDNN_VERSION is the version that the
+ * library says it is.
+ *
+ * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products with SwiGLU inside seem to take a minute less, or more, than
+ * those with a kernel for it; "wrong": their results are a quarter too large; "faults": the first of them loses the
+ * context.
  */
 #include "emulation_host.h"
 #include "emulation_queue.h"
@@ -46,7 +53,14 @@ struct cudnnContext {
 namespace
 {
 enum { RANK = 4, ALIGNMENT = 16 };
-enum engine { ENGINE_RESTLESS = 1, ENGINE_WITHOUT_PLAN, ENGINE_GOOD, ENGINE_SECOND };
+enum engine {
+    ENGINE_RESTLESS = 1,
+    ENGINE_WITHOUT_PLAN,
+    ENGINE_GOOD,
+    ENGINE_SECOND,
+    ENGINE_ORDERED,
+    ENGINE_ORDERED_SUMS
+};
 const int64_t WORKSPACE = 1 << 16;
 
 thread_local std::string last_message;
@@ -67,6 +81,17 @@ bool second_is(const char *word)
 {
     const char *set = getenv("ZTRAIN_EMULATION_ENGINE");
     return set && strcmp(set, word) == 0;
+}
+
+bool named_is(const char *word)
+{
+    const char *set = getenv("ZTRAIN_EMULATION_NAMED");
+    return set && strcmp(set, word) == 0;
+}
+
+bool is_named(int64_t engine)
+{
+    return engine >= ENGINE_ORDERED;
 }
 
 int64_t proposals()
@@ -459,7 +484,7 @@ void compute_pointwise(const graph &g, const node &n, std::vector<values> &all)
         all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] =
             in_tiles && p.at[3] / TILE > p.at[2] / TILE ? 0
             : n.mode == CUDNN_POINTWISE_GEN_INDEX       ? static_cast<double>(p.at[n.axis])
-                                                        : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
+                                                  : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
     });
 }
 
@@ -525,8 +550,9 @@ bool has_swiglu(const graph &g)
 
 void compute(const graph &g, const std::vector<char *> &places, const std::vector<float> &scalars, int64_t engine)
 {
-    const bool restless = engine == ENGINE_RESTLESS;
-    const bool wrong = (engine == ENGINE_SECOND && second_is("wrong")) || (has_swiglu(g) && swiglu_is("wrong"));
+    const bool restless = engine == ENGINE_RESTLESS || (is_named(engine) && named_is("restless"));
+    const bool wrong = (is_named(engine) && named_is("wrong")) || (engine == ENGINE_SECOND && second_is("wrong")) ||
+                       (has_swiglu(g) && swiglu_is("wrong"));
     static uint64_t executions;
     std::vector<values> all(g.tensors.size());
     std::vector<bool> written(g.tensors.size());
@@ -577,6 +603,29 @@ bool has_sums(const graph &g)
             return true;
     }
     return false;
+}
+
+/* The operations that an engine's configuration is for: proposed, or named. */
+const descriptor *operations_of(const descriptor *config)
+{
+    if (has(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH))
+        return child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    return child(child(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR),
+                 CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+}
+
+/* Whether a named engine, with its stages, takes the graph. */
+bool takes_graph(const descriptor *config, const graph &g)
+{
+    int64_t stages = 0;
+    const size_t count = static_cast<size_t>(config->attributes.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).count);
+    for (size_t i = 0; i < count; i++) {
+        const descriptor *knob =
+            child(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, i);
+        if (get<cudnnBackendKnobType_t>(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE) == CUDNN_KNOB_TYPE_STAGES)
+            stages = get<int64_t>(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    }
+    return config->engine_number == ENGINE_ORDERED ? !has_sums(g) : stages == 4 && has_sums(g);
 }
 
 /* ---- what an execution touches ------------------------------------------- */
@@ -674,6 +723,8 @@ int64_t sequences_of(const graph &g)
 int64_t workspace_of(const graph &g, int64_t engine)
 {
     const int64_t more = engine == ENGINE_SECOND && second_is("hungry") ? 1 << 20 : 0;
+    if (is_named(engine))
+        return WORKSPACE;
     if (asked_for("greedy"))
         return INT64_C(1) << 50;
     return asked_for("large")    ? sequences_of(g) * (12 << 20)
@@ -701,7 +752,8 @@ extern "C" {
 
 size_t cudnnGetVersion(void)
 {
-    return asked_for("old") ? 90100 : CUDNN_VERSION;
+    const char *version = getenv("ZTRAIN_EMULATION_CUDNN_VERSION");
+    return asked_for("old") ? 90100 : version ? static_cast<size_t>(atoi(version)) : CUDNN_VERSION;
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status)
@@ -787,11 +839,18 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const d, cudnnBa
         *count = 1;
         return CUDNN_STATUS_SUCCESS;
     }
-    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX: /* that of a named engine is its number here */
         *static_cast<int64_t *>(values) = index_of_engine(from->engine_number);
         *count = 1;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: {
+        if (is_named(from->engine_number)) {
+            *count = from->attributes.at(name).count;
+            for (int64_t i = 0; i < *count && i < wanted; i++)
+                *of(static_cast<cudnnBackendDescriptor_t *>(values)[i]) =
+                    *child(from, name, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, static_cast<size_t>(i));
+            return CUDNN_STATUS_SUCCESS;
+        }
         descriptor *knob = of(*static_cast<cudnnBackendDescriptor_t *>(values));
         knob->engine_number = from->engine_number;
         knob->finalized = true;
@@ -799,11 +858,13 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const d, cudnnBa
         return CUDNN_STATUS_SUCCESS;
     }
     case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
-        *static_cast<cudnnBackendKnobType_t *>(values) = CUDNN_KNOB_TYPE_TILE_SIZE;
+        *static_cast<cudnnBackendKnobType_t *>(values) =
+            has(from, name) ? get<cudnnBackendKnobType_t>(from, name) : CUDNN_KNOB_TYPE_TILE_SIZE;
         *count = 1;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
-        *static_cast<int64_t *>(values) = setting_of_engine(from->engine_number);
+        *static_cast<int64_t *>(values) =
+            has(from, name) ? get<int64_t>(from, name) : setting_of_engine(from->engine_number);
         *count = 1;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
@@ -828,9 +889,19 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
         made->engine_number = config->engine_number;
         if (made->engine_number == ENGINE_WITHOUT_PLAN)
             return fail(CUDNN_STATUS_NOT_SUPPORTED, "this engine has no plan");
-        made->compiled =
-            compile(child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
+        made->compiled = compile(operations_of(config));
+        if (is_named(made->engine_number) && named_is("uncompiled"))
+            return fail(CUDNN_STATUS_NOT_SUPPORTED, "the named engine's kernel does not compile");
+        if (is_named(made->engine_number) && !takes_graph(config, made->compiled))
+            return fail(CUDNN_STATUS_NOT_SUPPORTED, "the named engine does not take this graph");
     }
+    if (made->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+        made->engine_number = get<int64_t>(made, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+        if (!is_named(made->engine_number) || named_is("absent"))
+            return fail(CUDNN_STATUS_NOT_SUPPORTED, "there is no such engine");
+    }
+    if (made->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+        made->engine_number = child(made, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR)->engine_number;
     if (made->type == CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)
         return fail(CUDNN_STATUS_NOT_SUPPORTED, "the emulation is one GPU and knows no other");
     made->finalized = true;

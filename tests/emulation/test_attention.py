@@ -189,6 +189,38 @@ def test_unordered(tmp_path, setting):
     assert re.search(rf"attention backward \(unordered\), .*: ztrain's kernels: {FAULTS['wrong']}", output)
 
 
+# GPU and version: the engine that is known for it
+LISTED = {"B200": (5, {"ZTRAIN_EMULATION_MAJOR": "10"}), "H200": (6, {"ZTRAIN_EMULATION_CUDNN_VERSION": "92600"})}
+
+
+@pytest.mark.parametrize("gpu", LISTED)
+def test_listed_engine(tmp_path, gpu):
+    """Backward takes the engine that cuDNN does not propose, in its form of the graph, with the same values."""
+    engine, environment = LISTED[gpu][0], {**LISTED[gpu][1], "ZTRAIN_GEMM_CACHE": ""}
+    for name, settings in (("whole", ("train.max_steps=2",)), ("ragged", RAGGED)):
+        output = train(tmp_path / name, *settings, **environment)
+        assert re.search(r"attention forward, bf16, .*: cuDNN \d+\.\d+\.\d+, engine 3", output)
+        assert re.search(rf"attention backward, bf16, .*: cuDNN \d+\.\d+\.\d+, engine {engine}", output), output
+        train(tmp_path / f"usual-{name}", *settings)
+        assert losses(tmp_path / name) == losses(tmp_path / f"usual-{name}")
+    if gpu == "B200":
+        output = train(tmp_path / "unordered", "train.deterministic=false", **environment)
+        assert re.search(r"attention backward \(unordered\), bf16, .*, engine 1", output), output
+
+
+@pytest.mark.parametrize("gpu, fault", [("B200", "absent"), ("H200", "uncompiled"), ("H200", "restless"), ("B200", "wrong")])
+def test_listed_engine_that_fails(tmp_path, gpu, fault):
+    """One that has no plan is passed over; one that the trial refuses gives way to cuDNN's own, whose workspace is larger."""
+    environment = {**LISTED[gpu][1], "ZTRAIN_EMULATION_NAMED": fault, "ZTRAIN_GEMM_CACHE": str(tmp_path / "cache")}
+    output = train(tmp_path / "first", ZTRAIN_EMULATION_CUDNN="medium", **environment)
+    assert re.search(r"attention backward, bf16, .*: cuDNN \d+\.\d+\.\d+, engine 3, 12\.0 MiB", output), output
+    refused = rf"warning: attention backward: .*{FAULTS.get(fault)}; cuDNN's own choice is tried, with 12\.0 MiB"
+    assert bool(re.search(refused, output)) == (fault in FAULTS), output
+    assert "runs on ztrain's kernels" not in output
+    train(tmp_path / "cached", ZTRAIN_EMULATION_CUDNN="medium", **environment)
+    assert losses(tmp_path / "first") == losses(tmp_path / "cached")
+
+
 def test_unordered_has_no_effect_on_own_kernels(tmp_path):
     output = train(tmp_path, "train.deterministic=false", "bf16.enabled=false")
     assert "train.deterministic: false has no effect on ztrain's kernels for attention" in output

@@ -40,6 +40,7 @@ static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
         return a->target.handle ? STATUS_OK : error_set(err, STATUS_DEVICE, "%s", a->why);
     a->tried = true;
     const enum status status = cudnn_target_open(&a->target, err);
+    a->target.capability = a->cuda->capability;
     if (status != STATUS_OK)
         snprintf(a->why, sizeof a->why, "%.*s", (int)sizeof a->why - 1, err->text);
     return status;
@@ -102,6 +103,7 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     plan->target = &a->target;
     plan->shape = *shape;
     plan->direction = direction;
+    plan->memory = a->cuda->device.memory_bytes;
     plan->next = a->plans;
     a->plans = plan;
     enum status status = STATUS_OK;
@@ -116,7 +118,7 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     if (status == STATUS_OK)
         status = open_cudnn(a, &err);
     if (status == STATUS_OK)
-        status = attention_plan_make(plan, a->cuda->device.memory_bytes, &err);
+        status = attention_plan_make(plan, &err);
     heartbeat_slow_end(&slow);
     if (status != STATUS_OK)
         attention_plan_refuse(plan, err.text);
@@ -155,10 +157,14 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
 
 /* ---- the ops ------------------------------------------------------------- */
 
-/* The plan for an op; NULL: there is none. That of ragged sequences may be for longer ones. */
-static struct attention_plan *plan_for(const struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
+/* The plan for an op; NULL: there is none, or the workspace was not planned for it. That of ragged sequences may be for
+ * longer ones. */
+static struct attention_plan *plan_for(const struct stream *stream, const struct attention_shape *shape, int64_t M,
                                        enum attention_direction direction)
 {
+    const struct attention_cudnn *a = cuda_device_of(stream)->attention;
+    size_t workspace;
+    stream_workspace(stream, &workspace);
     for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
         struct attention_shape alike = *shape;
         if (shape->ragged && shape->T <= plan->shape.T) {
@@ -166,7 +172,10 @@ static struct attention_plan *plan_for(const struct attention_cudnn *a, const st
             alike.T = plan->shape.T;
         }
         if (plan->direction == direction && !memcmp(&plan->shape, &alike, sizeof alike))
-            return plan->cudnn_plan && M > 0 && (shape->ragged || M == shape->B * shape->T) ? plan : NULL;
+            return plan->cudnn_plan && plan->planned <= workspace && M > 0 &&
+                           (shape->ragged || M == shape->B * shape->T)
+                       ? plan
+                       : NULL;
     }
     return NULL;
 }
@@ -192,7 +201,7 @@ void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *
 {
     const void *const used[] = {args->q, args->k, args->v, args->out};
     struct attention_shape shape = attention_shape_fwd(args);
-    const struct attention_plan *plan = plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_FORWARD);
+    const struct attention_plan *plan = plan_for(stream, &shape, args->M, ATTENTION_FORWARD);
     if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, args, NULL);
     else
@@ -204,8 +213,7 @@ void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *
     const void *const used[] = {args->q, args->k, args->v, args->out, args->dout, args->dq, args->dk, args->dv};
     const struct attention_fwd_args forward = attention_forward_of(args);
     struct attention_shape shape = attention_shape_bwd(args);
-    const struct attention_plan *plan =
-        plan_for(cuda_device_of(stream)->attention, &shape, args->M, ATTENTION_BACKWARD);
+    const struct attention_plan *plan = plan_for(stream, &shape, args->M, ATTENTION_BACKWARD);
     if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, &forward, args);
     else

@@ -33,6 +33,10 @@ struct trial {
 static struct autotune_key autotune_key_of(const struct attention_plan *plan)
 {
     struct autotune_key key = {.op = AUTOTUNE_ATTENTION, .fields = {plan->direction, plan->target->version}};
+    if (plan->plain)
+        key.fields[0] += ATTENTION_DIRECTIONS;
+    else if (attention_form_is_listed(plan->target, plan->direction, &plan->shape)) /* not a choice without it */
+        key.fields[0] += 2 * ATTENTION_DIRECTIONS;
     _Static_assert(sizeof plan->shape == (AUTOTUNE_KEY_FIELDS - 3) * sizeof(int64_t),
                    "the key has the direction, the version, all members of the shape, and the planned bytes");
     memcpy(&key.fields[2], &plan->shape, sizeof plan->shape);
@@ -246,8 +250,11 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, stru
 
 enum status attention_verify(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
-    struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
-    return tune_attention(tuner, &t, err);
+    do {
+        struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
+        TRY(tune_attention(tuner, &t, err));
+    } while (plan->state == ATTENTION_REFUSED && attention_plan_make_plain(plan));
+    return STATUS_OK;
 }
 
 /* Takes the config of the cache, wherever among the proposals its kernel stands; false: the plan stays. */
@@ -290,7 +297,7 @@ static void list_candidates(const struct autotuner *tuner, struct trial *t)
     }
 }
 
-enum status attention_autotune(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
+static enum status tune_form(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
     struct trial t = {.plan = plan};
     struct slow_call slow;
@@ -307,4 +314,12 @@ enum status attention_autotune(struct autotuner *tuner, struct attention_plan *p
     const enum status status = tune_attention(tuner, &t, err);
     heartbeat_slow_end(&slow);
     return status;
+}
+
+enum status attention_autotune(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
+{
+    do
+        TRY(tune_form(tuner, plan, err));
+    while (plan->state == ATTENTION_REFUSED && attention_plan_make_plain(plan));
+    return STATUS_OK;
 }

@@ -16,11 +16,13 @@
  * `kept` has ones and zeros, of the type of the others: with 8 bits cuDNN 9.19 ends the process. cuDNN's own generator
  * gives other numbers than core/training/dropout.h.
  *
- * dQ is the direct result of its product: this form selects kernels that add in a fixed order. An unordered backward
- * pass adds it up in fp32 memory, with faster kernels. */
+ * dQ is the direct result of its product, or summed up in fp32 memory first: the form with sums. cuDNN proposes kernels
+ * that add in a fixed order for the first form, and for the second faster ones that add in any order; but the best of a
+ * chip it may propose for neither: listed_engines[] has those. */
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
 
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 
 int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION_STRIDES])
@@ -46,14 +48,24 @@ int64_t attention_kept_ld(const struct attention_shape *s)
 #if ZTRAIN_HAVE_CUDNN
 
 /* Versions below VERSION_LEAST are refused. Up to ODD_LENGTHS_WRONG, backward is wrong for unmasked lengths that are
- * not a multiple of 128. Masks are -inf from INF_FROM on, else the least float. */
-enum { VERSION_LEAST = 90600, ODD_LENGTHS_WRONG = 91500, BROKEN_FIRST = 91000, BROKEN_LAST = 91001, INF_FROM = 91000 };
+ * not a multiple of 128. Masks are -inf from INF_FROM on, else the least float. lse is where ops have it from
+ * LSE_OF_OP_FROM on; of versions before that no plan was made. */
+enum {
+    VERSION_LEAST = 90600,
+    ODD_LENGTHS_WRONG = 91500,
+    BROKEN_FIRST = 91000,
+    BROKEN_LAST = 91001,
+    INF_FROM = 91000,
+    LSE_OF_OP_FROM = 91900
+};
 
 /* A graph under construction. */
 struct builder {
     struct cudnn_graph *g;
     const struct attention_shape *s;
     int version;
+    bool sums;                                               /* of dq, in memory */
+    int64_t lse_stride;                                      /* between heads; 0: lse is (B, H, T) */
     struct cudnn_tensor lengths, offsets[ATTENTION_STRIDES]; /* ragged: in memory */
     int64_t strides[ATTENTION_STRIDES];
     int count;
@@ -118,6 +130,16 @@ static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer 
     const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, width};
     const int64_t strides[CUDNN_RANK] = {s->H * s->T * width, s->T * width, width, 1};
     return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides, NULL);
+}
+
+/* lse (B, H, T, 1), as ops have it where it may be. */
+static struct cudnn_tensor log_sums(struct builder *b)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, 1}, strides[CUDNN_RANK] = {s->T, b->lse_stride, 1, 1};
+    if (!b->lse_stride)
+        return row_values(b, ATTENTION_LSE, 1);
+    return cudnn_memory(b->g, ATTENTION_LSE, CUDNN_DATA_FLOAT, dims, strides, NULL);
 }
 
 static float dropout_factor(const struct attention_shape *s)
@@ -260,7 +282,7 @@ static void attention_graph_fwd(struct builder *b)
     struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
     struct cudnn_tensor v = rows(b, ATTENTION_V, s->KV, s->ld_v);
     struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
-    struct cudnn_tensor lse = row_values(b, ATTENTION_LSE, 1);
+    struct cudnn_tensor lse = log_sums(b);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
 
     struct cudnn_tensor scores = score_product(b, &q, &k);
@@ -285,7 +307,7 @@ static void query_gradient(struct builder *b, const struct cudnn_tensor *ds, con
     const struct attention_shape *s = b->s;
     struct cudnn_tensor k_rows = cudnn_transpose(b->g, k, cudnn_type_of(s), offsets_of(b, s->ld_k));
     struct cudnn_tensor dq = rows(b, ATTENTION_DQ, s->H, s->ld_dq);
-    if (!s->unordered) {
+    if (!b->sums) {
         row_product(b, ds, &k_rows, &dq);
         return;
     }
@@ -303,7 +325,7 @@ static void attention_graph_bwd(struct builder *b)
     struct cudnn_tensor v = columns(b, ATTENTION_V, s->KV, s->ld_v);
     struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
     struct cudnn_tensor dout = rows(b, ATTENTION_DOUT, s->H, s->ld_o);
-    struct cudnn_tensor lse = row_values(b, ATTENTION_LSE, 1);
+    struct cudnn_tensor lse = log_sums(b);
     struct cudnn_tensor delta = row_values(b, ATTENTION_DELTA, 1);
     struct cudnn_tensor dk = rows(b, ATTENTION_DK, s->KV, s->ld_dk);
     struct cudnn_tensor dv = rows(b, ATTENTION_DV, s->KV, s->ld_dv);
@@ -358,33 +380,126 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
     return STATUS_OK;
 }
 
-int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
-                          const struct attention_shape *shape, const struct cudnn_filter *filter,
-                          struct cudnn_plan **plans, int most, struct error *err)
+/* Backward engines that add in a fixed order and that cuDNN's heuristics do not propose, by the plans that cuDNN 9.19
+ * and 9.26 make for GPUs that are only described (tests/emulation/cudnn_plans.c). cuDNN does not say of any engine of
+ * attention whether its results repeat: two runs on the GPU do. */
+enum {
+    KNOB_STAGES = 14,
+    KNOB_KERNEL_CFG = 24,
+    KNOB_TILE_CGA_M = 27,
+    KNOB_STREAM_K = 38,
+    KNOB_TILE_M = 40,
+    KNOB_TILE_N = 41
+};
+#define TILED_ENGINE(number, m, n, stages)                                         \
+    {                                                                              \
+        number, {{KNOB_TILE_M, m},   {KNOB_TILE_N, n},     {KNOB_KERNEL_CFG, 2},   \
+                 {KNOB_STREAM_K, 0}, {KNOB_TILE_CGA_M, 0}, {KNOB_STAGES, stages}}, \
+            6                                                                      \
+    }
+static const struct listed_engine {
+    int capability_first, capability_last, version_first, version_last;
+    bool sums; /* takes the graph with sums of dq */
+    struct cudnn_engine engine;
+} listed_engines[] = {
+    {100, 103, 91900, 92299, false, {5, {{KNOB_KERNEL_CFG, 31}, {KNOB_STAGES, 2}}, 2}},
+    {100, 103, 92300, INT_MAX, false, TILED_ENGINE(5, 3, 2, 2)},
+    {90, 90, 92500, INT_MAX, true, TILED_ENGINE(6, 2, 1, 4)},
+};
+
+/* NULL: none is known. */
+static const struct listed_engine *listed_engine_of(const struct cudnn_target *target,
+                                                    enum attention_direction direction,
+                                                    const struct attention_shape *shape)
 {
-    struct cudnn_filter ordered = *filter;
-    ordered.unordered = shape->unordered != 0;
-    if (check_shape(target, shape, err) != STATUS_OK)
-        return 0;
-    struct builder builder = {.g = cudnn_graph_new(target, CUDNN_RANK), .s = shape, .version = target->version};
+    const bool ordered = direction == ATTENTION_BACKWARD && !shape->unordered;
+    for (size_t i = 0; i < COUNT_OF(listed_engines) && ordered; i++) {
+        const struct listed_engine *e = &listed_engines[i];
+        if (target->capability >= e->capability_first && target->capability <= e->capability_last &&
+            target->version >= e->version_first && target->version <= e->version_last)
+            return e;
+    }
+    return NULL;
+}
+
+bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
+                              const struct attention_shape *shape)
+{
+    return listed_engine_of(target, direction, shape) != NULL;
+}
+
+bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain)
+{
+    return !plain && !shape->ragged && target->version >= LSE_OF_OP_FROM &&
+           shape->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0;
+}
+
+static struct cudnn_graph *graph_of(const struct cudnn_target *target, enum attention_direction direction,
+                                    const struct attention_shape *shape, const struct attention_form *form, bool sums)
+{
+    struct attention_shape part = *shape;
+    part.B = form->sequences;
+    struct builder builder = {
+        .g = cudnn_graph_new(target, CUDNN_RANK), .s = &part, .version = target->version, .sums = sums};
+    if (attention_form_has_lse_of_op(target, shape, form->plain))
+        builder.lse_stride = shape->B * shape->T;
     attention_graph_sequences(&builder);
     attention_graph_dropout(&builder);
     if (direction == ATTENTION_FORWARD)
         attention_graph_fwd(&builder);
     else
         attention_graph_bwd(&builder);
-    return cudnn_plans_new(builder.g, &ordered, plans, most, err);
+    return builder.g;
+}
+
+int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
+                          const struct attention_shape *shape, const struct attention_form *form,
+                          const struct cudnn_filter *filter, struct cudnn_plan **plans, int most, struct error *err)
+{
+    struct cudnn_filter ordered = *filter;
+    const struct listed_engine *listed = form->plain ? NULL : listed_engine_of(target, direction, shape);
+    int count = 0;
+    ordered.unordered = shape->unordered != 0;
+    if (check_shape(target, shape, err) != STATUS_OK)
+        return 0;
+    if (listed) {
+        ordered.engine = &listed->engine;
+        count = cudnn_plans_new(graph_of(target, direction, shape, form, listed->sums), &ordered, plans, most, err);
+        ordered.engine = NULL;
+    }
+    if (count < most)
+        count += cudnn_plans_new(graph_of(target, direction, shape, form, shape->unordered), &ordered, plans + count,
+                                 most - count, err);
+    return count;
 }
 
 #else
 
-int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
-                          const struct attention_shape *shape, const struct cudnn_filter *filter,
-                          struct cudnn_plan **plans, int most, struct error *err)
+bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain)
+{
+    (void)target;
+    (void)shape;
+    (void)plain;
+    return false;
+}
+
+bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
+                              const struct attention_shape *shape)
 {
     (void)target;
     (void)direction;
     (void)shape;
+    return false;
+}
+
+int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
+                          const struct attention_shape *shape, const struct attention_form *form,
+                          const struct cudnn_filter *filter, struct cudnn_plan **plans, int most, struct error *err)
+{
+    (void)target;
+    (void)direction;
+    (void)shape;
+    (void)form;
     (void)filter;
     (void)plans;
     (void)most;

@@ -28,7 +28,7 @@ enum attention_pointer {
     ATTENTION_K,
     ATTENTION_V,
     ATTENTION_OUT,
-    ATTENTION_LSE,   /* float (B, H, T) */
+    ATTENTION_LSE,   /* float (B, H, T), or where ops have it: (H, M) */
     ATTENTION_DELTA, /* float (B, H, T): scratch of backward */
     ATTENTION_DOUT,
     ATTENTION_DQ,
@@ -44,8 +44,25 @@ enum attention_pointer {
 /* Elements between the rows of ATTENTION_KEPT, which are aligned as those of the other tensors. */
 int64_t attention_kept_ld(const struct attention_shape *shape);
 
-/* At most `most` plans (cudnn_plans_new(); filter->unordered is the shape's). 0, with the reason: this cuDNN cannot
- * compute the shape, is known to compute it wrongly, or has no proposal that passes. */
+/* Bytes that cuDNN's kernels need pointers and rows to be aligned to. */
+enum { ATTENTION_ALIGN = 16 };
+
+/* How the shape is computed: that many of its sequences at a time; plain: without what no GPU has confirmed, engines
+ * that the heuristics do not propose and lse where ops have it. */
+struct attention_form {
+    int64_t sequences;
+    bool plain;
+};
+
+/* Whether lse of the shape is where ops have it, else (B, H, T); whether a backward engine is known that the heuristics
+ * do not propose. */
+bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain);
+bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
+                              const struct attention_shape *shape);
+
+/* At most `most` plans (cudnn_plans_new(); filter->unordered is the shape's), that of a known engine first. 0, with the
+ * reason: this cuDNN cannot compute the shape, is known to compute it wrongly, or has no proposal that passes. A plan
+ * whose graph has sums of dq uses ATTENTION_SUMS. */
 int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
-                          const struct attention_shape *shape, const struct cudnn_filter *filter,
-                          struct cudnn_plan **plans, int most, struct error *err);
+                          const struct attention_shape *shape, const struct attention_form *form,
+                          const struct cudnn_filter *filter, struct cudnn_plan **plans, int most, struct error *err);

@@ -2,6 +2,7 @@
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
 #include "core/heartbeat.h"
+#include "core/log.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/device_cuda.h"
 
@@ -72,9 +73,8 @@ void attention_plan_refuse(struct attention_plan *plan, const char *why)
 static int make_plans(const struct attention_plan *plan, int64_t piece, const struct cudnn_filter *filter,
                       struct cudnn_plan **plans, int most, struct error *err)
 {
-    struct attention_shape shape = plan->shape;
-    shape.B = piece;
-    return attention_graph_plans(plan->target, plan->direction, &shape, filter, plans, most, err);
+    const struct attention_form form = {.sequences = piece, .plain = plan->plain};
+    return attention_graph_plans(plan->target, plan->direction, &plan->shape, &form, filter, plans, most, err);
 }
 
 static size_t plan_aligned(size_t bytes)
@@ -82,10 +82,15 @@ static size_t plan_aligned(size_t bytes)
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
-/* 0 if dq is computed in a fixed order. */
-static size_t plan_sums_bytes(const struct attention_shape *shape, int64_t sequences)
+/* Whether dq has sums in memory. */
+static bool has_sums(const struct cudnn_plan *made)
 {
-    return shape->unordered ? plan_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float)) : 0;
+    return cudnn_plan_uses(made, ATTENTION_SUMS);
+}
+
+static size_t plan_sums_bytes(const struct attention_shape *shape, bool sums, int64_t sequences)
+{
+    return sums ? plan_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float)) : 0;
 }
 
 /* 0 without dropout. */
@@ -95,9 +100,9 @@ static size_t plan_kept_bytes(const struct attention_shape *shape, int64_t seque
     return shape->dropout ? plan_aligned((size_t)count * sizeof(uint16_t)) : 0;
 }
 
-static size_t plan_extra_bytes(const struct attention_shape *shape, int64_t sequences)
+static size_t plan_extra_bytes(const struct attention_shape *shape, bool sums, int64_t sequences)
 {
-    return plan_sums_bytes(shape, sequences) + plan_kept_bytes(shape, sequences);
+    return plan_sums_bytes(shape, sums, sequences) + plan_kept_bytes(shape, sequences);
 }
 
 /* Each piece of lse has to be aligned as rows are. */
@@ -114,28 +119,34 @@ struct attention_workspace {
     int64_t pitch; /* elements between two arrays of offsets */
 };
 
-static struct attention_workspace plan_piece_workspace(const struct attention_shape *s, int64_t piece)
+static struct attention_workspace plan_piece_workspace(const struct attention_shape *s, bool sums, int64_t piece)
 {
     const int64_t sequences = s->ragged ? piece : s->B, pitch = (piece + 2) / 2 * 2;
     const size_t rows = plan_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
     struct attention_workspace w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
     w.offsets = w.lengths + (s->ragged ? plan_aligned((size_t)piece * sizeof(int32_t)) : 0);
     w.sums = w.offsets + (s->ragged ? plan_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
-    w.kept = w.sums + plan_sums_bytes(s, piece);
+    w.kept = w.sums + plan_sums_bytes(s, sums, piece);
     w.cudnn = w.kept + plan_kept_bytes(s, piece);
     return w;
 }
 
+static size_t planned_bytes(const struct attention_shape *s, const struct cudnn_plan *made, int64_t piece)
+{
+    return plan_piece_workspace(s, has_sums(made), piece).cudnn + plan_aligned(made->workspace) + WORKSPACE_ALIGN;
+}
+
 /* Backward needs T x T for every head, or the sums of dq, and dropout T x T. The smallest number of pieces is taken
  * that makes this a small part of the memory; a shape of which one sequence takes a large part is refused. */
-enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err)
+enum status attention_plan_make(struct attention_plan *plan, struct error *err)
 {
-    const size_t small = memory / 256, large = memory / 16;
+    const size_t small = plan->memory / 256, large = plan->memory / 16;
     const struct attention_shape *s = &plan->shape;
     plan->piece = s->B;
     if (!make_plans(plan, s->B, &(struct cudnn_filter){.most_workspace = SIZE_MAX}, &plan->cudnn_plan, 1, err))
         return err->code;
-    const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
+    const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(s, has_sums(plan->cudnn_plan), s->B)) /
+                            (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
         if (plan_may_be_piece(s, piece))
             plan->piece = piece;
@@ -150,9 +161,32 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
         if (!make_plans(plan, plan->piece, &filter, &plan->cudnn_plan, 1, err))
             return err->code;
     }
-    plan->planned =
-        plan_piece_workspace(s, plan->piece).cudnn + plan_aligned(plan->cudnn_plan->workspace) + WORKSPACE_ALIGN;
+    plan->planned = planned_bytes(s, plan->cudnn_plan, plan->piece);
     return STATUS_OK;
+}
+
+bool attention_plan_make_plain(struct attention_plan *plan)
+{
+    struct error err;
+    struct slow_call slow;
+    char refused[sizeof plan->why];
+    const bool listed = attention_form_is_listed(plan->target, plan->direction, &plan->shape);
+    if (plan->plain || (!listed && !attention_form_has_lse_of_op(plan->target, &plan->shape, false)))
+        return false;
+    memcpy(refused, plan->why, sizeof refused);
+    plan->plain = true;
+    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    const enum status status = attention_plan_make(plan, &err);
+    heartbeat_slow_end(&slow);
+    if (status != STATUS_OK) {
+        attention_plan_refuse(plan, err.text);
+        return false;
+    }
+    plan->state = ATTENTION_PLANNED;
+    log_warn("attention %s: %s; cuDNN's own choice is tried, with %.1f MiB of workspace",
+             plan->direction == ATTENTION_FORWARD ? "forward" : "backward", refused,
+             (double)plan->cudnn_plan->workspace / (1 << 20));
+    return true;
 }
 
 int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, uint64_t kernel,
@@ -162,7 +196,7 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
     struct slow_call slow;
     if (piece < 1 || piece > plan->shape.B || !plan_may_be_piece(&plan->shape, piece))
         return 0;
-    const size_t others = plan_piece_workspace(&plan->shape, piece).cudnn + WORKSPACE_ALIGN;
+    const size_t others = plan_piece_workspace(&plan->shape, plan->shape.unordered, piece).cudnn + WORKSPACE_ALIGN;
     if (others > plan->planned)
         return 0;
     const struct cudnn_filter filter = {.most_workspace = (plan->planned - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN,
@@ -170,14 +204,21 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
     heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     const int count = make_plans(plan, piece, &filter, candidates, most, &ignored);
     heartbeat_slow_end(&slow);
-    return count;
+    int good = 0;
+    for (int i = 0; i < count; i++) { /* sums may need more than the others */
+        if (planned_bytes(&plan->shape, candidates[i], piece) <= plan->planned)
+            candidates[good++] = candidates[i];
+        else
+            cudnn_plan_free(candidates[i]);
+    }
+    return good;
 }
 
 int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES])
 {
     const size_t small = 8 << 20; /* more pieces only cost launches */
     const struct attention_shape *s = &plan->shape;
-    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(s, plan->piece);
+    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(s, has_sums(plan->cudnn_plan), plan->piece);
     int count = 0;
     pieces[count++] = plan->piece;
     for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
@@ -193,7 +234,7 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 static struct attention_workspace attention_workspace_of(const struct stream *stream, const struct attention_plan *plan)
 {
     size_t bytes;
-    struct attention_workspace w = plan_piece_workspace(&plan->shape, plan->piece);
+    struct attention_workspace w = plan_piece_workspace(&plan->shape, has_sums(plan->cudnn_plan), plan->piece);
     w.base = stream_workspace(stream, &bytes);
     ASSERT(plan->planned <= bytes);
     w.base += -(uintptr_t)w.base % WORKSPACE_ALIGN;
@@ -251,12 +292,13 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
     const struct attention_workspace w = attention_workspace_of(stream, plan);
     struct attention_part part = {
         .seq_start = fwd->seq_start, .M = fwd->M, .num_seqs = fwd->num_seqs, .B = plan->piece, .H = fwd->H, .T = s->T};
-    const bool reordered = s->ragged || (s->B > 1 && s->H > 1); /* (H, B * T) and (B, H, T) differ */
+    const bool of_op_is_used = attention_form_has_lse_of_op(plan->target, s, plan->plain);
+    const bool reordered = s->ragged || (!of_op_is_used && s->B > 1 && s->H > 1); /* (H, B T), (B, H, T) differ */
     float *of_op = bwd ? (float *)(uintptr_t)bwd->lse : fwd->lse;
     const char *failed = NULL;
     for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
         const int64_t first = s->ragged ? 0 : part.first * s->T;
-        float *lse = reordered ? (float *)(void *)w.base : of_op + first * s->H;
+        float *lse = reordered ? (float *)(void *)w.base : of_op + first * (of_op_is_used ? 1 : s->H);
         void *pointers[ATTENTION_POINTERS] = {
             [ATTENTION_LSE] = lse,
             [ATTENTION_DELTA] = w.base + w.delta + (size_t)(first * s->H) * sizeof(float),

@@ -2,7 +2,7 @@
  *
  * The stream's workspace, of plan->planned bytes:
  *
- *     | lse, delta (B, H, T) | ragged: lengths, offsets | unordered: sums of dq | dropout: kept | of cuDNN's plan |
+ *     | lse, delta (B, H, T) | ragged: lengths, offsets | sums of dq, if any | dropout: kept | of cuDNN's plan |
  *
  * lse and delta are those of all B sequences, or if ragged of a piece, like the others. kept (b, H, T, T; 16 bits):
  * which weights stay.
@@ -30,6 +30,8 @@ struct attention_plan {
     enum attention_plan_state state;
     struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
     int64_t piece;                 /* sequences that cudnn_plan computes at a time; a divisor of B, unless ragged */
+    bool plain;                    /* struct attention_form */
+    size_t memory;                 /* bytes of the GPU */
     size_t planned;                /* bytes of the stream's workspace: no plan that takes its place needs more */
     char why[512];                 /* ATTENTION_REFUSED: the reason */
     bool logged;
@@ -41,8 +43,12 @@ struct attention_plan {
 struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args);
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args);
 
-/* Has cuDNN make the plan of plan->shape on a GPU of `memory` bytes. STATUS_DEVICE: it cannot. */
-enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err);
+/* Has cuDNN make the plan of plan->shape. STATUS_DEVICE: it cannot. */
+enum status attention_plan_make(struct attention_plan *plan, struct error *err);
+
+/* Makes the plan of a shape that was refused anew, in the plain form, with as much workspace as that needs; false: it
+ * was plain, or there is none. */
+bool attention_plan_make_plain(struct attention_plan *plan);
 
 /* Plans for `piece` sequences whose workspace fits into plan->planned; returns their number. kernel: the only one that
  * will do; 0: any. */
@@ -57,8 +63,6 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 /* Frees cuDNN's plan and keeps the reason. */
 void attention_plan_refuse(struct attention_plan *plan, const char *why);
 
-/* Bytes that cuDNN's kernels need pointers and rows to be aligned to. */
-enum { ATTENTION_ALIGN = 16 };
 bool attention_shape_is_aligned(const struct attention_shape *shape); /* rows are aligned if the first one is */
 
 /* For a trial: fills what dropout leaves in the workspace with NaN. */
