@@ -10,6 +10,20 @@
 
 /* ---- printing ------------------------------------------------------------ */
 
+/* What computes attention, as assumed. */
+static void print_attention(const struct simulated_run *p)
+{
+    static const char *const ways[] = {[ATTENTION_BY_CUDNN] = "cuDNN",
+                                       [ATTENTION_BY_PADDING] = "cuDNN with padding, or ztrain's kernels",
+                                       [ATTENTION_BY_OWN] = "ztrain's kernels"};
+    struct op_limits limits;
+    transformer_op_limits(p->engine.transformer, &limits);
+    const struct attention_fwd_args args = attention_forward_of(&limits.attention_bwd);
+    printf("attention: forward by %s, backward by %s\n",
+           ways[op_estimate_attention_way(&p->machine->settings, &args, false)],
+           ways[op_estimate_attention_way(&p->machine->settings, &args, true)]);
+}
+
 static void print_speed_head(const struct simulated_run *p)
 {
     const struct run_spec *spec = p->engine.spec;
@@ -23,6 +37,7 @@ static void print_speed_head(const struct simulated_run *p)
     if (spec->transformer.recompute != RECOMPUTE_NONE)
         printf(", recomputed in backward (%s)", recompute_name(spec->transformer.recompute));
     putchar('\n');
+    print_attention(p);
     if (zero_uses_disk(&spec->zero))
         simulated_machine_print_disk(p->machine);
     for (int i = 0; i < ASSUMPTION_COUNT; i++)

@@ -5,9 +5,9 @@
  * Memory-bound kernels: the share of the bandwidth that their accesses and registers allow, judged from compiled code.
  *
  * Attention: the published figures of cuDNN 9 and FlashAttention-3 for causal attention. A backward pass in a fixed
- * order moves T x T values per head through memory. With a soft cap, or in fp32, ztrain's kernels compute it at half of
- * that speed, as FlashAttention-2, whose instructions they use, next to FlashAttention-3 (Shah and others 2024: 1.5
- * to 2.0 times).
+ * order moves T x T values per head through memory, on a B200 none (1157 of 1332 TFLOP/s on a GB200). With a soft cap,
+ * or in fp32, ztrain's kernels compute it at half of that speed, as FlashAttention-2, whose instructions they use, next
+ * to FlashAttention-3 (Shah and others 2024: 1.5 to 2.0 times).
  *
  * Dropout of the weights: a kernel writes which are kept, 16 bits each (14 instructions a weight), and cuDNN reads
  * them. ztrain's kernels compute them in 18 instructions a weight and pass: one forward, three backward, with eight
@@ -23,6 +23,7 @@
 #include "gpu/op_cost.h"
 
 #include <math.h>
+#include <string.h>
 
 #define KIND_NAME(name, text) text,
 const char *const time_kind_names[TIME_KIND_COUNT] = {TIME_KINDS(KIND_NAME)};
@@ -181,21 +182,35 @@ static const struct attention_rate forward_rate = {0.367, 0.617, 600}, backward_
 /* Backward in a fixed order: up to this length a workspace of T x T values a head goes through memory, longer sequences
  * wait for their turn instead. */
 enum { ORDERED_BY_WORKSPACE = 2048 };
-static const double share_workspace = 0.686, share_of_turns = 0.745;
+static const double share_workspace = 0.686, share_of_turns = 0.745, share_ordered_b200 = 0.869;
 
 static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
 
 /* Kernels of a backward pass: cuDNN's sums of out x dout, gradients, and the conversion of dq, ztrain's two. */
 enum { cudnn_backward = 3, own_backward = 2 };
 
-/* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for. `ragged_backward`: of
- * sequences of unequal length in a fixed order, which cuDNN has for Hopper alone. */
-static bool takes_own_kernels(const struct assumed_gpu *s, const struct attention_fwd_args *a, bool ragged_backward)
+static bool is_b200(const struct gpu_model *gpu)
 {
-    if (s->attention != ATTENTION_USUAL)
-        return s->attention == ATTENTION_OWN;
-    return a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
-           (ragged_backward && !s->gpu->hopper);
+    return strcmp(gpu->option, "b200") == 0;
+}
+
+/* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for: backward, ragged sequences
+ * and heads above 128 on most GPUs (tests/emulation/cudnn_plans.c). */
+enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const struct attention_fwd_args *a,
+                                             bool backward)
+{
+    const bool chosen = s->attention != ATTENTION_USUAL, hopper = s->gpu->hopper;
+    if (chosen)
+        return s->attention == ATTENTION_OWN ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
+    if (a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
+        (backward && a->D > 128 && !hopper))
+        return ATTENTION_BY_OWN;
+    if (!backward || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold))
+        return ATTENTION_BY_CUDNN;
+    return a->bidirectional || a->dropout.threshold || a->num_seqs == 0 ||
+                   !attention_fills_places(a->M, a->num_seqs, a->max_seq)
+               ? ATTENTION_BY_OWN
+               : ATTENTION_BY_PADDING;
 }
 
 static double attention_flops(const struct assumed_gpu *s, const struct attention_rate *rate, enum dtype dtype,
@@ -245,7 +260,7 @@ struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const 
 {
     struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
-    const bool own = takes_own_kernels(s, a, false);
+    const bool own = op_estimate_attention_way(s, a, false) == ATTENTION_BY_OWN;
     double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, own);
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = 0;
@@ -253,12 +268,11 @@ struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const 
     return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : estimate_dropout_launches(a)));
 }
 
-struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const struct attention_bwd_args *a)
+static struct op_estimate attention_bwd_by(const struct assumed_gpu *s, const struct attention_bwd_args *a, bool own)
 {
     struct op_cost work = op_cost_attention_bwd(a);
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
     const struct attention_fwd_args forward = attention_forward_of(a);
-    const bool own = takes_own_kernels(s, &forward, a->ragged);
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
     if (own && a->dropout.threshold)
         expected *= own_products;
@@ -266,7 +280,9 @@ struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const 
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
     if (!own && !a->unordered && !gpu_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
-        if (a->max_seq <= ORDERED_BY_WORKSPACE) {
+        if (is_b200(s->gpu)) {
+            expected /= share_ordered_b200;
+        } else if (a->max_seq <= ORDERED_BY_WORKSPACE) {
             ceiling += workspace / (ceiling_bytes * bandwidth);
             expected += workspace / (share_workspace * bandwidth);
         } else {
@@ -276,6 +292,23 @@ struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const 
     expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
     return one_part(TIME_ATTENTION_BACKWARD, ceiling, expected,
                     own ? own_backward : cudnn_backward + estimate_dropout_launches(&forward));
+}
+
+struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const struct attention_bwd_args *a)
+{
+    const struct attention_fwd_args forward = attention_forward_of(a);
+    const enum attention_way way = op_estimate_attention_way(s, &forward, true);
+    const struct op_estimate own = attention_bwd_by(s, a, true);
+    if (way == ATTENTION_BY_OWN)
+        return own;
+    struct op_estimate cudnn = attention_bwd_by(s, a, false);
+    if (way == ATTENTION_BY_CUDNN)
+        return cudnn;
+    const double places = (double)(a->num_seqs * a->max_seq) / (double)a->M; /* copied there and back */
+    cudnn.parts[0].expected =
+        places * (cudnn.parts[0].expected + 2 * op_cost_attention_bwd(a).bytes / (share_pointwise * s->gpu->bytes));
+    cudnn.parts[0].launches += 8;
+    return cudnn.parts[0].expected < own.parts[0].expected ? cudnn : own;
 }
 
 /* One block of threads for each query and head reads the cache, so that a short sequence of few heads leaves

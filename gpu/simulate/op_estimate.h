@@ -98,6 +98,11 @@ struct op_estimate {
     int count;
 };
 
+/* What would compute attention; by padding: that or ztrain's kernels, whichever is faster. */
+enum attention_way { ATTENTION_BY_CUDNN, ATTENTION_BY_PADDING, ATTENTION_BY_OWN };
+enum attention_way op_estimate_attention_way(const struct assumed_gpu *settings, const struct attention_fwd_args *args,
+                                             bool backward);
+
 /* struct op_estimate op_estimate_<op>(settings, args), for every op. */
 #define OP_ESTIMATE_DECLARE(op) \
     struct op_estimate op_estimate_##op(const struct assumed_gpu *settings, const struct op##_args *args);

@@ -14,7 +14,8 @@
  * proposes no engine, "wrong" returns results that are a quarter too large, "restless" returns other bits each time,
  * "few" does not propose the engine without a plan, "broken" fails in execution, "greedy" needs more workspace than the
  * GPU has memory, "large" needs 12 MiB for every sequence, "medium" 6 MiB, "old" is an old version, "whole" reads whole
- * matrices of dropout, also the tiles without a visible pair.
+ * matrices of dropout, also the tiles without a visible pair, "dense" has no plan of a backward pass of ragged
+ * sequences.
  *
  * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more,
  * than the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is
@@ -605,6 +606,16 @@ bool has_sums(const graph &g)
     return false;
 }
 
+bool is_ragged_backward(const graph &g)
+{
+    int products = 0, ragged = 0;
+    for (const node &n : g.nodes)
+        products += n.kind == MATMUL;
+    for (const tensor &t : g.tensors)
+        ragged += t.offsets >= 0;
+    return products > 2 && ragged > 0;
+}
+
 /* The operations that an engine's configuration is for: proposed, or named. */
 const descriptor *operations_of(const descriptor *config)
 {
@@ -890,6 +901,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
         if (made->engine_number == ENGINE_WITHOUT_PLAN)
             return fail(CUDNN_STATUS_NOT_SUPPORTED, "this engine has no plan");
         made->compiled = compile(operations_of(config));
+        if (asked_for("dense") && is_ragged_backward(made->compiled))
+            return fail(CUDNN_STATUS_NOT_SUPPORTED, "no engine takes ragged sequences backward");
         if (is_named(made->engine_number) && named_is("uncompiled"))
             return fail(CUDNN_STATUS_NOT_SUPPORTED, "the named engine's kernel does not compile");
         if (is_named(made->engine_number) && !takes_graph(config, made->compiled))

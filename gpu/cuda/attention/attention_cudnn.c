@@ -160,7 +160,7 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
 /* The plan for an op; NULL: there is none, or the workspace was not planned for it. That of ragged sequences may be for
  * longer ones. */
 static struct attention_plan *plan_for(const struct stream *stream, const struct attention_shape *shape, int64_t M,
-                                       enum attention_direction direction)
+                                       int64_t num_seqs, enum attention_direction direction)
 {
     const struct attention_cudnn *a = cuda_device_of(stream)->attention;
     size_t workspace;
@@ -173,7 +173,8 @@ static struct attention_plan *plan_for(const struct stream *stream, const struct
         }
         if (plan->direction == direction && !memcmp(&plan->shape, &alike, sizeof alike))
             return plan->cudnn_plan && plan->planned <= workspace && M > 0 &&
-                           (shape->ragged || M == shape->B * shape->T)
+                           (shape->ragged || M == shape->B * shape->T) &&
+                           (!plan->padded || attention_fills_places(M, num_seqs, plan->shape.T))
                        ? plan
                        : NULL;
     }
@@ -201,7 +202,7 @@ void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *
 {
     const void *const used[] = {args->q, args->k, args->v, args->out};
     struct attention_shape shape = attention_shape_fwd(args);
-    const struct attention_plan *plan = plan_for(stream, &shape, args->M, ATTENTION_FORWARD);
+    const struct attention_plan *plan = plan_for(stream, &shape, args->M, args->num_seqs, ATTENTION_FORWARD);
     if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, args, NULL);
     else
@@ -213,7 +214,7 @@ void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *
     const void *const used[] = {args->q, args->k, args->v, args->out, args->dout, args->dq, args->dk, args->dv};
     const struct attention_fwd_args forward = attention_forward_of(args);
     struct attention_shape shape = attention_shape_bwd(args);
-    const struct attention_plan *plan = plan_for(stream, &shape, args->M, ATTENTION_BACKWARD);
+    const struct attention_plan *plan = plan_for(stream, &shape, args->M, args->num_seqs, ATTENTION_BACKWARD);
     if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, &forward, args);
     else
@@ -225,13 +226,14 @@ void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *
 static void describe_plan(const struct attention_cudnn *a, const struct attention_plan *plan, char *text, size_t size)
 {
     int version = a->target.version;
-    char pieces[64];
+    char pieces[128];
     int64_t count = plan->piece > 0 ? plan->shape.B / plan->piece : 0;
     if (plan->shape.ragged)
-        snprintf(pieces, sizeof pieces, "%lld at a time", (long long)plan->piece);
+        snprintf(pieces, sizeof pieces, "%lld at a time%s", (long long)plan->piece,
+                 plan->padded ? ", padded; ztrain's kernels where padding is more than a quarter" : "");
     else
         snprintf(pieces, sizeof pieces, "in %lld piece%s", (long long)count, count == 1 ? "" : "s");
-    if (plan->state == ATTENTION_REFUSED)
+    if (!plan->cudnn_plan)
         snprintf(text, size, "ztrain's kernels: %s", plan->why);
     else
         snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, %s", version / 10000,
@@ -321,7 +323,7 @@ void attention_cudnn_describe(struct device *device, char *text, size_t size)
     const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
     int used = 0, refused = 0;
     for (const struct attention_plan *plan = a->plans; plan; plan = plan->next) {
-        if (plan->state == ATTENTION_REFUSED)
+        if (!plan->cudnn_plan)
             refused++;
         else
             used++;

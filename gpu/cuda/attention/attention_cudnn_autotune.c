@@ -52,11 +52,14 @@ static struct autotune_config autotune_config_of(const struct candidate *c)
 
 /* ---- the op on trial ----------------------------------------------------- */
 
-/* Tokens of sequence i. Ragged: as many as there may be, one, then several. */
-static int32_t sequence_length(const struct attention_shape *s, int64_t i)
+/* Tokens of sequence i. Ragged: as many as there may be, one, then several; padded: at the limit of what is padded. */
+static int32_t sequence_length(const struct attention_plan *plan, int64_t i)
 {
+    const struct attention_shape *s = &plan->shape;
     if (!s->ragged || i == 0)
         return (int32_t)s->T;
+    if (plan->padded)
+        return (int32_t)(s->T * ATTENTION_QUARTERS_FILLED / 4);
     return i == 1 || s->T < 8 ? 1 : (int32_t)(s->T / (1 + i % 5));
 }
 
@@ -89,7 +92,7 @@ static void attention_prepare_trial(void *op, struct stream *stream, int candida
     t->fwd.out = (void *)(uintptr_t)t->bwd.out;
     t->fwd.lse = (float *)(uintptr_t)t->bwd.lse;
     int32_t start = 0;
-    for (int64_t i = 0; i <= t->sequences; start += sequence_length(&t->plan->shape, i), i++) {
+    for (int64_t i = 0; i <= t->sequences; start += sequence_length(t->plan, i), i++) {
         const uint64_t number = (uint64_t)start;
         stream_copy(stream, (int32_t *)(uintptr_t)t->bwd.seq_start + i, &start, sizeof start);
         if (t->bwd.dropout.threshold && i < t->sequences)
@@ -170,7 +173,7 @@ static void attention_trial_args(struct trial *t)
     int64_t M = 0;
     t->sequences = s->ragged ? t->plan->piece + 1 : s->B;
     for (int64_t i = 0; i < t->sequences; i++)
-        M += sequence_length(s, i);
+        M += sequence_length(t->plan, i);
     t->bwd = (struct attention_bwd_args){.dtype = (enum dtype)s->dtype,
                                          .M = M,
                                          .H = s->H,
@@ -213,8 +216,15 @@ static void refuse_for(struct trial *t, int candidate, const struct autotune_can
     snprintf(t->plan->why, sizeof t->plan->why, "%s", why);
 }
 
+static void let_own_compute(struct attention_plan *plan)
+{
+    attention_plan_refuse(plan, "they are faster than cuDNN with padding");
+    plan->state = ATTENTION_SLOWER;
+}
+
 /* Leaves the plan with the best candidate, or refused for the last one's reason. Frees the other candidates. */
-static enum status tune_attention(struct autotuner *tuner, struct trial *t, struct error *err)
+static enum status tune_attention(struct autotuner *tuner, struct trial *t, enum autotune_reference reference,
+                                  struct error *err)
 {
     struct attention_plan *plan = t->plan;
     struct autotune_candidate candidates[CANDIDATES];
@@ -223,7 +233,7 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, stru
                                        .run = attention_run_candidate,
                                        .prepare = attention_prepare_trial,
                                        .describe = attention_describe_candidate,
-                                       .reference = REFERENCE_VERIFIES,
+                                       .reference = reference,
                                        .repeats = !plan->shape.unordered,
                                        .workspace = plan->planned};
     int best;
@@ -240,6 +250,8 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, stru
             refuse_for(t, i, &candidates[i], t->count > 1);
     plan->cudnn_plan = NULL;
     plan->state = best >= 0 ? ATTENTION_VERIFIED : ATTENTION_REFUSED;
+    if (best == AUTOTUNE_REFERENCE)
+        let_own_compute(plan);
     if (best >= 0)
         attention_use_candidate(t, best);
     for (int i = 0; i < t->count; i++)
@@ -252,7 +264,7 @@ enum status attention_verify(struct autotuner *tuner, struct attention_plan *pla
 {
     do {
         struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
-        TRY(tune_attention(tuner, &t, err));
+        TRY(tune_attention(tuner, &t, REFERENCE_VERIFIES, err));
     } while (plan->state == ATTENTION_REFUSED && attention_plan_make_plain(plan));
     return STATUS_OK;
 }
@@ -267,6 +279,10 @@ static bool take_known(const struct autotuner *tuner, struct attention_plan *pla
         return false;
     const int64_t piece = (int64_t)known.kernel[0];
     const uint64_t kernel = known.kernel[3];
+    if (!kernel) {
+        let_own_compute(plan);
+        return true;
+    }
     if (piece == plan->piece && kernel == plan->cudnn_plan->kernel)
         return true;
     if (!attention_plan_candidates(plan, piece, kernel, &made, 1))
@@ -311,7 +327,7 @@ static enum status tune_form(struct autotuner *tuner, struct attention_plan *pla
     }
     cudnn_plan_free(plan->cudnn_plan);                                  /* the first candidate, made again */
     heartbeat_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
-    const enum status status = tune_attention(tuner, &t, err);
+    const enum status status = tune_attention(tuner, &t, plan->padded ? REFERENCE_COMPETES : REFERENCE_VERIFIES, err);
     heartbeat_slow_end(&slow);
     return status;
 }

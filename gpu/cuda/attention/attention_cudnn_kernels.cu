@@ -43,6 +43,23 @@ __global__ void part_lse_kernel(attention_part part, float *lse, float *padded, 
     }
 }
 
+/* to_padded: padded (B, T, width) from rows ld apart, zeros after a sequence's end; else the rows from padded. */
+__global__ void part_rows_kernel(attention_part part, uint4 *rows, int64_t ld, uint4 *padded, int64_t width,
+                                 bool to_padded)
+{
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < part.B * part.T * width;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+        const int64_t t = i / width % part.T, s = part.first + i / width / part.T;
+        const int32_t start = s < part.num_seqs ? part.seq_start[s] : 0;
+        const int32_t length = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
+        uint4 *row = rows + (start + t) * ld + i % width;
+        if (to_padded)
+            padded[i] = t < length ? *row : make_uint4(0, 0, 0, 0);
+        else if (t < length)
+            *row = padded[i];
+    }
+}
+
 /* Which weights are kept: a thread writes 16 bytes, 8 keys, for each of DROPOUT_QUERIES queries. The grid has a column
  * of blocks for each head and sequence. */
 template <typename T>
@@ -112,6 +129,17 @@ void attention_part_lse(struct stream *stream, const struct attention_part *part
     LAUNCH(stream, "attention, the order of lse", part_lse_kernel,
            dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), *part, lse, padded,
            to_sequences);
+}
+
+void attention_part_rows(struct stream *stream, const struct attention_part *part, void *rows, int64_t ld, void *padded,
+                         int64_t width, bool to_padded)
+{
+    constexpr int THREADS = 256, MOST_BLOCKS = 4096, VECTOR_WIDTH = sizeof(uint4) / sizeof(uint16_t);
+    const int64_t blocks = ceil_div(part->B * part->T * (width / VECTOR_WIDTH), THREADS);
+    LAUNCH(stream, "attention, padded rows", part_rows_kernel,
+           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), *part,
+           static_cast<uint4 *>(rows), ld / VECTOR_WIDTH, static_cast<uint4 *>(padded), width / VECTOR_WIDTH,
+           to_padded);
 }
 
 void attention_part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout,

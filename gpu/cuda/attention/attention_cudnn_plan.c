@@ -60,6 +60,25 @@ bool attention_shape_is_aligned(const struct attention_shape *shape)
     return true;
 }
 
+/* ---- padded sequences ---------------------------------------------------- */
+
+/* The dense shape of copies of a ragged piece's rows. Causal backward needs no lengths: queries do not see the padding
+ * after them, whose q, k, v, out, dout and lse are zero, so that its weights are 1 and its gradients 0. */
+static struct attention_shape padded_shape(const struct attention_shape *ragged)
+{
+    struct attention_shape s = *ragged;
+    s.ragged = 0;
+    s.ld_q = s.ld_o = s.ld_dq = s.H * s.D;
+    s.ld_k = s.ld_v = s.ld_dk = s.ld_dv = s.KV * s.D;
+    return s;
+}
+
+static bool may_be_padded(const struct attention_plan *plan)
+{
+    const struct attention_shape *s = &plan->shape;
+    return plan->direction == ATTENTION_BACKWARD && s->ragged && !s->bidirectional && !s->dropout;
+}
+
 /* ---- making plans -------------------------------------------------------- */
 
 void attention_plan_refuse(struct attention_plan *plan, const char *why)
@@ -73,8 +92,9 @@ void attention_plan_refuse(struct attention_plan *plan, const char *why)
 static int make_plans(const struct attention_plan *plan, int64_t piece, const struct cudnn_filter *filter,
                       struct cudnn_plan **plans, int most, struct error *err)
 {
-    const struct attention_form form = {.sequences = piece, .plain = plan->plain};
-    return attention_graph_plans(plan->target, plan->direction, &plan->shape, &form, filter, plans, most, err);
+    const struct attention_form form = {.sequences = piece, .plain = plan->plain || plan->padded};
+    const struct attention_shape shape = plan->padded ? padded_shape(&plan->shape) : plan->shape;
+    return attention_graph_plans(plan->target, plan->direction, &shape, &form, filter, plans, most, err);
 }
 
 static size_t plan_aligned(size_t bytes)
@@ -100,9 +120,19 @@ static size_t plan_kept_bytes(const struct attention_shape *shape, int64_t seque
     return shape->dropout ? plan_aligned((size_t)count * sizeof(uint16_t)) : 0;
 }
 
-static size_t plan_extra_bytes(const struct attention_shape *shape, bool sums, int64_t sequences)
+/* The copies of q, k, v, out and their gradients: 0 unless padded. */
+static size_t copies_bytes(const struct attention_plan *plan, int64_t sequences)
 {
-    return plan_sums_bytes(shape, sums, sequences) + plan_kept_bytes(shape, sequences);
+    const struct attention_shape *s = &plan->shape;
+    const int64_t rows = plan->padded ? sequences * s->T : 0;
+    return 4 * (plan_aligned((size_t)(rows * s->H * s->D) * sizeof(uint16_t)) +
+                plan_aligned((size_t)(rows * s->KV * s->D) * sizeof(uint16_t)));
+}
+
+static size_t plan_extra_bytes(const struct attention_plan *plan, bool sums, int64_t sequences)
+{
+    return plan_sums_bytes(&plan->shape, sums, sequences) + plan_kept_bytes(&plan->shape, sequences) +
+           copies_bytes(plan, sequences);
 }
 
 /* Each piece of lse has to be aligned as rows are. */
@@ -115,37 +145,39 @@ static bool plan_may_be_piece(const struct attention_shape *s, int64_t sequences
 /* The parts of the workspace, in bytes from its aligned begin; cuDNN's is the last one. */
 struct attention_workspace {
     char *base; /* aligned; NULL: only the distances are known */
-    size_t delta, lengths, offsets, sums, kept, cudnn;
+    size_t delta, lengths, offsets, sums, kept, copies, cudnn;
     int64_t pitch; /* elements between two arrays of offsets */
 };
 
-static struct attention_workspace plan_piece_workspace(const struct attention_shape *s, bool sums, int64_t piece)
+static struct attention_workspace plan_piece_workspace(const struct attention_plan *plan, bool sums, int64_t piece)
 {
+    const struct attention_shape *s = &plan->shape;
     const int64_t sequences = s->ragged ? piece : s->B, pitch = (piece + 2) / 2 * 2;
     const size_t rows = plan_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
     struct attention_workspace w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
     w.offsets = w.lengths + (s->ragged ? plan_aligned((size_t)piece * sizeof(int32_t)) : 0);
     w.sums = w.offsets + (s->ragged ? plan_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
     w.kept = w.sums + plan_sums_bytes(s, sums, piece);
-    w.cudnn = w.kept + plan_kept_bytes(s, piece);
+    w.copies = w.kept + plan_kept_bytes(s, piece);
+    w.cudnn = w.copies + copies_bytes(plan, piece);
     return w;
 }
 
-static size_t planned_bytes(const struct attention_shape *s, const struct cudnn_plan *made, int64_t piece)
+static size_t planned_bytes(const struct attention_plan *plan, const struct cudnn_plan *made, int64_t piece)
 {
-    return plan_piece_workspace(s, has_sums(made), piece).cudnn + plan_aligned(made->workspace) + WORKSPACE_ALIGN;
+    return plan_piece_workspace(plan, has_sums(made), piece).cudnn + plan_aligned(made->workspace) + WORKSPACE_ALIGN;
 }
 
 /* Backward needs T x T for every head, or the sums of dq, and dropout T x T. The smallest number of pieces is taken
  * that makes this a small part of the memory; a shape of which one sequence takes a large part is refused. */
-enum status attention_plan_make(struct attention_plan *plan, struct error *err)
+static enum status make_plan(struct attention_plan *plan, struct error *err)
 {
     const size_t small = plan->memory / 256, large = plan->memory / 16;
     const struct attention_shape *s = &plan->shape;
     plan->piece = s->B;
     if (!make_plans(plan, s->B, &(struct cudnn_filter){.most_workspace = SIZE_MAX}, &plan->cudnn_plan, 1, err))
         return err->code;
-    const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(s, has_sums(plan->cudnn_plan), s->B)) /
+    const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(plan, has_sums(plan->cudnn_plan), s->B)) /
                             (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
         if (plan_may_be_piece(s, piece))
@@ -161,8 +193,18 @@ enum status attention_plan_make(struct attention_plan *plan, struct error *err)
         if (!make_plans(plan, plan->piece, &filter, &plan->cudnn_plan, 1, err))
             return err->code;
     }
-    plan->planned = planned_bytes(s, plan->cudnn_plan, plan->piece);
+    plan->planned = planned_bytes(plan, plan->cudnn_plan, plan->piece);
     return STATUS_OK;
+}
+
+enum status attention_plan_make(struct attention_plan *plan, struct error *err)
+{
+    struct error ignored;
+    const enum status status = make_plan(plan, err);
+    if (status == STATUS_OK || !may_be_padded(plan))
+        return status;
+    plan->padded = true;
+    return make_plan(plan, &ignored) == STATUS_OK ? STATUS_OK : status;
 }
 
 bool attention_plan_make_plain(struct attention_plan *plan)
@@ -196,7 +238,7 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
     struct slow_call slow;
     if (piece < 1 || piece > plan->shape.B || !plan_may_be_piece(&plan->shape, piece))
         return 0;
-    const size_t others = plan_piece_workspace(&plan->shape, plan->shape.unordered, piece).cudnn + WORKSPACE_ALIGN;
+    const size_t others = plan_piece_workspace(plan, plan->shape.unordered, piece).cudnn + WORKSPACE_ALIGN;
     if (others > plan->planned)
         return 0;
     const struct cudnn_filter filter = {.most_workspace = (plan->planned - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN,
@@ -206,7 +248,7 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
     heartbeat_slow_end(&slow);
     int good = 0;
     for (int i = 0; i < count; i++) { /* sums may need more than the others */
-        if (planned_bytes(&plan->shape, candidates[i], piece) <= plan->planned)
+        if (planned_bytes(plan, candidates[i], piece) <= plan->planned)
             candidates[good++] = candidates[i];
         else
             cudnn_plan_free(candidates[i]);
@@ -218,7 +260,7 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 {
     const size_t small = 8 << 20; /* more pieces only cost launches */
     const struct attention_shape *s = &plan->shape;
-    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(s, has_sums(plan->cudnn_plan), plan->piece);
+    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(plan, has_sums(plan->cudnn_plan), plan->piece);
     int count = 0;
     pieces[count++] = plan->piece;
     for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
@@ -234,7 +276,7 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
 static struct attention_workspace attention_workspace_of(const struct stream *stream, const struct attention_plan *plan)
 {
     size_t bytes;
-    struct attention_workspace w = plan_piece_workspace(&plan->shape, has_sums(plan->cudnn_plan), plan->piece);
+    struct attention_workspace w = plan_piece_workspace(plan, has_sums(plan->cudnn_plan), plan->piece);
     w.base = stream_workspace(stream, &bytes);
     ASSERT(plan->planned <= bytes);
     w.base += -(uintptr_t)w.base % WORKSPACE_ALIGN;
@@ -285,6 +327,28 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
         pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
 }
 
+/* Copies the rows of a padded piece from the tensors of the op, op[], or its results back to them; pointers[]: copies.
+ */
+static void copy_rows(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
+                      char *copies, void *const op[ATTENTION_POINTERS], bool results,
+                      void *pointers[ATTENTION_POINTERS])
+{
+    const struct attention_shape *s = &plan->shape;
+    const int64_t q = s->H * s->D, k = s->KV * s->D;
+    const struct {
+        enum attention_pointer id;
+        int64_t ld, width;
+    } all[] = {{ATTENTION_Q, s->ld_q, q},   {ATTENTION_K, s->ld_k, k},    {ATTENTION_V, s->ld_v, k},
+               {ATTENTION_OUT, s->ld_o, q}, {ATTENTION_DOUT, s->ld_o, q}, {ATTENTION_DQ, s->ld_dq, q},
+               {ATTENTION_DK, s->ld_dk, k}, {ATTENTION_DV, s->ld_dv, k}};
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        pointers[all[i].id] = copies;
+        if (results == (all[i].id >= ATTENTION_DQ))
+            attention_part_rows(stream, part, op[all[i].id], all[i].ld, copies, all[i].width, !results);
+        copies += plan_aligned((size_t)(plan->piece * s->T * all[i].width) * sizeof(uint16_t));
+    }
+}
+
 const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd)
 {
@@ -306,7 +370,11 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
             [ATTENTION_KEPT] = w.base + w.kept,
         };
         plan_point_at(pointers, fwd, bwd, first);
-        if (s->ragged)
+        void *op[ATTENTION_POINTERS];
+        memcpy(op, pointers, sizeof op);
+        if (plan->padded)
+            copy_rows(plan, stream, &part, w.base + w.copies, op, false, pointers);
+        else if (s->ragged)
             describe_part(plan, stream, &part, &w, pointers);
         if (reordered && bwd)
             attention_part_lse(stream, &part, of_op, lse, true);
@@ -315,6 +383,8 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
                                 pointers[ATTENTION_KEPT], attention_kept_ld(s));
         failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
                                     w.base + w.cudnn);
+        if (plan->padded && !failed)
+            copy_rows(plan, stream, &part, w.base + w.copies, op, true, pointers);
         if (reordered && !bwd && !failed)
             attention_part_lse(stream, &part, of_op, lse, false);
     }

@@ -2,7 +2,8 @@
  *
  * The stream's workspace, of plan->planned bytes:
  *
- *     | lse, delta (B, H, T) | ragged: lengths, offsets | sums of dq, if any | dropout: kept | of cuDNN's plan |
+ *     | lse, delta (B, H, T) | ragged: lengths, offsets | sums of dq, if any | dropout: kept | padded: copies | cuDNN's
+ * |
  *
  * lse and delta are those of all B sequences, or if ragged of a piece, like the others. kept (b, H, T, T; 16 bits):
  * which weights stay.
@@ -20,7 +21,8 @@
 enum attention_plan_state {
     ATTENTION_PLANNED,  /* there is a plan, not yet tried */
     ATTENTION_VERIFIED, /* its results agree with ztrain's kernels */
-    ATTENTION_REFUSED   /* ztrain's kernels compute this shape */
+    ATTENTION_REFUSED,  /* ztrain's kernels compute this shape */
+    ATTENTION_SLOWER    /* they do, because they are faster than cuDNN with padding */
 };
 
 struct attention_plan {
@@ -31,6 +33,7 @@ struct attention_plan {
     struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
     int64_t piece;                 /* sequences that cudnn_plan computes at a time; a divisor of B, unless ragged */
     bool plain;                    /* struct attention_form */
+    bool padded;                   /* ragged sequences are copied to places of T tokens each, and computed as dense */
     size_t memory;                 /* bytes of the GPU */
     size_t planned;                /* bytes of the stream's workspace: no plan that takes its place needs more */
     char why[512];                 /* ATTENTION_REFUSED: the reason */

@@ -26,6 +26,11 @@ void attention_part_describe(struct stream *stream, const struct attention_part 
 void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
                         bool to_sequences);
 
+/* to_padded: padded (B, T, width; 16 bits) = the part's rows, 0 after a sequence's end; else the rows = padded. width
+ * and ld: multiples of 8. */
+void attention_part_rows(struct stream *stream, const struct attention_part *part, void *rows, int64_t ld, void *padded,
+                         int64_t width, bool to_padded);
+
 /* kept (B, H, T, ld) in a 16-bit dtype: 1 for weights that dropout keeps, else 0. ld: a multiple of 8. Of each sequence
  * only the tiles of ATTENTION_KEPT_TILE queries and keys that have a visible pair are written. */
 enum { ATTENTION_KEPT_TILE = 256 };
