@@ -177,6 +177,25 @@ def test_trial_of_ragged_sequences(tmp_path, fault):
         assert re.search(rf"attention {direction}, bf16, .*: ztrain's kernels: .*{FAULTS[fault]}", output), output
 
 
+@pytest.mark.parametrize("way", ["padded", "own"])
+def test_ragged_without_a_plan(tmp_path, way):
+    """Copies of the sequences are computed as dense ones, unless ztrain's kernels are faster; the choice is kept."""
+    faults = {"ZTRAIN_EMULATION_CUDNN": "dense", "ZTRAIN_EMULATION_ENGINE": "pieces",
+              "ZTRAIN_GEMM_CACHE": str(tmp_path / "cache") if way == "own" else ""}
+    which = {"padded": r"cuDNN .*, padded; ztrain's kernels where padding is more than a quarter",
+             "own": "ztrain's kernels: they are faster than cuDNN with padding"}[way]
+    output = train(tmp_path / "first", *RAGGED, **faults)
+    assert re.search(rf"attention backward, bf16, sequences of .*: {which}", output), output
+    assert "attention runs on ztrain's kernels" not in output
+    if way == "own":
+        output = train(tmp_path / "again", *RAGGED, **faults)
+        assert re.search(rf"attention backward, bf16, .*: {which}", output) and "measured cuDNN" not in output, output
+        return
+    train(tmp_path / "own", *RAGGED, ZTRAIN_CUDA_ATTENTION="own")
+    values = [[float(x) for x in losses(tmp_path / name)] for name in ("first", "own")]
+    assert values[0] == pytest.approx(values[1], rel=2e-3)
+
+
 @pytest.mark.parametrize("setting", ["data.packing=true", "data.packing=false"])
 def test_unordered(tmp_path, setting):
     """The first engine, whose bits do not repeat, is taken for backward, but never where its results are wrong."""
@@ -286,6 +305,22 @@ def test_plans_of_the_real_library():
     # the description of the GPU says too little for products: theirs may be kernels for an older one
     assert all("sm90" in line for line in made if "product" not in line), output
     check_workspaces(output)
+
+
+@pytest.mark.parametrize("library, gpus", [("", ("B200",)), ("venv", ("B200", "H200"))])
+def test_listed_engines_of_the_real_library(library, gpus):
+    """The real cuDNN makes plans of the engines that ztrain lists, for ztrain's graphs: kernels for the GPU, without T x T."""
+    packages = glob.glob(os.path.join(ROOT, "build", "venv", "lib", "python3*", "site-packages"))
+    if library and not glob.glob(os.path.join(packages[0] if packages else "/absent", "nvidia", "cudnn")):
+        pytest.skip("no cuDNN of PyTorch's in build/venv on this machine")
+    output = run([os.path.join(EMULATION, "cudnn-plans"), "--listed", *gpus],
+                 **({"ZTRAIN_CUDA_LIBRARIES": packages[0]} if library else {}))
+    if "left out" in output and (library or missing_of_cudnn()):
+        pytest.skip(f"no cuDNN on this machine: {output.strip()}")
+    kernels = re.findall(r"(\w+) backward .*: listed engine [56], ([\d.]+) MiB of workspace, \w+_(sm\d+)_", output)
+    assert len(kernels) == 3 * len(gpus), output
+    assert {(gpu, kernel) for gpu, _, kernel in kernels} == {(gpu, {"B200": "sm100", "H200": "sm90"}[gpu]) for gpu in gpus}
+    assert max(float(mib) for _, mib, _ in kernels) <= 256
 
 
 def check_workspaces(output):

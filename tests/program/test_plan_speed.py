@@ -148,6 +148,12 @@ def test_estimates_of_the_goals(folder, name):
     assert mfu(out)[1] >= least, out
 
 
+def test_what_computes_attention(folder):
+    ragged = ("--device", "a100", "--set", "data.packing=false")
+    assert "\nattention: forward by cuDNN, backward by cuDNN\n" in plan(folder, GPT2_124M, 1024, 8, 1)
+    assert "backward by cuDNN with padding, or ztrain's kernels\n" in plan(folder, GPT2_124M, 1024, 8, 1, more=ragged)
+
+
 def test_every_kind_of_op_has_its_time(folder):
     out = plan(folder, GPT2_124M, 1024, 32, 1, more=FP32_LOGITS)
     kinds = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "bias gradients", "attention forward", "attention backward", "norms",

@@ -45,19 +45,61 @@ int64_t attention_kept_ld(const struct attention_shape *s)
     return (s->T + step - 1) / step * step;
 }
 
+/* ---- forms --------------------------------------------------------------- */
+
+/* Backward engines that add in a fixed order and that cuDNN's heuristics do not propose, by the plans that cuDNN 9.19
+ * and 9.26 make for GPUs that are only described (tests/emulation/cudnn_plans.c). cuDNN does not say of any engine of
+ * attention whether its results repeat: two runs on the GPU do. */
+enum { STAGES = 14, KERNEL_CFG = 24, TILE_CGA_M = 27, STREAM_K = 38, TILE_M = 40, TILE_N = 41 };
+#define TILED_ENGINE(number, m, n, stages)                                                                       \
+    {                                                                                                            \
+        number, {{TILE_M, m}, {TILE_N, n}, {KERNEL_CFG, 2}, {STREAM_K, 0}, {TILE_CGA_M, 0}, {STAGES, stages}}, 6 \
+    }
+static const struct listed_engine {
+    int capability_first, capability_last, version_first, version_last;
+    bool sums; /* takes the graph with sums of dq */
+    struct cudnn_engine engine;
+} listed_engines[] = {
+    {100, 103, 91900, 92299, false, {5, {{KERNEL_CFG, 31}, {STAGES, 2}}, 2}},
+    {100, 103, 92300, INT_MAX, false, TILED_ENGINE(5, 3, 2, 2)},
+    {90, 90, 92500, INT_MAX, true, TILED_ENGINE(6, 2, 1, 4)},
+};
+
+/* NULL: none is known. */
+static const struct listed_engine *listed_engine_of(const struct cudnn_target *target,
+                                                    enum attention_direction direction,
+                                                    const struct attention_shape *shape)
+{
+    const bool ordered = direction == ATTENTION_BACKWARD && !shape->unordered;
+    for (size_t i = 0; i < COUNT_OF(listed_engines) && ordered; i++) {
+        const struct listed_engine *e = &listed_engines[i];
+        if (target->capability >= e->capability_first && target->capability <= e->capability_last &&
+            target->version >= e->version_first && target->version <= e->version_last)
+            return e;
+    }
+    return NULL;
+}
+
+bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
+                              const struct attention_shape *shape)
+{
+    return listed_engine_of(target, direction, shape) != NULL;
+}
+
+/* Of versions before that no such plan was made. */
+enum { LSE_OF_OP_FROM = 91900 };
+
+bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain)
+{
+    return !plain && !shape->ragged && target->version >= LSE_OF_OP_FROM &&
+           shape->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0;
+}
+
 #if ZTRAIN_HAVE_CUDNN
 
 /* Versions below VERSION_LEAST are refused. Up to ODD_LENGTHS_WRONG, backward is wrong for unmasked lengths that are
- * not a multiple of 128. Masks are -inf from INF_FROM on, else the least float. lse is where ops have it from
- * LSE_OF_OP_FROM on; of versions before that no plan was made. */
-enum {
-    VERSION_LEAST = 90600,
-    ODD_LENGTHS_WRONG = 91500,
-    BROKEN_FIRST = 91000,
-    BROKEN_LAST = 91001,
-    INF_FROM = 91000,
-    LSE_OF_OP_FROM = 91900
-};
+ * not a multiple of 128. Masks are -inf from INF_FROM on, else the least float. */
+enum { VERSION_LEAST = 90600, ODD_LENGTHS_WRONG = 91500, BROKEN_FIRST = 91000, BROKEN_LAST = 91001, INF_FROM = 91000 };
 
 /* A graph under construction. */
 struct builder {
@@ -380,60 +422,6 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
     return STATUS_OK;
 }
 
-/* Backward engines that add in a fixed order and that cuDNN's heuristics do not propose, by the plans that cuDNN 9.19
- * and 9.26 make for GPUs that are only described (tests/emulation/cudnn_plans.c). cuDNN does not say of any engine of
- * attention whether its results repeat: two runs on the GPU do. */
-enum {
-    KNOB_STAGES = 14,
-    KNOB_KERNEL_CFG = 24,
-    KNOB_TILE_CGA_M = 27,
-    KNOB_STREAM_K = 38,
-    KNOB_TILE_M = 40,
-    KNOB_TILE_N = 41
-};
-#define TILED_ENGINE(number, m, n, stages)                                         \
-    {                                                                              \
-        number, {{KNOB_TILE_M, m},   {KNOB_TILE_N, n},     {KNOB_KERNEL_CFG, 2},   \
-                 {KNOB_STREAM_K, 0}, {KNOB_TILE_CGA_M, 0}, {KNOB_STAGES, stages}}, \
-            6                                                                      \
-    }
-static const struct listed_engine {
-    int capability_first, capability_last, version_first, version_last;
-    bool sums; /* takes the graph with sums of dq */
-    struct cudnn_engine engine;
-} listed_engines[] = {
-    {100, 103, 91900, 92299, false, {5, {{KNOB_KERNEL_CFG, 31}, {KNOB_STAGES, 2}}, 2}},
-    {100, 103, 92300, INT_MAX, false, TILED_ENGINE(5, 3, 2, 2)},
-    {90, 90, 92500, INT_MAX, true, TILED_ENGINE(6, 2, 1, 4)},
-};
-
-/* NULL: none is known. */
-static const struct listed_engine *listed_engine_of(const struct cudnn_target *target,
-                                                    enum attention_direction direction,
-                                                    const struct attention_shape *shape)
-{
-    const bool ordered = direction == ATTENTION_BACKWARD && !shape->unordered;
-    for (size_t i = 0; i < COUNT_OF(listed_engines) && ordered; i++) {
-        const struct listed_engine *e = &listed_engines[i];
-        if (target->capability >= e->capability_first && target->capability <= e->capability_last &&
-            target->version >= e->version_first && target->version <= e->version_last)
-            return e;
-    }
-    return NULL;
-}
-
-bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
-                              const struct attention_shape *shape)
-{
-    return listed_engine_of(target, direction, shape) != NULL;
-}
-
-bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain)
-{
-    return !plain && !shape->ragged && target->version >= LSE_OF_OP_FROM &&
-           shape->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0;
-}
-
 static struct cudnn_graph *graph_of(const struct cudnn_target *target, enum attention_direction direction,
                                     const struct attention_shape *shape, const struct attention_form *form, bool sums)
 {
@@ -463,9 +451,14 @@ int attention_graph_plans(const struct cudnn_target *target, enum attention_dire
     if (check_shape(target, shape, err) != STATUS_OK)
         return 0;
     if (listed) {
+        const int64_t sums =
+            listed->sums ? form->sequences * shape->H * shape->T * shape->D * (int64_t)sizeof(float) : 0;
+        const size_t others = (size_t)(sums + 255) / 256 * 256; /* of the workspace */
         ordered.engine = &listed->engine;
+        ordered.most_workspace -= others < ordered.most_workspace ? others : ordered.most_workspace;
         count = cudnn_plans_new(graph_of(target, direction, shape, form, listed->sums), &ordered, plans, most, err);
         ordered.engine = NULL;
+        ordered.most_workspace = filter->most_workspace;
     }
     if (count < most)
         count += cudnn_plans_new(graph_of(target, direction, shape, form, shape->unordered), &ordered, plans + count,
@@ -474,23 +467,6 @@ int attention_graph_plans(const struct cudnn_target *target, enum attention_dire
 }
 
 #else
-
-bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain)
-{
-    (void)target;
-    (void)shape;
-    (void)plain;
-    return false;
-}
-
-bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
-                              const struct attention_shape *shape)
-{
-    (void)target;
-    (void)direction;
-    (void)shape;
-    return false;
-}
 
 int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
                           const struct attention_shape *shape, const struct attention_form *form,

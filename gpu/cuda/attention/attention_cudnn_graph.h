@@ -62,7 +62,7 @@ bool attention_form_is_listed(const struct cudnn_target *target, enum attention_
 
 /* At most `most` plans (cudnn_plans_new(); filter->unordered is the shape's), that of a known engine first. 0, with the
  * reason: this cuDNN cannot compute the shape, is known to compute it wrongly, or has no proposal that passes. A plan
- * whose graph has sums of dq uses ATTENTION_SUMS. */
+ * whose graph has sums of dq uses ATTENTION_SUMS; if the shape is not unordered, they count as its workspace. */
 int attention_graph_plans(const struct cudnn_target *target, enum attention_direction direction,
                           const struct attention_shape *shape, const struct attention_form *form,
                           const struct cudnn_filter *filter, struct cudnn_plan **plans, int most, struct error *err);

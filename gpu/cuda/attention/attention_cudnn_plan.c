@@ -163,11 +163,6 @@ static struct attention_workspace plan_piece_workspace(const struct attention_pl
     return w;
 }
 
-static size_t planned_bytes(const struct attention_plan *plan, const struct cudnn_plan *made, int64_t piece)
-{
-    return plan_piece_workspace(plan, has_sums(made), piece).cudnn + plan_aligned(made->workspace) + WORKSPACE_ALIGN;
-}
-
 /* Backward needs T x T for every head, or the sums of dq, and dropout T x T. The smallest number of pieces is taken
  * that makes this a small part of the memory; a shape of which one sequence takes a large part is refused. */
 static enum status make_plan(struct attention_plan *plan, struct error *err)
@@ -193,7 +188,8 @@ static enum status make_plan(struct attention_plan *plan, struct error *err)
         if (!make_plans(plan, plan->piece, &filter, &plan->cudnn_plan, 1, err))
             return err->code;
     }
-    plan->planned = planned_bytes(plan, plan->cudnn_plan, plan->piece);
+    plan->planned = plan_piece_workspace(plan, has_sums(plan->cudnn_plan), plan->piece).cudnn +
+                    plan_aligned(plan->cudnn_plan->workspace) + WORKSPACE_ALIGN;
     return STATUS_OK;
 }
 
@@ -246,14 +242,7 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
     heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     const int count = make_plans(plan, piece, &filter, candidates, most, &ignored);
     heartbeat_slow_end(&slow);
-    int good = 0;
-    for (int i = 0; i < count; i++) { /* sums may need more than the others */
-        if (planned_bytes(plan, candidates[i], piece) <= plan->planned)
-            candidates[good++] = candidates[i];
-        else
-            cudnn_plan_free(candidates[i]);
-    }
-    return good;
+    return count;
 }
 
 int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES])

@@ -306,6 +306,33 @@ static void own_attention_takes_longer(void **state)
     check_near(op_estimate_attention_bwd(&settings, &bwd).parts[0].expected, on_hopper, 1e-9);
 }
 
+/* Backward on GPUs for which cuDNN lacks plans: ragged sequences that fill their places are padded, if that is faster.
+ */
+static void attention_goes_the_way_that_there_is(void **state)
+{
+    (void)state;
+    struct gpu_model a100, b200;
+    assert_int_equal(gpu_catalog_find("a100", &a100, NULL), STATUS_OK);
+    assert_int_equal(gpu_catalog_find("b200", &b200, NULL), STATUS_OK);
+    const struct assumed_gpu ampere = {.gpu = &a100}, blackwell = {.gpu = &b200};
+    struct attention_bwd_args bwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .num_seqs = 8};
+    bwd.max_seq = 1024;
+    bwd.ragged = true;
+    struct attention_fwd_args fwd = attention_forward_of(&bwd);
+    assert_int_equal(op_estimate_attention_way(&settings, &fwd, true), ATTENTION_BY_CUDNN);
+    assert_int_equal(op_estimate_attention_way(&blackwell, &fwd, true), ATTENTION_BY_CUDNN);
+    assert_int_equal(op_estimate_attention_way(&ampere, &fwd, false), ATTENTION_BY_CUDNN);
+    assert_int_equal(op_estimate_attention_way(&ampere, &fwd, true), ATTENTION_BY_PADDING);
+    const double padded = op_estimate_attention_bwd(&ampere, &bwd).parts[0].expected;
+    fwd.num_seqs = bwd.num_seqs = 16;
+    assert_int_equal(op_estimate_attention_way(&ampere, &fwd, true), ATTENTION_BY_OWN);
+    assert_true(padded < op_estimate_attention_bwd(&ampere, &bwd).parts[0].expected);
+    fwd.ragged = false;
+    fwd.D = 160;
+    assert_int_equal(op_estimate_attention_way(&settings, &fwd, true), ATTENTION_BY_CUDNN);
+    assert_int_equal(op_estimate_attention_way(&ampere, &fwd, true), ATTENTION_BY_OWN);
+}
+
 /* GPT-2's attention with dropout of the weights: on an H100, 100.6 million weights of visible keys, 125.8 million in
  * tiles. cuDNN: these are written and those are read, at 2.7 TB/s. ztrain's kernels: 18 instructions a weight and pass.
  */
@@ -365,6 +392,7 @@ int main(void)
         cmocka_unit_test(attention_without_cudnn_takes_longer),
         cmocka_unit_test(nothing_is_faster_than_its_ceiling),
         cmocka_unit_test(own_attention_takes_longer),
+        cmocka_unit_test(attention_goes_the_way_that_there_is),
         cmocka_unit_test(attention_that_cudnn_lacks_has_a_price),
         cmocka_unit_test(dropout_of_weights_takes_time),
     };
