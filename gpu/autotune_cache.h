@@ -41,7 +41,7 @@ struct autotune_key {
 enum { AUTOTUNE_KERNEL_WORDS = 8, AUTOTUNE_FUSIONS = 3 };
 struct autotune_config {
     uint64_t kernel[AUTOTUNE_KERNEL_WORDS]; /* as its library names it; attention: the piece, a number that is ignored,
-                                               the engine, cudnn_plan_kernel() */
+                                               the engine, cudnn_plan_kernel(), 0 for ztrain's kernels */
     int64_t fusion;                         /* of a product: enum gemm_fusion; else 0 */
     double microseconds;                    /* when it was timed; 0: it was not */
 };
