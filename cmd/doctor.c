@@ -178,6 +178,7 @@ struct bench {
     struct device *device;
     struct stream *stream;
     void *host;        /* matrix_bytes */
+    double pinning;    /* seconds to get it */
     char *matrices[3]; /* (matrix_bytes) each, in `memory` */
     char *memory;      /* the matrices, then the stream's workspace */
     size_t bytes;      /* of memory */
@@ -312,6 +313,7 @@ static void doctor_measure_copies(struct bench *bench)
     if (peak > 0)
         snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
     print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
+    print_line("pinned memory", "allocated at %.1f GB/s", (double)matrix_bytes / 1e9 / bench->pinning);
     print_line("copy host to gpu", "%.1f GB/s",
                bytes / doctor_time_work(bench->stream, doctor_work_copy, &up, REPEATS));
     print_line("copy gpu to host", "%.1f GB/s",
@@ -333,7 +335,9 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
                                      .attention_bwd = attention->bwd};
     size_t workspace = ops_workspace_bytes(bench->device, &limits);
     bench->bytes = 3 * matrix_bytes + workspace;
+    const double start = seconds_now();
     TRY(device_alloc_host(bench->device, matrix_bytes, &bench->host, err));
+    bench->pinning = seconds_now() - start;
     TRY(device_alloc(bench->device, bench->bytes, (void **)&bench->memory, err));
     for (int i = 0; i < 3; i++)
         bench->matrices[i] = bench->memory + (size_t)i * matrix_bytes;

@@ -88,8 +88,6 @@ static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *w
 
 static void look_at_peers(struct nccl *n)
 {
-    if (cuda_is_waiting(n->cuda))
-        heartbeat_beat();
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
             watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
@@ -183,7 +181,9 @@ static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, s
     TRY(nccl_open(&n->nccl, err));
     n->nccl->ncclGetVersion(version);
     memset(id, 0, sizeof *id);
+    heartbeat_device_begin();
     ncclResult_t result = n->comm->rank == 0 ? n->nccl->ncclGetUniqueId(id) : ncclSuccess;
+    heartbeat_device_end();
     if (result != ncclSuccess)
         return nccl_error(n, result, "no unique id", err);
     return start_watcher(n, err);
@@ -234,7 +234,9 @@ static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error 
     config.blocking = 0;
     if (ctas > 0)
         config.maxCTAs = ctas;
+    heartbeat_device_begin();
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
+    heartbeat_device_end();
     enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
     if (status != STATUS_OK) {
         if (comm_status(n->comm, NULL) == STATUS_OK)
@@ -255,7 +257,9 @@ static void leave(struct nccl *n)
     n->ready = false; /* this thread owns the communicator; the watcher continues to observe the peers */
     pthread_mutex_unlock(&n->mutex);
     if (well) {
+        heartbeat_device_begin();
         ncclResult_t result = n->nccl->ncclCommFinalize(n->handle);
+        heartbeat_device_end();
         well = nccl_is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
     }
     atomic_store(&n->stop, true);
@@ -263,10 +267,12 @@ static void leave(struct nccl *n)
         pthread_join(n->watcher, NULL);
     if (!n->handle || n->aborted)
         return;
+    heartbeat_device_begin();
     if (well)
         n->nccl->ncclCommDestroy(n->handle);
     else
         n->nccl->ncclCommAbort(n->handle);
+    heartbeat_device_end();
 }
 
 static void nccl_free(struct transport_nccl *base)
@@ -332,6 +338,7 @@ static void nccl_submit(struct transport_nccl *base, const struct data_op *op, s
     const bool add = op->accumulate || op->dtype != op->recv_dtype; /* NCCL does neither */
     const ncclDataType_t type = nccl_type_of(op->dtype);
     pthread_mutex_lock(&n->mutex);
+    heartbeat_device_begin();
     if (is_usable(n)) {
         if (op->kind == OP_ALL_GATHER)
             finish_call(n, n->nccl->ncclAllGather(op->send, op->recv, op->count, type, n->handle, handle),
@@ -342,6 +349,7 @@ static void nccl_submit(struct transport_nccl *base, const struct data_op *op, s
                                                    n->handle, handle),
                         "a reduce-scatter");
     }
+    heartbeat_device_end();
     pthread_mutex_unlock(&n->mutex);
     if (op->kind == OP_REDUCE_SCATTER && add) {
         struct accumulate_args args = {.dst_dtype = op->recv_dtype,

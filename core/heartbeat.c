@@ -20,6 +20,13 @@ static struct {
 } slow = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static struct {
+    _Atomic int inside;     /* device calls in progress */
+    _Atomic uint64_t ended; /* device calls that are over */
+    uint64_t seen;          /* the heartbeat thread's: `ended`, at its last look */
+    double seconds;         /* the heartbeat thread's: since it changed */
+} device_calls;
+
+static struct {
     pthread_t thread;
     bool runs, stop; /* stop: under slow.mutex */
     pthread_cond_t stopped;
@@ -54,6 +61,26 @@ void heartbeat_slow_end(struct slow_call *call)
     pthread_mutex_unlock(&slow.mutex);
     heartbeat_beat();
     errno = reason;
+}
+
+void heartbeat_device_begin(void)
+{
+    atomic_fetch_add_explicit(&device_calls.inside, 1, memory_order_relaxed);
+}
+
+void heartbeat_device_end(void)
+{
+    atomic_fetch_add_explicit(&device_calls.ended, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&device_calls.inside, 1, memory_order_relaxed);
+    heartbeat_beat();
+}
+
+bool heartbeat_is_patient(void)
+{
+    pthread_mutex_lock(&slow.mutex);
+    const bool patient = slow.calls != NULL;
+    pthread_mutex_unlock(&slow.mutex);
+    return patient || atomic_load_explicit(&device_calls.inside, memory_order_relaxed) > 0;
 }
 
 /* file = " '/data/x.bin'", or "" if a call has none. */
@@ -98,11 +125,21 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
              watch.limit_seconds, call->doing, file);
 }
 
+/* Whether a device call of the last `seconds` seconds and maybe more keeps the rank alive. */
+static bool count_device_call(double seconds)
+{
+    const uint64_t ended = atomic_load_explicit(&device_calls.ended, memory_order_relaxed);
+    device_calls.seconds = ended == device_calls.seen ? device_calls.seconds + seconds : 0;
+    device_calls.seen = ended;
+    return atomic_load_explicit(&device_calls.inside, memory_order_relaxed) > 0 &&
+           device_calls.seconds < DEVICE_CALL_SECONDS;
+}
+
 /* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck is one that no longer does and
  * has not been reported yet. */
 static bool heartbeat_count(double seconds, struct slow_call **stuck)
 {
-    bool alive = false;
+    bool alive = count_device_call(seconds);
     *stuck = NULL;
     for (struct slow_call *call = slow.calls; call; call = call->next) {
         call->seconds += seconds;

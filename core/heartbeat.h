@@ -5,7 +5,10 @@
  *
  * A slow call (on a disk, a file server, or into a library that loads or compiles) cannot beat. Between its begin and
  * end the heartbeat thread beats, unless the process is stopped. A call of more than comm.io_timeout_seconds is stuck:
- * the heartbeat thread stops beating for it and reports it. */
+ * the heartbeat thread stops beating for it and reports it.
+ *
+ * A device call is one of the many calls of a device's library, each of which may load, compile, or wait for the
+ * device. The heartbeat thread beats during one as well, for DEVICE_CALL_SECONDS at most. */
 #pragma once
 
 #include <stdatomic.h>
@@ -35,12 +38,21 @@ struct slow_call {
 void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
 void heartbeat_slow_end(struct slow_call *call);
 
+enum { DEVICE_CALL_SECONDS = 600 };
+
+/* Before and after a device call, which costs two atomic additions each. They may nest. Any thread. */
+void heartbeat_device_begin(void);
+void heartbeat_device_end(void);
+
+/* Whether a slow call or a device call of this process is in progress: the emulated GPU asks at each of its calls. */
+bool heartbeat_is_patient(void);
+
 /* text = "reading '/data/x.bin'", the call in progress that began first; "" if there is none. */
 void heartbeat_slow_describe(char *text, size_t size);
 
-/* Starts the heartbeat thread: every beat_seconds it beats if a slow call younger than limit_seconds is in progress.
- * For an older one it calls stuck(), once; text names the operation and the file. There is one thread at a time.
- * Returns 0 or an errno. */
+/* Starts the heartbeat thread: every beat_seconds it beats if a device call or a slow call younger than limit_seconds
+ * is in progress. For an older slow call it calls stuck(), once; text names the operation and the file. There is one
+ * thread at a time. Returns 0 or an errno. */
 int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                            void *context);
 void heartbeat_thread_stop(void);

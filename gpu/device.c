@@ -43,6 +43,12 @@ void device_free_host(struct device *device, void *memory, size_t bytes)
         device_backend_of(device)->free_host(device, memory, bytes);
 }
 
+enum status device_pin(struct device *device, void *memory, size_t bytes, struct error *err)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->pin ? backend->pin(device, memory, bytes, err) : STATUS_OK;
+}
+
 enum status device_check(struct device *device, struct error *err)
 {
     const struct device_backend *backend = device_backend_of(device);

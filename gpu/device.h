@@ -98,6 +98,10 @@ bool device_available_bytes(struct device *device, size_t *bytes);
 enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
 void device_free_host(struct device *device, void *memory, size_t bytes);
 
+/* Makes memory of host_pages_new() such memory, which device_free_host() frees. CUDA: in pieces, with a line in the log
+ * where it takes long. STATUS_DEVICE: the system refuses, and the memory stays what it was. */
+enum status device_pin(struct device *device, void *memory, size_t bytes, struct error *err);
+
 enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker thread */ };
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void stream_free(struct stream *stream); /* waits for its work */

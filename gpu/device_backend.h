@@ -15,6 +15,7 @@ struct device_backend {
     bool (*available)(struct device *device, size_t *bytes); /* or NULL */
     enum status (*alloc_host)(struct device *device, size_t bytes, void **memory, struct error *err);
     void (*free_host)(struct device *device, void *memory, size_t bytes);
+    enum status (*pin)(struct device *device, void *memory, size_t bytes, struct error *err); /* or NULL */
     enum status (*prepare)(struct device *device, const struct linear_products *products,
                            struct error *err);                                    /* or NULL */
     char *(*choices)(struct device *device);                                      /* device_choices(); or NULL */

@@ -13,73 +13,34 @@
 #include "core/heartbeat.h"
 #include "core/machine.h"
 #include "core/memory.h"
-#include "core/round_up.h"
 #include "core/thread.h"
 #include "gpu/cpu/ops_cpu.h"
+#include "gpu/host_pages.h"
 #include "gpu/noise.h"
 #include "gpu/ops_profile.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 /* ---- memory -------------------------------------------------------------- */
 
-enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
-
-static double cpu_gib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 30);
-}
-
 static enum status cpu_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     (void)device;
-    struct machine_memory machine;
-    machine_memory("", &machine);
-    uint64_t available = machine.available;
-    if (bytes > available)
-        return error_set(err, STATUS_DEVICE,
-                         "cannot allocate %.3f GiB of memory: only %.3f GiB are available; hint: use a smaller micro "
-                         "batch or sequence, activation recomputation, a higher ZeRO stage, or more ranks",
-                         cpu_gib(bytes), cpu_gib(available));
-    /* Reserve one huge page more than needed, and unmap the unaligned ends. */
-    size_t size = (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE),
-           align = bytes >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
-    size_t reserved = size + align;
-    char *map = mmap(NULL, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED)
-        return error_set(err, STATUS_DEVICE,
-                         "cannot allocate %.3f GiB of memory: %s (%.3f GiB are available); hint: see `ulimit -v`",
-                         cpu_gib(bytes), strerror(errno), cpu_gib(available));
-    char *start = (char *)round_up((intptr_t)map, (int64_t)align);
-    if (start > map)
-        munmap(map, (size_t)(start - map));
-    if (start + size < map + reserved)
-        munmap(start + size, (size_t)(map + reserved - (start + size)));
-    if (align == HUGE_PAGE)
-        madvise(start, size, MADV_HUGEPAGE); /* best effort: small pages work as well */
-    int64_t blocks = (int64_t)((size + HUGE_PAGE - 1) / HUGE_PAGE);
-#pragma omp parallel for schedule(dynamic, 4)
-    for (int64_t block = 0; block < blocks; block++) {
-        size_t first = (size_t)block * HUGE_PAGE, end = first + HUGE_PAGE < size ? first + HUGE_PAGE : size;
-        for (size_t at = first; at < end; at += SMALL_PAGE)
-            *(volatile char *)(start + at) = 0;
-        heartbeat_beat();
-    }
-    *memory = start;
-    return STATUS_OK;
+    if (host_pages_new(bytes, memory, err) == STATUS_OK)
+        return STATUS_OK;
+    return error_hint(err, "use a smaller micro batch or sequence, activation recomputation, a higher ZeRO stage, or "
+                           "more ranks");
 }
 
 static void cpu_free(struct device *device, void *memory, size_t bytes)
 {
     (void)device;
-    munmap(memory, (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE));
+    host_pages_free(memory, bytes);
 }
 
 /* ---- streams ------------------------------------------------------------- */

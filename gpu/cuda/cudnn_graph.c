@@ -566,9 +566,11 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, voi
                                                     COUNT_OF(attributes), plan->why, sizeof plan->why);
     if (!pack)
         return plan->why;
+    heartbeat_device_begin();
     cudnnStatus_t status = cudnn->cudnnSetStream(graph->target.handle, stream);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnn->cudnnBackendExecute(graph->target.handle, plan->descriptor, pack);
+    heartbeat_device_end();
     if (status != CUDNN_STATUS_SUCCESS)
         describe_failure(cudnn, status, plan->why, sizeof plan->why);
     cudnn->cudnnBackendDestroyDescriptor(pack);

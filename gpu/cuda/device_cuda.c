@@ -26,6 +26,7 @@ static void cuda_close(struct device *device)
     gemm_cuda_free(cuda->gemm); /* first: it has plans of attention's cuDNN */
     attention_cudnn_free(cuda->attention);
     pthread_mutex_destroy(&cuda->mutex);
+    free(cuda->ranges);
     free(cuda);
 }
 
@@ -36,6 +37,7 @@ static const struct device_backend cuda_backend = {
     .available = cuda_available,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
+    .pin = cuda_pin,
     .prepare = ops_cuda_prepare,
     .choices = gemm_cuda_choices,
     .take_choices = gemm_cuda_take_choices,
@@ -248,6 +250,7 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 fail:
     gemm_cuda_free(cuda->gemm);
     pthread_mutex_destroy(&cuda->mutex);
+    free(cuda->ranges);
     free(cuda);
     return status;
 }

@@ -24,12 +24,12 @@ struct attention_cudnn;
 /* The least compute capability that is supported (8.0: Ampere). */
 enum { CUDA_CAPABILITY_LEAST = 80 };
 
-enum { CUDA_MAX_RANGES = 256 };
-
-/* A piece of memory that this device allocated or pinned: copies from and to it need no staging. */
+/* A piece of memory that this device allocated or pinned: copies from and to it need no staging. CUDA copies within a
+ * range only. */
 struct cuda_range {
     char *base;
     size_t bytes;
+    bool registered; /* a piece of host_pages_new()'s memory */
 };
 
 struct cuda_device {
@@ -44,11 +44,10 @@ struct cuda_device {
     struct attention_cudnn *attention; /* owned; NULL: a build without cuDNN */
     struct cuda_graph *capturing;      /* NULL: work is run, not captured */
     pthread_mutex_t mutex;             /* protects the members below */
-    struct cuda_range ranges[CUDA_MAX_RANGES];
+    struct cuda_range *ranges;         /* owned */
     int num_ranges;
     struct error error;         /* sticky; code STATUS_OK: none */
     struct error capture_error; /* of the capture in progress */
-    int64_t waiting_since;      /* atomic: when the thread began to wait for the GPU, in ms; 0: it does not wait */
 };
 
 struct cuda_staging; /* private to device_cuda_stream.c */
@@ -89,9 +88,16 @@ bool cuda_text_is_suspect(const char *text);
 /* Keeps the message, which names the call or the op, as the device's error if it is the first one. Any thread. */
 void cuda_fail(struct cuda_device *cuda, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* cudaSuccess: advances the progress counter. Else cuda_fail() with `call` and CUDA's text and name of the error.
+/* Any call of CUDA's may load code, or wait for the GPU: between the two it is a device call (core/heartbeat.h), also
+ * on a GPU that hangs. cuda_call_end() returns the code. */
+void cuda_call_begin(void);
+cudaError_t cuda_call_end(cudaError_t code);
+#define CUDA_CALL(call) (cuda_call_begin(), cuda_call_end(call))
+
+/* The call's code, if not cudaSuccess, is the device's error (cuda_fail()), with `what` and CUDA's text and name of it.
  * Returns whether there was no error. */
-bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call);
+#define cuda_check(cuda, call, what) cuda_check_code(cuda, CUDA_CALL(call), what)
+bool cuda_check_code(struct cuda_device *cuda, cudaError_t code, const char *what);
 
 /* ---- the backend's entries: see device.h --------------------------------- */
 
@@ -102,6 +108,7 @@ bool cuda_available(struct device *device, size_t *bytes);
 void cuda_free(struct device *device, void *memory, size_t bytes);
 enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
 void cuda_free_host(struct device *device, void *memory, size_t bytes);
+enum status cuda_pin(struct device *device, void *memory, size_t bytes, struct error *err);
 
 enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void cuda_stream_free(struct stream *stream);
@@ -126,8 +133,8 @@ void cuda_graph_free(struct graph *graph);
 
 /* ---- what they share ----------------------------------------------------- */
 
-/* Whether the GPU can read and write the memory by itself: it lies in one of the ranges. Any thread. */
-bool cuda_is_reachable(struct cuda_device *cuda, const void *memory);
+/* How many bytes from `memory` on the GPU reaches by itself, up to the end of their range; 0: none. Any thread. */
+size_t cuda_reach(struct cuda_device *cuda, const void *memory);
 
 /* The number of the capture in progress, from 1; 0: there is none. */
 uint64_t cuda_capture_number(const struct cuda_device *cuda);
@@ -137,9 +144,5 @@ void cuda_stream_mark(struct cuda_stream *stream);
 
 /* The host waits for the event; `work` names the work that it waited for, in errors. */
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work);
-
-/* Whether the device's thread waits for the GPU, for less than ten minutes: it is alive, although it does not advance
- * the progress counter. Any thread. */
-bool cuda_is_waiting(struct cuda_device *cuda);
 
 __END_DECLS

@@ -78,13 +78,23 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
     keep_first_error(cuda, cuda->capturing ? cudaSuccess : cudaStreamQuery(NULL), text);
 }
 
-bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call)
+void cuda_call_begin(void)
 {
-    heartbeat_beat();
+    heartbeat_device_begin();
+}
+
+cudaError_t cuda_call_end(cudaError_t code)
+{
+    heartbeat_device_end();
+    return code;
+}
+
+bool cuda_check_code(struct cuda_device *cuda, cudaError_t code, const char *what)
+{
     if (code == cudaSuccess)
         return true;
     char text[1024];
-    snprintf(text, sizeof text, "%s: %s (%s)%s", call, cudaGetErrorString(code), cudaGetErrorName(code),
+    snprintf(text, sizeof text, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
              cuda->capturing ? ""
                              : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
     keep_first_error(cuda, code, text);

@@ -13,8 +13,8 @@ enum status cuda_event_new(struct device *device, bool timed, struct event **eve
     struct cuda_event *e = memory_zeroed(1, sizeof *e);
     e->base.device = device;
     e->timed = timed;
-    cudaError_t code =
-        cudaEventCreateWithFlags(&e->handle, cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming));
+    cudaError_t code = CUDA_CALL(
+        cudaEventCreateWithFlags(&e->handle, cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming)));
     if (code != cudaSuccess) {
         free(e);
         return error_set(err, cuda_status_of(code), "cannot create an event on GPU %d: %s",
@@ -35,8 +35,8 @@ bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
 {
     float milliseconds;
     struct cuda_device *cuda = from->device->private_;
-    cudaError_t code =
-        cudaEventElapsedTime(&milliseconds, ((struct cuda_event *)from)->handle, ((struct cuda_event *)to)->handle);
+    cudaError_t code = CUDA_CALL(
+        cudaEventElapsedTime(&milliseconds, ((struct cuda_event *)from)->handle, ((struct cuda_event *)to)->handle));
     if (code == cudaErrorNotReady)
         cudaGetLastError(); /* not a failure: clears CUDA's last error */
     if (code == cudaErrorNotReady || !cuda_check(cuda, code, "the time between events"))
@@ -50,7 +50,7 @@ void cuda_event_free(struct event *event)
     struct cuda_event *e = (struct cuda_event *)event;
     if (!e->capture)
         cuda_event_sync(event);
-    cudaEventDestroy(e->handle);
+    CUDA_CALL(cudaEventDestroy(e->handle));
     free(e);
 }
 

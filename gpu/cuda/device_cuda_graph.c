@@ -9,6 +9,7 @@
  * ordered as a launch would: events recorded before or during it count as reached even if it failed. */
 #include "gpu/cuda/device_cuda.h"
 
+#include "core/heartbeat.h"
 #include "core/memory.h"
 
 #include <stdlib.h>
@@ -72,7 +73,7 @@ void cuda_graph_free(struct graph *graph)
     struct cuda_graph *g = cuda_graph_of(graph);
     for (int i = 0; i < g->count; i++)
         if (g->points[i])
-            cudaEventDestroy(g->points[i]);
+            CUDA_CALL(cudaEventDestroy(g->points[i]));
     if (g->executable)
         cuda_check(g->base.device->private_, cudaGraphExecDestroy(g->executable), "freeing a graph");
     free(g);
@@ -90,10 +91,10 @@ enum status cuda_graph_begin(struct stream *const *streams, int count, struct gr
     for (int i = 0; i < count; i++) {
         g->streams[i] = cuda_stream_of(streams[i]);
         if (code == cudaSuccess)
-            code = cudaEventCreateWithFlags(&g->points[i], cudaEventDisableTiming);
+            code = CUDA_CALL(cudaEventCreateWithFlags(&g->points[i], cudaEventDisableTiming));
     }
     if (code == cudaSuccess)
-        code = cudaStreamBeginCapture(g->streams[0]->handle, cudaStreamCaptureModeThreadLocal);
+        code = CUDA_CALL(cudaStreamBeginCapture(g->streams[0]->handle, cudaStreamCaptureModeThreadLocal));
     if (code != cudaSuccess) {
         cudaGetLastError(); /* not a failure of the device */
         cuda_graph_free(&g->base);
@@ -109,18 +110,25 @@ enum status cuda_graph_begin(struct stream *const *streams, int count, struct gr
     return STATUS_OK;
 }
 
+static void instantiate(struct cuda_graph *g, cudaGraph_t captured)
+{
+    struct slow_call slow; /* seconds for the thousands of nodes of a large model's step */
+    heartbeat_slow_begin(&slow, "instantiating a graph", NULL, -1);
+    cuda_check(g->base.device->private_, cudaGraphInstantiate(&g->executable, captured, 0), slow.doing);
+    heartbeat_slow_end(&slow);
+}
+
 enum status cuda_graph_end(struct graph *graph, struct error *err)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
     struct cuda_device *cuda = g->base.device->private_;
     cudaGraph_t captured = NULL;
     join_streams(g);
-    cudaError_t code = cudaStreamEndCapture(g->streams[0]->handle, &captured);
-    cuda_check(cuda, code, "the end of a capture");
+    cuda_check(cuda, cudaStreamEndCapture(g->streams[0]->handle, &captured), "the end of a capture");
     if (cuda->capture_error.code == STATUS_OK)
-        cuda_check(cuda, cudaGraphInstantiate(&g->executable, captured, 0), "instantiating a graph");
+        instantiate(g, captured);
     if (captured)
-        cudaGraphDestroy(captured);
+        CUDA_CALL(cudaGraphDestroy(captured));
     set_capturing(cuda, NULL);
     join_streams(g);
     fork_streams(g);

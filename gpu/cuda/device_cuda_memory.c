@@ -1,23 +1,44 @@
 /* device_cuda_memory.c: memory on the GPU, and pinned memory of the host. The device remembers every piece (struct
- * cuda_range): copies of other memory are staged (device_cuda_stream.c). */
+ * cuda_range): copies of other memory are staged (device_cuda_stream.c).
+ *
+ * Large host memory is mapped and touched by all cores (gpu/host_pages.h) and then registered with CUDA, a GiB at a
+ * time: cudaHostAlloc() does both on one core, for tens of seconds without a sign of life. */
 #include "gpu/cuda/device_cuda.h"
 
+#include "core/clock.h"
+#include "core/heartbeat.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/round_up.h"
+#include "gpu/host_pages.h"
+
 #include <string.h>
+#include <sys/mman.h>
 
 static double cuda_gib(size_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
 
-static enum status range_add(struct cuda_device *cuda, void *memory, size_t bytes, struct error *err)
+static void range_add(struct cuda_device *cuda, void *memory, size_t bytes, bool registered)
 {
     pthread_mutex_lock(&cuda->mutex);
-    bool room = cuda->num_ranges < CUDA_MAX_RANGES;
-    if (room)
-        cuda->ranges[cuda->num_ranges++] = (struct cuda_range){memory, bytes};
+    cuda->ranges = memory_resize(cuda->ranges, (size_t)(cuda->num_ranges + 1) * sizeof *cuda->ranges);
+    cuda->ranges[cuda->num_ranges++] = (struct cuda_range){memory, bytes, registered};
     pthread_mutex_unlock(&cuda->mutex);
-    return room ? STATUS_OK
-                : error_set(err, STATUS_DEVICE, "more than %d pieces of memory on one GPU", (int)CUDA_MAX_RANGES);
+}
+
+/* The range that holds `memory`; bytes 0: none does. */
+static struct cuda_range range_at(struct cuda_device *cuda, const void *memory)
+{
+    const char *at = memory;
+    struct cuda_range found = {.bytes = 0};
+    pthread_mutex_lock(&cuda->mutex);
+    for (int i = 0; i < cuda->num_ranges && !found.bytes; i++)
+        if (at >= cuda->ranges[i].base && at < cuda->ranges[i].base + cuda->ranges[i].bytes)
+            found = cuda->ranges[i];
+    pthread_mutex_unlock(&cuda->mutex);
+    return found;
 }
 
 static void range_remove(struct cuda_device *cuda, const void *memory)
@@ -32,55 +53,56 @@ static void range_remove(struct cuda_device *cuda, const void *memory)
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-bool cuda_is_reachable(struct cuda_device *cuda, const void *memory)
+size_t cuda_reach(struct cuda_device *cuda, const void *memory)
 {
-    const char *at = memory;
-    bool found = false;
-    pthread_mutex_lock(&cuda->mutex);
-    for (int i = 0; i < cuda->num_ranges && !found; i++)
-        found = at >= cuda->ranges[i].base && at < cuda->ranges[i].base + cuda->ranges[i].bytes;
-    pthread_mutex_unlock(&cuda->mutex);
-    return found;
+    const struct cuda_range range = range_at(cuda, memory);
+    return range.bytes ? (size_t)(range.base + range.bytes - (const char *)memory) : 0;
+}
+
+/* ---- memory of the GPU --------------------------------------------------- */
+
+static cudaError_t allocate_cleared(size_t bytes, void **memory)
+{
+    struct slow_call slow;
+    heartbeat_slow_begin(&slow, "allocating the GPU's memory", NULL, -1);
+    cudaError_t code = cudaMalloc(memory, bytes);
+    if (code == cudaSuccess) {
+        code = cudaMemset(*memory, 0, bytes);
+        if (code == cudaSuccess)
+            code = cudaDeviceSynchronize();
+        if (code != cudaSuccess)
+            cudaFree(*memory);
+    }
+    heartbeat_slow_end(&slow);
+    return code;
 }
 
 enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     size_t available = 0, total = 0;
-    cudaMemGetInfo(&available, &total);
-    cudaError_t code = cudaMalloc(memory, bytes ? bytes : 1);
-    if (code != cudaSuccess) {
-        cudaGetLastError(); /* not a failure of the device */
-        *memory = NULL;
-        error_set(err, cuda_status_of(code),
-                  "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available",
-                  cuda_gib(bytes), cuda->index, device->name, cudaGetErrorString(code), cuda_gib(available),
-                  cuda_gib(total));
-        if (err && err->code == STATUS_BROKEN)
-            return err->code;
-        return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
-                               "or more ranks; nvidia-smi shows the other processes on the GPU");
+    CUDA_CALL(cudaMemGetInfo(&available, &total));
+    cudaError_t code = allocate_cleared(bytes ? bytes : 1, memory);
+    if (code == cudaSuccess) {
+        range_add(cuda, *memory, bytes, false);
+        return STATUS_OK;
     }
-    enum status status = range_add(cuda, *memory, bytes, err);
-    code = cudaMemset(*memory, 0, bytes);
-    if (code == cudaSuccess)
-        code = cudaDeviceSynchronize();
-    if (status == STATUS_OK && code != cudaSuccess)
-        status = error_set(err, cuda_status_of(code), "cannot clear the memory of GPU %d (%s): %s", cuda->index,
-                           device->name, cudaGetErrorString(code));
-    if (status != STATUS_OK) {
-        range_remove(cuda, *memory);
-        cudaFree(*memory);
-        *memory = NULL;
-    }
-    return status;
+    cudaGetLastError(); /* not a failure of the device */
+    *memory = NULL;
+    error_set(err, cuda_status_of(code),
+              "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", cuda_gib(bytes),
+              cuda->index, device->name, cudaGetErrorString(code), cuda_gib(available), cuda_gib(total));
+    if (cuda_status_of(code) == STATUS_BROKEN)
+        return STATUS_BROKEN;
+    return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
+                           "or more ranks; nvidia-smi shows the other processes on the GPU");
 }
 
 bool cuda_available(struct device *device, size_t *bytes)
 {
     size_t total;
     (void)device;
-    if (cudaMemGetInfo(bytes, &total) == cudaSuccess)
+    if (CUDA_CALL(cudaMemGetInfo(bytes, &total)) == cudaSuccess)
         return true;
     cudaGetLastError();
     return false;
@@ -93,29 +115,101 @@ void cuda_free(struct device *device, void *memory, size_t bytes)
     cuda_check(device->private_, cudaFree(memory), "cudaFree");
 }
 
-enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
+/* ---- pinned memory ------------------------------------------------------- */
+
+/* Bytes from which memory is pinned in pieces, and those of a piece. */
+#ifdef ZTRAIN_EMULATION
+static const size_t pieces_from = 256 << 10, piece_bytes = 128 << 10;
+#else
+static const size_t pieces_from = 64 << 20, piece_bytes = 1 << 30;
+#endif
+static const double report_seconds = 10; /* between two lines about a slow pinning */
+
+static cudaError_t pin_piece(char *piece, size_t bytes)
+{
+    struct slow_call slow;
+    madvise(piece, bytes, MADV_DONTFORK); /* a child's copies would part the pages from the GPU's */
+    heartbeat_slow_begin(&slow, "pinning host memory", NULL, -1);
+    cudaError_t code = cudaHostRegister(piece, bytes, cudaHostRegisterDefault);
+    heartbeat_slow_end(&slow);
+    return code;
+}
+
+static void unpin(struct cuda_device *cuda, void *memory, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += piece_bytes) {
+        char *piece = (char *)memory + at;
+        range_remove(cuda, piece);
+        cuda_check(cuda, cudaHostUnregister(piece), "cudaHostUnregister");
+    }
+}
+
+enum status cuda_pin(struct device *device, void *memory, size_t bytes, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
+    double reported = seconds_now();
+    bytes = (size_t)round_up((int64_t)bytes, HOST_PAGE);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        char *piece = (char *)memory + at;
+        n = bytes - at < piece_bytes ? bytes - at : piece_bytes;
+        const cudaError_t code = pin_piece(piece, n);
+        if (code != cudaSuccess) {
+            cudaGetLastError(); /* not a failure of the device */
+            unpin(cuda, memory, at);
+            error_set(err, cuda_status_of(code), "cannot pin %.3f GiB of host memory, only %.3f GiB: %s",
+                      cuda_gib(bytes), cuda_gib(at), cudaGetErrorString(code));
+            return error_hint(err, "free memory on this machine, or run fewer ranks on it");
+        }
+        range_add(cuda, piece, n, true);
+        if (seconds_now() - reported >= report_seconds) {
+            reported = seconds_now();
+            log_info("pinning host memory: %.1f of %.1f GiB", cuda_gib(at + n), cuda_gib(bytes));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* By CUDA itself. */
+static enum status alloc_by_cuda(struct cuda_device *cuda, size_t bytes, void **memory, struct error *err)
+{
+    struct slow_call slow;
+    heartbeat_slow_begin(&slow, "allocating pinned host memory", NULL, -1);
     cudaError_t code = cudaHostAlloc(memory, bytes ? bytes : 1, cudaHostAllocDefault);
-    if (code != cudaSuccess) {
-        cudaGetLastError();
-        *memory = NULL;
-        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", cuda_gib(bytes),
-                  cudaGetErrorString(code));
-        return error_hint(err, "free memory on this machine, or run fewer ranks on it");
+    if (code == cudaSuccess)
+        memset(*memory, 0, bytes);
+    heartbeat_slow_end(&slow);
+    if (code == cudaSuccess) {
+        range_add(cuda, *memory, bytes, false);
+        return STATUS_OK;
     }
-    memset(*memory, 0, bytes);
-    enum status status = range_add(cuda, *memory, bytes, err);
-    if (status != STATUS_OK) {
-        cudaFreeHost(*memory);
-        *memory = NULL;
+    cudaGetLastError();
+    *memory = NULL;
+    error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", cuda_gib(bytes),
+              cudaGetErrorString(code));
+    return error_hint(err, "free memory on this machine, or run fewer ranks on it");
+}
+
+/* Some systems pin CUDA's own memory, but no other. */
+enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
+{
+    if (bytes >= pieces_from) {
+        TRY(host_pages_new(bytes, memory, err));
+        if (cuda_pin(device, *memory, bytes, err) == STATUS_OK)
+            return STATUS_OK;
+        host_pages_free(*memory, bytes);
+        log_info("CUDA allocates %.3f GiB of pinned host memory itself: %s", cuda_gib(bytes), err->text);
     }
-    return status;
+    return alloc_by_cuda(device->private_, bytes, memory, err);
 }
 
 void cuda_free_host(struct device *device, void *memory, size_t bytes)
 {
-    (void)bytes;
-    range_remove(device->private_, memory);
-    cuda_check(device->private_, cudaFreeHost(memory), "cudaFreeHost");
+    struct cuda_device *cuda = device->private_;
+    if (range_at(cuda, memory).registered) {
+        unpin(cuda, memory, bytes);
+        host_pages_free(memory, bytes);
+        return;
+    }
+    range_remove(cuda, memory);
+    cuda_check(cuda, cudaFreeHost(memory), "cudaFreeHost");
 }

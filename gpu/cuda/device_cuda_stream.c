@@ -11,7 +11,7 @@
  *     to the host     GPU: device memory -> slot         host function: memcpy from the slot
  *
  * A slot is free again when the event after its copy is reached. The host runs ahead of the GPU by at most MARKERS
- * recorded events and SLOTS staged copies. Peers count a rank that waits for its GPU (cuda_is_waiting()) as alive. */
+ * recorded events and SLOTS staged copies. */
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/clock.h"
@@ -43,25 +43,10 @@ struct cuda_staging {
 
 /* ---- waiting for the GPU ------------------------------------------------- */
 
-static int64_t cuda_stream_milliseconds(void)
-{
-    return (int64_t)(1e3 * seconds_now()) + 1;
-}
-
-bool cuda_is_waiting(struct cuda_device *cuda)
-{
-    const int64_t patience = 600 * 1000;
-    int64_t since = __atomic_load_n(&cuda->waiting_since, __ATOMIC_RELAXED);
-    return since && cuda_stream_milliseconds() - since < patience;
-}
-
 /* The host waits for the event, or without one for the stream. */
 static void stream_wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t stream, const char *work)
 {
-    __atomic_store_n(&cuda->waiting_since, cuda_stream_milliseconds(), __ATOMIC_RELAXED);
-    const cudaError_t code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
-    __atomic_store_n(&cuda->waiting_since, 0, __ATOMIC_RELAXED);
-    cuda_check(cuda, code, work);
+    cuda_check(cuda, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream), work);
 }
 
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work)
@@ -83,7 +68,8 @@ static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_stag
     condition_init(&s->room);
     TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
     for (int i = 0; i < SLOTS + MARKERS; i++) {
-        cudaError_t code = cudaEventCreateWithFlags(event_of(s, i), cudaEventBlockingSync | cudaEventDisableTiming);
+        cudaError_t code =
+            CUDA_CALL(cudaEventCreateWithFlags(event_of(s, i), cudaEventBlockingSync | cudaEventDisableTiming));
         if (code != cudaSuccess)
             return error_set(err, cuda_status_of(code), "cannot create a stream's events on GPU %d: %s", cuda->index,
                              cudaGetErrorString(code));
@@ -97,7 +83,7 @@ static void stream_staging_free(struct cuda_device *cuda, struct cuda_staging *s
         return;
     for (int i = 0; i < SLOTS + MARKERS; i++)
         if (*event_of(s, i))
-            cudaEventDestroy(*event_of(s, i));
+            CUDA_CALL(cudaEventDestroy(*event_of(s, i)));
     if (s->slots)
         cuda_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
     pthread_cond_destroy(&s->room);
@@ -111,7 +97,7 @@ void cuda_stream_free(struct stream *stream)
     struct cuda_device *cuda = cuda_device_of(stream);
     if (s->handle) {
         stream_wait_for(cuda, NULL, s->handle, "the last work of a stream");
-        cudaStreamDestroy(s->handle);
+        CUDA_CALL(cudaStreamDestroy(s->handle));
     }
     stream_staging_free(cuda, s->staging);
     free(s);
@@ -125,8 +111,8 @@ enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct
     s->base.device = device;
     /* Peers wait for communication, so it goes first. */
     cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    cudaError_t code =
-        cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least);
+    cudaError_t code = CUDA_CALL(
+        cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least));
     if (code != cudaSuccess) {
         s->handle = NULL;
         status = error_set(err, cuda_status_of(code), "cannot create a stream on GPU %d: %s",
@@ -169,7 +155,8 @@ static bool wait_for_room(struct cuda_stream *stream)
         pthread_mutex_unlock(&s->mutex);
         if (room)
             return true;
-        cudaError_t code = cudaStreamQuery(stream->handle); /* without the mutex, which host functions take */
+        cudaError_t code =
+            CUDA_CALL(cudaStreamQuery(stream->handle)); /* without the mutex, which host functions take */
         if (code == cudaErrorNotReady)
             cudaGetLastError();
         if (code != cudaErrorNotReady && !cuda_check(cuda_device_of(&stream->base), code, "work of a stream"))
@@ -235,13 +222,25 @@ static void cuda_stream_host_copy(void *argument)
     heartbeat_beat();
 }
 
+/* A copy for each pair of ranges. */
+static void direct_copy(struct stream *stream, char *dst, const char *src, size_t bytes)
+{
+    struct cuda_device *cuda = cuda_device_of(stream);
+    for (size_t n; bytes > 0; dst += n, src += n, bytes -= n) {
+        const size_t to = cuda_reach(cuda, dst), from = cuda_reach(cuda, src), most = to < from ? to : from;
+        ASSERT(most > 0);
+        n = bytes < most ? bytes : most;
+        cuda_check(cuda, cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, cuda_stream_of(stream)->handle), "a copy");
+    }
+}
+
 /* Through pinned slots. in_order: the host's part of a copy to the GPU is a host function as well. */
 static void staged_copy(struct stream *stream, void *dst, const void *src, size_t bytes, bool in_order)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     struct cuda_staging *s = c->staging;
-    const bool to_gpu = cuda_is_reachable(cuda, dst), from_gpu = cuda_is_reachable(cuda, src);
+    const bool to_gpu = cuda_reach(cuda, dst) > 0, from_gpu = cuda_reach(cuda, src) > 0;
     for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
         const size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
         char *slot = s->slots + i * SLOT_BYTES;
@@ -249,13 +248,13 @@ static void staged_copy(struct stream *stream, void *dst, const void *src, size_
         if (!in_order)
             cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
         if (from_gpu)
-            cuda_check(cuda, cudaMemcpyAsync(slot, filled.src, n, cudaMemcpyDefault, c->handle), "a copy");
+            direct_copy(stream, slot, filled.src, n);
         else if (in_order)
             cuda_submit(stream, cuda_stream_host_copy, &filled, sizeof filled);
         else
             memcpy(slot, filled.src, n);
         if (to_gpu)
-            cuda_check(cuda, cudaMemcpyAsync(emptied.dst, slot, n, cudaMemcpyDefault, c->handle), "a copy");
+            direct_copy(stream, emptied.dst, slot, n);
         else
             cuda_submit(stream, cuda_stream_host_copy, &emptied, sizeof emptied);
         cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
@@ -265,8 +264,8 @@ static void staged_copy(struct stream *stream, void *dst, const void *src, size_
 void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     struct cuda_device *cuda = cuda_device_of(stream);
-    if (cuda_is_reachable(cuda, dst) && cuda_is_reachable(cuda, src))
-        cuda_check(cuda, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda_stream_of(stream)->handle), "a copy");
+    if (cuda_reach(cuda, dst) && cuda_reach(cuda, src))
+        direct_copy(stream, dst, src, bytes);
     else if (cuda_is_capturing(stream->device))
         cuda_fail(cuda, "a copy of memory that the GPU does not reach cannot be captured");
     else
@@ -276,11 +275,11 @@ void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     struct cuda_device *cuda = cuda_device_of(stream);
-    if (cuda_is_reachable(cuda, src)) {
+    if (cuda_reach(cuda, src)) {
         cuda_copy(stream, dst, src, bytes);
         return;
     }
-    ASSERT(cuda_is_reachable(cuda, dst) && !cuda_is_capturing(stream->device));
+    ASSERT(cuda_reach(cuda, dst) && !cuda_is_capturing(stream->device));
     staged_copy(stream, dst, src, bytes, true);
 }
 
@@ -300,8 +299,13 @@ void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     struct fill fill = {dst, bytes};
-    if (cuda_is_reachable(cuda, dst))
-        cuda_check(cuda, cudaMemsetAsync(dst, 0, bytes, c->handle), "filling with zeros");
-    else
+    if (!cuda_reach(cuda, dst))
         cuda_submit(stream, cuda_stream_fill, &fill, sizeof fill);
+    else
+        for (size_t n; fill.bytes > 0; fill.dst += n, fill.bytes -= n) {
+            const size_t reach = cuda_reach(cuda, fill.dst);
+            ASSERT(reach > 0);
+            n = fill.bytes < reach ? fill.bytes : reach;
+            cuda_check(cuda, cudaMemsetAsync(fill.dst, 0, n, c->handle), "filling with zeros");
+        }
 }

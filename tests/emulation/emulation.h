@@ -23,12 +23,12 @@
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
  * ZTRAIN_EMULATION_GPUS: the number of GPUs of the machine (1), of which CUDA_VISIBLE_DEVICES (numbers) selects some; a
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each, ZTRAIN_EMULATION_REFUSES=LEAST-MOST: sizes of
- * allocations that fail; ZTRAIN_EMULATION_MAJOR: the first number of their compute capability (9); ZTRAIN_EMULATION_SMS: the number of their multiprocessors (4);
+ * allocations that fail, ZTRAIN_EMULATION_PINS: bytes that cudaHostRegister() pins; ZTRAIN_EMULATION_MAJOR: the first number of their compute capability (9); ZTRAIN_EMULATION_SMS: the number of their multiprocessors (4);
  * ZTRAIN_EMULATION_STATS=1: counts at exit;
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
  * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;
- * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail, =steps: those of several streams; ZTRAIN_EMULATION_SLOW: a call or a
- * library that takes four seconds, once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out
+ * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail, =steps: those of several streams; ZTRAIN_EMULATION_SLOW=NAME or
+ * NAME@N,NAME@N,…: the first or Nth call of a function, or opening of a library, takes two seconds; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out
  * (forgetful_wait.h). */
 #pragma once
 
@@ -95,6 +95,7 @@ cudaError_t pinned_new(void **p, size_t bytes);
 cudaError_t pinned_register(void *p, size_t bytes);
 cudaError_t pinned_free(void *p, bool registered);
 bool is_pinned(const void *p);
+bool crosses_pinned(const void *p, size_t bytes); /* its ends are not in one piece of pinned memory, or in none */
 /* A copy between [p, p + bytes) and the device is queued / has been waited for. */
 void pinned_close(const void *p, size_t bytes, bool host_may_read);
 void pinned_open(const void *p, size_t bytes);

@@ -126,6 +126,8 @@ void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes
     static const char *const names[] = {"a copy on the host", "a copy to the device", "a copy from the device",
                                         "a copy on the device"};
     kind = kind_of(to, from, kind);
+    if (crosses_pinned(to, bytes) || crosses_pinned(from, bytes))
+        report("a copy of %zu bytes leaves a piece of pinned memory, which CUDA refuses", bytes);
     operation op;
     op.name = std::string(names[kind]) + " (" + std::to_string(bytes) + " bytes)";
     op.ranges = {{from, bytes, false}, {to, bytes, true}};

@@ -330,11 +330,37 @@ cudaError_t pinned_new(void **p, size_t bytes)
     return cudaSuccess;
 }
 
+/* ZTRAIN_EMULATION_PINS: the bytes that may be registered, as an IOMMU limits them; 0: no memory may, as in WSL2. */
+static bool may_register(size_t bytes)
+{
+    static size_t registered_bytes;
+    const char *most = getenv("ZTRAIN_EMULATION_PINS");
+    registered_bytes += bytes;
+    return !most || registered_bytes <= static_cast<size_t>(atoll(most));
+}
+
+/* Private pages become shared ones, which can have an alias. */
 cudaError_t pinned_register(void *p, size_t bytes)
 {
-    if (is_pinned(p))
+    if (is_pinned(p) || is_pinned(static_cast<char *>(p) + bytes - 1))
         return cudaErrorHostMemoryAlreadyRegistered;
-    pinned_ranges[static_cast<char *>(p)] = {bytes, true, nullptr, {}};
+    if (!may_register(bytes))
+        return getenv("ZTRAIN_EMULATION_PINS")[0] == '0' ? cudaErrorNotSupported : cudaErrorMemoryAllocation;
+    if (reinterpret_cast<uintptr_t>(p) % PAGE || bytes % PAGE) {
+        pinned_ranges[static_cast<char *>(p)] = {bytes, true, nullptr, {}};
+        return cudaSuccess;
+    }
+    int fd = memfd_create("emulated-registered", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0)
+        report("registered memory: %s", strerror(errno));
+    void *alias = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (alias == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    copy_bytes(alias, p, bytes);
+    if (mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        report("registered memory: %s", strerror(errno));
+    close(fd);
+    pinned_ranges[static_cast<char *>(p)] = {bytes, true, static_cast<char *>(alias), {}};
     return cudaSuccess;
 }
 
@@ -348,10 +374,11 @@ cudaError_t pinned_free(void *p, bool registered)
     for (const closed_range &r : closed)
         if (r.begin >= at->first && r.begin < at->first + at->second.bytes)
             report("pinned memory is freed before a copy %s it has been waited for", r.readable ? "from" : "to");
-    if (!registered) {
-        munmap(p, round_up(at->second.bytes ? at->second.bytes : 1, PAGE));
-        munmap(at->second.alias, round_up(at->second.bytes ? at->second.bytes : 1, PAGE));
-    }
+    const size_t mapped = round_up(at->second.bytes ? at->second.bytes : 1, PAGE);
+    if (!registered)
+        munmap(p, mapped); /* what is registered stays its owner's */
+    if (at->second.alias)
+        munmap(at->second.alias, mapped);
     pinned_ranges.erase(at);
     return cudaSuccess;
 }
@@ -372,6 +399,11 @@ std::pair<char *const, pinned> *pinned_at(const void *p)
 bool is_pinned(const void *p)
 {
     return pinned_at(p) != nullptr;
+}
+
+bool crosses_pinned(const void *p, size_t bytes)
+{
+    return bytes && pinned_at(p) != pinned_at(static_cast<const char *>(p) + bytes - 1);
 }
 
 void *pinned_alias(void *p)

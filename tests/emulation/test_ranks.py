@@ -199,6 +199,21 @@ def test_kernels_that_the_driver_compiles(folder):
     assert "this build has no code for compute capability 13.0: the driver compiles the kernels" in done.out + done.err
 
 
+def test_a_slow_call_is_never_silence(folder):
+    """Any call may load code, compile, or wait for a lock of the driver, at any use. (The emulation ends a process whose call
+    is not one that keeps its rank alive, in all tests; here time shows it.)"""
+    slow = [["cudaMalloc@2", "cublasLtMatmul@90", "ncclAllGather@9"],
+            ["a kernel launch@200", "cudaGraphInstantiate@1", "cudaHostRegister@2"]]
+    changes = {"comm": {"timeout_seconds": 1.5}, "bf16": {"enabled": True}, "checkpoint": {"interval_steps": 3},
+               "train": {"cuda_graphs": True}}
+    done = Job(folder, "--config", spec_of(folder, changes, steps=4), nodes=[0, 0], env=TWO,
+               env_of={rank: {"ZTRAIN_EMULATION_SLOW": ",".join(slow[rank])} for rank in (0, 1)}).train()
+    for rank, d in enumerate(done):
+        for call in slow[rank]:
+            assert f"emulation: slow: {call.split('@')[0]}\n" in d.err, (call, d)
+    assert ", of which training waited " in done[0].out, done[0]
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 def test_no_nccl(folder):

@@ -282,8 +282,11 @@ cublasStatus_t gemm_plan_run(const struct gemm_plan *plan, const cublasLtMatmulA
     const struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (!set_pointers(g, plan, p->vector, p->aux))
         return CUBLAS_STATUS_INVALID_VALUE;
-    return g->lt->cublasLtMatmul(g->handle, plan->operation, &one, p->a, plan->a, p->b, plan->b,
-                                 p->key.accumulate ? &one : &zero, p->d, plan->d, p->d, plan->d, algorithm,
-                                 gemm_workspace_of(stream, g->rules.workspace), g->rules.workspace,
-                                 cuda_stream_of(stream)->handle);
+    cuda_call_begin();
+    const cublasStatus_t status = g->lt->cublasLtMatmul(g->handle, plan->operation, &one, p->a, plan->a, p->b, plan->b,
+                                                        p->key.accumulate ? &one : &zero, p->d, plan->d, p->d, plan->d,
+                                                        algorithm, gemm_workspace_of(stream, g->rules.workspace),
+                                                        g->rules.workspace, cuda_stream_of(stream)->handle);
+    cuda_call_end(cudaSuccess);
+    return status;
 }

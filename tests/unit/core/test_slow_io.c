@@ -5,10 +5,12 @@
 #include "core/data/token_set.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/metrics/metrics.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -146,13 +148,25 @@ static void remove_file(void)
     CHECK(fault_remove(at("superfluous")) == 0);
 }
 
+/* A GPU's library takes as long. */
+static void call_device(void)
+{
+    const struct timespec seconds = {.tv_sec = (time_t)slow_seconds, .tv_nsec = (long)(1e9 * fmod(slow_seconds, 1))};
+    CHECK(!heartbeat_is_patient());
+    heartbeat_device_begin();
+    CHECK(heartbeat_is_patient());
+    nanosleep(&seconds, NULL);
+    heartbeat_device_end();
+    slow_name = NULL;
+}
+
 static const struct slow_case {
     const char *call;
     void (*act)(void);
 } cases[] = {
-    {"pread", read_data},     {"open", read_data},      {"close", read_data},   {"write", write_metrics},
-    {"fsync", write_metrics}, {"close", write_metrics}, {"rename", write_file}, {"write", write_file},
-    {"mkdir", make_folders},  {"remove", remove_file},
+    {"pread", read_data},     {"open", read_data},      {"close", read_data},        {"write", write_metrics},
+    {"fsync", write_metrics}, {"close", write_metrics}, {"rename", write_file},      {"write", write_file},
+    {"mkdir", make_folders},  {"remove", remove_file},  {"a device's", call_device},
 };
 
 /* ---- jobs ---------------------------------------------------------------- */
