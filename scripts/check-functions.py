@@ -29,7 +29,6 @@ EXITS = {
 # File: calls of the C library's allocators, and what they are for.
 ALLOCATIONS = {
     "ckpt/huggingface/safetensors.c": (1, "a header whose size a file gives"),
-    "cmd/engine/memory_plan.c": (1, "the arena in host memory"),
     "cmd/sample.c": (2, "a unit's parameters"),
     "core/data/document_fit.c": (5, "tables of all documents"),
     "core/data/label_set.c": (2, "tables of all documents"),

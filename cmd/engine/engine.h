@@ -68,7 +68,9 @@ struct engine {
     struct memory_plan plan;
 
     void *memory;                   /* the arena: plan.local.used bytes */
-    void *host_memory;              /* plan.host.used bytes; may be NULL */
+    void *host_memory;              /* the host's arena; may be NULL */
+    void *snapshot;                 /* NULL: none, or not taken yet (memory_plan.h) */
+    bool snapshot_is_pinned;        /* device_pin() */
     bool host_is_ordinary;          /* not pinned, on a GPU: pin_memory is false */
     double *loss_sum;               /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
     float *grad_scale;              /* in the arena: the factor of the losses of a step that is a graph */

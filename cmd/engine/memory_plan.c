@@ -3,13 +3,12 @@
 #include "cmd/engine/engine.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "core/round_up.h"
 #include "core/size_text.h"
+#include "gpu/host_pages.h"
 #include "gpu/ops.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- plan, allocation, the end ------------------------------------------- */
@@ -21,7 +20,6 @@ static void lay_out_memory_plan(struct engine *t, struct arena *local, struct ar
     zero_layout(t->zero, local, peers_read ? shared : local, host);
     if (t->activations)
         activation_store_layout(t->activations, host);
-    zero_snapshot_layout(t->zero, host);
     transformer_layout(t->transformer, local);
     void *inputs = transformer_inputs(t->transformer, &input_bytes);
     if (t->upload)
@@ -44,6 +42,7 @@ static void fill_plan(struct engine *t)
     arena_init_dry(&t->plan.shared);
     arena_init_dry(&t->plan.host);
     lay_out_memory_plan(t, &t->plan.local, &t->plan.shared, &t->plan.host);
+    zero_snapshot_layout(t->zero, &t->plan.host);
     const int per_node = t->node_ranks ? t->node_ranks : t->world;
     cuda_reserve_fill(&t->plan.reserve, t->device, t->world, per_node, &limits, t->plan.workspace);
 }
@@ -60,10 +59,6 @@ static bool memory_plan_has_snapshot(const struct run_spec *spec)
            (spec->checkpoint.decoupled == SPEC_AUTO && !zero_uses_disk(&spec->zero));
 }
 
-/* The share of a node's memory that a plan with a snapshot may take with auto: cached files and other processes take
- * some as well. */
-static const double auto_share = 0.8;
-
 /* Of a limited process, for what the plan does not count: stacks, malloc's arenas, buffers of files. */
 static const double process_reserve = 256 << 20;
 
@@ -77,7 +72,7 @@ static size_t memory_plan_rank_host(const struct engine *t)
  * what the process may allocate. */
 static const char *memory_snapshot_obstacle(const struct engine *t)
 {
-    const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? auto_share : 1;
+    const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? memory_auto_share : 1;
     const int64_t limit = t->spec->train.memory_limit;
     struct machine_memory machine = {.available = UINT64_MAX};
     const double node = (double)memory_plan_node_bytes(t);
@@ -151,23 +146,19 @@ static bool is_ordinary_memory(const struct offload_settings *offload)
     return offload->device != OFFLOAD_NONE && !offload->pin_memory;
 }
 
-enum { PAGE_BYTES = 4096 };
+/* Without the snapshot, which lies elsewhere. */
+static size_t host_arena_bytes(const struct engine *t)
+{
+    return t->plan.host.used - t->plan.host.by_kind[MEM_SNAPSHOT];
+}
 
 /* Host memory is one piece, pinned unless one of its users asks for ordinary memory. */
 static enum status memory_plan_take_host(struct engine *t, struct error *err)
 {
     const struct offload_settings *optimizer = &t->spec->zero.offload_optimizer, *param = &t->spec->zero.offload_param;
-    const size_t bytes = t->plan.host.used;
     t->host_is_ordinary = t->device->kind != DEVICE_CPU && (is_ordinary_memory(optimizer) || is_ordinary_memory(param));
-    if (!t->host_is_ordinary)
-        return device_alloc_host(t->device, bytes, &t->host_memory, err);
-    t->host_memory = aligned_alloc(PAGE_BYTES, (size_t)round_up((int64_t)bytes, PAGE_BYTES));
-    if (!t->host_memory) {
-        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of host memory", (double)bytes / (1 << 30));
-        return error_hint(err, "free memory on this machine, or run fewer ranks on it");
-    }
-    memset(t->host_memory, 0, bytes);
-    return STATUS_OK;
+    return t->host_is_ordinary ? host_pages_new(host_arena_bytes(t), &t->host_memory, err)
+                               : device_alloc_host(t->device, host_arena_bytes(t), &t->host_memory, err);
 }
 
 enum status engine_prepare_ops(struct engine *t, struct error *err)
@@ -190,10 +181,12 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
         TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
         arena_init(&shared, segment, t->plan.shared.used);
     }
-    if (t->plan.host.used) {
+    if (host_arena_bytes(t)) {
         TRY(memory_plan_take_host(t, err));
-        arena_init(&host, t->host_memory, t->plan.host.used);
+        arena_init(&host, t->host_memory, host_arena_bytes(t));
     }
+    if (t->boot && zero_has_snapshot(t->zero) && t->spec->checkpoint.decoupled == SPEC_ON)
+        TRY(memory_snapshot_place(t, err));
     lay_out_memory_plan(t, &local, &shared, &host);
     arena_finish(&local);
     arena_finish(&host);
@@ -206,9 +199,10 @@ void memory_plan_free(struct engine *t)
 {
     device_free(t->device, t->memory, t->plan.local.used);
     if (t->host_is_ordinary)
-        free(t->host_memory);
+        host_pages_free(t->host_memory, host_arena_bytes(t));
     else
-        device_free_host(t->device, t->host_memory, t->plan.host.used);
+        device_free_host(t->device, t->host_memory, host_arena_bytes(t));
+    memory_snapshot_free(t);
 }
 
 /* ---- print --------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "gpu/arena.h"
 #include "gpu/cuda/cuda_reserve.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,8 +43,8 @@ enum status memory_plan_make(struct engine *engine, struct error *err);
  * memory_plan_allocate(), and not in a plan. */
 enum status engine_prepare_ops(struct engine *engine, struct error *err);
 
-/* Allocates the plan's memory and lays everything out in it. Collective, if the plan has a shared segment: the
- * communicator owns that. */
+/* Allocates the plan's memory and lays everything out in it, but for a snapshot that memory_snapshot_take() will take.
+ * Collective, if the plan has a shared segment: the communicator owns that. */
 enum status memory_plan_allocate(struct engine *engine, struct error *err);
 
 /* Also after a failure; engine_release() calls it. */
@@ -51,6 +52,25 @@ void memory_plan_free(struct engine *engine);
 
 /* Logs the plan, a line for each kind: "parameters 497.8 MB …". */
 void memory_plan_print(const struct engine *engine);
+
+/* ---- the snapshot (memory_snapshot.c) ------------------------------------ */
+
+/* The share of a node's memory that a plan with a snapshot may take with checkpoint.writer.decoupled auto: cached files
+ * and other processes take some as well. */
+static const double memory_auto_share = 0.8;
+
+/* Whether the node has room for all of its ranks' snapshots now, before any of them is taken. */
+bool memory_snapshot_fits(const struct engine *engine);
+
+/* Maps and touches the snapshot's memory, which takes seconds. Any thread. STATUS_DEVICE: there is not so much. */
+enum status memory_snapshot_take(struct engine *engine, struct error *err);
+
+/* Pins it, or allocates pinned memory where it is not taken, and gives it to ZeRO. The device's thread, with no step
+ * under way: pinning may wait for the GPU. STATUS_DEVICE: the system refuses. */
+enum status memory_snapshot_place(struct engine *engine, struct error *err);
+
+/* Also where none was taken. ZeRO no longer uses it. */
+void memory_snapshot_free(struct engine *engine);
 
 /* ---- limits (memory_limit.c) --------------------------------------------- */
 

@@ -8,11 +8,13 @@
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/size_text.h"
 #include "core/thread.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -29,8 +31,16 @@ enum job { JOB_NONE, JOB_WORK, JOB_DISCARD, JOB_END };
 
 enum state { SAVE_NONE, SAVE_WRITING, SAVE_PAUSED };
 
+/* The memory of the copy, the same on all ranks. */
+enum copy_memory { COPY_NEVER, COPY_LATER, COPY_TAKEN_NOW, COPY_THERE };
+
 struct background_save {
-    bool threaded; /* there is a writer's thread; else training waits for each checkpoint */
+    bool threaded;           /* there is a writer's thread */
+    enum copy_memory memory; /* not COPY_THERE: training waits for each checkpoint */
+    struct engine *engine;   /* borrowed, with its snapshot */
+    struct error refusal;    /* of the memory; code STATUS_OK: none */
+    bool taking;             /* the next thread works on the two */
+    pthread_t taker;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -131,8 +141,10 @@ enum status background_save_start(struct run *run, struct error *err)
     pthread_mutex_init(&b->mutex, NULL);
     condition_init(&b->changed);
     b->threads = device->kind == DEVICE_CPU ? 1 : device->threads; /* the CPU device trains on all of them */
+    b->engine = &run->engine;
     if (!zero_has_snapshot(run->engine.zero))
         return STATUS_OK;
+    b->memory = run->engine.snapshot ? COPY_THERE : COPY_LATER;
     const int code = thread_start(&b->thread, 0, write_in_background, b);
     b->threaded = code == 0;
     return code ? error_system(err, STATUS_DEVICE, code, "cannot start the thread that writes checkpoints") : STATUS_OK;
@@ -155,6 +167,8 @@ bool background_save_end(struct run *run, double seconds)
     struct background_save *b = run->background;
     if (!b)
         return true;
+    if (b->taking)
+        return false;
     if (b->threaded) {
         if (!await_idle(b, seconds))
             return false;
@@ -168,6 +182,92 @@ bool background_save_end(struct run *run, double seconds)
     free(b);
     run->background = NULL;
     return true;
+}
+
+/* ---- the memory of the copy ---------------------------------------------- */
+
+/* A rank's refusal of the memory, exchanged. */
+struct refusal {
+    char text[256]; /* "": none */
+};
+
+/* Whether the memory is there on all ranks; if not, rank 0 says why, and the run continues without. Collective. */
+static enum status agree_on_memory(struct run *run, bool *there, struct error *err)
+{
+    struct background_save *b = run->background;
+    const int world = run->boot->world;
+    struct refusal own = {""}, *all = memory_zeroed((size_t)world, sizeof *all);
+    char size[SIZE_TEXT_MAX];
+    int refused = 0;
+    if (b->refusal.code != STATUS_OK)
+        snprintf(own.text, sizeof own.text, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
+    enum status status = comm_exchange(run->comm, &own, sizeof own, all, err);
+    while (status == STATUS_OK && refused < world && !all[refused].text[0])
+        refused++;
+    *there = refused == world;
+    if (status == STATUS_OK && !*there) {
+        b->memory = COPY_NEVER;
+        memory_snapshot_free(&run->engine);
+        zero_keep_snapshot(run->engine.zero, false);
+        console_break(&run->console);
+        if (run->boot->rank == 0)
+            log_info(
+                "training waits for checkpoints (checkpoint.writer.decoupled): rank %d has no memory for its copy of "
+                "%s: %s",
+                refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused].text);
+    }
+    free(all);
+    return status;
+}
+
+/* A thread of its own: training waits for it, or will, so it comes before the writer, and has all cores. */
+static void *take_memory(void *argument)
+{
+    struct background_save *b = argument;
+#ifdef _OPENMP
+    omp_set_num_threads(b->engine->device->threads);
+#endif
+    memory_snapshot_take(b->engine, &b->refusal);
+    return NULL;
+}
+
+enum status background_save_expect(struct run *run, struct error *err)
+{
+    struct background_save *b = run->background;
+    bool fits;
+    if (b->memory != COPY_LATER)
+        return STATUS_OK;
+    if (!memory_snapshot_fits(&run->engine))
+        error_set(&b->refusal, STATUS_DEVICE, "its node's memory is in use");
+    TRY(agree_on_memory(run, &fits, err));
+    if (fits) {
+        b->memory = COPY_TAKEN_NOW;
+        b->taking = thread_start(&b->taker, 0, take_memory, b) == 0;
+        if (!b->taking)
+            take_memory(b);
+    }
+    return STATUS_OK;
+}
+
+/* Waits until the memory is there, or known not to come. Collective, with no step under way: pinning may wait for the
+ * GPU. */
+static enum status settle_memory(struct run *run, struct error *err)
+{
+    struct background_save *b = run->background;
+    const double start = seconds_now();
+    bool there;
+    if (b->memory != COPY_TAKEN_NOW)
+        return STATUS_OK;
+    if (b->taking)
+        pthread_join(b->taker, NULL); /* it has the heartbeats */
+    b->taking = false;
+    if (b->refusal.code == STATUS_OK)
+        memory_snapshot_place(&run->engine, &b->refusal);
+    TRY(agree_on_memory(run, &there, err));
+    if (there)
+        b->memory = COPY_THERE;
+    deadline_waited(&run->deadline, seconds_now() - start);
+    return STATUS_OK;
 }
 
 /* ---- a run's checkpoints ------------------------------------------------- */
@@ -464,8 +564,12 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     double start = seconds_now();
     flight_phase(FLIGHT_CHECKPOINT);
     TRY(background_save_wait(run, last || run->stop, err));
+    const bool copies = !last && !run->stop;
+    if (copies)
+        TRY(background_save_expect(run, err));
     TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
-    if (run->background->threaded && !last && !run->stop)
+    TRY(settle_memory(run, err));
+    if (copies && run->background->memory == COPY_THERE)
         return save_in_background(run, start, err);
     if (run->metrics)
         TRY(metrics_flush(run->metrics, err));

@@ -443,6 +443,8 @@ enum status run_steps(struct run *run, struct error *err)
         struct due due = due_now(run);
         bool pause = due.evaluation || due.epoch_end || due.checkpoint;
         const bool note = integrity_is_due(run, run->enqueued + 1);
+        if (due.checkpoint && !due.run_end && !run->stop)
+            TRY(background_save_expect(run, err));
         TRY(loop_collect_steps(run, pause || note ? 0 : ahead, err));
         if (note)
             TRY(zero_check_note(run->engine.zero, err));

@@ -30,9 +30,6 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
     if (!zero->has_snapshot)
         return;
     zero->snapshot = arena_take(host, MEM_SNAPSHOT, (size_t)zero_snapshot_bytes(zero));
-    /* pages exist once they are written: the first checkpoint would wait for them */
-    if (zero->snapshot && zero->device->kind == DEVICE_CPU)
-        memset(zero->snapshot, 0, (size_t)zero_snapshot_bytes(zero));
 }
 
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)

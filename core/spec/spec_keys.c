@@ -284,7 +284,7 @@ const struct spec_key spec_keys[] = {
           "write checkpoints in the background: training waits only while a rank's slices are copied into host memory, "
           "of which that takes as many bytes as the slices have in fp32; the last checkpoint of a run, and one that is "
           "due while another is being written, wait; auto: true if 80 % of the host memory suffices, also of what "
-          "ulimit leaves, and not with offload to NVMe")},
+          "ulimit leaves, and not with offload to NVMe; its memory is taken when the first checkpoint is due")},
     {NOTICE("checkpoint.writer.type", ANY, NULL, "there is one writer: shards compressed by zstd")},
     {NOTICE("checkpoint.writer.io_buffer_size", INT, NULL, "the writer chooses the size of its buffers")},
     {NOTICE("checkpoint.writer.io_buffer_double", BOOL, "true", "the writer chooses its buffers")},

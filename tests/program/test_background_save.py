@@ -158,6 +158,23 @@ def test_the_plan_has_the_copy(folder):
     assert f"({copy} bytes) of each rank's state in host memory does not fit into train.memory_limit" in done.final_error, done
 
 
+def test_the_memory_of_the_copy_is_taken_when_a_checkpoint_is_due(folder):
+    """3 states of 7.3 million parameters in fp32."""
+    model = {"model_type": "gpt2", "vocab_size": 8000, "n_positions": 16, "n_embd": 512, "n_layer": 1, "n_head": 8}
+
+    def peak(decoupled, interval):
+        changes = {"model": {"config": model}, "data": {"validation": None, "seq_length": 16}, "train_batch_size": 2,
+                   "checkpoint": {"interval_steps": interval, "compression_level": 1, "writer": {"decoupled": decoupled}},
+                   "train": {"epochs": None, "max_steps": 2}}
+        ranks = subprocess.Popen([ZTRAIN, "--config", folder.spec(changes, f"{decoupled}-{interval}")], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(ranks.pid, 0)
+        ranks.returncode = os.waitstatus_to_exitcode(status)
+        assert ranks.returncode == FINISHED
+        return usage.ru_maxrss * 1024
+    before, after, at_once = peak("auto", 5), peak("auto", 1), peak(True, 5)
+    assert min(after, at_once) - before > 0.75 * 12 * 7.3e6
+
+
 def test_a_limit_of_the_process_counts(folder):
     """auto makes no copy that ulimit -v would not leave room for: whatever the limit is, the run is whole."""
     model = {"model_type": "gpt2", "vocab_size": 8000, "n_positions": 16, "n_embd": 512, "n_layer": 1, "n_head": 8}
