@@ -189,29 +189,43 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 
 /* With auto, a GPU gives up a sixth of its multiprocessors at most. Only at stage 3 all products run beside collectives
  * (docs/performance.md). */
-enum { AUTO_LEAST = 6 * SM_TARGET_CTAS };
+enum { AUTO_SHARE = 6 };
+
+/* What NCCL uses through NVLink's switches: on Hopper 16 blocks, on compute capability 10 24. */
+enum { SM_TARGET_CTAS = 16, SM_TARGET_CTAS_BLACKWELL = 24 };
+
+static int wanted_ctas(const struct device *device)
+{
+    return strncmp(device->capability, "10.", 3) == 0 ? SM_TARGET_CTAS_BLACKWELL : SM_TARGET_CTAS;
+}
 
 struct gpu_size {
-    int rank, multiprocessors; /* of the CPU: 0 */
+    int rank, multiprocessors, ctas; /* multiprocessors of the CPU: 0 */
     char name[sizeof((struct device *)NULL)->name];
 };
 
-/* The smallest GPU of all ranks; of equal ones that of the lowest rank. A plan has one. */
+/* The smallest GPU of all ranks; of equal ones that of the lowest rank. Its ctas are the fewest of all ranks. A plan
+ * has one. */
 static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *smallest, struct error *err)
 {
     struct gpu_size own;
     memset(&own, 0, sizeof own); /* its padding is sent as well */
     own.rank = t->rank;
     own.multiprocessors = t->device->multiprocessors;
+    own.ctas = wanted_ctas(t->device);
     memcpy(own.name, t->device->name, sizeof own.name);
     *smallest = own;
     if (!t->comm)
         return STATUS_OK;
     struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
     const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
-    for (int r = t->world - 1; status == STATUS_OK && r >= 0; r--)
+    int ctas = own.ctas;
+    for (int r = t->world - 1; status == STATUS_OK && r >= 0; r--) {
+        ctas = all[r].ctas < ctas ? all[r].ctas : ctas;
         if (all[r].multiprocessors <= smallest->multiprocessors)
             *smallest = all[r];
+    }
+    smallest->ctas = ctas;
     free(all);
     return status;
 }
@@ -227,7 +241,7 @@ static enum status refuse_chosen_gpu(const struct device *device, const struct b
     else
         error_set(err, STATUS_USAGE,
                   "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d", who,
-                  smallest->name, smallest->multiprocessors, SM_TARGET_CTAS);
+                  smallest->name, smallest->multiprocessors, smallest->ctas);
     error_blame(err, *who && device->kind != DEVICE_CPU ? smallest->rank : -1, FAILURE_NONE);
     return error_hint(err, "auto limits matrix products where it helps");
 }
@@ -242,10 +256,10 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside))
         return STATUS_OK;
     TRY(choose_smallest_gpu(t, &smallest, err));
-    if (forced && smallest.multiprocessors <= SM_TARGET_CTAS)
+    if (forced && smallest.multiprocessors <= smallest.ctas)
         return refuse_chosen_gpu(t->device, t->boot, &smallest, err);
-    if (forced || smallest.multiprocessors >= AUTO_LEAST)
-        *ctas = SM_TARGET_CTAS;
+    if (forced || smallest.multiprocessors >= AUTO_SHARE * smallest.ctas)
+        *ctas = smallest.ctas;
     return STATUS_OK;
 }
 

@@ -13,13 +13,10 @@ struct engine;
 enum status choose_device(struct engine *engine, int threads, struct error *err);
 
 /* A block of NCCL's kernels holds a multiprocessor until the collective has ended; a product that counts on all of them
- * waits for it in its last wave. So NCCL gets at most this many blocks (maxCTAs), and cublasLt as many multiprocessors
- * fewer (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 16 is what NCCL uses on Hopper through NVLink's switches. */
-enum { SM_TARGET_CTAS = 16 };
-
-/* *ctas: SM_TARGET_CTAS, or 0 where products are not limited, by train.sm_count_target and the smallest GPU of all
- * ranks. Collective in a run. STATUS_USAGE, on all ranks: the key is true, but the device is the CPU or a GPU has too
- * few multiprocessors. */
+ * waits for it in its last wave. So NCCL gets at most *ctas blocks (maxCTAs): 16, or 24 where all GPUs have compute
+ * capability 10; and cublasLt as many multiprocessors fewer (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 0: no limit, by
+ * train.sm_count_target and the smallest GPU of all ranks. Collective in a run. STATUS_USAGE, on all ranks: the key is
+ * true, but the device is the CPU or a GPU has too few multiprocessors. */
 enum status choose_sm_target(const struct engine *engine, int *ctas, struct error *err);
 
 /* BY_BLOCK: gpu/model/block_graphs.h. BY_STEP: stepper.h. */

@@ -189,13 +189,15 @@ const struct spec_key spec_keys[] = {
           "offload, cpu_checkpointing, comms_logger and where ranks share a GPU, a graph for each block's forward and "
           "backward; auto: do so if launching the kernels takes about as long as running them (small models); true is "
           "refused on the CPU device, with data.packing other than true, data.document_mask and --profile")},
-    {USED("train.sm_count_target", SWITCH, spec.train.sm_count_target, "auto", NOTICE,
-          "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), whose collectives "
-          "then use no more than 16 (maxCTAs of its communicator); auto: with several ranks over NCCL, stage 3, "
-          "zero_optimization.overlap_comm and GPUs of 96 multiprocessors or more on all ranks, never with one rank; "
-          "true: with any stage, also with one rank, without overlap_comm and on smaller GPUs, refused on the CPU "
-          "device and where a rank's GPU has no more than 16; without effect where ranks share a GPU; products with "
-          "and without the limit may have other kernels, hence other bits")},
+    {USED(
+        "train.sm_count_target", SWITCH, spec.train.sm_count_target, "auto", NOTICE,
+        "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), 24 where all GPUs "
+        "have compute capability 10; its collectives then use no more than these (maxCTAs of its communicator); auto: "
+        "with several ranks over NCCL, stage 3, zero_optimization.overlap_comm and GPUs with six times as many on all "
+        "ranks, never with one rank; true: with any stage, also with one rank, without overlap_comm and on smaller "
+        "GPUs, refused on the CPU device and where a rank's GPU has no more than these; without effect where ranks "
+        "share a GPU; products with "
+        "and without the limit may have other kernels, hence other bits")},
     {USED("train.deterministic", BOOL, spec.transformer.deterministic, "true", NOTICE,
           "false: the backward pass of attention by cuDNN adds in the order in which parts of its sums are ready, "
           "which is faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for "

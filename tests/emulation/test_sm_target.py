@@ -24,10 +24,11 @@ def spec_of(folder, name, changes=None):
     return folder.spec(harness.merged(base, changes or {}), name)
 
 
-def environment(ranks, sms, target, ctas):
+def environment(ranks, sms, target, ctas, major=9):
     """In which every product has this SM_COUNT_TARGET, and the communicator these maxCTAs (0: none)."""
     return {"ZTRAIN_EMULATION_GPUS": str(ranks), "ZTRAIN_EMULATION_SMS": str(sms),
-            "ZTRAIN_EMULATION_SM_TARGET": str(target), "ZTRAIN_EMULATION_CTAS": str(ctas)}
+            "ZTRAIN_EMULATION_SM_TARGET": str(target), "ZTRAIN_EMULATION_CTAS": str(ctas),
+            "ZTRAIN_EMULATION_MAJOR": str(major)}
 
 
 def train(folder, ranks, target, ctas, name, sms=132, changes=None, more=(), **arguments):
@@ -37,7 +38,7 @@ def train(folder, ranks, target, ctas, name, sms=132, changes=None, more=(), **a
 
 
 def train_unlike(folder, name, limits, changes=None, expect=FINISHED):
-    """A step of two ranks; limits: of each rank, its multiprocessors, SM_COUNT_TARGET and maxCTAs."""
+    """A step of two ranks; limits: of each rank, its multiprocessors, SM_COUNT_TARGET, maxCTAs and capability."""
     env_of = {rank: environment(2, *limit) for rank, limit in enumerate(limits)}
     return Job(folder, "--config", spec_of(folder, name, changes), nodes=[0, 0], env_of=env_of).train(expect)
 
@@ -82,6 +83,12 @@ def test_unlike_gpus_are_all_limited_or_none_is(folder):
                          ("large", [(132, 116, 16), (100, 84, 16)])):
         done = train_unlike(folder, name, limits)
         assert (SAID in done[0].out) == (name == "large"), done
+
+
+def test_capability_10_gets_24_blocks_if_all_ranks_have_it(folder):
+    said = "matrix products use 124 of the GPU's 148 multiprocessors and leave 24 to NCCL"
+    assert said in train_unlike(folder, "alike", [(148, 124, 24, 10)] * 2)[0].out
+    train_unlike(folder, "unlike", [(148, 132, 16, 10), (132, 116, 16, 9)])
 
 
 def test_true_is_refused_on_all_ranks_for_one_small_gpu(folder):
