@@ -86,7 +86,7 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     comm->submit = transport_gpu_submit;
     comm->takes_pieces = !comm->gpu->nccl;
-    return transport_check(comm, device, err);
+    return transport_check(comm, device, NULL, 0, err);
 }
 
 void comm_detach_device(struct comm *comm)

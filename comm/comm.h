@@ -65,7 +65,8 @@ void comm_launch(struct comm *comm, struct graph *graph);
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 
-/* Gives this rank a shared segment of `bytes` (the same on every rank), zeroed and touched. Collective; once. */
+/* Gives this rank a shared segment of `bytes` (the same on every rank), zeroed and touched; with a GPU, device memory
+ * that is best for data operations, until comm_detach_device(). Collective; once. */
 enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
 
 /* What the values are, for those who count them (comm_log.h, --trace). */
@@ -109,6 +110,11 @@ void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream 
  * and rounded once. recv may be send + rank × stride (equal dtypes, not accumulate). NCCL adds up in dtype, in its own
  * order, and overwrites the own slice of send. */
 void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream);
+
+/* The same of several that do not depend on each other: NCCL launches them as one. */
+enum { COMM_GROUP_MAX = 16 };
+void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
+void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
 
 /* Control channel; blocking. */
 enum status comm_barrier(struct comm *comm, struct error *err);

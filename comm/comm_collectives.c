@@ -33,34 +33,55 @@ static struct span span_of_collective(const struct data_op *op, struct stream *s
                          .stream = stream};
 }
 
-static void data_op_submit(struct comm *comm, enum op_kind kind, const struct data_op *what, struct stream *stream)
+/* Each operation of a group is a span as long as the group. */
+static void data_ops_submit(struct comm *comm, enum op_kind kind, const struct data_op *whats, int count,
+                            struct stream *stream)
 {
-    struct data_op op = *what;
-    ASSERT(op.stride == 0 || op.stride >= op.count);
-    if (op.count == 0)
-        return;
-    op.stride = op.stride ? op.stride : op.count;
-    op.comm = comm;
-    op.kind = kind;
-    op.number = ++comm->submitted;
-    struct span span = span_of_collective(&op, stream);
-    if (comm->world > 1) {
-        count_collective(&op);
-        span_begin(&span);
+    struct data_op ops[COMM_GROUP_MAX];
+    struct span spans[COMM_GROUP_MAX];
+    int submitted = 0;
+    ASSERT(count <= COMM_GROUP_MAX);
+    for (const struct data_op *what = whats; what < whats + count; what++) {
+        struct data_op *op = &ops[submitted];
+        ASSERT(what->stride == 0 || what->stride >= what->count);
+        if (what->count == 0)
+            continue;
+        *op = *what;
+        op->stride = op->stride ? op->stride : op->count;
+        op->comm = comm;
+        op->kind = kind;
+        op->number = ++comm->submitted;
+        spans[submitted] = span_of_collective(op, stream);
+        if (comm->world > 1) {
+            count_collective(op);
+            span_begin(&spans[submitted]);
+        }
+        submitted++;
     }
-    comm->submit(&op, stream);
-    if (comm->world > 1)
-        span_end(&span);
+    if (submitted > 0)
+        comm->submit(ops, submitted, stream);
+    while (--submitted >= 0 && comm->world > 1)
+        span_end(&spans[submitted]);
+}
+
+void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream)
+{
+    data_ops_submit(comm, OP_ALL_GATHER, ops, count, stream);
+}
+
+void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream)
+{
+    data_ops_submit(comm, OP_REDUCE_SCATTER, ops, count, stream);
 }
 
 void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream)
 {
-    data_op_submit(comm, OP_ALL_GATHER, op, stream);
+    data_ops_submit(comm, OP_ALL_GATHER, op, 1, stream);
 }
 
 void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream)
 {
-    data_op_submit(comm, OP_REDUCE_SCATTER, op, stream);
+    data_ops_submit(comm, OP_REDUCE_SCATTER, op, 1, stream);
 }
 
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)

@@ -16,8 +16,11 @@ struct data_op;
 
 struct comm {
     int rank, world;
-    /* the transport of data operations: puts one into the stream's order */
-    void (*submit)(const struct data_op *op, struct stream *stream);
+    /* the transport of data operations: puts one or a group into the stream's order */
+    void (*submit)(const struct data_op *ops, int count, struct stream *stream);
+    struct data_op *group; /* owned (COMM_GROUP_MAX): those of the open group, of the stream group_stream */
+    struct stream *group_stream;
+    int group_count;   /* -1: no group is open */
     bool takes_pieces; /* it moves pieces of slices */
     struct topology topology;
     struct control *control;
@@ -94,7 +97,7 @@ enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, const str
 
 /* ---- transport_host.c ---------------------------------------------------- */
 
-void transport_host_submit(const struct data_op *op, struct stream *stream);
+void transport_host_submit(const struct data_op *ops, int count, struct stream *stream);
 
 /* ---- transport_network.c: with several nodes (comm->net) ----------------- */
 

@@ -1,4 +1,5 @@
-/* comm_share.c: the shared segments: one for each rank of a node, one after the other in the node's shared memory.
+/* comm_share.c: what peers read: on a GPU memory of its transport; else the shared segments, one for each rank of a
+ * node, one after the other in the node's shared memory.
  *
  *     first rank of the node   is there enough memory? makes the file long enough      barrier
  *     every rank               maps all segments, touches the pages of its segment     barrier
@@ -6,6 +7,7 @@
  *
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
 #include "comm/comm_internal.h"
+#include "comm/transport_gpu.h"
 #include "core/heartbeat.h"
 #include "core/machine.h"
 #include "core/round_up.h"
@@ -106,6 +108,11 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     TRY(compare_sizes(comm, bytes, err));
     if (bytes == 0)
         return STATUS_OK;
+    if (comm->gpu) {
+        TRY(transport_gpu_share(comm->gpu, bytes, memory, err));
+        const bool own_way = *memory != comm->gpu->memory; /* NCCL has other kernels for it */
+        return own_way ? transport_check(comm, comm->gpu->device, *memory, bytes, err) : STATUS_OK;
+    }
     const struct topology *t = &comm->topology;
     const size_t stride = (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN), total = stride * (size_t)t->local_world;
     if (t->local_rank == 0)

@@ -4,6 +4,7 @@
 #include "comm/transport_gpu.h"
 
 #include "core/memory.h"
+#include "gpu/arena.h"
 
 #include <stdlib.h>
 
@@ -50,7 +51,7 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
                                .stride = count};
     stream_copy(c->stream, c->send, c->host, gathers ? slice : all);
     stream_sync(c->stream);
-    transport_gpu_submit(&op, c->stream);
+    transport_gpu_submit(&op, 1, c->stream);
     stream_sync(c->stream);
     TRY(comm_status(c->comm, err));
     stream_copy(c->stream, c->host, c->recv, gathers ? all : slice);
@@ -95,20 +96,14 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     return STATUS_OK;
 }
 
-static enum status allocate(struct check *c, struct device *device, struct error *err)
-{
-    TRY(stream_new(device, STREAM_COMM, &c->stream, err));
-    TRY(device_alloc(device, c->bytes, &c->send, err));
-    return device_alloc(device, c->bytes, &c->recv, err);
-}
-
 /* Every rank runs all operations, also after a wrong result, which *err keeps: the others wait for it. */
 static enum status check_all(struct check *c, struct error *err)
 {
     enum { SHORT, LONG, LENGTHS };
-    const size_t counts[LENGTHS] = {COUNT, LONG_COUNT / (size_t)c->comm->world};
+    const size_t world = (size_t)c->comm->world, room = c->bytes / (world * sizeof(float)), most = LONG_COUNT / world;
+    const size_t counts[LENGTHS] = {COUNT, room < most ? room : most};
     struct error found = {.code = STATUS_OK}, *at = &found, ignored;
-    for (int length = 0; length < LENGTHS; length++) {
+    for (int length = 0; length < LENGTHS && counts[length] <= room; length++) {
         if (check_gather(c, counts[length], at) != STATUS_OK)
             at = &ignored;
         for (int dtype = 0; dtype < (length == SHORT ? DTYPE_COUNT : 1); dtype++)
@@ -120,24 +115,28 @@ static enum status check_all(struct check *c, struct error *err)
     return found.code;
 }
 
-enum status transport_check(struct comm *comm, struct device *device, struct error *err)
+enum status transport_check(struct comm *comm, struct device *device, void *memory, size_t bytes, struct error *err)
 {
     const size_t shortest = COUNT * (size_t)comm->world;
-    const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
-    struct check c = {.comm = comm, .bytes = bytes, .host = memory_zeroed(1, bytes)};
-    enum status status = allocate(&c, device, err);
+    const size_t most = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
+    struct check c = {.comm = comm, .bytes = memory && bytes / 2 < most ? bytes / 2 / ARENA_ALIGN * ARENA_ALIGN : most};
+    void *own = NULL;
+    enum status status = stream_new(device, STREAM_COMM, &c.stream, err);
+    if (status == STATUS_OK && !memory)
+        status = device_alloc(device, 2 * c.bytes, &own, err);
+    c.send = memory ? memory : own;
+    c.recv = (char *)c.send + c.bytes;
+    c.host = memory_zeroed(1, c.bytes);
     double lacking = status != STATUS_OK; /* ranks without memory, whose callers tell the others */
     const enum status exchanged = comm_sum(comm, &lacking, 1, status == STATUS_OK ? err : NULL);
     if (status == STATUS_OK)
         status = exchanged;
     if (status == STATUS_OK && lacking == 0)
         status = check_all(&c, err);
-    if (c.stream)
-        stream_free(c.stream);
-    if (c.recv)
-        device_free(device, c.recv, bytes);
-    if (c.send)
-        device_free(device, c.send, bytes);
+    if (c.stream && memory)
+        stream_fill_zero(c.stream, memory, 2 * c.bytes);
+    stream_free(c.stream);
+    device_free(device, own, 2 * c.bytes);
     free(c.host);
     return status;
 }

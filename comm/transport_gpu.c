@@ -81,11 +81,26 @@ void transport_gpu_free(struct transport_gpu *gpu)
         return;
     if (gpu->nccl)
         gpu->nccl->free(gpu->nccl);
+    device_free(gpu->device, gpu->memory, gpu->memory_bytes);
     if (gpu->send)
         device_free_host(gpu->device, gpu->send, BUFFER_BYTES);
     if (gpu->recv)
         device_free_host(gpu->device, gpu->recv, BUFFER_BYTES);
     free(gpu);
+}
+
+enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **memory, struct error *err)
+{
+    ASSERT(!gpu->memory);
+    *memory = NULL;
+    if (gpu->nccl)
+        TRY(gpu->nccl->share(gpu->nccl, bytes, memory, err));
+    if (*memory)
+        return STATUS_OK;
+    TRY(device_alloc(gpu->device, bytes, memory, err));
+    gpu->memory = *memory;
+    gpu->memory_bytes = bytes;
+    return STATUS_OK;
 }
 
 /* ---- staged operations --------------------------------------------------- */
@@ -100,7 +115,7 @@ static void gather_piece(struct transport_gpu *gpu, const struct data_op *op, si
     piece.recv = gpu->recv;
     piece.count = piece.stride = count;
     stream_copy(stream, gpu->send, (const char *)op->send + at * size, bytes);
-    transport_host_submit(&piece, stream);
+    transport_host_submit(&piece, 1, stream);
     for (int r = 0; r < gpu->comm->world; r++) {
         char *to = (char *)op->recv + ((size_t)r * op->stride + at) * size;
         if (to != (const char *)op->send + at * size)
@@ -122,19 +137,12 @@ static void reduce_piece(struct transport_gpu *gpu, const struct data_op *op, si
                     (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
     if (op->accumulate)
         stream_copy(stream, gpu->recv, recv, recv_bytes);
-    transport_host_submit(&piece, stream);
+    transport_host_submit(&piece, 1, stream);
     stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
 
-void transport_gpu_submit(const struct data_op *op, struct stream *stream)
+static void submit_staged(struct transport_gpu *gpu, const struct data_op *op, struct stream *stream)
 {
-    struct transport_gpu *gpu = op->comm->gpu;
-    ASSERT(stream_device(stream) == gpu->device);
-    if (gpu->nccl) {
-        flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
-        gpu->nccl->submit(gpu->nccl, op, stream);
-        return;
-    }
     size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));
     for (size_t at = 0; at < op->count; at += most) {
         size_t count = op->count - at < most ? op->count - at : most;
@@ -143,4 +151,17 @@ void transport_gpu_submit(const struct data_op *op, struct stream *stream)
         else
             reduce_piece(gpu, op, at, count, stream);
     }
+}
+
+void transport_gpu_submit(const struct data_op *ops, int count, struct stream *stream)
+{
+    struct transport_gpu *gpu = ops->comm->gpu;
+    ASSERT(stream_device(stream) == gpu->device);
+    for (int i = 0; i < count; i++)
+        if (gpu->nccl)
+            flight_end(comm_flight_begin(&ops[i])); /* when it was enqueued: the host does not see its end */
+        else
+            submit_staged(gpu, &ops[i], stream);
+    if (gpu->nccl)
+        gpu->nccl->submit(gpu->nccl, ops, count, stream);
 }

@@ -19,6 +19,8 @@ struct transport_gpu {
     struct device *device;
     struct transport_nccl *nccl; /* NULL: staged */
     char *send, *recv;           /* pinned, BUFFER_BYTES each */
+    void *memory;                /* of transport_gpu_share(), unless it is NCCL's; NULL: none */
+    size_t memory_bytes;
 };
 
 /* Chooses one of the two, the same on all ranks; see comm_attach_device(). Collective. */
@@ -26,14 +28,19 @@ enum status transport_gpu_new(struct comm *comm, struct device *device, bool may
                               struct transport_gpu **out, const char **way, struct error *err);
 void transport_gpu_free(struct transport_gpu *gpu);
 
-/* Puts the operation into the stream's order. */
-void transport_gpu_submit(const struct data_op *op, struct stream *stream);
+/* Puts operations, which do not depend on each other, into the stream's order. */
+void transport_gpu_submit(const struct data_op *ops, int count, struct stream *stream);
+
+/* Device memory for what collectives read and write, zeroed, until transport_gpu_free(); `bytes` are the same on all
+ * ranks. Collective. */
+enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **memory, struct error *err);
 
 /* ---- transport_check.c --------------------------------------------------- */
 
 /* Gathers in fp32 and reduces in each type, 64 elements a rank, then in fp32 8 MiB in all. STATUS_DEVICE: a result is
- * wrong. Collective, but ranks may return different results: the caller agrees. */
-enum status transport_check(struct comm *comm, struct device *device, struct error *err);
+ * wrong. Collective, but ranks may return different results: the caller agrees. `memory` (bytes): the device memory to
+ * use, zeros before and after, in which less than 8 MiB may have room; NULL: allocates its own. */
+enum status transport_check(struct comm *comm, struct device *device, void *memory, size_t bytes, struct error *err);
 
 /* ---- transport_nccl.c ---------------------------------------------------- */
 
@@ -41,9 +48,11 @@ enum status transport_check(struct comm *comm, struct device *device, struct err
  * the job has failed, and fails the job when NCCL reports an error, so that no rank waits for a dead peer. */
 struct transport_nccl {
     /* See comm_reduce_scatter(): the order of sums is NCCL's, op->bad_rank is not filled. */
-    void (*submit)(struct transport_nccl *nccl, const struct data_op *op, struct stream *stream);
+    void (*submit)(struct transport_nccl *nccl, const struct data_op *ops, int count, struct stream *stream);
     /* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
     void (*launch)(struct transport_nccl *nccl, struct graph *graph);
+    /* transport_gpu_share() with memory that NCCL reads and writes at its place; *memory NULL: it does so with none. */
+    enum status (*share)(struct transport_nccl *nccl, size_t bytes, void **memory, struct error *err);
     void (*free)(struct transport_nccl *nccl);
 };
 

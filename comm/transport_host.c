@@ -230,7 +230,9 @@ static void host_transport_run_alone(void *argument)
     heartbeat_beat();
 }
 
-void transport_host_submit(const struct data_op *op, struct stream *stream)
+void transport_host_submit(const struct data_op *ops, int count, struct stream *stream)
 {
-    stream_submit(stream, op->comm->world == 1 ? host_transport_run_alone : host_transport_run, op, sizeof *op);
+    for (int i = 0; i < count; i++)
+        stream_submit(stream, ops[i].comm->world == 1 ? host_transport_run_alone : host_transport_run, &ops[i],
+                      sizeof ops[i]);
 }

@@ -2,7 +2,8 @@
  * would need a broadcast or a reduction for each rank.
  *
  * The communicator is non-blocking: after ncclInProgress the next call waits until the last has ended, the job has
- * failed or time is up. So no call of NCCL's can block a rank forever.
+ * failed or time is up. So no call of NCCL's can block a rank forever. Each group of operations takes a thread of
+ * NCCL's, one operation alone as well: those that are due together are one group.
  *
  * Threads: the thread that owns the device enqueues operations. The watcher observes the peers, because this rank's
  * host may wait for its GPU while that waits for a dead peer's; it asks NCCL for asynchronous errors, and aborts the
@@ -14,7 +15,9 @@
 
 #include "comm/control/watchdog.h"
 #include "core/clock.h"
+#include "core/env_switch.h"
 #include "core/heartbeat.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/thread.h"
 #include "gpu/cuda/device_cuda.h"
@@ -27,13 +30,24 @@
 #include <string.h>
 #include <time.h>
 
+/* How NCCL reaches memory of collectives; the same on all ranks, as has to be the place of a buffer in its window. */
+enum memory_way {
+    MEMORY_PLAIN,      /* of cudaMalloc: through NCCL's own buffers */
+    MEMORY_REGISTERED, /* of ncclMemAlloc, with ncclCommRegister (NCCL 2.19): in place */
+    MEMORY_WINDOW      /* with ncclCommWindowRegister (2.27), by all ranks; from 2.28 on gathers use copy engines */
+};
+
 struct nccl {
     struct transport_nccl base;
     struct comm *comm;
     struct cuda_device *cuda;
     const struct nccl_functions *nccl;
     double patience; /* seconds that a call may be in progress */
-    char way[64];
+    char name[64];
+    enum memory_way way;   /* the best that all ranks have */
+    const char *why_plain; /* a reason of this rank; NULL: none */
+    void *memory;          /* of ncclMemAlloc; NULL: none */
+    void *registration;    /* of `memory`; NULL: none */
 
     pthread_mutex_t mutex; /* protects the next five members */
     ncclComm_t handle;
@@ -44,11 +58,11 @@ struct nccl {
 
     pthread_t watcher;
     bool watching;
-    atomic_bool stop;
+    atomic_bool stop, abort_ended;
     struct watchdog *watches; /* (world) owned, used by the watcher */
 };
 
-enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
+enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30, ABORT_LOOKS = 100 };
 
 /* ---- errors -------------------------------------------------------------- */
 
@@ -111,6 +125,38 @@ static bool look_at_nccl(struct nccl *n)
     return abort;
 }
 
+static void *abort_nccl(void *argument)
+{
+    struct nccl *n = argument;
+    heartbeat_device_begin();
+    n->nccl->ncclCommAbort(n->handle); /* ends kernels that wait for a peer */
+    heartbeat_device_end();
+    atomic_store(&n->abort_ended, true);
+    return NULL;
+}
+
+/* An abort ends neither a copy engine's wait for a peer nor, before NCCL 2.29.7, a kernel that works on windows. If it
+ * does not return, or this rank's thread waits for its GPU all the time, only the end of the process ends that. */
+static void abort_and_watch(struct nccl *n)
+{
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
+    struct error err;
+    pthread_t thread;
+    if (thread_start(&thread, 0, abort_nccl, n) != 0) {
+        abort_nccl(n);
+        return;
+    }
+    for (int looks = 0; !atomic_load(&n->abort_ended) || !atomic_load(&n->stop);) {
+        nanosleep(&pause, NULL);
+        looks = !atomic_load(&n->abort_ended) || heartbeat_in_device_call() ? looks + 1 : 0;
+        if (looks < ABORT_LOOKS || !n->comm->config.stuck)
+            continue;
+        comm_status(n->comm, &err);
+        n->comm->config.stuck(n->comm->config.stuck_context, err.text);
+    }
+    pthread_join(thread, NULL);
+}
+
 static void *nccl_watch(void *argument)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
@@ -118,7 +164,7 @@ static void *nccl_watch(void *argument)
     while (!atomic_load(&n->stop)) {
         look_at_peers(n);
         if (look_at_nccl(n)) {
-            n->nccl->ncclCommAbort(n->handle); /* ends kernels that wait for a peer */
+            abort_and_watch(n);
             break;
         }
         nanosleep(&pause, NULL);
@@ -173,13 +219,33 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
 struct opening {
     int32_t code;    /* enum status */
     int32_t version; /* of the library */
+    int32_t way;     /* enum memory_way */
 };
+
+/* The best that the library and ZTRAIN_NCCL_MEMORY allow on this rank. */
+static enum status choose_memory_way(struct nccl *n, int version, struct error *err)
+{
+    static const char *const words[] = {"plain"};
+    const struct nccl_functions *f = n->nccl;
+    int word;
+    TRY(env_choice("ZTRAIN_NCCL_MEMORY", words, COUNT_OF(words), &word, err));
+    if (word >= 0)
+        n->why_plain = "ZTRAIN_NCCL_MEMORY is plain";
+    else if (!f->ncclMemAlloc || !f->ncclMemFree || !f->ncclCommRegister || !f->ncclCommDeregister)
+        n->why_plain = "NCCL 2.19 is the first that can do without";
+    else if (version < NCCL_VERSION(2, 27, 0) || !f->ncclCommWindowRegister || !f->ncclCommWindowDeregister)
+        n->way = MEMORY_REGISTERED;
+    else
+        n->way = MEMORY_WINDOW;
+    return STATUS_OK;
+}
 
 /* Without the other ranks. `id` is set on rank 0. */
 static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     TRY(nccl_open(&n->nccl, err));
     n->nccl->ncclGetVersion(version);
+    TRY(choose_memory_way(n, *version, err));
     memset(id, 0, sizeof *id);
     heartbeat_device_begin();
     ncclResult_t result = n->comm->rank == 0 ? n->nccl->ncclGetUniqueId(id) : ncclSuccess;
@@ -215,6 +281,7 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
     struct opening own, *all = memory_zeroed((size_t)comm->world, sizeof *all);
     own.code = (int32_t)begin_alone(n, id, version, &own_error);
     own.version = *version;
+    own.way = (int32_t)n->way;
     enum status status = comm_exchange(comm, &own, sizeof own, all, err);
     if (status == STATUS_OK && own.code != STATUS_OK) {
         *err = own_error;
@@ -222,18 +289,25 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
     } else if (status == STATUS_OK) {
         status = nccl_check_openings(comm, all, err);
     }
+    for (int r = 0; status == STATUS_OK && r < comm->world; r++)
+        n->way = all[r].way < (int32_t)n->way ? (enum memory_way)all[r].way : n->way;
     free(all);
     return status;
 }
 
 /* ctas: see transport_nccl_new(). */
-static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error *err)
+static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, struct error *err)
 {
     static const char what[] = "cannot join the communicator";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (ctas > 0)
         config.maxCTAs = ctas;
+    (void)version; /* a header before 2.28 */
+#ifdef NCCL_CTA_POLICY_ZERO
+    if (n->way == MEMORY_WINDOW && version >= NCCL_VERSION(2, 28, 0))
+        config.CTAPolicy = NCCL_CTA_POLICY_ZERO; /* gathers in windows run on copy engines where NCCL can */
+#endif
     heartbeat_device_begin();
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
     heartbeat_device_end();
@@ -249,6 +323,30 @@ static enum status join(struct nccl *n, ncclUniqueId id, int ctas, struct error 
     return STATUS_OK;
 }
 
+static ncclResult_t deregister(struct nccl *n)
+{
+    void *registration = n->registration;
+    n->registration = NULL;
+    if (!registration)
+        return ncclSuccess;
+    heartbeat_device_begin();
+    ncclResult_t result = n->way == MEMORY_WINDOW ? n->nccl->ncclCommWindowDeregister(n->handle, registration)
+                                                  : n->nccl->ncclCommDeregister(n->handle, registration);
+    heartbeat_device_end();
+    return result;
+}
+
+static void free_memory(struct nccl *n)
+{
+    if (!n->memory)
+        return;
+    cuda_disown(n->cuda, n->memory);
+    heartbeat_device_begin();
+    n->nccl->ncclMemFree(n->memory);
+    heartbeat_device_end();
+    n->memory = NULL;
+}
+
 /* In order if all ranks do, by an abort if not. */
 static void leave(struct nccl *n)
 {
@@ -256,6 +354,10 @@ static void leave(struct nccl *n)
     bool well = n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
     n->ready = false; /* this thread owns the communicator; the watcher continues to observe the peers */
     pthread_mutex_unlock(&n->mutex);
+    if (well) {
+        ncclResult_t result = deregister(n);
+        well = nccl_is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
+    }
     if (well) {
         heartbeat_device_begin();
         ncclResult_t result = n->nccl->ncclCommFinalize(n->handle);
@@ -279,6 +381,7 @@ static void nccl_free(struct transport_nccl *base)
 {
     struct nccl *n = (struct nccl *)base;
     leave(n);
+    free_memory(n);
     pthread_mutex_destroy(&n->mutex);
     free(n->watches);
     free(n);
@@ -329,38 +432,133 @@ static void nccl_launch(struct transport_nccl *base, struct graph *graph)
     pthread_mutex_unlock(&n->mutex);
 }
 
-static void nccl_submit(struct transport_nccl *base, const struct data_op *op, struct stream *stream)
+/* NCCL adds up neither into other values nor into another dtype. */
+static bool adds_afterwards(const struct data_op *op)
+{
+    return op->kind == OP_REDUCE_SCATTER && (op->accumulate || op->dtype != op->recv_dtype);
+}
+
+static char *own_slice(const struct nccl *n, const struct data_op *op)
+{
+    return (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->count * dtype_size(op->dtype);
+}
+
+static ncclResult_t enqueue(struct nccl *n, const struct data_op *op, cudaStream_t stream)
+{
+    const ncclDataType_t type = nccl_type_of(op->dtype);
+    ASSERT(op->stride == op->count); /* comm_takes_pieces() */
+    if (op->kind == OP_ALL_GATHER)
+        return n->nccl->ncclAllGather(op->send, op->recv, op->count, type, n->handle, stream);
+    void *recv = adds_afterwards(op) ? own_slice(n, op) : op->recv;
+    return n->nccl->ncclReduceScatter(op->send, recv, op->count, type, ncclSum, n->handle, stream);
+}
+
+/* Under the mutex. */
+static void enqueue_group(struct nccl *n, const struct data_op *ops, int count, cudaStream_t stream)
+{
+    const char *what = ops->kind == OP_ALL_GATHER ? "an all-gather" : "a reduce-scatter";
+    ncclResult_t result = ncclSuccess, ended;
+    if (count == 1) {
+        finish_call(n, enqueue(n, ops, stream), what);
+        return;
+    }
+    n->nccl->ncclGroupStart();
+    for (int i = 0; i < count && nccl_is_fine(result); i++)
+        result = enqueue(n, &ops[i], stream);
+    ended = n->nccl->ncclGroupEnd();
+    finish_call(n, nccl_is_fine(result) ? ended : result, what);
+}
+
+static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, int count, struct stream *stream)
 {
     struct nccl *n = (struct nccl *)base;
-    ASSERT(op->stride == op->count); /* comm_takes_pieces() */
-    cudaStream_t handle = cuda_stream_of(stream)->handle;
-    char *slice = (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->count * dtype_size(op->dtype);
-    const bool add = op->accumulate || op->dtype != op->recv_dtype; /* NCCL does neither */
-    const ncclDataType_t type = nccl_type_of(op->dtype);
     pthread_mutex_lock(&n->mutex);
     heartbeat_device_begin();
-    if (is_usable(n)) {
-        if (op->kind == OP_ALL_GATHER)
-            finish_call(n, n->nccl->ncclAllGather(op->send, op->recv, op->count, type, n->handle, handle),
-                        "an all-gather");
-        else
-            finish_call(n,
-                        n->nccl->ncclReduceScatter(op->send, add ? slice : op->recv, op->count, type, ncclSum,
-                                                   n->handle, handle),
-                        "a reduce-scatter");
-    }
+    if (is_usable(n))
+        enqueue_group(n, ops, count, cuda_stream_of(stream)->handle);
     heartbeat_device_end();
     pthread_mutex_unlock(&n->mutex);
-    if (op->kind == OP_REDUCE_SCATTER && add) {
+    for (const struct data_op *op = ops; op < ops + count; op++) {
+        if (!adds_afterwards(op))
+            continue;
         struct accumulate_args args = {.dst_dtype = op->recv_dtype,
                                        .src_dtype = op->dtype,
                                        .n = (int64_t)op->count,
                                        .dst = op->recv,
-                                       .src = slice,
+                                       .src = own_slice(n, op),
                                        .scale = 1,
                                        .accumulate = op->accumulate};
         n->cuda->device.ops->accumulate(stream, &args);
     }
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+static bool allocate_memory(struct nccl *n, size_t bytes)
+{
+    struct slow_call slow;
+    struct error ignored;
+    heartbeat_slow_begin(&slow, "allocating memory with NCCL", NULL, -1);
+    if (n->nccl->ncclMemAlloc(&n->memory, bytes) != ncclSuccess) {
+        cudaGetLastError(); /* not a failure of the device */
+        n->memory = NULL;
+    } else if (cuda_adopt(n->cuda, n->memory, bytes, &ignored) != STATUS_OK) {
+        n->nccl->ncclMemFree(n->memory);
+        n->memory = NULL;
+    }
+    heartbeat_slow_end(&slow);
+    return n->memory;
+}
+
+/* Registers the memory by n->way, if NCCL does that here: else it says so by no registration. */
+static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
+{
+    static const char what[] = "cannot register memory (ZTRAIN_NCCL_MEMORY=plain does without)";
+    ncclResult_t result;
+    TRY(comm_status(n->comm, err));
+    pthread_mutex_lock(&n->mutex);
+    heartbeat_device_begin();
+    if (n->way == MEMORY_WINDOW)
+        result = n->nccl->ncclCommWindowRegister(n->handle, n->memory, bytes, (ncclWindow_t *)&n->registration,
+                                                 NCCL_WIN_COLL_SYMMETRIC);
+    else
+        result = n->nccl->ncclCommRegister(n->handle, n->memory, bytes, &n->registration);
+    heartbeat_device_end();
+    enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
+    pthread_mutex_unlock(&n->mutex);
+    return status;
+}
+
+/* Each rank takes the way that all can take. */
+static enum status nccl_share(struct transport_nccl *base, size_t bytes, void **memory, struct error *err)
+{
+    static const char *const names[] = {"through buffers of its own: ", "in place", "in place, as a window"};
+    struct nccl *n = (struct nccl *)base;
+    const char *missing = "it gives no memory of its own";
+    double lacking = n->way == MEMORY_PLAIN || !allocate_memory(n, bytes);
+    TRY(comm_sum(n->comm, &lacking, 1, err));
+    if (lacking > 0)
+        n->way = MEMORY_PLAIN;
+    while (n->way > MEMORY_PLAIN) {
+        TRY(register_memory(n, bytes, err));
+        lacking = !n->registration;
+        TRY(comm_sum(n->comm, &lacking, 1, err));
+        if (lacking == 0)
+            break;
+        deregister(n);
+        n->way--;
+        missing = "it registers none";
+    }
+    if (n->way == MEMORY_PLAIN)
+        free_memory(n);
+    *memory = n->memory;
+    if (n->comm->rank == 0)
+        log_info("collectives: NCCL moves %.1f MiB of parameters and gradients %s%s", (double)bytes / (1 << 20),
+                 names[n->way],
+                 n->way > MEMORY_PLAIN ? ""
+                 : n->why_plain        ? n->why_plain
+                                       : missing);
+    return STATUS_OK;
 }
 
 enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
@@ -371,16 +569,16 @@ enum status transport_nccl_new(struct comm *comm, struct device *device, int cta
     int version = 0;
     *out = NULL;
     struct nccl *n = memory_zeroed(1, sizeof *n);
-    n->base = (struct transport_nccl){nccl_submit, nccl_launch, nccl_free};
+    n->base = (struct transport_nccl){nccl_submit, nccl_launch, nccl_share, nccl_free};
     n->comm = comm;
     n->cuda = (struct cuda_device *)device->private_;
     n->patience = 6 * comm->control->timeout + 0.25 * comm->world; /* NCCL searches for the paths between GPUs */
     pthread_mutex_init(&n->mutex, NULL);
     TRY_GOTO(begin_together(n, &id, &version, err));
     TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));
-    TRY_GOTO(join(n, id, ctas, err));
-    snprintf(n->way, sizeof n->way, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
-    *way = n->way;
+    TRY_GOTO(join(n, id, version, ctas, err));
+    snprintf(n->name, sizeof n->name, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
+    *way = n->name;
     *out = &n->base;
     return STATUS_OK;
 fail:

@@ -15,20 +15,25 @@ struct transport_simulated {
     struct comm_link link;
 };
 
-static void simulated_submit(const struct data_op *op, struct stream *stream)
+static void simulated_submit(const struct data_op *ops, int count, struct stream *stream)
 {
-    const struct comm *comm = op->comm;
+    const struct comm *comm = ops->comm;
     const struct comm_link *link = &((const struct transport_simulated *)comm)->link;
-    const double slice = (double)op->count * (double)dtype_size(op->dtype), others = comm->world - 1;
+    const double others = comm->world - 1;
+    double seconds = start_seconds + rank_seconds * others;
     if (!isfinite(link->inside))
         return;
-    double seconds = others * slice / (link->inside * link_share);
-    if (comm->world > link->per_node) { /* the other nodes' slices come in through all cards of a node */
-        double through_card = (double)(comm->world - link->per_node) * slice / link->per_node;
-        double network = through_card / (link->network * link_share);
-        seconds = link->per_node == 1 ? network : fmax(seconds, network);
+    for (int i = 0; i < count; i++) {
+        const double slice = (double)ops[i].count * (double)dtype_size(ops[i].dtype);
+        double inside = others * slice / (link->inside * link_share), network = 0;
+        if (comm->world > link->per_node) { /* the other nodes' slices come in through all cards of a node */
+            double through_card = (double)(comm->world - link->per_node) * slice / link->per_node;
+            network = through_card / (link->network * link_share);
+            inside = link->per_node == 1 ? 0 : inside;
+        }
+        seconds += fmax(inside, network);
     }
-    simulated_device_communicate(stream, start_seconds + rank_seconds * others + seconds);
+    simulated_device_communicate(stream, seconds);
 }
 
 void transport_simulated_set_link(struct comm *comm, const struct comm_link *link)

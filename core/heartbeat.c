@@ -75,12 +75,17 @@ void heartbeat_device_end(void)
     heartbeat_beat();
 }
 
+bool heartbeat_in_device_call(void)
+{
+    return atomic_load_explicit(&device_calls.inside, memory_order_relaxed) > 0;
+}
+
 bool heartbeat_is_patient(void)
 {
     pthread_mutex_lock(&slow.mutex);
     const bool patient = slow.calls != NULL;
     pthread_mutex_unlock(&slow.mutex);
-    return patient || atomic_load_explicit(&device_calls.inside, memory_order_relaxed) > 0;
+    return patient || heartbeat_in_device_call();
 }
 
 /* file = " '/data/x.bin'", or "" if a call has none. */
@@ -131,8 +136,7 @@ static bool count_device_call(double seconds)
     const uint64_t ended = atomic_load_explicit(&device_calls.ended, memory_order_relaxed);
     device_calls.seconds = ended == device_calls.seen ? device_calls.seconds + seconds : 0;
     device_calls.seen = ended;
-    return atomic_load_explicit(&device_calls.inside, memory_order_relaxed) > 0 &&
-           device_calls.seconds < DEVICE_CALL_SECONDS;
+    return heartbeat_in_device_call() && device_calls.seconds < DEVICE_CALL_SECONDS;
 }
 
 /* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck is one that no longer does and

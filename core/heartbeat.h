@@ -44,6 +44,8 @@ enum { DEVICE_CALL_SECONDS = 600 };
 void heartbeat_device_begin(void);
 void heartbeat_device_end(void);
 
+bool heartbeat_in_device_call(void);
+
 /* Whether a slow call or a device call of this process is in progress: the emulated GPU asks at each of its calls. */
 bool heartbeat_is_patient(void);
 

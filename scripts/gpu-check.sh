@@ -11,6 +11,7 @@
 #               fit, or has no time left, is named and has not passed. Alone it has all the time, which suffices for every case on an H100
 #   resume      interrupted and resumed: the same numbers bit for bit
 #   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, and the speed-up
+#   nccl        2 ranks over NCCL, ZeRO stages 0 to 3, in registered memory and without; left out where there is one GPU
 #   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention with cuDNN and without
 #   sanitizer   compute-sanitizer's memcheck and racecheck on a small run; left out where there is no such program
 #
@@ -27,7 +28,7 @@ set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
 build='' out=build/gpu-check device=cuda quick='' seconds=575
-all=(doctor ops golden ranks bench resume graphs perf sanitizer)
+all=(doctor ops golden ranks bench resume graphs nccl perf sanitizer)
 fail() {
     echo "gpu-check: $1; hint: --help" >&2
     exit 2
@@ -76,11 +77,11 @@ golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.devic
 # those after it.
 declare -A runs_of=(
     [doctor]="gpu-test doctor" [ops]="ops ops-own-attention fault" [golden]="golden golden-own-attention" [ranks]="ranks ranks-4" [bench]=bench
-    [resume]=resume [graphs]=graphs [perf]="perf perf-own-attention" [sanitizer]="memcheck racecheck"
+    [resume]=resume [graphs]=graphs [nccl]="nccl nccl-plain" [perf]="perf perf-own-attention" [sanitizer]="memcheck racecheck"
 )
 declare -A kept=(
     [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [fault]=20 [golden]=60 [golden-own-attention]=15 [ranks]=40 [ranks-4]=30 [bench]=150
-    [resume]=20 [graphs]=15 [perf]=25 [perf-own-attention]=10 [memcheck]=45 [racecheck]=45
+    [resume]=20 [graphs]=15 [nccl]=0 [nccl-plain]=0 [perf]=25 [perf-own-attention]=10 [memcheck]=45 [racecheck]=45
 )
 to_come=()
 for name in "$@"; do
@@ -256,6 +257,15 @@ for name in "$@"; do
         ;;
     resume) gpu_part resume resume ;;
     graphs) gpu_part graphs graphs ;;
+    nccl)
+        if [ "$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)" -ge 2 ]; then
+            two=(env ZTRAIN_SHARE_GPUS=0 "${golden[@]}" --ranks 2 --stage 0,1,2,3 --case llama --dtype)
+            gpu_part nccl "${two[@]}" fp32,bf16
+            gpu_part nccl-plain env ZTRAIN_NCCL_MEMORY=plain "${two[@]}" bf16
+        else
+            no_part nccl "one GPU" "it needs two" && no_part nccl-plain "one GPU" "it needs two"
+        fi
+        ;;
     sanitizer)
         for tool in memcheck racecheck; do
             if [ -n "$sanitizer_program" ]; then

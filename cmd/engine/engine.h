@@ -67,7 +67,7 @@ struct engine {
     enum graph_mode graphs;
     struct memory_plan plan;
 
-    void *memory;                   /* the arena: plan.local.used bytes */
+    void *memory;                   /* the rank's own arena (memory_plan_allocate()) */
     void *host_memory;              /* the host's arena; may be NULL */
     void *snapshot;                 /* NULL: none, or not taken yet (memory_plan.h) */
     bool snapshot_is_pinned;        /* device_pin() */

@@ -185,7 +185,8 @@ struct share {
 /* The arenas of all ranks that share this rank's GPU, and the number of these ranks. */
 static enum status add_memory_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
 {
-    struct share own = {.bytes = t->plan.local.used}, *all = memory_zeroed((size_t)t->world, sizeof *all);
+    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used},
+                 *all = memory_zeroed((size_t)t->world, sizeof *all);
     snprintf(own.id, sizeof own.id, "%s", t->device->id);
     enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
     *bytes = 0;

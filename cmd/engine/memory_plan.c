@@ -16,8 +16,7 @@
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     size_t input_bytes;
-    bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
-    zero_layout(t->zero, local, peers_read ? shared : local, host);
+    zero_layout(t->zero, local, shared, host);
     if (t->activations)
         activation_store_layout(t->activations, host);
     transformer_layout(t->transformer, local);
@@ -169,16 +168,24 @@ enum status engine_prepare_ops(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
+/* Of t->memory: in a simulation, which has no peers, with the segment that they would read. */
+static size_t memory_bytes(const struct engine *t)
+{
+    return t->plan.local.used + (t->comm ? 0 : t->plan.shared.used);
+}
+
 enum status memory_plan_allocate(struct engine *t, struct error *err)
 {
     struct arena local, shared, host;
+    const size_t own = t->plan.local.used;
     arena_init_dry(&shared); /* a rank alone shares nothing */
     arena_init(&host, NULL, 0);
-    TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
-    arena_init(&local, t->memory, t->plan.local.used);
+    TRY(device_alloc(t->device, memory_bytes(t), &t->memory, err));
+    arena_init(&local, t->memory, own);
     if (t->plan.shared.used) {
-        void *segment;
-        TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
+        void *segment = (char *)t->memory + own;
+        if (t->comm)
+            TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
         arena_init(&shared, segment, t->plan.shared.used);
     }
     if (host_arena_bytes(t)) {
@@ -197,7 +204,7 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
 
 void memory_plan_free(struct engine *t)
 {
-    device_free(t->device, t->memory, t->plan.local.used);
+    device_free(t->device, t->memory, memory_bytes(t));
     if (t->host_is_ordinary)
         host_pages_free(t->host_memory, host_arena_bytes(t));
     else

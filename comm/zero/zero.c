@@ -186,6 +186,17 @@ static bool zero_peers_read_grads(const struct zero *z)
     return zero_parallel(z) && z->grads_whole && (z->config.zero.stage == 0 || reduced_in_place);
 }
 
+static bool is_on_gpu(const struct zero *z)
+{
+    return z->device && z->device->kind == DEVICE_CUDA; /* NULL: a dry layout */
+}
+
+/* Of memory that collectives use, but no peer reads on the CPU: NCCL works without copies if it knows both ends. */
+static struct arena *used_by_peers(const struct zero *z, struct arena *local, struct arena *shared)
+{
+    return zero_parallel(z) && is_on_gpu(z) ? shared : local;
+}
+
 /* Gathered units and buckets; with world 1 only those that offload needs. */
 static void zero_layout_slots(struct zero *z, struct arena *local, struct arena *shared)
 {
@@ -206,7 +217,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
     for (int p = 0; p < SLOTS; p++) {
         struct gather_slot *slot = &z->slots[p];
         if (zero_gathers_on_demand(z))
-            slot->memory = arena_take(local, MEM_COMM, (size_t)room[p] * size);
+            slot->memory = arena_take(used_by_peers(z, local, shared), MEM_COMM, (size_t)room[p] * size);
         if (zero_offloads_params(z))
             slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
         if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units) /* only the compute stream uses them */
@@ -283,7 +294,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
                 arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? trained * z->world : kept) * state_size);
     }
     if (config->training) {
-        z->grads = arena_take(zero_peers_read_grads(z) ? shared : local, MEM_GRADS,
+        z->grads = arena_take(zero_peers_read_grads(z) ? shared : used_by_peers(z, local, shared), MEM_GRADS,
                               (size_t)(z->grads_whole ? trained * z->world : kept) * dtype_size(config->grad_dtype));
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
@@ -294,8 +305,9 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
             arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
     }
     zero_layout_slots(z, local, shared);
-    zero_muon_layout(z, local, shared);
-    zero_offload_layout(z, local, host);
+    /* a rank's own block and those of others lie apart, which NCCL does not allow in memory that it knows */
+    zero_muon_layout(z, local, is_on_gpu(z) ? local : shared);
+    zero_offload_layout(z, local, used_by_peers(z, local, shared), host);
     lay_out_host_slice(z, host);
 }
 

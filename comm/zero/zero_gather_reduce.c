@@ -13,7 +13,8 @@
  * the order alone (zero_theory()).
  *
  * Stream rule. A gather waits for the release of the slot's last unit and for the update of the own slices; compute
- * waits for the gather. A reduction waits for the unit's gradients; the next writer of a bucket for the reduction. */
+ * waits for the gather. A reduction waits for the unit's gradients; the next writer of a bucket for the reduction. On a
+ * GPU units whose reductions are short are reduced together (z->due). */
 #include "comm/zero/zero_internal.h"
 
 void zero_slots_clear(struct zero *z)
@@ -26,14 +27,14 @@ void zero_slots_clear(struct zero *z)
 
 /* ---- collectives in pieces ----------------------------------------------- */
 
-typedef void collective(struct comm *comm, const struct data_op *op, struct stream *stream);
+typedef void collective(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
 
 /* Enqueues `run` in pieces of at most `bucket` elements of all ranks together; whole: on whole slices. */
 static void gather_reduce_pieces(struct zero *z, collective *run, struct data_op whole, int64_t bucket)
 {
     const int64_t slice = z->config.layout->slice[whole.unit];
     int64_t piece = slice;
-    if (bucket > 0 && bucket < slice * z->world && comm_takes_pieces(z->comm))
+    if (bucket > 0 && bucket < slice * z->world)
         piece = max64(bucket / z->world / SHARD_ALIGN * SHARD_ALIGN, SHARD_ALIGN);
     struct data_op op = whole;
     op.stride = (size_t)slice;
@@ -41,40 +42,46 @@ static void gather_reduce_pieces(struct zero *z, collective *run, struct data_op
         op.send = (const char *)whole.send + (size_t)at * dtype_size(op.dtype);
         op.recv = (char *)whole.recv + (size_t)at * dtype_size(op.recv_dtype);
         op.count = (size_t)min64(slice - at, piece);
-        run(z->comm, &op, z->stream);
+        run(z->comm, &op, 1, z->stream);
     }
+}
+
+/* Enqueues gathers, or else reductions, of whole slices: as one group, or each in pieces. */
+static void run_group(struct zero *z, bool gathers, struct data_op *ops, int count)
+{
+    const int64_t bucket = gathers ? z->config.zero.allgather_bucket_size : z->config.zero.reduce_bucket_size;
+    collective *run = gathers ? comm_all_gather_group : comm_reduce_scatter_group;
+    const bool in_pieces = comm_takes_pieces(z->comm);
+    for (int i = 0; i < count; i++) {
+        ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
+        if (in_pieces)
+            gather_reduce_pieces(z, run, ops[i], bucket);
+    }
+    if (!in_pieces && count > 0)
+        run(z->comm, ops, count, z->stream);
+}
+
+static struct data_op gather_of(enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
+{
+    return (struct data_op){
+        .send = send, .recv = recv, .dtype = dtype, .recv_dtype = dtype, .purpose = purpose, .unit = unit};
 }
 
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
-    const struct data_op op = {
-        .send = send, .recv = recv, .dtype = dtype, .recv_dtype = dtype, .purpose = purpose, .unit = unit};
-    gather_reduce_pieces(z, comm_all_gather, op, z->config.zero.allgather_bucket_size);
-}
-
-/* send: the unit's gradients (of comm_dtype) */
-static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
-{
-    const struct data_op op = {.send = send,
-                               .recv = recv,
-                               .dtype = z->config.comm_dtype,
-                               .recv_dtype = dtype,
-                               .accumulate = accumulate,
-                               .bad_rank = &z->bad_rank[unit],
-                               .purpose = COMM_GRADIENTS,
-                               .unit = unit};
-    gather_reduce_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
+    struct data_op op = gather_of(purpose, unit, send, recv, dtype);
+    run_group(z, true, &op, 1);
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
-    const struct data_op op = {.send = send,
-                               .recv = recv,
-                               .dtype = DTYPE_BF16,
-                               .recv_dtype = DTYPE_BF16,
-                               .purpose = COMM_UPDATES,
-                               .unit = unit};
-    gather_reduce_pieces(z, comm_reduce_scatter, op, z->config.zero.reduce_bucket_size);
+    struct data_op op = {.send = send,
+                         .recv = recv,
+                         .dtype = DTYPE_BF16,
+                         .recv_dtype = DTYPE_BF16,
+                         .purpose = COMM_UPDATES,
+                         .unit = unit};
+    run_group(z, false, &op, 1);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
@@ -99,12 +106,15 @@ static void gather_into_slot(struct zero *z, int unit)
         stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.h2d_done[unit] : z->updated);
     stream_wait(z->stream, slot->released);
     char *staged = slot->staging, *memory = slot->memory;
+    struct data_op ops[2];
+    int count = 0;
     for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_to_gather(z, unit, u)) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
-        zero_gather(z, COMM_PARAMETERS, u, own, memory, z->config.dtype);
+        ops[count++] = gather_of(COMM_PARAMETERS, u, own, memory, z->config.dtype);
         staged += (size_t)z->config.layout->slice[u] * dtype_size(z->config.dtype);
         memory += (size_t)shard_padded(z->config.layout, u) * dtype_size(z->config.dtype);
     }
+    run_group(z, true, ops, count);
     event_record(slot->gathered, z->stream);
 }
 
@@ -290,32 +300,69 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     return comm_status(z->comm, err);
 }
 
-/* Reduces the unit's gradients (comm_dtype) into the own slice, at stage 0 into all slices. Returns the own slice,
- * complete on the communication stream. */
-static const void *reduce_grads(struct zero *z, int unit, const void *send)
+/* With NCCL each group of collectives costs a launch, so short reductions wait for the next unit's until together they
+ * have this many bytes (as DDP's buckets in PyTorch). */
+enum { DUE_BYTES = 25 << 20 };
+
+/* Whether the last of z->due may wait: nothing overwrites its gradients before the next unit's are complete, and nobody
+ * would have to wait for the group: at stages 2 and 3 a block's bucket has a new user two blocks later. */
+static bool waits_for_next(const struct zero *z, int unit)
 {
-    const enum dtype kept = z->config.grad_dtype;
-    const int slot = zero_slot(z, unit);
-    struct event *sent = zero_narrow_comm(z) ? z->comm_buffers[slot].sent : z->buckets[slot].reduced;
-    if (z->grads_whole) {
-        void *slice = zero_grad(z, unit, zero_own(z, unit));
-        reduce_unit(z, unit, send, slice, kept, false);
-        event_record(sent, z->stream);
-        if (z->config.zero.stage == 0)
-            zero_gather(z, COMM_GRADIENTS, unit, slice, zero_grad(z, unit, 0), kept);
+    const bool in_place = zero_grads_home(z, unit) == GRADS_IN_PLACE && !zero_narrow_comm(z);
+    const bool own_slot = z->num_due == 1 && (unit == zero_head(z) || unit == 1);
+    int64_t bytes = 0;
+    for (int i = 0; i < z->num_due; i++)
+        bytes += shard_padded(z->config.layout, z->due[i].unit) * (int64_t)dtype_size(z->config.comm_dtype);
+    return z->device->kind == DEVICE_CUDA && unit > 0 && !zero_is_offloaded(z, unit) && (in_place || own_slot) &&
+           z->num_due < COMM_GROUP_MAX && bytes < DUE_BYTES;
+}
+
+/* The reduction of a unit's gradients into its own slice, of an offloaded one into *staging. */
+static struct data_op reduction_of(struct zero *z, const struct due_unit *due, struct d2h_buffer **staging)
+{
+    const int unit = due->unit;
+    if (!z->grads_whole && zero_is_offloaded(z, unit))
+        *staging = zero_offload_staging(z, unit, z->stream);
+    return (struct data_op){.send = due->send,
+                            .recv = *staging ? (*staging)->memory : zero_grad(z, unit, zero_own(z, unit)),
+                            .dtype = z->config.comm_dtype,
+                            .recv_dtype = z->config.grad_dtype,
+                            .accumulate = !z->grads_whole && z->micro > 0,
+                            .bad_rank = &z->bad_rank[unit],
+                            .purpose = COMM_GRADIENTS,
+                            .unit = unit};
+}
+
+/* Reduces the gradients of z->due, which `compute` computes; at stage 0 gathers the sums. */
+static enum status reduce_due(struct zero *z, struct stream *compute, struct error *err)
+{
+    struct data_op reductions[COMM_GROUP_MAX], gathers[COMM_GROUP_MAX];
+    struct d2h_buffer *staging[COMM_GROUP_MAX] = {NULL};
+    const int count = z->num_due;
+    z->num_due = 0;
+    zero_follow_compute(z, compute);
+    for (int i = 0; i < count; i++)
+        reductions[i] = reduction_of(z, &z->due[i], &staging[i]);
+    run_group(z, false, reductions, count);
+    for (int i = 0; i < count; i++) {
+        const int slot = zero_slot(z, z->due[i].unit);
+        event_record(zero_narrow_comm(z) ? z->comm_buffers[slot].sent : z->buckets[slot].reduced, z->stream);
+    }
+    for (int i = 0; i < count && z->config.zero.stage == 0; i++)
+        gathers[i] = gather_of(COMM_GRADIENTS, z->due[i].unit, reductions[i].recv, zero_grad(z, z->due[i].unit, 0),
+                               z->config.grad_dtype);
+    run_group(z, true, gathers, z->config.zero.stage == 0 ? count : 0);
+    for (int i = 0; i < count; i++) {
+        const int unit = z->due[i].unit;
         event_record(z->reduced[unit], z->stream);
         if (zero_is_offloaded(z, unit))
-            zero_offload_d2h(z, unit, slice, z->reduced[unit], NULL);
-        return slice;
+            zero_offload_d2h(z, unit, reductions[i].recv, z->reduced[unit], staging[i] ? staging[i]->d2h_done : NULL);
+        if (z->observer)
+            TRY(z->observer->reduced(z, unit, reductions[i].recv, err));
+        if (!z->config.zero.overlap_comm)
+            stream_wait(compute, z->reduced[unit]);
     }
-    struct d2h_buffer *staging = zero_is_offloaded(z, unit) ? zero_offload_staging(z, unit, z->stream) : NULL;
-    void *slice = staging ? staging->memory : zero_grad(z, unit, zero_own(z, unit));
-    reduce_unit(z, unit, send, slice, kept, z->micro > 0);
-    event_record(sent, z->stream);
-    event_record(z->reduced[unit], z->stream);
-    if (staging)
-        zero_offload_d2h(z, unit, slice, z->reduced[unit], staging->d2h_done);
-    return slice;
+    return STATUS_OK;
 }
 
 /* World 1: copies an offloaded unit's gradients down. */
@@ -355,15 +402,14 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     if (zero_narrow_comm(z))
         send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
     if (zero_parallel(z)) {
-        zero_follow_compute(z, stream);
-        const void *slice = reduce_grads(z, unit, send);
-        if (z->observer)
-            TRY(z->observer->reduced(z, unit, slice, err));
+        z->due[z->num_due++] = (struct due_unit){unit, send};
+        if (!waits_for_next(z, unit))
+            TRY(reduce_due(z, stream, err));
     } else {
         reduce_grads_d2h(z, unit, stream);
+        if (!z->config.zero.overlap_comm)
+            stream_wait(stream, z->reduced[unit]);
     }
-    if (!z->config.zero.overlap_comm)
-        stream_wait(stream, z->reduced[unit]);
     return comm_status(z->comm, err);
 }
 

@@ -45,6 +45,12 @@ struct comm_buffer {
     struct event *sent; /* the reduction has read it */
 };
 
+/* A unit whose gradients are complete, but not reduced yet */
+struct due_unit {
+    int unit;
+    const void *send; /* of config.comm_dtype */
+};
+
 /* The host's copy of a step's results */
 struct step_record {
     struct step_state state;
@@ -142,6 +148,8 @@ struct zero {
     struct offloaded_params offloaded_params;
     struct bucket buckets[SLOTS]; /* slots 2 and 3 may share their memory */
     struct comm_buffer comm_buffers[SLOTS];
+    struct due_unit due[COMM_GROUP_MAX]; /* in the order in which backward finished them */
+    int num_due;
     double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
@@ -482,7 +490,8 @@ int zero_offload_first(const struct zero_config *config);
 /* After an error zero_offload_close() frees what exists. */
 enum status zero_offload_open(struct zero *zero, struct error *err);
 void zero_offload_close(struct zero *zero);
-void zero_offload_layout(struct zero *zero, struct arena *local, struct arena *host);
+/* received: device memory that reductions write. */
+void zero_offload_layout(struct zero *zero, struct arena *local, struct arena *received, struct arena *host);
 
 /* World 1, after the first micro-batch: fills the bucket with the sum so far, for work on `stream`. */
 void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket, struct stream *stream);

@@ -121,7 +121,7 @@ void zero_offload_close(struct zero *z)
 
 /* ---- memory -------------------------------------------------------------- */
 
-void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host)
+void zero_offload_layout(struct zero *z, struct arena *local, struct arena *received, struct arena *host)
 {
     struct zero_offload *o = &z->offload;
     const struct zero_config *config = &z->config;
@@ -150,7 +150,7 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *host
         return;
     const bool staged = zero_parallel(z) || config->grad_dtype != DTYPE_F32;
     for (int i = 0; staged && i < OFFLOAD_BUFFERS; i++)
-        o->staging[i].memory = arena_take(local, MEM_COMM, largest * grad_size);
+        o->staging[i].memory = arena_take(received, MEM_COMM, largest * grad_size);
     void *workspace = arena_take(local, MEM_WORKSPACE, OPS_SUMS_WORKSPACE);
     if (workspace)
         stream_set_workspace(o->d2h, workspace, OPS_SUMS_WORKSPACE);

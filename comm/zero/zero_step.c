@@ -60,6 +60,7 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
 {
     int64_t row = z->units + 1;
     double *own = z->reports + z->rank * row;
+    ASSERT(z->num_due == 0);                  /* the embedding, which backward finishes last, does not wait */
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
         ASSERT(!z->open[u]);
         bool summed = zero_is_offloaded(z, u) && !z->grads_whole; /* on their way down */

@@ -21,7 +21,8 @@ static const char *const cudnn_symbols[] = {CUDNN_FUNCTIONS(LIBRARY_SYMBOL)};
 static struct cudnn_functions cudnn;
 #endif
 #if ZTRAIN_HAVE_NCCL
-static const char *const nccl_symbols[] = {NCCL_FUNCTIONS(LIBRARY_SYMBOL)};
+static const char *const nccl_symbols[] = {NCCL_FUNCTIONS(LIBRARY_SYMBOL) NCCL_MEMORY_FUNCTIONS(LIBRARY_SYMBOL)};
+#define LIBRARY_COUNT(function) +1
 static struct nccl_functions nccl;
 #endif
 
@@ -32,8 +33,8 @@ struct library {
     const char *built_with; /* version of the headers; NULL: built without them */
     const char *other[2];   /* sonames of other major versions, for a message that names the one found */
     const char *const *symbols;
-    int count;
-    void **functions; /* (count) */
+    int count, optional; /* the last `optional` of them are NULL where the library lacks them */
+    void **functions;    /* (count) */
     bool tried, found;
     struct error error;
 };
@@ -66,6 +67,7 @@ static struct library libraries[CUDA_LIBRARY_COUNT] = {
                                NUMBER_TEXT(NCCL_MAJOR) "." NUMBER_TEXT(NCCL_MINOR) "." NUMBER_TEXT(NCCL_PATCH),
                            .symbols = nccl_symbols,
                            .count = (int)COUNT_OF(nccl_symbols),
+                           .optional = 0 NCCL_MEMORY_FUNCTIONS(LIBRARY_COUNT),
                            .functions = (void **)&nccl},
 #else
     [CUDA_LIBRARY_NCCL] = {.name = "NCCL"},
@@ -93,7 +95,7 @@ static enum status bind_library(struct library *library)
     }
     for (int i = 0; i < library->count; i++) {
         library->functions[i] = dlsym(handle, library->symbols[i]);
-        if (!library->functions[i]) {
+        if (!library->functions[i] && i < library->count - library->optional) {
             error_set(&library->error, STATUS_DEVICE, "%s %s lacks the function %s: it is older than ztrain needs",
                       library->name, library->file, library->symbols[i]);
             dlclose(handle);

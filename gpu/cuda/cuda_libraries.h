@@ -66,7 +66,24 @@
     X(ncclCommAbort)          \
     X(ncclAllGather)          \
     X(ncclReduceScatter)      \
-    X(ncclAllReduce)
+    X(ncclGroupStart)         \
+    X(ncclGroupEnd)
+
+/* Of NCCL 2.19 and 2.27: NULL in an older library (comm/transport_nccl.c). */
+#define NCCL_MEMORY_FUNCTIONS(X) \
+    X(ncclMemAlloc)              \
+    X(ncclMemFree)               \
+    X(ncclCommRegister)          \
+    X(ncclCommDeregister)        \
+    X(ncclCommWindowRegister)    \
+    X(ncclCommWindowDeregister)
+
+#if ZTRAIN_HAVE_NCCL && NCCL_VERSION_CODE < 22700 /* as later headers declare them */
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+typedef struct ncclWindow *ncclWindow_t;
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window, int flags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
+#endif
 
 #define CUDA_LIBRARY_MEMBER(name) __typeof__(&name) name;
 struct cublaslt_functions {
@@ -80,6 +97,7 @@ struct cudnn_functions {
 #if ZTRAIN_HAVE_NCCL
 struct nccl_functions {
     NCCL_FUNCTIONS(CUDA_LIBRARY_MEMBER)
+    NCCL_MEMORY_FUNCTIONS(CUDA_LIBRARY_MEMBER)
 };
 #endif
 #undef CUDA_LIBRARY_MEMBER

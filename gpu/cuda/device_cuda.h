@@ -136,6 +136,10 @@ void cuda_graph_free(struct graph *graph);
 /* How many bytes from `memory` on the GPU reaches by itself, up to the end of their range; 0: none. Any thread. */
 size_t cuda_reach(struct cuda_device *cuda, const void *memory);
 
+/* Clears device memory that a library has allocated, and remembers it as the device's, until cuda_disown(). */
+enum status cuda_adopt(struct cuda_device *cuda, void *memory, size_t bytes, struct error *err);
+void cuda_disown(struct cuda_device *cuda, const void *memory);
+
 /* The number of the capture in progress, from 1; 0: there is none. */
 uint64_t cuda_capture_number(const struct cuda_device *cuda);
 

@@ -13,8 +13,8 @@ enum status cuda_event_new(struct device *device, bool timed, struct event **eve
     struct cuda_event *e = memory_zeroed(1, sizeof *e);
     e->base.device = device;
     e->timed = timed;
-    cudaError_t code = CUDA_CALL(
-        cudaEventCreateWithFlags(&e->handle, cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming)));
+    cudaError_t code =
+        CUDA_CALL(cudaEventCreateWithFlags(&e->handle, cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming)));
     if (code != cudaSuccess) {
         free(e);
         return error_set(err, cuda_status_of(code), "cannot create an event on GPU %d: %s",

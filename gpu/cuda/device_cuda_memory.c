@@ -41,7 +41,7 @@ static struct cuda_range range_at(struct cuda_device *cuda, const void *memory)
     return found;
 }
 
-static void range_remove(struct cuda_device *cuda, const void *memory)
+void cuda_disown(struct cuda_device *cuda, const void *memory)
 {
     pthread_mutex_lock(&cuda->mutex);
     for (int i = 0; i < cuda->num_ranges; i++) {
@@ -75,6 +75,21 @@ static cudaError_t allocate_cleared(size_t bytes, void **memory)
     }
     heartbeat_slow_end(&slow);
     return code;
+}
+
+enum status cuda_adopt(struct cuda_device *cuda, void *memory, size_t bytes, struct error *err)
+{
+    struct slow_call slow;
+    heartbeat_slow_begin(&slow, "clearing the GPU's memory", NULL, -1);
+    cudaError_t code = cudaMemset(memory, 0, bytes);
+    if (code == cudaSuccess)
+        code = cudaDeviceSynchronize();
+    heartbeat_slow_end(&slow);
+    if (code != cudaSuccess)
+        return error_set(err, cuda_status_of(code), "cannot clear the memory of GPU %d (%s): %s", cuda->index,
+                         cuda->device.name, cudaGetErrorString(code));
+    range_add(cuda, memory, bytes, false);
+    return STATUS_OK;
 }
 
 enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
@@ -111,7 +126,7 @@ bool cuda_available(struct device *device, size_t *bytes)
 void cuda_free(struct device *device, void *memory, size_t bytes)
 {
     (void)bytes;
-    range_remove(device->private_, memory);
+    cuda_disown(device->private_, memory);
     cuda_check(device->private_, cudaFree(memory), "cudaFree");
 }
 
@@ -139,7 +154,7 @@ static void unpin(struct cuda_device *cuda, void *memory, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += piece_bytes) {
         char *piece = (char *)memory + at;
-        range_remove(cuda, piece);
+        cuda_disown(cuda, piece);
         cuda_check(cuda, cudaHostUnregister(piece), "cudaHostUnregister");
     }
 }
@@ -210,6 +225,6 @@ void cuda_free_host(struct device *device, void *memory, size_t bytes)
         host_pages_free(memory, bytes);
         return;
     }
-    range_remove(cuda, memory);
+    cuda_disown(cuda, memory);
     cuda_check(cuda, cudaFreeHost(memory), "cudaFreeHost");
 }

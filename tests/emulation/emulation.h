@@ -86,6 +86,7 @@ void memory_register(const void *communicator, const void *p);
 void memory_unregister(const void *communicator);
 void memory_open(void); /* for kernels, until memory_close() */
 void memory_close(void);
+bool is_of_nccl(const void *p); /* memory of ncclMemAlloc */
 /* "byte 12 of allocation 3 (4096 bytes)" */
 std::string describe_address(const void *p);
 /* Ends the process unless the whole range is device memory of one allocation. */
@@ -181,6 +182,8 @@ extern unsigned current_thread;                  /* in its block */
 /* ---- counts -------------------------------------------------------------- */
 struct counts {
     uint64_t kernels, copies, products, waits, host_functions, collectives, checked;
+    /* NCCL's: registrations; collectives in windows, on copy engines; groups of several, and collectives in them */
+    uint64_t registered, deregistered, in_windows, on_engines, groups, in_groups;
 };
 extern counts stats;
 } // namespace emulation

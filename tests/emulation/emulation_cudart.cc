@@ -1,8 +1,8 @@
 /* emulation_cudart.cc: the functions of the CUDA run time that ztrain calls; a function that is missing fails the link.
  *
- * A queued copy runs later. A copy from host memory therefore keeps a hash of it, and a copy to host memory fills it with
- * 0xff first: code that uses the memory before the copy has run is caught. cudaMemcpyAsync on memory that is not pinned
- * is treated as asynchronous as well; CUDA only documents that it might not be. */
+ * A queued copy runs later. A copy from host memory therefore keeps a hash of it, and a copy to host memory fills it
+ * with 0xff first: code that uses the memory before the copy has run is caught. cudaMemcpyAsync on memory that is not
+ * pinned is treated as asynchronous as well; CUDA only documents that it might not be. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -486,6 +486,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 cudaError_t cudaFree(void *p)
 {
     ENTER_OUTSIDE("cudaFree");
+    if (is_of_nccl(p))
+        report("cudaFree of memory that ncclMemAlloc gave");
     run_until(lock, everything());
     return memory_free(p);
 }
@@ -669,8 +671,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     e->capture = 0;
     e->recorded = true;
     e->at = after_of(s);
-    e->when = std::chrono::steady_clock::now() +
-              std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(planted_seconds));
+    e->when = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                     std::chrono::duration<double>(planted_seconds));
     return cudaSuccess;
 }
 

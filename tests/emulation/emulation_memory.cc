@@ -125,6 +125,14 @@ void on_end(int status, void *)
             _exit(EXIT_REPORT);
         _exit(EXIT_REPORT);
     }
+    if (getenv("ZTRAIN_EMULATION_STATS") && stats.collectives)
+        fprintf(
+            stderr,
+            "emulation: NCCL: %llu registered, %llu deregistered, %llu collectives in windows, %llu on copy engines, "
+            "%llu groups of %llu\n",
+            static_cast<unsigned long long>(stats.registered), static_cast<unsigned long long>(stats.deregistered),
+            static_cast<unsigned long long>(stats.in_windows), static_cast<unsigned long long>(stats.on_engines),
+            static_cast<unsigned long long>(stats.groups), static_cast<unsigned long long>(stats.in_groups));
     if (getenv("ZTRAIN_EMULATION_STATS"))
         fprintf(stderr,
                 "emulation: %llu kernels, %llu copies and fills, %llu products, %llu collectives, %llu host functions, "

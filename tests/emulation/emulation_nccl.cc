@@ -10,11 +10,18 @@
  * aborted communicator leaves its collectives. After a call of a non-blocking communicator, the call is in progress for
  * a while; another call before it has ended is reported as a mistake.
  *
+ * Collectives of a group are queued at its end; one that uses another's result is a mistake. Memory of ncclMemAlloc can
+ * be registered. If a collective uses a window, it has to on all ranks, at the same place (the result of a gather, what
+ * a reduce-scatter reads). With CTAPolicy ZERO gathers whose both ends lie in windows run on copy engines: these wait
+ * for peers whether the communicator is aborted or not. What is registered when the communicator ends in order, or
+ * memory that is freed while it is registered, is a mistake.
+ *
  * ZTRAIN_EMULATION_NCCL: a fault of this process's NCCL: version=N (another version), deaf (it never finds its peers),
  * refuse (it joins no communicator), small (the same for lack of room in /dev/shm), error=N (the Nth collective hangs
  * with an asynchronous error), cuda=N (the same with an error of the GPU), fault=N (with one that programs cause),
- * reject=N (the Nth collective is refused), forgets (sums lack the last rank). ZTRAIN_EMULATION_CTAS=N: a communicator
- * with other maxCTAs than N (0: the default) is a mistake. */
+ * reject=N (the Nth collective is refused), forgets (sums lack the last rank), no-memory (ncclMemAlloc refuses),
+ * no-window, no-register (registrations give no handle), bad-window (they fail), engines (an abort does not end gathers
+ * on copy engines). ZTRAIN_EMULATION_CTAS=N: a communicator with other maxCTAs than N (0: the default) is a mistake. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -25,6 +32,7 @@
 #include <atomic>
 #include <errno.h>
 #include <fcntl.h>
+#include <map>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +48,7 @@ enum { MAX_RANKS = 64, WINDOW = 1 << 18 };
 
 struct signature { /* of a collective; the same on all ranks */
     int64_t kind, count, type, reduction;
+    int64_t place; /* in a window; -1: in none */
 };
 
 struct segment {
@@ -56,9 +65,9 @@ struct ncclComm {
     segment *shared;
     size_t bytes;
     std::string name;
-    std::atomic<int> state;       /* ncclResult_t */
-    std::atomic<int> in_progress; /* the number of times that a call is reported as in progress */
-    bool blocking;
+    std::atomic<int> state;           /* ncclResult_t */
+    std::atomic<int> in_progress;     /* the number of times that a call is reported as in progress */
+    bool blocking, engines;           /* engines: gathers in windows run on copy engines */
     std::atomic<int64_t> collectives; /* that have begun */
     int64_t calls;
     std::atomic<bool> aborted;
@@ -72,6 +81,24 @@ std::atomic<const char *> last_message{""};
 
 /* Aborted communicators are kept: a graph may still contain their collectives. */
 std::vector<ncclComm *> &aborted = *new std::vector<ncclComm *>;
+
+/* Memory of ncclMemAlloc, and registrations by their handle. */
+std::map<const char *, size_t> &pieces = *new std::map<const char *, size_t>;
+struct registration {
+    const ncclComm *comm;
+    const char *base;
+    size_t bytes;
+    bool window;
+};
+std::vector<registration *> &registrations = *new std::vector<registration *>;
+
+struct pending { /* of a group */
+    operation op;
+    cudaStream_t stream;
+    ncclComm *comm;
+};
+thread_local int group_depth;
+thread_local std::vector<pending> group;
 
 /* The value of a fault ("" if it has none); NULL: the fault is not asked for. */
 const char *mistake(const char *name)
@@ -89,6 +116,16 @@ void check_ctas(const ncclConfig_t *config)
     int most = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 0;
     if (wanted && atoi(wanted) != most)
         report("NCCL: maxCTAs is %d, not %s", most, wanted);
+}
+
+/* Where the memory lies in a window of the communicator; -1: in none. */
+int64_t place_in_window(const ncclComm *c, const void *p)
+{
+    const char *at = static_cast<const char *>(p);
+    for (const registration *r : registrations)
+        if (r->comm == c && r->window && at >= r->base && at < r->base + r->bytes)
+            return at - r->base;
+    return -1;
 }
 
 /* A call of this communicator begins, and ends. */
@@ -112,11 +149,13 @@ ncclResult_t fail(ncclResult_t code, const char *message)
     return code;
 }
 
+thread_local bool on_engine; /* the collective that this thread runs */
+
 /* Waits; false: the communicator was aborted. */
 template <typename Condition> bool wait_until(ncclComm *c, Condition holds)
 {
     for (int spins = 0; !holds(); spins++) {
-        if (c->aborted)
+        if (c->aborted && !on_engine)
             return false;
         if (spins > 100)
             usleep(100);
@@ -226,9 +265,10 @@ template <typename Give, typename Take> bool exchange_piece(ncclComm *c, const s
         return false;
     for (int r = 0; r < c->world; r++)
         if (memcmp(&c->shared->doing[r], &s, sizeof s) != 0)
-            report("NCCL: rank %d is in collective %d of %lld elements, rank %d in %d of %lld", c->rank,
-                   static_cast<int>(s.kind), static_cast<long long>(s.count), r,
-                   static_cast<int>(c->shared->doing[r].kind), static_cast<long long>(c->shared->doing[r].count));
+            report("NCCL: rank %d is in collective %d of %lld elements at %lld, rank %d in %d of %lld at %lld", c->rank,
+                   static_cast<int>(s.kind), static_cast<long long>(s.count), static_cast<long long>(s.place), r,
+                   static_cast<int>(c->shared->doing[r].kind), static_cast<long long>(c->shared->doing[r].count),
+                   static_cast<long long>(c->shared->doing[r].place));
     take();
     return meet(c);
 }
@@ -268,8 +308,25 @@ void run_collective(ncclComm *c, const signature &s, const char *send, char *rec
     }
 }
 
-ncclResult_t collective(const char *name, const signature &s, size_t sent, size_t received, const void *send,
-                        void *receive, ncclComm *c, cudaStream_t stream)
+bool overlap(const range &a, const range &b)
+{
+    const char *p = static_cast<const char *>(a.p), *q = static_cast<const char *>(b.p);
+    return (a.write || b.write) && p < q + b.bytes && q < p + a.bytes;
+}
+
+/* In place, a collective reads and writes the same memory. */
+void check_group(const operation &op)
+{
+    for (const pending &p : group)
+        for (const range &a : p.op.ranges)
+            for (const range &b : op.ranges)
+                if (overlap(a, b))
+                    report("NCCL: %s and %s are in one group, but depend on each other", p.op.name.c_str(),
+                           op.name.c_str());
+}
+
+ncclResult_t collective(const char *name, signature s, size_t sent, size_t received, const void *send, void *receive,
+                        ncclComm *c, cudaStream_t stream)
 {
     guard lock(big_lock);
     enter(name);
@@ -288,6 +345,10 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
         return fail(ncclInvalidArgument, "it does not like this one");
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
+    s.place = place_in_window(c, s.kind == GATHER ? receive : send);
+    const bool engine = c->engines && s.kind == GATHER && s.place >= 0 && place_in_window(c, send) >= 0;
+    stats.in_windows += s.place >= 0;
+    stats.on_engines += engine;
     if (stream_of(stream)->capture)
         for (const void *used : {send, static_cast<const void *>(receive)})
             memory_register(c, used);
@@ -307,13 +368,59 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
             c->state = network ? ncclSystemError : ncclUnhandledCudaError;
             wait_until(c, [] { return false; });
         }
+        on_engine = engine && mistake("engines");
         if (!c->aborted)
             run_collective(c, s, static_cast<const char *>(send), static_cast<char *>(receive));
+        on_engine = false;
     };
+    if (group_depth > 0) {
+        check_group(op);
+        group.push_back({std::move(op), stream, c});
+        return ncclSuccess;
+    }
     enqueue(lock, stream_of(stream), std::move(op));
     return end(c);
 }
+
+/* `fault`: where the handle is NULL. */
+ncclResult_t register_piece(const char *name, ncclComm *c, void *memory, size_t bytes, bool window, const char *fault,
+                            void **handle)
+{
+    guard lock(big_lock);
+    enter(name);
+    begin(c, name);
+    *handle = nullptr;
+    const char *base = static_cast<const char *>(memory);
+    auto piece = pieces.upper_bound(base);
+    if (mistake("bad-window") || piece == pieces.begin() ||
+        base + bytes > std::prev(piece)->first + std::prev(piece)->second)
+        return fail(ncclInvalidArgument, "this memory cannot be registered");
+    if (!mistake(fault)) {
+        registrations.push_back(new registration{c, base, bytes, window});
+        *handle = registrations.back();
+    }
+    stats.registered += *handle != nullptr;
+    return window ? end(c) : ncclSuccess;
+}
+
+ncclResult_t deregister_piece(const char *name, ncclComm *c, const void *handle)
+{
+    guard lock(big_lock);
+    enter(name);
+    begin(c, name);
+    auto at = std::find(registrations.begin(), registrations.end(), handle);
+    if (at == registrations.end() || (*at)->comm != c)
+        report("NCCL: %s of what is not registered", name);
+    registrations.erase(at);
+    stats.deregistered++;
+    return ncclSuccess;
+}
 } // namespace
+
+bool emulation::is_of_nccl(const void *p)
+{
+    return pieces.count(static_cast<const char *>(p)) > 0;
+}
 
 extern "C" {
 
@@ -353,6 +460,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
                                      "error: No space left on device (28)");
     check_ctas(config);
     ncclComm *c = new ncclComm();
+    c->engines = config && config->CTAPolicy == NCCL_CTA_POLICY_ZERO;
     c->blocking = !config || config->blocking != 0;
     c->rank = rank;
     c->world = world;
@@ -402,6 +510,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     guard lock(big_lock);
     enter("ncclCommDestroy");
+    for (const registration *r : registrations)
+        if (r->comm == comm)
+            report("NCCL: ncclCommDestroy with %zu bytes that are still registered", r->bytes);
     run_until(lock, everything());
     if (comm->connecting.joinable())
         comm->connecting.join();
@@ -424,6 +535,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     run_until(lock, everything());
     munmap(comm->shared, comm->bytes);
     memory_unregister(comm);
+    registrations.erase(std::remove_if(registrations.begin(), registrations.end(),
+                                       [=](const registration *r) { return r->comm == comm; }),
+                        registrations.end());
     aborted.push_back(comm);
     return ncclSuccess;
 }
@@ -431,14 +545,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
-    const signature s = {GATHER, static_cast<int64_t>(count), type, 0};
+    const signature s = {GATHER, static_cast<int64_t>(count), type, 0, -1};
     return collective("ncclAllGather", s, count, count * static_cast<size_t>(comm->world), send, receive, comm, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
                                ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream)
 {
-    const signature s = {SCATTER, static_cast<int64_t>(count), type, reduction};
+    const signature s = {SCATTER, static_cast<int64_t>(count), type, reduction, -1};
     return collective("ncclReduceScatter", s, count * static_cast<size_t>(comm->world), count, send, receive, comm,
                       stream);
 }
@@ -446,8 +560,83 @@ ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, nc
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    const signature s = {REDUCE, static_cast<int64_t>(count), type, reduction};
+    const signature s = {REDUCE, static_cast<int64_t>(count), type, reduction, -1};
     return collective("ncclAllReduce", s, count, count, send, receive, comm, stream);
 }
+
+ncclResult_t ncclGroupStart()
+{
+    group_depth++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd()
+{
+    guard lock(big_lock);
+    enter("ncclGroupEnd");
+    if (group_depth == 0)
+        report("NCCL: ncclGroupEnd without ncclGroupStart");
+    if (--group_depth > 0 || group.empty())
+        return ncclSuccess;
+    ncclComm *c = group.front().comm;
+    stats.groups++;
+    stats.in_groups += group.size();
+    for (pending &p : group)
+        enqueue(lock, stream_of(p.stream), std::move(p.op));
+    group.clear();
+    return end(c);
+}
+
+ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
+{
+    guard lock(big_lock);
+    enter("ncclMemAlloc");
+    if (mistake("no-memory") || memory_new(memory, bytes) != cudaSuccess)
+        return fail(ncclUnhandledCudaError, "no memory");
+    pieces[static_cast<const char *>(*memory)] = bytes;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *memory)
+{
+    guard lock(big_lock);
+    enter("ncclMemFree");
+    if (!pieces.erase(static_cast<const char *>(memory)))
+        report("NCCL: ncclMemFree of %p, which ncclMemAlloc did not give", memory);
+    for (const registration *r : registrations)
+        if (r->base == memory)
+            report("NCCL: ncclMemFree of memory that is still registered");
+    run_until(lock, everything());
+    memory_free(memory);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes, void **handle)
+{
+    return register_piece("ncclCommRegister", comm, memory, bytes, false, "no-register", handle);
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+    return deregister_piece("ncclCommDeregister", comm, handle);
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window, int flags)
+{
+    if (flags != NCCL_WIN_COLL_SYMMETRIC)
+        report("NCCL: a window that is not symmetric");
+    return register_piece("ncclCommWindowRegister", comm, memory, bytes, true, "no-" /* window, register */,
+                          reinterpret_cast<void **>(window));
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+    return deregister_piece("ncclCommWindowDeregister", comm, window);
+}
+}
+#else
+bool emulation::is_of_nccl(const void *)
+{
+    return false;
 }
 #endif
