@@ -16,6 +16,7 @@
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cuda/cuda_library_info.h"
 #include "gpu/cuda/nvml.h"
+#include "gpu/noise.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
@@ -172,12 +173,13 @@ enum {
     REPEATS = 20 /* of each kind of work */
 };
 static const size_t matrix_bytes = (size_t)SIDE * SIDE * sizeof(float), least_memory = (size_t)8 << 30;
+static const size_t host_bytes = (size_t)SIDE * SIDE * sizeof(float) / 2 * 9; /* 1.125 GiB: two pieces (device_pin()) */
 
 /* What is measured; all owned. */
 struct bench {
     struct device *device;
     struct stream *stream;
-    void *host;        /* matrix_bytes */
+    void *host;        /* host_bytes */
     double pinning;    /* seconds to get it */
     char *matrices[3]; /* (matrix_bytes) each, in `memory` */
     char *memory;      /* the matrices, then the stream's workspace */
@@ -313,11 +315,29 @@ static void doctor_measure_copies(struct bench *bench)
     if (peak > 0)
         snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
     print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
-    print_line("pinned memory", "allocated at %.1f GB/s", (double)matrix_bytes / 1e9 / bench->pinning);
+    print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
     print_line("copy host to gpu", "%.1f GB/s",
                bytes / doctor_time_work(bench->stream, doctor_work_copy, &up, REPEATS));
     print_line("copy gpu to host", "%.1f GB/s",
                bytes / doctor_time_work(bench->stream, doctor_work_copy, &down, REPEATS));
+}
+
+/* Copies down and up across the border of two pieces of pinned memory. */
+static enum status doctor_compare_pieces(struct bench *bench, struct error *err)
+{
+    const size_t count = matrix_bytes / sizeof(float);
+    float *across = (float *)((char *)bench->host + host_bytes - matrix_bytes);
+    bool whole = true;
+    stream_fill_noise(bench->stream, bench->matrices[0], DTYPE_F32, count, SIDE);
+    stream_copy(bench->stream, across, bench->matrices[0], matrix_bytes);
+    stream_copy(bench->stream, bench->matrices[1], across, matrix_bytes);
+    stream_copy(bench->stream, bench->host, bench->matrices[1], matrix_bytes);
+    stream_sync(bench->stream);
+    for (size_t i = 0; i < count && whole; i++)
+        whole = across[i] == noise_value(SIDE, i);
+    if (whole && memcmp(bench->host, across, matrix_bytes) == 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_DEVICE, "a copy across two pieces of pinned memory is not whole");
 }
 
 static enum status doctor_bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
@@ -336,7 +356,7 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
     size_t workspace = ops_workspace_bytes(bench->device, &limits);
     bench->bytes = 3 * matrix_bytes + workspace;
     const double start = seconds_now();
-    TRY(device_alloc_host(bench->device, matrix_bytes, &bench->host, err));
+    TRY(device_alloc_host(bench->device, host_bytes, &bench->host, err));
     bench->pinning = seconds_now() - start;
     TRY(device_alloc(bench->device, bench->bytes, (void **)&bench->memory, err));
     for (int i = 0; i < 3; i++)
@@ -356,6 +376,7 @@ static enum status doctor_measure_all(struct bench *bench, struct error *err)
     doctor_fill_with_noise(bench, 1, DTYPE_BF16);
     doctor_measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
     doctor_measure_copies(bench);
+    TRY(doctor_compare_pieces(bench, err));
     return device_check(bench->device, err);
 }
 
@@ -375,7 +396,7 @@ end:
     if (status != STATUS_OK)
         print_line("cuda device", "fails: %s", err.text);
     device_free(bench.device, bench.memory, bench.bytes);
-    device_free_host(bench.device, bench.host, matrix_bytes);
+    device_free_host(bench.device, bench.host, host_bytes);
     stream_free(bench.stream);
     device_close(bench.device);
 }

@@ -83,6 +83,8 @@ declare -A kept=(
     [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [fault]=20 [golden]=60 [golden-own-attention]=15 [ranks]=40 [ranks-4]=30 [bench]=150
     [resume]=20 [graphs]=15 [nccl]=0 [nccl-plain]=0 [perf]=25 [perf-own-attention]=10 [memcheck]=45 [racecheck]=45
 )
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)
+[ "$gpus" -lt 2 ] || kept+=([nccl]=40 [nccl-plain]=20 [bench]=90)
 to_come=()
 for name in "$@"; do
     read -ra names <<<"${runs_of[$name]}"
@@ -258,8 +260,8 @@ for name in "$@"; do
     resume) gpu_part resume resume ;;
     graphs) gpu_part graphs graphs ;;
     nccl)
-        if [ "$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)" -ge 2 ]; then
-            two=(env ZTRAIN_SHARE_GPUS=0 "${golden[@]}" --ranks 2 --stage 0,1,2,3 --case llama --dtype)
+        if [ "$gpus" -ge 2 ]; then
+            two=(env ZTRAIN_SHARE_GPUS=0 "${golden[@]}" --ranks 2 --stage "0,1,2,3" --case llama --dtype)
             gpu_part nccl "${two[@]}" fp32,bf16
             gpu_part nccl-plain env ZTRAIN_NCCL_MEMORY=plain "${two[@]}" bf16
         else

@@ -336,7 +336,7 @@ static struct data_op reduction_of(struct zero *z, const struct due_unit *due, s
 /* Reduces the gradients of z->due, which `compute` computes; at stage 0 gathers the sums. */
 static enum status reduce_due(struct zero *z, struct stream *compute, struct error *err)
 {
-    struct data_op reductions[COMM_GROUP_MAX], gathers[COMM_GROUP_MAX];
+    struct data_op reductions[COMM_GROUP_MAX] = {{.unit = 0}}, gathers[COMM_GROUP_MAX] = {{.unit = 0}};
     struct d2h_buffer *staging[COMM_GROUP_MAX] = {NULL};
     const int count = z->num_due;
     z->num_due = 0;

@@ -242,6 +242,21 @@ def test_a_missing_sanitizer_is_neither_pass_nor_failure(folder):
     assert done.returncode == 0 and done.stdout.endswith("2 passed, 0 failed\n"), done.stdout + done.stderr
 
 
+def test_nccl_has_time_where_there_are_two_gpus(folder):
+    """In the tree the golden runs are a stand-in that prints its way."""
+    path = stand_in_gpu(folder)
+    script(folder.at("tree/tests/golden/check_golden.py"), 'echo "way: $ZTRAIN_NCCL_MEMORY $*"; echo "1 passed, 0 failed"\n')
+    for gpus in (1, 2):
+        script(folder.at("bin/nvidia-smi"), f'[ "$1" != -L ] || for i in {{1..{gpus}}}; do echo "GPU $i: a GPU"; done\n')
+        done = check_tree(folder, "--out", folder.at("out"), "bench", "nccl", path=path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ("left out: nccl: one GPU; nccl-plain: one GPU" in summary_of(folder)) == (gpus == 1)
+        assert re.findall(r"^way: (\w*) .*--ranks 2", done.stdout, re.M) == ["", "plain"][: 2 * (gpus - 1)]
+    with open(os.path.join(harness.ROOT, "scripts", "gpu-check.sh"), encoding="utf-8") as f:
+        more = {name: int(value) for name, value in re.findall(r"\[([a-z-]+)\]=(\d+)", re.search(r"kept\+=\((.*)\)", f.read()).group(1))}
+    assert more["nccl"] >= 30 and more["nccl-plain"] >= 15 and more["nccl"] + more["nccl-plain"] + more["bench"] <= 150
+
+
 def test_a_benchmark_without_time_has_not_passed(folder):
     done = check(folder, "--device", "cpu", "--out", folder.at("out"), "--seconds", "30", "doctor", "bench")
     assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed\n"), done.stdout + done.stderr
