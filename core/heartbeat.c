@@ -134,9 +134,10 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
 static bool count_device_call(double seconds)
 {
     const uint64_t ended = atomic_load_explicit(&device_calls.ended, memory_order_relaxed);
-    device_calls.seconds = ended == device_calls.seen ? device_calls.seconds + seconds : 0;
+    const bool inside = heartbeat_in_device_call();
+    device_calls.seconds = inside && ended == device_calls.seen ? device_calls.seconds + seconds : 0;
     device_calls.seen = ended;
-    return heartbeat_in_device_call() && device_calls.seconds < DEVICE_CALL_SECONDS;
+    return inside && device_calls.seconds < DEVICE_CALL_SECONDS;
 }
 
 /* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck is one that no longer does and

@@ -11,6 +11,7 @@
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,6 +313,7 @@ static enum status choose_cores(const struct engine *t, struct error *err)
     const int share = bootstrap_threads(CPU_COUNT(&own), sharers), threads = t->device->threads;
     t->device->threads = share < threads ? share : threads;
     machine_bind(&own);
+    omp_set_num_threads(t->device->threads);
     log_debug("cores: %d near GPU %s, %d threads", machine_cores(), t->device->pci, t->device->threads);
     return STATUS_OK;
 }

@@ -249,6 +249,7 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     return STATUS_OK;
 fail:
     gemm_cuda_free(cuda->gemm);
+    attention_cudnn_free(cuda->attention);
     pthread_mutex_destroy(&cuda->mutex);
     free(cuda->ranges);
     free(cuda);

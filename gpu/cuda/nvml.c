@@ -253,11 +253,14 @@ void nvml_watch_stop(void)
     watched.library = watched.events = NULL;
 }
 
-/* Programs cause the others as well: graphics engine exceptions (an illegal instruction, a misaligned address), page
- * faults (an illegal address), channels that stop or are cleaned up after those, video, a context switch that hangs. */
+/* Whether an Xid by itself means that the GPU is broken. Programs cause these, too: exceptions of the graphics engine
+ * (an illegal instruction, a misaligned address), references to memory, page faults (an illegal address; of a peer's
+ * memory over NVLink: 137), channels that stop or are cleaned up after those, video, a context switch that hangs. 94
+ * (an error that was contained) counts by the ECC counter, and 154 only names a way to recover. */
 static bool is_xid_of_hardware(unsigned long long xid)
 {
-    return xid != 13 && xid != 31 && xid != 43 && xid != 45 && xid != 68 && xid != 109;
+    static const unsigned char others[] = {8, 11, 13, 31, 32, 43, 45, 68, 69, 94, 109, 137, 154};
+    return xid >= 256 || !memchr(others, (int)xid, sizeof others);
 }
 
 enum nvml_finding nvml_watch_look(char *text, size_t size)
