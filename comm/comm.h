@@ -28,8 +28,8 @@ struct comm;
 struct comm_config {
     double timeout_seconds;
     double io_timeout_seconds; /* of one slow call (core/heartbeat.h); 0: 600 */
-    /* Called by a separate thread when the job has failed for the slow call in which the main thread is stuck; `text`
-     * names call and file. May end the process. NULL: not called. */
+    /* Called by a separate thread when the main thread is stuck and the job has failed: for that slow call, whose name
+     * and file `text` has, or before, and the GPU does not come back from it. May end the process. NULL: not called. */
     void (*stuck)(void *context, const char *text);
     void *stuck_context;
     /* between nodes: a name, address or network; NULL or "": the one that fits */

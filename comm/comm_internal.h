@@ -18,9 +18,6 @@ struct comm {
     int rank, world;
     /* the transport of data operations: puts one or a group into the stream's order */
     void (*submit)(const struct data_op *ops, int count, struct stream *stream);
-    struct data_op *group; /* owned (COMM_GROUP_MAX): those of the open group, of the stream group_stream */
-    struct stream *group_stream;
-    int group_count;   /* -1: no group is open */
     bool takes_pieces; /* it moves pieces of slices */
     struct topology topology;
     struct control *control;

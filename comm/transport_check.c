@@ -17,6 +17,7 @@ struct check {
     size_t bytes;      /* of each buffer */
     void *send, *recv; /* device memory */
     void *host;        /* host memory */
+    bool in_place;     /* in the library's own memory */
 };
 
 /* Small integers: sums over the ranks are exact in any order. In a reduction one rank contributes to each element, so
@@ -68,8 +69,11 @@ static enum status compare(const struct check *c, enum op_kind kind, enum dtype 
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "%s of %d ranks in %s gave %g in element %zu of rank %d, where %g is right",
               operation_name(kind), c->comm->world, dtype_name(dtype), (double)have, i, c->comm->rank, (double)want);
-    return error_hint(err, "the communication library, a GPU or a link between GPUs is faulty: nccl-tests shows which, "
-                           "and NCCL_P2P_DISABLE=1 in the environment avoids the links between GPUs");
+    return error_hint(err,
+                      "the communication library, a GPU or a link between GPUs is faulty: nccl-tests shows which, "
+                      "and %s in the environment avoids %s",
+                      c->in_place ? "ZTRAIN_NCCL_MEMORY=plain" : "NCCL_P2P_DISABLE=1",
+                      c->in_place ? "what the same check has passed without" : "the links between GPUs");
 }
 
 static enum status check_gather(struct check *c, size_t count, struct error *err)
@@ -119,7 +123,9 @@ enum status transport_check(struct comm *comm, struct device *device, void *memo
 {
     const size_t shortest = COUNT * (size_t)comm->world;
     const size_t most = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
-    struct check c = {.comm = comm, .bytes = memory && bytes / 2 < most ? bytes / 2 / ARENA_ALIGN * ARENA_ALIGN : most};
+    struct check c = {.comm = comm,
+                      .bytes = memory && bytes / 2 < most ? bytes / 2 / ARENA_ALIGN * ARENA_ALIGN : most,
+                      .in_place = memory};
     void *own = NULL;
     enum status status = stream_new(device, STREAM_COMM, &c.stream, err);
     if (status == STATUS_OK && !memory)

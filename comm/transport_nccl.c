@@ -49,10 +49,11 @@ struct nccl {
     void *memory;          /* of ncclMemAlloc; NULL: none */
     void *registration;    /* of `memory`; NULL: none */
 
-    pthread_mutex_t mutex; /* protects the next five members */
+    pthread_mutex_t mutex; /* protects the next six members */
     ncclComm_t handle;
     bool ready;           /* all ranks have joined, and this one has not begun to leave */
     bool aborted;         /* by the watcher: the handle is invalid */
+    bool registering;     /* a refusal is no fault of the GPU: containers, virtual GPUs, no fabric */
     struct error failure; /* NCCL's first error; code STATUS_OK: none */
     int failing;          /* the watcher's looks since `failure` */
 
@@ -62,7 +63,7 @@ struct nccl {
     struct watchdog *watches; /* (world) owned, used by the watcher */
 };
 
-enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30, ABORT_LOOKS = 100 };
+enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
 
 /* ---- errors -------------------------------------------------------------- */
 
@@ -75,18 +76,23 @@ static bool nccl_is_fine(ncclResult_t result)
 static const char container_hint[] = "/dev/shm is too small, or the ranks have different ones: in a container "
                                      "--shm-size=1g or --ipc=host helps, --cap-add SYS_NICE lets NCCL do without; ";
 
+static const char *memory_hint(const struct nccl *n)
+{
+    return n->registering ? "ZTRAIN_NCCL_MEMORY=plain does without; " : "";
+}
+
 static enum status nccl_error(struct nccl *n, ncclResult_t result, const char *what, struct error *err)
 {
     const char *last = n->nccl->ncclGetLastError(NULL), *detail = last ? last : "";
     const bool of_cuda = result == ncclUnhandledCudaError, suspect = of_cuda && cuda_text_is_suspect(detail);
-    enum status code = !of_cuda || suspect               ? STATUS_PEER
-                       : strstr(detail, "out of memory") ? STATUS_DEVICE
-                                                         : STATUS_BROKEN;
+    enum status code = !of_cuda || suspect                                 ? STATUS_PEER
+                       : n->registering || strstr(detail, "out of memory") ? STATUS_DEVICE
+                                                                           : STATUS_BROKEN;
     error_set(err, code, "NCCL: %s: %s%s%.400s", what, n->nccl->ncclGetErrorString(result), *detail ? ": " : "",
               detail);
     if (suspect && err && n->cuda->device.examine)
         n->cuda->device.examine(&n->cuda->device, err);
-    return error_hint(err, "%sNCCL_DEBUG=INFO in the environment prints more",
+    return error_hint(err, "%s%sNCCL_DEBUG=INFO in the environment prints more", memory_hint(n),
                       strstr(detail, "/dev/shm") ? container_hint : "");
 }
 
@@ -136,7 +142,8 @@ static void *abort_nccl(void *argument)
 }
 
 /* An abort ends neither a copy engine's wait for a peer nor, before NCCL 2.29.7, a kernel that works on windows. If it
- * does not return, or this rank's thread waits for its GPU all the time, only the end of the process ends that. */
+ * does not return, or this rank's thread waits for its GPU all the time, only the end of the process ends that: after
+ * the timeout, as the GPU may still compute. */
 static void abort_and_watch(struct nccl *n)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
@@ -146,10 +153,12 @@ static void abort_and_watch(struct nccl *n)
         abort_nccl(n);
         return;
     }
-    for (int looks = 0; !atomic_load(&n->abort_ended) || !atomic_load(&n->stop);) {
+    double since = seconds_now();
+    while (!atomic_load(&n->abort_ended) || !atomic_load(&n->stop)) {
         nanosleep(&pause, NULL);
-        looks = !atomic_load(&n->abort_ended) || heartbeat_in_device_call() ? looks + 1 : 0;
-        if (looks < ABORT_LOOKS || !n->comm->config.stuck)
+        if (atomic_load(&n->abort_ended) && !heartbeat_in_device_call())
+            since = seconds_now();
+        if (seconds_now() - since < n->comm->control->timeout || !n->comm->config.stuck)
             continue;
         comm_status(n->comm, &err);
         n->comm->config.stuck(n->comm->config.stuck_context, err.text);
@@ -204,8 +213,10 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
         if (seconds_now() - start > n->patience) {
             error_set(err, STATUS_PEER, "NCCL: %s: no progress for %.3g s, although all ranks are alive", what,
                       n->patience);
-            return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more, NCCL_SOCKET_IFNAME names the "
-                                   "network; raise comm.timeout_seconds if it is only slow");
+            return error_hint(err,
+                              "%sNCCL_DEBUG=INFO in the environment prints more, NCCL_SOCKET_IFNAME names the "
+                              "network; raise comm.timeout_seconds if it is only slow",
+                              memory_hint(n));
         }
         heartbeat_beat();
         if (round < YIELDS)
@@ -213,6 +224,12 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
         else
             nanosleep(round < YIELDS + SHORT_PAUSES ? &shortly : &pause, NULL);
     }
+}
+
+/* Waits for a call that has returned `result`. */
+static enum status settle_result(struct nccl *n, ncclResult_t result, const char *what, struct error *err)
+{
+    return nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
 }
 
 /* Exchanged before joining. */
@@ -291,6 +308,8 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
     }
     for (int r = 0; status == STATUS_OK && r < comm->world; r++)
         n->way = all[r].way < (int32_t)n->way ? (enum memory_way)all[r].way : n->way;
+    if (n->way == MEMORY_PLAIN && !n->why_plain)
+        n->why_plain = "another rank cannot do without";
     free(all);
     return status;
 }
@@ -311,7 +330,7 @@ static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, 
     heartbeat_device_begin();
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
     heartbeat_device_end();
-    enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
+    enum status status = settle_result(n, result, what, err);
     if (status != STATUS_OK) {
         if (comm_status(n->comm, NULL) == STATUS_OK)
             comm_abort(n->comm, err); /* the other ranks wait in it for this one */
@@ -510,13 +529,9 @@ static bool allocate_memory(struct nccl *n, size_t bytes)
     return n->memory;
 }
 
-/* Registers the memory by n->way, if NCCL does that here: else it says so by no registration. */
-static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
+static ncclResult_t register_by_way(struct nccl *n, size_t bytes)
 {
-    static const char what[] = "cannot register memory (ZTRAIN_NCCL_MEMORY=plain does without)";
     ncclResult_t result;
-    TRY(comm_status(n->comm, err));
-    pthread_mutex_lock(&n->mutex);
     heartbeat_device_begin();
     if (n->way == MEMORY_WINDOW)
         result = n->nccl->ncclCommWindowRegister(n->handle, n->memory, bytes, (ncclWindow_t *)&n->registration,
@@ -524,7 +539,20 @@ static enum status register_memory(struct nccl *n, size_t bytes, struct error *e
     else
         result = n->nccl->ncclCommRegister(n->handle, n->memory, bytes, &n->registration);
     heartbeat_device_end();
-    enum status status = nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
+    return result;
+}
+
+/* Registers the memory by n->way, if NCCL does that here: else it says so by no registration. bytes 0: ends the
+ * registration, if there is one. */
+static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
+{
+    pthread_mutex_lock(&n->mutex);
+    enum status status = comm_status(n->comm, err); /* if it is fine, the watcher has not aborted */
+    if (status == STATUS_OK) {
+        n->registering = true;
+        status = settle_result(n, bytes ? register_by_way(n, bytes) : deregister(n), "cannot register memory", err);
+        n->registering = false;
+    }
     pthread_mutex_unlock(&n->mutex);
     return status;
 }
@@ -545,7 +573,7 @@ static enum status nccl_share(struct transport_nccl *base, size_t bytes, void **
         TRY(comm_sum(n->comm, &lacking, 1, err));
         if (lacking == 0)
             break;
-        deregister(n);
+        TRY(register_memory(n, 0, err));
         n->way--;
         missing = "it registers none";
     }

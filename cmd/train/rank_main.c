@@ -111,15 +111,17 @@ static void rank_abort_exhausted(const struct error *err)
         nanosleep(&moment, NULL);
 }
 
-/* In the thread that watches over this rank, when a file or a device has blocked it for too long. */
+/* In a thread that watches over this rank, when a file or a device has blocked it for too long. The job may have failed
+ * for another reason, which a restart may not cure. */
 static void end_blocked_rank(void *context, const char *text)
 {
     struct run *run = context;
     struct error err;
-    error_set(&err, STATUS_PEER, "%s", text);
+    if (!run->comm || comm_status(run->comm, &err) == STATUS_OK)
+        error_set(&err, STATUS_PEER, "%s", text);
     if (run->comm) /* NULL: comm_open() has not returned yet; the other ranks learn of the failure nevertheless */
-        rank_end_in_failure(run, STATUS_PEER, &err);
-    _exit(STATUS_PEER);
+        rank_end_in_failure(run, err.code, &err);
+    _exit(err.code);
 }
 
 /* ---- the rank ------------------------------------------------------------ */

@@ -19,9 +19,10 @@
  * ZTRAIN_EMULATION_NCCL: a fault of this process's NCCL: version=N (another version), deaf (it never finds its peers),
  * refuse (it joins no communicator), small (the same for lack of room in /dev/shm), error=N (the Nth collective hangs
  * with an asynchronous error), cuda=N (the same with an error of the GPU), fault=N (with one that programs cause),
- * reject=N (the Nth collective is refused), forgets (sums lack the last rank), no-memory (ncclMemAlloc refuses),
- * no-window, no-register (registrations give no handle), bad-window (they fail), engines (an abort does not end gathers
- * on copy engines). ZTRAIN_EMULATION_CTAS=N: a communicator with other maxCTAs than N (0: the default) is a mistake. */
+ * reject=N (the Nth collective is refused), forgets (sums lack the last rank), forgets=window (in windows alone),
+ * no-memory (ncclMemAlloc refuses), no-window, no-register (registrations give no handle), bad-window (they fail),
+ * bad-window=cuda (with an error of CUDA's), engines (an abort does not end gathers on copy engines),
+ * stays (an abort does not return). ZTRAIN_EMULATION_CTAS=N: a communicator with other maxCTAs than N (0: the default) is a mistake. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -237,8 +238,8 @@ void store(ncclDataType_t type, char *p, size_t i, double x)
 void reduce(ncclComm *c, const signature &s, size_t first, size_t n, char *to)
 {
     ncclDataType_t type = static_cast<ncclDataType_t>(s.type);
-    const bool forgets = mistake("forgets"); /* the last rank's contributions */
-    const int world = c->world - (forgets ? 1 : 0);
+    const char *forgets = mistake("forgets"); /* the last rank's contributions */
+    const int world = c->world - (forgets && (!*forgets || s.place >= 0) ? 1 : 0);
     for (size_t i = 0; i < n; i++) {
         double x = load(type, window(c, 0), first + i);
         for (int r = 1; r < world; r++) {
@@ -392,7 +393,10 @@ ncclResult_t register_piece(const char *name, ncclComm *c, void *memory, size_t 
     *handle = nullptr;
     const char *base = static_cast<const char *>(memory);
     auto piece = pieces.upper_bound(base);
-    if (mistake("bad-window") || piece == pieces.begin() ||
+    const char *bad = mistake("bad-window");
+    if (bad && *bad)
+        return fail(ncclUnhandledCudaError, "Cuda failure 801 'operation not supported'");
+    if (bad || piece == pieces.begin() ||
         base + bytes > std::prev(piece)->first + std::prev(piece)->second)
         return fail(ncclInvalidArgument, "this memory cannot be registered");
     if (!mistake(fault)) {
@@ -411,9 +415,11 @@ ncclResult_t deregister_piece(const char *name, ncclComm *c, const void *handle)
     auto at = std::find(registrations.begin(), registrations.end(), handle);
     if (at == registrations.end() || (*at)->comm != c)
         report("NCCL: %s of what is not registered", name);
+    const bool window = (*at)->window;
+    delete *at;
     registrations.erase(at);
     stats.deregistered++;
-    return ncclSuccess;
+    return window ? end(c) : ncclSuccess;
 }
 } // namespace
 
@@ -524,6 +530,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    while (mistake("stays"))
+        usleep(100 * 1000);
     comm->aborted = true;
     comm->state = ncclInternalError;
     if (comm->rank == 0)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import harness
-from harness import PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
+from harness import BROKEN, DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
 
 TWO = {"ZTRAIN_EMULATION_GPUS": "2", "ZTRAIN_EMULATION_STATS": "1"}
 WINDOW, REGISTERED, PLAIN = "in place, as a window", "in place", "through buffers of its own: "
@@ -66,18 +66,27 @@ def test_what_an_older_nccl_or_gpu_lacks(folder, way, env):
     assert counts(done)[:4] == [registered, registered, 0, 0], done
 
 
-def test_one_rank_that_cannot_decides_for_all(folder):
-    job = Job(folder, "--config", spec_of(folder, "run", {"train": {"max_steps": 1}}), nodes=[0, 0], env=TWO,
-              env_of={1: {"ZTRAIN_EMULATION_NCCL": "no-memory"}})
+@pytest.mark.parametrize("own, way, registered", [
+    ({"ZTRAIN_EMULATION_NCCL": "no-memory"}, PLAIN + "it gives no memory of its own", [0, 0]),
+    ({"ZTRAIN_NCCL_MEMORY": "plain"}, PLAIN + "another rank cannot do without", [0, 0]),
+    ({"ZTRAIN_EMULATION_NCCL": "no-window"}, REGISTERED, [2, 1])])
+def test_one_rank_that_cannot_decides_for_all(folder, own, way, registered):
+    job = Job(folder, "--config", spec_of(folder, "run", {"train": {"max_steps": 1}}), nodes=[0, 0], env=TWO, env_of={1: own})
     done = job.train()
-    assert PLAIN + "it gives no memory of its own" in done[0].out and all("NCCL: 0 registered" in d.err for d in done), done
+    assert f"parameters and gradients {way}\n" in done[0].out, done
+    for one, count in zip(done, registered):
+        assert f"NCCL: {count} registered, {count} deregistered, 0 collectives in windows" in one.err, done
 
 
 def test_what_is_refused(folder):
     done = train(folder, "word", 1, expect=USAGE, ZTRAIN_NCCL_MEMORY="yes")
     assert "ZTRAIN_NCCL_MEMORY must be plain, not 'yes'" in done.err
     done = train(folder, "bad", 1, expect=PEER, ZTRAIN_EMULATION_NCCL="bad-window")
-    assert "NCCL: cannot register memory (ZTRAIN_NCCL_MEMORY=plain does without): " in done.err, done
+    assert "NCCL: cannot register memory: " in done.err and "; hint: ZTRAIN_NCCL_MEMORY=plain does without; " in done.err, done
+    done = train(folder, "container", 1, expect=DEVICE, ZTRAIN_EMULATION_NCCL="bad-window=cuda")
+    assert "'operation not supported'; hint: ZTRAIN_NCCL_MEMORY=plain does without; " in done.err, done
+    done = train(folder, "sums", 1, expect=DEVICE, ZTRAIN_EMULATION_NCCL="forgets=window")
+    assert "nccl-tests shows which, and ZTRAIN_NCCL_MEMORY=plain in the environment avoids " in done.err, done
 
 
 def test_short_reductions_are_one_group(folder):
@@ -90,9 +99,12 @@ def test_short_reductions_are_one_group(folder):
     assert counts(train(folder, "two", 2, changes=changes))[4:] == [2, 4]
 
 
+ENDLESS = {"train": {"max_steps": 1000000, "cuda_graphs": False}, "zero_optimization": {"stage": 3}}
+
+
 def test_a_gather_that_no_abort_ends(folder):
     """A copy engine waits for a dead peer for good: the process ends itself, with the peer's name."""
-    endless = {"train": {"max_steps": 1000000, "cuda_graphs": False}, "zero_optimization": {"stage": 3}}
+    endless = harness.merged(ENDLESS, {"comm": {"timeout_seconds": 2}})
     job = Job(folder, "--config", spec_of(folder, "run", endless), nodes=[0, 0],
               env={**TWO, "ZTRAIN_EMULATION_NCCL": "engines"})
     wait_for_steps(folder, job.ranks[0], 4)
@@ -101,3 +113,12 @@ def test_a_gather_that_no_abort_ends(folder):
     done = folder.wait(job.ranks[0], 30)
     assert time.monotonic() - started < 30 * SLOWNESS, done
     assert done.code == PEER and re.search(r"rank 1 on \S+ \(process \d+\) died", done.final_error), done
+
+
+def test_a_rank_that_ends_itself_has_the_code_of_the_job(folder):
+    """The GPU of its peer has failed, which no restart on the same nodes cures."""
+    spec = spec_of(folder, "run", harness.merged(ENDLESS, {"comm": {"timeout_seconds": 2}}))
+    done = Job(folder, "--config", spec, nodes=[0, 0], env=TWO, env_of={0: {"ZTRAIN_EMULATION_NCCL": "stays"},
+                                                                      1: {"ZTRAIN_EMULATION_FAILS": "214@400"}}).train(BROKEN)
+    assert re.search(r"error: rank 0 on \S+ rank 1 on \S+ ended: .* uncorrectable ECC error", done[0].err), done
+    assert "emulation: " in done[1].err and "emulation: " not in done[0].err, done
