@@ -167,8 +167,12 @@ bool background_save_end(struct run *run, double seconds)
     struct background_save *b = run->background;
     if (!b)
         return true;
-    if (b->taking)
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)ceil(seconds);
+    if (b->taking && pthread_timedjoin_np(b->taker, NULL, &until) != 0)
         return false;
+    b->taking = false;
     if (b->threaded) {
         if (!await_idle(b, seconds))
             return false;
@@ -568,7 +572,8 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     if (copies)
         TRY(background_save_expect(run, err));
     TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
-    TRY(settle_memory(run, err));
+    if (copies)
+        TRY(settle_memory(run, err));
     if (copies && run->background->memory == COPY_THERE)
         return save_in_background(run, start, err);
     if (run->metrics)

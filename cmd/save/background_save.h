@@ -7,13 +7,13 @@
  *
  * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()), a part of the plan's
  * host memory: taken when the first checkpoint is due, by a thread while the last step before it still runs, and pinned
- * when that is over. If a rank cannot have it (memory that is in use by now, a system that does not pin so
- * much), all save as without a copy from then on. A thread of each rank, the writer, does everything that touches a
- * disk: metrics.jsonl, and each part of a save (checkpoint_save.c, which says what a kill leaves). It never
- * communicates. The votes on stopping (stop_vote.c) carry three more values: the number of ranks whose writer still
- * works, and rank 0's wish to try again or to give up. When no writer works any more, background_save_advance()
- * exchanges the outcomes and gives the writers the next part. A writer and its main thread hand `saving` to each other
- * under the mutex.
+ * when that is over, unless the checkpoint has become the last one. If a rank cannot have it (memory that is in use by
+ * now, a system that does not pin so much), all save as without a copy from then on. A thread of each rank, the writer,
+ * does everything that touches a disk: metrics.jsonl, and each part of a save (checkpoint_save.c, which says what a
+ * kill leaves). It never communicates. The votes on stopping (stop_vote.c) carry three more values: the number of ranks
+ * whose writer still works, and rank 0's wish to try again or to give up. When no writer works any more,
+ * background_save_advance() exchanges the outcomes and gives the writers the next part. A writer and its main thread
+ * hand `saving` to each other under the mutex.
  *
  * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, and the
  * main thread does the writer's work. Between the checkpoint's name and its line in metrics.jsonl a kill leaves the
@@ -57,8 +57,8 @@ enum status background_save_advance(struct run *run, const double sums[BACKGROUN
  * not tried again. Sets run->stop if a rank is asked to stop meanwhile. */
 enum status background_save_wait(struct run *run, bool last, struct error *err);
 
-/* Ends the thread, and frees run->background. false: one still works, the writer after `seconds`, so the process has to
- * end without freeing what it uses. */
+/* Ends the threads, and frees run->background. false: one still works after `seconds`, so the process has to end
+ * without freeing what it uses. */
 bool background_save_end(struct run *run, double seconds);
 
 struct checkpoint_keep save_keep_of(const struct run *run);

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import harness
 import offload_case
 from harness import Job, merged
 from offload_case import away, changes_of, environment
@@ -45,3 +46,18 @@ def test_memory_that_cannot_be_pinned(folder):
     with open(os.path.join(folder.run_folder("pins-0"), "log", "rank-00001.log"), encoding="utf-8") as f:
         assert "GiB of pinned host memory itself: cannot pin " in f.read()
     assert folder.metrics("pins-0").numbers() == folder.metrics("pins-200000").numbers()
+
+
+ENDS = ({"train": {"eval_interval_steps": 1, "early_stopping": {"patience": 1, "min_delta": 100}}},
+        {"train": {"max_skipped_steps": 1}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}}})
+
+
+@pytest.mark.parametrize("end, code", zip(ENDS, (harness.FINISHED, harness.DIVERGED)))
+def test_a_run_that_ends_when_the_first_checkpoint_is_due(folder, end, code):
+    """The memory of the copy is on its way: nothing waits for it, nothing is pinned, and both ranks end in order."""
+    spec = folder.spec(merged(changes_of(2, "fp32", 6), end))
+    done = folder.ztrain("--config", spec, "--local-gpus", 2, expect=code,
+                         env=environment(2, ZTRAIN_EMULATION_PINS="200000", ZTRAIN_EMULATION_STATS="1"))
+    assert "training waits for checkpoints" not in done.out and "step 2/6" in done.out, done
+    assert folder.checkpoints() == (["step-00000002"] if code == harness.FINISHED else [])
+    assert done.err.count(" collectives, ") == 2, done
