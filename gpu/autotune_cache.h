@@ -40,8 +40,9 @@ struct autotune_key {
 /* How it is computed. */
 enum { AUTOTUNE_KERNEL_WORDS = 8, AUTOTUNE_FUSIONS = 3 };
 struct autotune_config {
-    uint64_t kernel[AUTOTUNE_KERNEL_WORDS]; /* as its library names it; attention: the piece, a number that is ignored,
-                                               the engine, cudnn_plan_kernel(), 0 for ztrain's kernels */
+    uint64_t kernel[AUTOTUNE_KERNEL_WORDS]; /* as its library names it; attention: the piece (0: a trial has refused
+                                               this form of the graph), a number that is ignored, the engine,
+                                               cudnn_plan_kernel(), 0 for ztrain's kernels */
     int64_t fusion;                         /* of a product: enum gemm_fusion; else 0 */
     double microseconds;                    /* when it was timed; 0: it was not */
 };

@@ -362,6 +362,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(gpu_test_before_run(t, err));
     TRY(prepare_choose_in_turn(run, checkpoint, err));
     prepare_warns_of_attention(t);
+    TRY(run_agree(run, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(memory_plan_allocate(t, err));
     TRY(prepare_machine_record(run, checkpoint, err));

@@ -13,9 +13,9 @@
  * memory may take, one that has no plan, and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none"
  * proposes no engine, "wrong" returns results that are a quarter too large, "restless" returns other bits each time,
  * "few" does not propose the engine without a plan, "broken" fails in execution, "greedy" needs more workspace than the
- * GPU has memory, "large" needs 12 MiB for every sequence, "medium" 6 MiB, "old" is an old version, "whole" reads whole
- * matrices of dropout, also the tiles without a visible pair, "dense" has no plan of a backward pass of ragged
- * sequences.
+ * GPU has memory, "large" needs 12 MiB for every sequence, "medium" 6 MiB, "heavy" 80 MiB for a backward pass, "old"
+ * is an old version, "whole" reads whole matrices of dropout, also the tiles without a visible pair, "dense" has no
+ * plan of a backward pass of ragged sequences.
  *
  * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more,
  * than the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is
@@ -731,6 +731,12 @@ int64_t sequences_of(const graph &g)
     return g.tensors[static_cast<size_t>(g.nodes[0].y)].dims[0];
 }
 
+/* A backward pass has five products, forward two. */
+bool is_backward(const graph &g)
+{
+    return std::count_if(g.nodes.begin(), g.nodes.end(), [](const node &n) { return n.kind == MATMUL; }) > 2;
+}
+
 int64_t workspace_of(const graph &g, int64_t engine)
 {
     const int64_t more = engine == ENGINE_SECOND && second_is("hungry") ? 1 << 20 : 0;
@@ -738,6 +744,8 @@ int64_t workspace_of(const graph &g, int64_t engine)
         return WORKSPACE;
     if (asked_for("greedy"))
         return INT64_C(1) << 50;
+    if (asked_for("heavy") && is_backward(g))
+        return 80 << 20;
     return asked_for("large")    ? sequences_of(g) * (12 << 20)
            : asked_for("medium") ? sequences_of(g) * (6 << 20)
                                  : WORKSPACE + more;

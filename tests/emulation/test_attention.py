@@ -236,8 +236,22 @@ def test_listed_engine_that_fails(tmp_path, gpu, fault):
     refused = rf"warning: attention backward: .*{FAULTS.get(fault)}; cuDNN's own choice is tried, with 12\.0 MiB"
     assert bool(re.search(refused, output)) == (fault in FAULTS), output
     assert "runs on ztrain's kernels" not in output
-    train(tmp_path / "cached", ZTRAIN_EMULATION_CUDNN="medium", **environment)
+    chosen = re.search(r"attention backward, bf16, .*", output)[0]
+    output = train(tmp_path / "cached", ZTRAIN_EMULATION_CUDNN="medium", **environment)
+    assert chosen in output and "cuDNN's own choice is tried" not in output and "measured cuDNN" not in output, output
     assert losses(tmp_path / "first") == losses(tmp_path / "cached")
+    if fault == "wrong":  # more than the matrix products' workspace of 64 MiB
+        limit = sum(int(re.search(rf"  {part} +(\d+) bytes", output)[1]) for part in ("total", "reserve"))
+        output = train(tmp_path / "limited", f"train.memory_limit={limit}", code=5, ZTRAIN_EMULATION_CUDNN="heavy", **environment)
+        assert re.search(r"the plan needs [\d.]+ MiB .* of device memory on each rank, more than train\.memory_limit", output), output
+
+
+def test_no_memory_for_a_trial(tmp_path):
+    """Then ztrain's kernels compute: cuDNN's own choice would need more."""
+    output = train(tmp_path, ZTRAIN_EMULATION_CUDNN="medium", ZTRAIN_EMULATION_REFUSES="100000-200000", ZTRAIN_EMULATION_MAJOR="10",
+                   ZTRAIN_GEMM_CACHE="")
+    assert re.search("attention backward, bf16, .*: ztrain's kernels: the GPU has too little memory to verify", output), output
+    assert "cuDNN's own choice is tried" not in output
 
 
 def test_unordered_has_no_effect_on_own_kernels(tmp_path):

@@ -436,6 +436,23 @@ def test_when_kernels_are_chosen_anew(folder):
     assert TAKEN not in said and MEASURED in said and os.path.exists(path)
 
 
+def test_a_resume_and_other_ranks_try_no_engine_that_rank_0_has_refused(folder):
+    """The engine that ztrain lists for the GPU repeats its bits on rank 1 and on the resume's machine."""
+    restless, good = {"ZTRAIN_EMULATION_NAMED": "restless"}, {}
+    for caches, steps, faults in ((("c0", "c1"), 2, restless), (("c2", "c3"), 4, good)):
+        arguments = ["--config", saving_spec(folder, "run", steps), "--set", "bf16.enabled=true"]
+        if steps > 2:
+            arguments += ["--resume", folder.run_folder()]
+        env_of = {rank: {"ZTRAIN_GEMM_CACHE": folder.at(cache)} for rank, cache in enumerate(caches)}
+        env_of[0].update(faults)
+        done = Job(folder, *arguments, nodes=[0, 0], env={**TWO, "ZTRAIN_EMULATION_CUDNN": "medium",
+                   "ZTRAIN_EMULATION_CUDNN_VERSION": "92600"}, env_of=env_of).train()
+        assert ("dq does not repeat bit for bit; cuDNN's own choice is tried" in done[0].err) == bool(faults), done[0]
+        for rank in 0, 1:
+            assert re.search(r"attention backward, bf16, .*: cuDNN .*, engine 3", rank_log(folder, rank)), rank_log(folder, rank)
+        assert "cuDNN's own choice is tried" not in rank_log(folder, 1)
+
+
 def test_a_damaged_text_and_one_that_cannot_be_written(folder):
     """Each damaged choice is made again; a folder in the file's place is a warning. What a killed process left is deleted."""
     train_apart(folder, ["c0", "c1"], steps=2)

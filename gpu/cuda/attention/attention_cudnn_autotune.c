@@ -250,6 +250,7 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, enum
             refuse_for(t, i, &candidates[i], t->count > 1);
     plan->cudnn_plan = NULL;
     plan->state = best >= 0 ? ATTENTION_VERIFIED : ATTENTION_REFUSED;
+    plan->untried = best == AUTOTUNE_NO_MEMORY;
     if (best == AUTOTUNE_REFERENCE)
         let_own_compute(plan);
     if (best >= 0)
@@ -260,12 +261,32 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, enum
     return status;
 }
 
+/* In the cache, of a form that a trial has refused: no piece has 0 sequences. */
+static const struct autotune_config refused_form = {.kernel = {0, 0, 0, 1}};
+
+/* Other ranks and later starts go straight to the plain form, too. false: the plan stays. */
+static bool leave_refused_form(const struct autotuner *tuner, struct attention_plan *plan)
+{
+    const struct autotune_key key = autotune_key_of(plan);
+    char why[sizeof plan->why];
+    if (plan->state != ATTENTION_REFUSED || plan->untried || !attention_plan_has_plain_form(plan))
+        return false;
+    autotune_cache_put(tuner->cache, &key, &refused_form);
+    memcpy(why, plan->why, sizeof why);
+    if (!attention_plan_make_plain(plan))
+        return false;
+    log_warn("attention %s: %s; cuDNN's own choice is tried, with %.1f MiB of workspace",
+             plan->direction == ATTENTION_FORWARD ? "forward" : "backward", why,
+             (double)plan->cudnn_plan->workspace / (1 << 20));
+    return true;
+}
+
 enum status attention_verify(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
     do {
         struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
         TRY(tune_attention(tuner, &t, REFERENCE_VERIFIES, err));
-    } while (plan->state == ATTENTION_REFUSED && attention_plan_make_plain(plan));
+    } while (leave_refused_form(tuner, plan));
     return STATUS_OK;
 }
 
@@ -332,10 +353,24 @@ static enum status tune_form(struct autotuner *tuner, struct attention_plan *pla
     return status;
 }
 
+/* Whether a trial of this rank, rank 0, or an earlier start has refused the plan's form. */
+static bool is_known_refused(const struct autotuner *tuner, const struct attention_plan *plan)
+{
+    const struct autotune_key key = autotune_key_of(plan);
+    struct autotune_config known;
+    return attention_plan_has_plain_form(plan) && autotune_cache_find(tuner->cache, &key, &known) &&
+           memcmp(known.kernel, refused_form.kernel, sizeof known.kernel) == 0;
+}
+
 enum status attention_autotune(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
+    if (is_known_refused(tuner, plan)) {
+        attention_plan_refuse(plan, "");
+        if (!attention_plan_make_plain(plan))
+            return STATUS_OK;
+    }
     do
         TRY(tune_form(tuner, plan, err));
-    while (plan->state == ATTENTION_REFUSED && attention_plan_make_plain(plan));
+    while (leave_refused_form(tuner, plan));
     return STATUS_OK;
 }

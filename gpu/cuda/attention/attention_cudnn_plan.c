@@ -2,7 +2,6 @@
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
 #include "core/heartbeat.h"
-#include "core/log.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/device_cuda.h"
 
@@ -203,15 +202,16 @@ enum status attention_plan_make(struct attention_plan *plan, struct error *err)
     return make_plan(plan, &ignored) == STATUS_OK ? STATUS_OK : status;
 }
 
+bool attention_plan_has_plain_form(const struct attention_plan *plan)
+{
+    return !plan->plain && (attention_form_is_listed(plan->target, plan->direction, &plan->shape) ||
+                            attention_form_has_lse_of_op(plan->target, &plan->shape, false));
+}
+
 bool attention_plan_make_plain(struct attention_plan *plan)
 {
     struct error err;
     struct slow_call slow;
-    char refused[sizeof plan->why];
-    const bool listed = attention_form_is_listed(plan->target, plan->direction, &plan->shape);
-    if (plan->plain || (!listed && !attention_form_has_lse_of_op(plan->target, &plan->shape, false)))
-        return false;
-    memcpy(refused, plan->why, sizeof refused);
     plan->plain = true;
     heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     const enum status status = attention_plan_make(plan, &err);
@@ -221,9 +221,6 @@ bool attention_plan_make_plain(struct attention_plan *plan)
         return false;
     }
     plan->state = ATTENTION_PLANNED;
-    log_warn("attention %s: %s; cuDNN's own choice is tried, with %.1f MiB of workspace",
-             plan->direction == ATTENTION_FORWARD ? "forward" : "backward", refused,
-             (double)plan->cudnn_plan->workspace / (1 << 20));
     return true;
 }
 

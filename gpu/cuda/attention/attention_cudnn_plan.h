@@ -36,6 +36,7 @@ struct attention_plan {
     bool padded;                   /* ragged sequences are copied to places of T tokens each, and computed as dense */
     size_t memory;                 /* bytes of the GPU */
     size_t planned;                /* bytes of the stream's workspace: no plan that takes its place needs more */
+    bool untried;                  /* ATTENTION_REFUSED: for lack of memory for the trial */
     char why[512];                 /* ATTENTION_REFUSED: the reason */
     bool logged;
     struct attention_plan *next; /* in the list of struct attention_cudnn */
@@ -49,8 +50,11 @@ struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args
 /* Has cuDNN make the plan of plan->shape. STATUS_DEVICE: it cannot. */
 enum status attention_plan_make(struct attention_plan *plan, struct error *err);
 
-/* Makes the plan of a shape that was refused anew, in the plain form, with as much workspace as that needs; false: it
- * was plain, or there is none. */
+/* Whether the plan could be in the plain form, and is not. */
+bool attention_plan_has_plain_form(const struct attention_plan *plan);
+
+/* Makes a refused plan that has a plain form anew, in that form, with as much workspace as it needs; false: cuDNN
+ * cannot, and the plan stays refused. */
 bool attention_plan_make_plain(struct attention_plan *plan);
 
 /* Plans for `piece` sequences whose workspace fits into plan->planned; returns their number. kernel: the only one that
