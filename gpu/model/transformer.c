@@ -44,7 +44,7 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
     }
     if (M > 0 && input->numbers && batch->numbers)
         load_array(t, input->numbers, batch->numbers, M * sizeof *input->numbers, stream, packed);
-    batch->numbers = batch->numbers ? input->numbers : NULL;
+    batch->numbers = batch->numbers || !batch->tokens ? input->numbers : NULL; /* a plan has no data */
     batch->tokens = input->tokens;
     batch->types = input->types;
     batch->targets = input->targets;
