@@ -75,7 +75,8 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     /* A library's own code does not tell a broken device from a refused call; CUDA's answer to any call does. */
-    keep_first_error(cuda, cuda->capturing ? cudaSuccess : cudaStreamQuery(NULL), text);
+    cuda_call_begin();
+    keep_first_error(cuda, cuda_call_end(cuda->capturing ? cudaSuccess : cudaStreamQuery(NULL)), text);
 }
 
 void cuda_call_begin(void)
