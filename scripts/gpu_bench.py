@@ -7,7 +7,7 @@
 A step has 524,288 tokens, in as many micro-batches as that takes. Each case runs twice, with `train.deterministic: false`, of which the
 goals and LLM.Q's figures are, and with results that repeat bit for bit, which is the default.
 
-- ztrain trains for at least one whole step after the first, and for --seconds; tokens/s, MFU (docs/operations.md) and memory are its own,
+- ztrain trains for at least one whole step after the first, and for --seconds; tokens/s, MFU (docs/run-folder.md) and memory are its own,
   medians over steps. Where a step is expected to take over 30 s the first one counts, which also loads kernels: such a figure is
   a little too low, and its line says so. The expected tokens/s and MFU are the plan's with the same settings on this GPU, if the plan knows it.
 - The step after these times each kind of op by itself (`flops_profiler`) and is printed next to the plan's time. What takes more or less
