@@ -141,7 +141,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_the_models_of_the_estimates_fit_into_80_gb(folder, name):
-    """Without recomputation and offload, with the reserve; the steps are those of docs/performance.md."""
+    """Without recomputation and offload, with the reserve; the steps are those of docs/plan-speed.md."""
     model, length, micro, ranks, stage, most, too_large = FITS[name]
 
     def planned(batch):

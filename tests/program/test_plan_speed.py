@@ -280,12 +280,12 @@ RECOMPUTED = ((GPT2_124M, 1024, 16, 8, 1, 0), (QWEN3_06B, 1024, 8, 8, 1, 0), (LL
 
 
 def page():
-    with open(os.path.join(ROOT, "docs", "performance.md"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "docs", "plan-speed.md"), encoding="utf-8") as f:
         return f.read()
 
 
 def test_the_page_has_the_estimates_of_recomputation(folder):
-    """docs/performance.md: the step without it, and how much longer it gets; a column for each model."""
+    """docs/plan-speed.md: the step without it, and how much longer it gets; a column for each model."""
     rows = {name: re.search(rf"^\| {name} \| [\d.]+, [\d.]+ \| (.*) \|$", page(), re.M)[1].split(" | ")
             for name in ("none", "norms", "mlp", "attention", "block")}
     for column, step in enumerate(RECOMPUTED):
