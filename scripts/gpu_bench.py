@@ -75,7 +75,7 @@ class Case(typing.NamedTuple):
     length: int
     batch: int                  # of a micro-batch
     settings: dict = {}
-    llmq: float = None          # per cent of MFU that LLM.Q has published for this shape on an H100 (docs/performance.md)
+    llmq: float = None          # per cent of MFU that LLM.Q has published for this shape on an H100 (docs/plan-speed.md)
     goal: float = None          # per cent of MFU that ztrain is to reach on an H100
     peer: bool = False          # whether PyTorch runs it: with fp32 weights and logits, not all of them fit
 

@@ -107,7 +107,7 @@ def man_page(version, help_, commands, sections, environment):
     out += [".SH ENVIRONMENT"]
     for name, text in environment:
         out += [".TP", bold(name), roff(text)]
-    out += [".SH SEE ALSO", "README.md, docs/operations.md, docs/slurm.md and docs/run\\-spec.md in share/doc/ztrain;", ".BR srun (1),",
+    out += [".SH SEE ALSO", "README.md, docs/operations.md, docs/failures.md, docs/slurm.md and docs/run\\-spec.md in share/doc/ztrain;", ".BR srun (1),",
             ".BR sbatch (1)"]
     return "\n".join(out) + "\n"
 

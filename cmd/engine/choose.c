@@ -189,7 +189,7 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 /* ---- multiprocessors for NCCL -------------------------------------------- */
 
 /* With auto, a GPU gives up a sixth of its multiprocessors at most. Only at stage 3 all products run beside collectives
- * (docs/performance.md). */
+ * (docs/plan-speed.md). */
 enum { AUTO_SHARE = 6 };
 
 /* What NCCL uses through NVLink's switches: on Hopper 16 blocks, on compute capability 10 24. */

@@ -11,7 +11,7 @@
  * Memory is what CUDA counts (cudaGetDeviceProperties, as PyTorch prints it when it is exhausted).
  *
  * Rates: shares of the data sheet's, fitted together to the tokens/s that LLM.Q has published of Qwen2.5 0.5B, 1.5B and
- * 3B on five GPUs (docs/performance.md); other GPUs have those of their nearest relative, by power and tensor cores.
+ * 3B on five GPUs (docs/plan-speed.md); other GPUs have those of their nearest relative, by power and tensor cores.
  *   - H100: 700 of 989 TFLOP/s, the rate of large cublasLt products at 700 W with random values.
  *   - GeForce cards run above the clock of the data sheet, and their tensor cores, at half rate with sums in fp32,
  * reach it within the power limit.

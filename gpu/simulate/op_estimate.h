@@ -2,7 +2,7 @@
  *
  * At the ceiling: what the fastest products and copies need for the op's work (op_cost.h), 80 % of the peak, 90 % of
  * the memory's bandwidth. Expected: by efficiencies calibrated for the H100 (op_estimate.c has the sources), scaled to
- * other GPUs by their data sheets. docs/performance.md states the accuracy. */
+ * other GPUs by their data sheets. docs/plan-speed.md states the accuracy. */
 #pragma once
 
 #include "gpu/ops.h"
