@@ -11,7 +11,9 @@
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
 
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,7 +315,9 @@ static enum status choose_cores(const struct engine *t, struct error *err)
     const int share = bootstrap_threads(CPU_COUNT(&own), sharers), threads = t->device->threads;
     t->device->threads = share < threads ? share : threads;
     machine_bind(&own);
+#ifdef _OPENMP
     omp_set_num_threads(t->device->threads);
+#endif
     log_debug("cores: %d near GPU %s, %d threads", machine_cores(), t->device->pci, t->device->threads);
     return STATUS_OK;
 }
