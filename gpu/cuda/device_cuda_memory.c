@@ -61,15 +61,19 @@ size_t cuda_reach(struct cuda_device *cuda, const void *memory)
 
 /* ---- memory of the GPU --------------------------------------------------- */
 
+static cudaError_t clear_memory(void *memory, size_t bytes)
+{
+    const cudaError_t code = cudaMemset(memory, 0, bytes);
+    return code == cudaSuccess ? cudaDeviceSynchronize() : code;
+}
+
 static cudaError_t allocate_cleared(size_t bytes, void **memory)
 {
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "allocating the GPU's memory", NULL, -1);
     cudaError_t code = cudaMalloc(memory, bytes);
     if (code == cudaSuccess) {
-        code = cudaMemset(*memory, 0, bytes);
-        if (code == cudaSuccess)
-            code = cudaDeviceSynchronize();
+        code = clear_memory(*memory, bytes);
         if (code != cudaSuccess)
             cudaFree(*memory);
     }
@@ -81,9 +85,7 @@ enum status cuda_adopt(struct cuda_device *cuda, void *memory, size_t bytes, str
 {
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "clearing the GPU's memory", NULL, -1);
-    cudaError_t code = cudaMemset(memory, 0, bytes);
-    if (code == cudaSuccess)
-        code = cudaDeviceSynchronize();
+    const cudaError_t code = clear_memory(memory, bytes);
     heartbeat_slow_end(&slow);
     if (code != cudaSuccess)
         return error_set(err, cuda_status_of(code), "cannot clear the memory of GPU %d (%s): %s", cuda->index,
