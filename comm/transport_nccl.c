@@ -53,7 +53,7 @@ struct nccl {
     ncclComm_t handle;
     bool ready;           /* all ranks have joined, and this one has not begun to leave */
     bool aborted;         /* by the watcher: the handle is invalid */
-    bool registering;     /* a refusal is no fault of the GPU: containers, virtual GPUs, no fabric */
+    bool registering;     /* then a refusal does not mean a broken GPU: containers, virtual GPUs, no fabric */
     struct error failure; /* NCCL's first error; code STATUS_OK: none */
     int failing;          /* the watcher's looks since `failure` */
 
@@ -542,7 +542,7 @@ static ncclResult_t register_by_way(struct nccl *n, size_t bytes)
     return result;
 }
 
-/* Registers the memory by n->way, if NCCL does that here: else it says so by no registration. bytes 0: ends the
+/* Registers the memory by n->way. n->registration stays NULL if NCCL cannot do that here. bytes 0: ends the
  * registration, if there is one. */
 static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
 {

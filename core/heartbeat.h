@@ -7,8 +7,8 @@
  * end the heartbeat thread beats, unless the process is stopped. A call of more than comm.io_timeout_seconds is stuck:
  * the heartbeat thread stops beating for it and reports it.
  *
- * A device call is one of the many calls of a device's library, each of which may load, compile, or wait for the
- * device. The heartbeat thread beats during one as well, for DEVICE_CALL_SECONDS at most. */
+ * A device call is a call of a device's library. It may load, compile, or wait for the device. The heartbeat thread
+ * beats during one, too, for DEVICE_CALL_SECONDS at most. */
 #pragma once
 
 #include <stdatomic.h>

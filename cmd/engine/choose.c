@@ -300,7 +300,7 @@ static void find_near_cores(const struct device *device, cpu_set_t *cores)
         log_info("cores: none of the %d that this rank may use is near its GPU %s", CPU_COUNT(&allowed), device->pci);
 }
 
-/* Binds a rank to the cores near its GPU, of which it takes its share of threads. */
+/* Binds a rank to the cores near its GPU. Ranks with the same cores divide the threads among them. */
 static enum status choose_cores(const struct engine *t, struct error *err)
 {
     cpu_set_t own, *all = memory_zeroed((size_t)t->world, sizeof *all);

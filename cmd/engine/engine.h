@@ -75,7 +75,7 @@ struct engine {
     double *loss_sum;               /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
     float *grad_scale;              /* in the arena: the factor of the losses of a step that is a graph */
     struct train_sources sources;   /* data.train */
-    struct mixture mixture;         /* of the sources, if data.train is one: order.count 0: it is none */
+    struct mixture mixture;         /* of the sources; order.count is 0 if data.train names one source */
     struct token_source validation; /* set NULL: no validation data */
     uint64_t evaluation_data;       /* a fingerprint of the samples of an evaluation: whether scores compare */
     uint64_t evaluation_part_data;  /* a stricter one, of what is sampled of them all: whether a part continues */
