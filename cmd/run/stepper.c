@@ -30,10 +30,22 @@ enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
     *s = (struct stepper){.engine = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
+    for (size_t i = 0; i < TIMED_STEPS; i++) {
+        TRY(event_new_timed(t->device, &s->began[i], err));
+        TRY(event_new_timed(t->device, &s->ended[i], err));
+    }
     TRY(stepper_all_say(t->comm, s->graphs, &s->graphs, err));
     if (s->graphs)
         s->batches = memory_zeroed((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
     return STATUS_OK;
+}
+
+static void stepper_free_events(struct event **events, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        event_free(events[i]);
+        events[i] = NULL;
+    }
 }
 
 void stepper_release(struct stepper *s)
@@ -42,10 +54,9 @@ void stepper_release(struct stepper *s)
         stream_sync(s->engine->compute);
     graph_free(s->graph);
     free(s->batches);
-    for (size_t i = 0; i < COUNT_OF(s->looks); i++) {
-        event_free(s->looks[i]);
-        s->looks[i] = NULL;
-    }
+    stepper_free_events(s->looks, COUNT_OF(s->looks));
+    stepper_free_events(s->began, TIMED_STEPS);
+    stepper_free_events(s->ended, TIMED_STEPS);
     s->graph = NULL;
     s->batches = NULL;
 }
@@ -289,6 +300,7 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     for (int i = 0; i < STEP_RATES; i++)
         schedule.rates[i] = stepper_rates(t->spec, made + 1 + i);
     *enqueued = (struct step_enqueued){.counted = true};
+    event_record(s->began[s->num_ended % TIMED_STEPS], t->compute);
     transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
     zero_begin_step(t->zero, &schedule, t->compute);
     if (s->checked)
@@ -300,5 +312,16 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     s->warm = true;
     if (enqueued->broken_off)
         return STATUS_OK;
-    return zero_end_step(t->zero, t->compute, err);
+    TRY(zero_end_step(t->zero, t->compute, err));
+    event_record(s->ended[s->num_ended++ % TIMED_STEPS], t->compute);
+    return STATUS_OK;
+}
+
+double stepper_seconds(struct stepper *s, bool after_pause)
+{
+    ASSERT(s->num_timed < s->num_ended && s->num_ended - s->num_timed < TIMED_STEPS);
+    const int64_t step = s->num_timed++;
+    struct event *from = after_pause || step == 0 ? s->began[step % TIMED_STEPS] : s->ended[(step - 1) % TIMED_STEPS];
+    double seconds;
+    return event_elapsed(from, s->ended[step % TIMED_STEPS], &seconds) ? seconds : NAN;
 }

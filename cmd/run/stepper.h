@@ -18,6 +18,9 @@ struct stepper_calls {
     void *context;
 };
 
+/* A step that the device computes, the step before it, whose end is its beginning, and one that is enqueued. */
+enum { TIMED_STEPS = ZERO_STEPS + 1 };
+
 struct stepper {
     struct engine *engine;      /* borrowed */
     bool graphs;                /* steps are launched as graphs */
@@ -32,6 +35,9 @@ struct stepper {
     int64_t tokens;             /* of each captured micro-batch */
     struct event *looks[2];     /* owned; where the compute stream was at the last two looks */
     int64_t num_looks;
+    struct event *began[TIMED_STEPS],
+        *ended[TIMED_STEPS];      /* owned, timed; step i of this process has slot i mod TIMED_STEPS */
+    int64_t num_ended, num_timed; /* steps that are enqueued as a whole; whose time stepper_seconds() has returned */
 };
 
 /* Collective. */
@@ -53,3 +59,8 @@ struct step_enqueued {
 /* Enqueues the next step of the token stream. made: steps known to be done. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
                             struct step_enqueued *enqueued, struct error *err);
+
+/* Seconds on the device of the oldest step whose time was not asked for, and which is done: between its end and its own
+ * beginning, after a pause, or the end of the step before it. When the host looks changes nothing. NaN: the device does
+ * not know. */
+double stepper_seconds(struct stepper *stepper, bool after_pause);

@@ -164,7 +164,7 @@ static void advance_position(struct train_position *position, const struct pendi
     position->skipped_in_row = result->skipped ? position->skipped_in_row + 1 : 0;
 }
 
-/* A step's time counts from its own start or from the collection of the step before it, whichever is later. */
+/* The GPU works on one step while the host enqueues the next; after a pause it was idle until the step's own start. */
 static void complete_metrics(struct run *run, struct pending_step *pending, const struct zero_result *result)
 {
     const struct engine *t = &run->engine;
