@@ -1,13 +1,16 @@
 #include "gpu/ops_profile.h"
 
-#include "core/clock.h"
 #include "core/memory.h"
+#include "gpu/span_recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* Ops that the host is ahead of the device at most. */
+enum { OPS_AHEAD = 512 };
+
 struct ops_profiler {
-    double start; /* of the op that runs */
+    struct span_recorder *recorder; /* owned */
     struct op_profile ops[OPS_COUNT];
     struct module_profile *modules, *read; /* (num_modules), owned */
     int num_modules;
@@ -35,68 +38,67 @@ static void count_op(struct op_profile *entry, const struct span *span, double s
     entry->bytes += (double)span->bytes;
 }
 
-static int64_t profile_begin(void *context, const struct span *span)
+static bool profile_wants(void *context, const struct span *span)
 {
-    struct ops_profiler *p = context;
-    if (span->kind != SPAN_OP)
-        return -1;
-    stream_sync(span->stream);
-    p->start = seconds_now();
-    return 0;
+    (void)context;
+    return span->kind == SPAN_OP;
 }
 
-static void profile_end(void *context, const struct span *span, int64_t mark)
+static void profile_deliver(void *context, const struct span *span)
 {
     struct ops_profiler *p = context;
-    (void)mark;
-    stream_sync(span->stream);
-    const double seconds = seconds_now() - p->start;
     p->ops[span->what].name = span->name;
-    count_op(&p->ops[span->what], span, seconds);
-    count_op(module_of(p, span->outer), span, seconds);
+    count_op(&p->ops[span->what], span, span->seconds);
+    count_op(module_of(p, span->outer), span, span->seconds);
 }
 
-static const struct span_sink profile = {.takes_ops = true, .begin = profile_begin, .end = profile_end};
-
-/* ---- reading ------------------------------------------------------------- */
-
-void ops_profile_enable(struct device *device, bool on)
+enum status ops_profiler_new(struct device *device, struct ops_profiler **profiler, struct error *err)
 {
-    struct ops_profiler *p = span_sink_context(device, &profile);
-    if (on == (p != NULL))
+    struct ops_profiler *p = memory_zeroed(1, sizeof *p);
+    const struct span_recorder_config config = {
+        .capacity = OPS_AHEAD, .takes_ops = true, .wants = profile_wants, .deliver = profile_deliver, .context = p};
+    const enum status status = span_recorder_new(device, &config, &p->recorder, err);
+    *profiler = status == STATUS_OK ? p : NULL;
+    if (status != STATUS_OK)
+        free(p);
+    return status;
+}
+
+void ops_profiler_free(struct ops_profiler *p)
+{
+    if (!p)
         return;
-    if (on) {
-        span_sink_add(device, &profile, memory_zeroed(1, sizeof *p));
-        return;
-    }
-    span_sink_remove(device, &profile, p);
+    span_recorder_free(p->recorder);
     free(p->modules);
     free(p->read);
     free(p);
 }
 
-int ops_profile_read(struct device *device, struct op_profile *out, int max)
+/* ---- reading ------------------------------------------------------------- */
+
+int ops_profiler_read(struct ops_profiler *p, struct op_profile *out, int max)
 {
-    struct ops_profiler *p = span_sink_context(device, &profile);
     int count = 0;
-    for (int i = 0; p && i < OPS_COUNT && count < max; i++)
+    if (!p)
+        return 0;
+    span_recorder_collect(p->recorder, true);
+    for (int i = 0; i < OPS_COUNT && count < max; i++)
         if (p->ops[i].calls)
             out[count++] = p->ops[i];
-    if (p)
-        memset(p->ops, 0, sizeof p->ops);
+    memset(p->ops, 0, sizeof p->ops);
     return count;
 }
 
-int ops_profile_modules(struct device *device, const struct module_profile **modules)
+int ops_profiler_modules(struct ops_profiler *p, const struct module_profile **modules)
 {
-    struct ops_profiler *p = span_sink_context(device, &profile);
     int count = 0;
-    *modules = p ? p->read : NULL;
-    for (int i = 0; p && i < p->num_modules; i++) {
+    span_recorder_collect(p->recorder, true);
+    for (int i = 0; i < p->num_modules; i++) {
         struct module_profile *entry = &p->modules[i];
         if (entry->work.calls)
             p->read[count++] = *entry;
         entry->work = (struct op_profile){0};
     }
+    *modules = p->read;
     return count;
 }

@@ -1,5 +1,6 @@
 /* ops_profile.h: time and work of each op, by op and by phase and unit, for benchmarks, --profile and flops_profiler: a
- * sink of spans (spans.h) that times every op between two stream_sync() calls, which slows a GPU down. */
+ * recorder of spans (span_recorder.h) between events on the device. The host does not wait, so a GPU's times have no
+ * launches in them; ops of several streams that run side by side each count in full. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -17,10 +18,15 @@ struct module_profile {
     struct op_profile work;
 };
 
-void ops_profile_enable(struct device *device, bool on); /* off at first */
+/* Takes the spans of all ops from now on. STATUS_DEVICE: the device has no more events. Freed before the device is
+ * closed; may be NULL. */
+struct ops_profiler;
+enum status ops_profiler_new(struct device *device, struct ops_profiler **profiler, struct error *err);
+void ops_profiler_free(struct ops_profiler *profiler);
 
-/* Entries of the ops with calls since the last reset. Returns their number; resets them. */
-int ops_profile_read(struct device *device, struct op_profile *out, int max);
+/* Both wait for ops that are under way.
+ * Entries of the ops with calls since the last reading, and their number; 0 without a profiler. */
+int ops_profiler_read(struct ops_profiler *profiler, struct op_profile *out, int max);
 
 /* The same by module, valid until the next op. */
-int ops_profile_modules(struct device *device, const struct module_profile **modules);
+int ops_profiler_modules(struct ops_profiler *profiler, const struct module_profile **modules);

@@ -167,12 +167,3 @@ void span_sink_remove(struct device *device, const struct span_sink *sink, void 
     sinks->count = kept;
     span_wrap_ops(device);
 }
-
-void *span_sink_context(const struct device *device, const struct span_sink *sink)
-{
-    const struct span_sinks *sinks = sinks_of(device);
-    for (int i = 0; i < sinks->count; i++)
-        if (sinks->rows[i].sink == sink)
-            return sinks->rows[i].context;
-    return NULL;
-}

@@ -7,9 +7,8 @@
  *
  *     flight recorder  phases, by the host's clock (core/flight/flight.h); always
  *     NVTX             phases, as ranges of the calling thread, which Nsight Systems shows above its kernels; always
- *     profile          ops, each timed by itself, by phase and unit (ops_profile.h)
  *     recorders        what they want, timed on the device without waiting for it (span_recorder.h): the times of a
- *                      step's phases, --trace, comms_logger
+ *                      step's phases, the profile of ops, --trace, comms_logger
  *
  * Ops are spans only while a sink wants them. Spans of a stream nest. One that is not ended after an error does no
  * harm. One thread for a device. */
@@ -78,9 +77,6 @@ struct span_sink {
 /* A device's sinks begin in the order in which they were added, and end in the other one. No span is open. */
 void span_sink_add(struct device *device, const struct span_sink *sink, void *context);
 void span_sink_remove(struct device *device, const struct span_sink *sink, void *context);
-
-/* The context of the device's first such sink; NULL: it has none. */
-void *span_sink_context(const struct device *device, const struct span_sink *sink);
 
 /* A device's table of sinks (struct device_private), zeroed at first. */
 struct span_sinks {

@@ -343,7 +343,8 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
         gpu_fault_watch(t->device, choice.index);
         TRY(choose_cores(t, err));
     }
-    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    if (t->profile)
+        TRY(ops_profiler_new(t->device, &t->profiler, err));
     TRY(phase_times_new(t->device, &t->phase_times, err));
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));
     TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));

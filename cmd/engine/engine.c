@@ -6,6 +6,7 @@
 #include "core/model/model_folder.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
+#include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
 
 #include <inttypes.h>
@@ -233,6 +234,7 @@ void engine_release(struct engine *t)
     if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
         comm_detach_device(t->comm);
     memory_plan_free(t);
+    ops_profiler_free(t->profiler);
     phase_times_free(t->phase_times);
     gpu_fault_unwatch(t->device);
     device_close(t->device);

@@ -51,13 +51,14 @@ struct engine {
     struct simulation simulation;             /* set before engine_build; all NULL: a run */
     int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
     bool quiet;                               /* set before engine_build: without notices about the model */
-    bool profile;                             /* set before engine_build: ops are timed (ops_profile_read) */
+    bool profile;                             /* set before engine_build: ops are timed, for --profile */
 
     struct model_desc desc;
     struct tensor_table table;
     struct shard_layout layout;
     struct device *device;
     struct phase_times *phase_times; /* of the steps; owned */
+    struct ops_profiler *profiler;   /* owned; NULL: ops are not timed */
     struct stream *compute;
     struct zero *zero;
     struct activation_store *activations; /* NULL unless cpu_checkpointing */

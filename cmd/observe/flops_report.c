@@ -83,7 +83,7 @@ static void log_flops_text(struct run *run, char *text)
 /* Ops since the last reading, added to those of the run. */
 static int take_flops_rows(struct run *run, struct op_profile rows[OPS_COUNT])
 {
-    int count = ops_profile_read(run->engine.device, rows, OPS_COUNT);
+    int count = ops_profiler_read(run->engine.profiler, rows, OPS_COUNT);
     for (int i = 0; i < count; i++) {
         int at = 0;
         while (at < run->num_profiled && strcmp(run->profiled[at].name, rows[i].name) != 0)
@@ -168,7 +168,7 @@ static void take_modules(struct step_profile *p)
         *unit = (struct module){.name = table->units[u].name, .parameters = unit_parameters(table, u)};
         module_of(p, 1, u)->parameters += unit->parameters;
     }
-    int count = ops_profile_modules(p->run->engine.device, &parts);
+    int count = ops_profiler_modules(p->run->engine.profiler, &parts);
     for (int i = 0; i < count; i++)
         add_part(p, &parts[i]);
 }
@@ -251,7 +251,7 @@ static void print_totals(const struct step_profile *p)
     const struct work *work = p->modules->work, *forward = &work[PHASE_FORWARD], *backward = &work[PHASE_BACKWARD];
     const struct engine *t = &p->run->engine;
     double both = forward->seconds + backward->seconds, flops = forward->flops + backward->flops;
-    fprintf(p->out, "flops_profiler: step %" PRId64 ", rank %d of %d; each op was timed by itself\n", p->step, t->rank,
+    fprintf(p->out, "flops_profiler: step %" PRId64 ", rank %d of %d; ops are timed on the device\n", p->step, t->rank,
             t->world);
     fprintf(p->out, "params of model:        %" PRId64 "\n", t->table.num_params);
     fprintf(p->out, "updated by this rank:   %" PRId64 " params\n",
@@ -322,18 +322,20 @@ void flops_report_announce(const struct run *run)
                  step, first, last);
 }
 
-void flops_report_begin(struct run *run)
+enum status flops_report_begin(struct run *run, struct error *err)
 {
     struct op_profile rows[OPS_COUNT];
     const struct module_profile *modules;
     struct engine *t = &run->engine;
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
-    ops_profile_enable(t->device, true);
+    if (!t->profiler)
+        TRY(ops_profiler_new(t->device, &t->profiler, err));
     take_flops_rows(run, rows); /* of --profile, so far */
-    ops_profile_modules(t->device, &modules);
+    ops_profiler_modules(t->profiler, &modules);
     run->stepper.eager = true;
     run->profile_start = seconds_now();
+    return STATUS_OK;
 }
 
 void flops_report_end(struct run *run, bool broken_off)
@@ -344,6 +346,8 @@ void flops_report_end(struct run *run, bool broken_off)
     stream_sync(zero_stream(t->zero));
     if (!broken_off)
         report_step(run, seconds_now() - run->profile_start);
-    if (!t->profile)
-        ops_profile_enable(t->device, false);
+    if (t->profile)
+        return;
+    ops_profiler_free(t->profiler);
+    t->profiler = NULL;
 }

@@ -6,9 +6,9 @@
 /* Whether the step that is enqueued next is flops_profiler's; the same on all ranks. */
 bool flops_report_is_due(const struct run *run);
 
-/* Around that step, with no other under way: it is enqueued op by op, each timed by itself, with the same bits. End:
+/* Around that step, with no other under way: it is enqueued op by op, with the same bits. End:
  * rank 0 logs the tables or writes them to flops_profiler.output_file, unless the step was broken off. */
-void flops_report_begin(struct run *run);
+enum status flops_report_begin(struct run *run, struct error *err);
 void flops_report_end(struct run *run, bool broken_off);
 
 /* Before the first step: says so if flops_profiler's step will not come. */

@@ -178,9 +178,8 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     m->skipped = result->skipped;
     m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
     m->memory_host = machine_resident_bytes();
-    double now = seconds_now(), start = fmax(pending->start, run->collected_at);
-    run->collected_at = now;
-    m->seconds.step = now - start;
+    m->seconds.step = stepper_seconds(&run->stepper, pending->start > run->collected_at);
+    run->collected_at = seconds_now();
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
     const double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
     m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[t->spec->dtype]);
@@ -411,7 +410,7 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
         TRY(integrity_begin(run, err));
     run->stepper.eager = trace_file_is_on(run->trace);
     if (profiled)
-        flops_report_begin(run);
+        TRY(flops_report_begin(run, err));
     double start = seconds_now();
     TRY(loop_train_step(run, broken_off, err));
     trace_file_host(run->trace, "step", start, run->enqueued);

@@ -17,7 +17,6 @@
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/host_pages.h"
 #include "gpu/noise.h"
-#include "gpu/ops_profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -331,7 +330,6 @@ static void cpu_event_free(struct event *event)
 
 static void cpu_close(struct device *device)
 {
-    ops_profile_enable(device, false);
     free(device->private_);
 }
 

@@ -9,7 +9,6 @@
 #include "gpu/cuda/device_cuda_open.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/ops_cuda.h"
-#include "gpu/ops_profile.h"
 #include "gpu/peaks.h"
 
 #include <stdio.h>
@@ -22,7 +21,6 @@
 static void cuda_close(struct device *device)
 {
     struct cuda_device *cuda = device->private_;
-    ops_profile_enable(device, false);
     gemm_cuda_free(cuda->gemm); /* first: it has plans of attention's cuDNN */
     attention_cudnn_free(cuda->attention);
     pthread_mutex_destroy(&cuda->mutex);

@@ -49,11 +49,13 @@ struct op_profile case_prepare(struct harness *h, const struct op_case *c, enum 
     h->timing = false;
     if (announce(h, op, &err) != STATUS_OK)
         printf("FAILED: %s\n", err.text);
-    ops_profile_enable(h->device, true);
+    struct ops_profiler *profiler;
+    if (ops_profiler_new(h->device, &profiler, &err) != STATUS_OK)
+        BUG("no profile: %s", err.text);
     case_launch(h, op);
-    if (ops_profile_read(h->device, &work, 1) != 1)
+    if (ops_profiler_read(profiler, &work, 1) != 1)
         BUG("a profile without '%s'", c->op);
-    ops_profile_enable(h->device, false);
+    ops_profiler_free(profiler);
     return work;
 }
 

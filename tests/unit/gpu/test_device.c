@@ -362,17 +362,19 @@ static void profile_counts_calls_and_bytes(void **state)
     struct stream *stream = new_stream(STREAM_COMPUTE);
     const struct op_table *plain = device->ops;
     struct add_args add = {DTYPE_F32, 100, y, x, x};
-    assert_int_equal(ops_profile_read(device, entries, OPS_COUNT), 0);
-    ops_profile_enable(device, true);
-    ops_profile_enable(device, true);
+    struct ops_profiler *profiler;
+    struct error err;
+    assert_int_equal(ops_profiler_read(NULL, entries, OPS_COUNT), 0);
+    assert_int_equal(ops_profiler_new(device, &profiler, &err), STATUS_OK);
+    assert_int_equal(ops_profiler_read(profiler, entries, OPS_COUNT), 0);
     device->ops->add(stream, &add);
     device->ops->add(stream, &add);
-    assert_int_equal(ops_profile_read(device, entries, OPS_COUNT), 1);
+    assert_int_equal(ops_profiler_read(profiler, entries, OPS_COUNT), 1);
     assert_string_equal(entries[0].name, "add");
     assert_int_equal(entries[0].calls, 2);
     assert_true(entries[0].bytes == 2 * 100 * 12.0 && entries[0].seconds > 0);
-    assert_int_equal(ops_profile_read(device, entries, OPS_COUNT), 0); /* reading resets */
-    ops_profile_enable(device, false);
+    assert_int_equal(ops_profiler_read(profiler, entries, OPS_COUNT), 0); /* reading resets */
+    ops_profiler_free(profiler);
     assert_ptr_equal(device->ops, plain);
     assert_true(y[99] == 198.0f);
     stream_free(stream);

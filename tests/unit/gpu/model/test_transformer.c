@@ -821,10 +821,11 @@ static void test_failing_verbs(void **state)
 }
 
 /* The profile by unit: each has a part in both directions, and together the parts are what the ops did. */
-static void expect_modules(const struct fixture *f, const struct op_profile *ops, int num_ops)
+static void expect_modules(const struct fixture *f, struct ops_profiler *profiler, const struct op_profile *ops,
+                           int num_ops)
 {
     const struct module_profile *parts;
-    const int units = (int)f->desc.num_layers + 2, num_parts = ops_profile_modules(f->device, &parts);
+    const int units = (int)f->desc.num_layers + 2, num_parts = ops_profiler_modules(profiler, &parts);
     double flops = 0, seconds = 0;
     int64_t calls = 0;
     bool seen[2][64] = {{false}};
@@ -851,7 +852,7 @@ static void expect_modules(const struct fixture *f, const struct op_profile *ops
     for (int u = 0; u < units; u++)
         assert_true(seen[0][u] && seen[1][u]);
     assert_true(calls == 0 && fabs(flops) < 1 && fabs(seconds) < 1e-9);
-    assert_int_equal(ops_profile_modules(f->device, &parts), 0); /* reading resets */
+    assert_int_equal(ops_profiler_modules(profiler, &parts), 0); /* reading resets */
 }
 
 /* The phases are timed, and the profile counts the ops. */
@@ -875,11 +876,12 @@ static void test_times(void **state)
     phase_times_free(times);
 
     struct op_profile profile[OPS_COUNT];
-    ops_profile_enable(f.device, true);
+    struct ops_profiler *profiler;
+    assert_int_equal(ops_profiler_new(f.device, &profiler, &err), STATUS_OK);
     train_step(&f, &v);
-    int entries = ops_profile_read(f.device, profile, OPS_COUNT), seen = 0;
-    expect_modules(&f, profile, entries);
-    ops_profile_enable(f.device, false);
+    int entries = ops_profiler_read(profiler, profile, OPS_COUNT), seen = 0;
+    expect_modules(&f, profiler, profile, entries);
+    ops_profiler_free(profiler);
     for (int i = 0; i < entries; i++)
         seen += profile[i].calls > 0;
     assert_int_equal(seen,
