@@ -195,6 +195,8 @@ const struct op_case op_cases[] = {
     {.op = "norm_bwd", .M = 260, .N = 4104, .flags = RMS | RESIDUAL | IN_PLACE | COUNTED | FP32_READS_AGAIN},
     {.op = "norm_bwd", .M = 560, .N = 3104, .flags = BIAS | RESIDUAL | IN_PLACE | COUNTED | FP32_READS_AGAIN},
     {.op = "norm_bwd", .M = 65536, .N = 768, .flags = RESIDUAL | IN_PLACE | GPU_PERF},
+    {.op = "norm_bwd", .M = 16384, .N = 1600, .flags = RESIDUAL | IN_PLACE | GPU_PERF},
+    {.op = "norm_bwd", .M = 32768, .N = 896, .flags = RMS | RESIDUAL | IN_PLACE | GPU_PERF},
     {.op = "norm_bwd", .M = 16384, .N = 4096, .flags = RMS | RESIDUAL | IN_PLACE | GPU_PERF},
 
     LINEAR_CASES("linear_fwd", 0),
@@ -294,6 +296,7 @@ const struct op_case op_cases[] = {
     {.op = "rope", .M = 200, .H = 14, .D = 64, .P = 4, .flags = INVERSE | COUNTED},
     {.op = "rope", .M = 1024, .H = 16, .D = 64, .P = 1024, .flags = PERF},
     {.op = "rope", .M = 16384, .H = 32, .D = 128, .P = 4096, .flags = GPU_PERF},
+    {.op = "rope", .M = 32768, .H = 16, .D = 64, .P = 1024, .flags = GPU_PERF},
 
     ATTENTION_CASES("attention_fwd"),
     ATTENTION_CASES("attention_bwd"),

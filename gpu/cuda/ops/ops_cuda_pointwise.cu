@@ -10,55 +10,36 @@ enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
-enum { ROPE_PER_SM = 4 }; /* blocks that a multiprocessor has room for: 64 registers a thread */
+enum { ROPE_RESIDENT = 5 }; /* blocks of a multiprocessor: 48 registers a thread */
 
-/* A block works on blockDim.z tokens at a time: threads along x over the vectors of the half that is turned, along y
- * over heads. A thread loads its sines and cosines once, and a head before it stores the one before it. */
-template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_PER_SM) rope_kernel(struct rope_args a)
+/* A block turns blockDim.z tokens: threads along x over the vectors of the half that is turned, along y over heads.
+ * Heads of a token find their sines and cosines in the L1 cache. */
+template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_RESIDENT) rope_kernel(struct rope_args a)
 {
     const int D = static_cast<int>(a.D), half = static_cast<int>(a.R) / 2, heads = static_cast<int>(a.heads);
-    const int tokens = static_cast<int>(gridDim.x * blockDim.z), step = static_cast<int>(blockDim.y);
-    for (int64_t i = blockIdx.x * blockDim.z + threadIdx.z; i < a.M; i += tokens) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
+    if (i >= a.M)
+        return;
+    const int64_t angles = static_cast<int64_t>(a.positions[i]) * half;
+    for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
+        T *head = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D;
         for (int j = static_cast<int>(threadIdx.x) * V; j < half; j += static_cast<int>(blockDim.x) * V) {
-            int h = static_cast<int>(threadIdx.y); /* below heads */
-            T *at = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D + j;
-            pack<T, V> low = load_pack<V>(at), high = load_pack<V>(at + half), next_low, next_high;
-            const int64_t angles = static_cast<int64_t>(a.positions[i]) * half + j;
+            pack<T, V> low = load_pack<V>(head + j), high = load_pack<V>(head + j + half);
+            keep_packed(&low);
+            keep_packed(&high);
             float c[V], s[V];
-            load(a.cos_table + angles, c);
-            load(a.sin_table + angles, s);
-            for (; h < heads; h += step, at += static_cast<int64_t>(step) * D) {
-                if (h + step < heads) {
-                    next_low = load_pack<V>(at + static_cast<int64_t>(step) * D);
-                    next_high = load_pack<V>(at + static_cast<int64_t>(step) * D + half);
-                }
+            load(a.cos_table + angles + j, c);
+            load(a.sin_table + angles + j, s);
 #pragma unroll
-                for (int v = 0; v < V; v++) {
-                    const float sine = a.inverse ? -s[v] : s[v], x = to_float(low.at[v]), y = to_float(high.at[v]);
-                    from_float(fmaf(x, c[v], -y * sine), &low.at[v]);
-                    from_float(fmaf(y, c[v], x * sine), &high.at[v]);
-                }
-                store_pack(at, low);
-                store_pack(at + half, high);
-                low = next_low;
-                high = next_high;
+            for (int v = 0; v < V; v++) {
+                const float sine = a.inverse ? -s[v] : s[v], x = to_float(low.at[v]), y = to_float(high.at[v]);
+                from_float(fmaf(x, c[v], -y * sine), &low.at[v]);
+                from_float(fmaf(y, c[v], x * sine), &high.at[v]);
             }
+            store_pack(head + j, low);
+            store_pack(head + j + half, high);
         }
     }
-}
-
-/* Heads that threads of a token turn side by side: of three to five passes those whose last one is fullest. */
-int64_t rope_heads_of_a_pass(int64_t heads)
-{
-    int64_t best = ceil_div(heads, 5), passes = 5;
-    for (int64_t fewer = 4; fewer >= 3; fewer--) {
-        const int64_t wide = ceil_div(heads, fewer);
-        if (wide * fewer < best * passes) {
-            best = wide;
-            passes = fewer;
-        }
-    }
-    return best;
 }
 
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
@@ -269,11 +250,10 @@ void cuda_rope(struct stream *stream, const struct rope_args *a)
         const bool aligned = aligned16(a->x, a->ld * size, a->D * size, a->R / 2 * size, a->cos_table, a->sin_table);
         unsigned x = threads_for(a->R / 2 / (aligned ? VECTOR<T> : 1));
         x = x < THREADS ? x : static_cast<unsigned>(THREADS);
-        unsigned y = static_cast<unsigned>(rope_heads_of_a_pass(a->heads));
-        y = y < THREADS / x ? y : THREADS / x;
+        const unsigned heads = static_cast<unsigned>(a->heads), y = heads < THREADS / x ? heads : THREADS / x;
         const dim3 block(x, y, THREADS / (x * y) < 64 ? THREADS / (x * y) : 64);
         LAUNCH(stream, "rope", (aligned ? rope_kernel<T, VECTOR<T>> : rope_kernel<T, 1>),
-               grid_of(stream, ceil_div(a->M, block.z), ROPE_PER_SM), block, *a);
+               static_cast<unsigned>(ceil_div(a->M, block.z)), block, *a);
     });
 }
 
