@@ -10,7 +10,7 @@ goals and LLM.Q's figures are, and with results that repeat bit for bit, which i
 - ztrain trains for at least one whole step after the first, and for --seconds; tokens/s, MFU (docs/run-folder.md) and memory are its own,
   medians over steps. Where a step is expected to take over 30 s the first one counts, which also loads kernels: such a figure is
   a little too low, and its line says so. The expected tokens/s and MFU are the plan's with the same settings on this GPU, if the plan knows it.
-- The step after these times each kind of op by itself (`flops_profiler`) and is printed next to the plan's time. What takes more or less
+- The step after these times each kind of op (`flops_profiler`) and is printed next to the plan's time. What takes more or less
   than the expected time by over 15 % is named. docs/gpu-log.md says what that may mean.
 - LLM.Q's published MFU on an H100 and the goals for it are printed in the same line. To miss one is not a failure.
 - PyTorch runs transformers' model with random weights, sdpa, torch.compile, fp32 weights under bf16 autocast, fused AdamW. Its
@@ -135,7 +135,7 @@ class Run:
         self.length, self.batch, self.accumulation = case.length, case.batch, accumulation
         self.ztrain = arguments.ztrain
         self.log = f"{arguments.out}/bench-{name}{'' if deterministic else '-fast'}.log"
-        self.folder, self.profile = f"{top}/run", f"{top}/profile"
+        self.folder, self.profile = f"{top}/run", self.log.removesuffix("log") + "profile"
         with open(f"{top}/{name}.json", "w", encoding="utf-8") as f:
             json.dump(case.model, f)
         with open(f"{top}/spec.yaml", "w", encoding="utf-8") as f:
@@ -511,7 +511,7 @@ def parse():
     parser.add_argument("--case", default="")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--limit", type=float, default=float("inf"))
-    parser.add_argument("--out", default=".", help="folder of ztrain's logs")
+    parser.add_argument("--out", default=".", help="folder of ztrain's logs and its profiles of each op")
     parser.add_argument("--gpu", help="the GPU of which the plan's times are expected, instead of this one")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=TOKENS, help=argparse.SUPPRESS)

@@ -1,6 +1,7 @@
 /* op_estimate.c: the time of every op except matrix products (gemm_estimate.c), from its bytes and FLOPs.
  *
- * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). None was measured on ztrain itself.
+ * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). Whole steps measured 2 to 9 % less MFU
+ * (docs/gpu-log.md).
  *
  * Memory-bound kernels: the share of the bandwidth that their accesses and registers allow, judged from compiled code.
  *
